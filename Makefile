@@ -1,0 +1,37 @@
+# Every target sets up .venv by itself. pip, not uv: the pinned torch is the CPU build there.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint quality bench lab clean
+
+demo: $(READY)
+	$(BIN)/flatline demo
+
+test: $(READY) lint
+	$(BIN)/pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+quality: $(READY)
+	$(BIN)/pytest tests/quality --timeout=3600
+
+bench: $(READY)
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/retrieval.py
+
+# Builds the lab policy anew. Minutes on a GPU; hours on two cores.
+lab: $(READY)
+	$(BIN)/python -m flatline.training.lab.build --out src/flatline/training/lab/checkpoint
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[train,semantic,dev]"
+	touch $(READY)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,27 @@
+"""Every error meant for a user.
+
+    FlatlineError
+    ├── DataError       a file, a row or a dataset spec that cannot be used
+    ├── ConfigError     a flag or option that cannot be honoured
+    └── ModelError      a model, tokenizer or chat template that cannot be used
+
+The command line prints these without a traceback and exits with 2. A message says what was seen
+(file, line, value), why it matters and what to type. Any other exception is our bug and keeps its
+traceback.
+"""
+
+
+class FlatlineError(Exception):
+    """Something the user can put right."""
+
+
+class DataError(FlatlineError):
+    """A file, a row or a dataset spec that cannot be used."""
+
+
+class ConfigError(FlatlineError):
+    """A flag or option that cannot be honoured."""
+
+
+class ModelError(FlatlineError):
+    """A model, tokenizer or chat template that cannot be used."""

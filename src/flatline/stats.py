@@ -1,0 +1,135 @@
+"""Numbers with their 95 % interval. Array in, `Estimate` out; `n` counts problems, never rollouts.
+
+Means of bounded values get a Wilson score interval at the *effective* number of problems. Wilson,
+because rewards sit near 0 or 1, where a symmetric interval misses too often and has no width at all
+once every value is equal. Effective, because the plays of one problem are not independent: the
+variance is measured between problems and expressed as the number of coin flips that would have it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t
+
+LEVEL = 0.95
+"""Coverage every interval aims at."""
+UNSEEN = 1.0
+"""Weight, in problems, of the widest possible spread in every variance: what was never seen."""
+
+Array = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """A number with its 95 % interval and the count of independent units behind it."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}], n={self.n}"
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """JSON has no infinity: an open or unknown end is `null`."""
+        ends = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: x if math.isfinite(x) else None for name, x in ends.items()} | {"n": self.n}
+
+
+UNKNOWN = Estimate(math.nan, -math.inf, math.inf, 0)
+"""What is said when there is nothing to average."""
+
+
+def cluster_mean(
+    values: ArrayLike,
+    clusters: Sequence[Any] | NDArray[Any],
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Estimate:
+    """Mean of `values` that cannot leave `bounds`, with an interval clustered by `clusters`.
+
+    Every value weighs the same. One cluster says nothing about the spread between clusters, so its
+    interval is infinite. Constant values keep a width of about 2/n of the range on either side (more
+    at a bound): that nothing else was seen in n problems does not mean that nothing else exists.
+    """
+    low, high = bounds
+    unit = (np.asarray(values, dtype=np.float64) - low) / (high - low)
+    if unit.size == 0:
+        return UNKNOWN
+    _require_bounded(unit, bounds)
+    mean, variance, n = _mean_and_variance(unit, clusters)
+    value = low + (high - low) * mean
+    if n < 2:
+        return Estimate(value, -math.inf, math.inf, n)
+    ends = _wilson(mean, variance, n)
+    return Estimate(value, *(low + (high - low) * end for end in ends), n)
+
+
+def paired_difference(
+    a: ArrayLike,
+    b: ArrayLike,
+    clusters: Sequence[Any] | NDArray[Any],
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Estimate:
+    """Mean of `b - a` over matched plays whose values lie in `bounds`, clustered like a mean."""
+    before, after = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if before.shape != after.shape:
+        raise ValueError(f"paired values must match: {before.shape} and {after.shape}")
+    width = bounds[1] - bounds[0]
+    return cluster_mean(after - before, clusters, bounds=(-width, width))
+
+
+def pass_at_k(correct_P: ArrayLike, n: int, k: int) -> Estimate:
+    """Chance that at least one of `k` plays is right, from `n` plays a problem of which c were.
+
+    Per problem this is 1 - C(n-c, k) / C(n, k), which is unbiased; 1 - (1 - c/n)^k is not. The
+    interval is over problems.
+    """
+    counts = np.asarray(correct_P, dtype=np.int64)
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be between 1 and the {n} plays a problem has, got {k}")
+    if counts.size and (counts.min() < 0 or counts.max() > n):
+        raise ValueError(f"counts of right plays must lie between 0 and {n}")
+    # Integers first: the binomials of large n overflow a float although their ratio does not.
+    ways = math.comb(n, k)
+    chance_by_count = np.array([1.0 - math.comb(n - c, k) / ways for c in range(n + 1)])
+    return cluster_mean(chance_by_count[counts], np.arange(counts.size))
+
+
+def _require_bounded(unit: Array, bounds: tuple[float, float]) -> None:
+    # Rounding may carry a weighted mean of ones to 1 + 1e-16.
+    if not np.all((unit >= -1e-9) & (unit <= 1 + 1e-9)):
+        raise ValueError(f"values must lie between {bounds[0]} and {bounds[1]}")
+
+
+def _mean_and_variance(
+    unit: Array, clusters: Sequence[Any] | NDArray[Any]
+) -> tuple[float, float, int]:
+    """Mean of all values, variance of that mean between clusters, and the number of clusters."""
+    names, index = np.unique(np.asarray(clusters), return_inverse=True)
+    if index.shape != unit.shape:
+        raise ValueError(f"one cluster per value is needed: {index.shape} and {unit.shape}")
+    sums = np.bincount(index, weights=unit)
+    sizes = np.bincount(index)
+    n = len(names)
+    mean = float(np.clip(unit.mean(), 0.0, 1.0))
+    # The mean is a ratio of two sums over clusters; this is its linearised variance.
+    spread = float(np.sum((sums - mean * sizes) ** 2))
+    return mean, spread * n / max(n - 1, 1) / unit.size**2, n
+
+
+def _wilson(mean: float, variance: float, n: int) -> tuple[float, float]:
+    """Wilson score interval of a mean in [0, 1] whose variance was measured over `n` clusters."""
+    widest = mean * (1 - mean)
+    per_cluster = (n * (n * variance) + UNSEEN * widest) / (n + UNSEEN)
+    effective = n * widest / per_cluster if per_cluster > 0 else float(n)
+    score = float(t.ppf((1 + LEVEL) / 2, n - 1)) ** 2
+    centre = (mean + score / (2 * effective)) / (1 + score / effective)
+    root = math.sqrt(score * widest / effective + score**2 / (4 * effective**2))
+    half = root / (1 + score / effective)
+    # Rounding must not push the mean itself out of its interval.
+    return max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))

@@ -1,0 +1,262 @@
+"""Scripted plays of the lab's tasks, from which the lab policy learns its habits, good and bad.
+
+The oracle knows the solution of every generated problem and plays it with the task's real tools. It
+is careless at fixed rates: it skips a hop, searches vaguely, slips in arithmetic, cites wrongly,
+forgets a tag. A policy that imitates it starts with a decent score and room to improve, like the
+model of a user who begins RL.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from flatline.rollout.chat import ChatFormat
+from flatline.tasks import stories, toolmath, world
+from flatline.tasks.base import Problem, Score, Task, ToolCall
+from flatline.tasks.gsm8k import GSM8K
+from flatline.tasks.musique import Musique
+from flatline.tasks.names import fresh_names
+from flatline.tasks.toolmath import ToolMath
+from flatline.tasks.world import Hop
+
+CARELESS: Mapping[str, float] = {
+    "skip_hop": 0.12,
+    "vague_query": 0.14,
+    "extra_query": 0.12,
+    "default_top_n": 0.3,
+    "bridge_answer": 0.10,
+    "wrong_citation": 0.36,
+    "no_answer_tag": 0.06,
+    "no_think": 0.12,
+    "slip": 0.07,
+    "skip_step": 0.08,
+    "no_mark": 0.16,
+}
+"""How often the oracle errs, by kind of error."""
+PERFECT: Mapping[str, float] = dict.fromkeys(CARELESS, 0.0)
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Token ids of one play, and which of them the oracle wrote."""
+
+    ids: list[int] = field(default_factory=list)
+    written: list[bool] = field(default_factory=list)
+    score: Score | None = None
+
+    def add(self, ids: list[int], *, written: bool) -> None:
+        self.ids += ids
+        self.written += [written] * len(ids)
+
+
+class Player:
+    """Plays scripted turns of one problem and records them as the rollout engine would."""
+
+    def __init__(self, chat: ChatFormat, task: Task, problem: Problem) -> None:
+        self.chat, self.episode = chat, task.episode(problem)
+        self.transcript = Transcript()
+        self.transcript.add(chat.prompt_ids(task.messages(problem)), written=False)
+
+    def call(self, name: str, arguments: dict[str, object], *, before: str = "") -> str:
+        """One turn that calls a tool; returns the observation."""
+        body = json.dumps({"name": name, "arguments": arguments})
+        self._write(f"{before}<tool_call>\n{body}\n</tool_call>")
+        observation = self.episode.observe(ToolCall(name=name, arguments=arguments)).text
+        self.transcript.add(self.chat.suffix([observation])[0], written=False)
+        return observation
+
+    def finish(self, text: str) -> Transcript:
+        self._write(text)
+        self.transcript.score = self.episode.score(text)
+        return self.transcript
+
+    def _write(self, text: str) -> None:
+        tokenizer = self.chat.tokenizer
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        self.transcript.add([*ids, tokenizer.eos_token_id], written=True)
+
+
+@cache
+def tasks() -> tuple[Musique, GSM8K, ToolMath]:
+    return Musique(), GSM8K(), ToolMath()
+
+
+def play_world(
+    chat: ChatFormat, rng: random.Random, index: int, errs: Mapping[str, float]
+) -> Transcript:
+    """One MuSiQue-World problem of the training split."""
+    task = tasks()[0]
+    row = world.row("train", index, seed=1)
+    problem = task.problem_from(row)
+    hops = world.solution(row["id"], seed=1)
+    support = [d.support for d in problem.decomposition]
+    player = Player(chat, task, problem)
+    reached = _search(player, rng, hops, errs)
+    answer = hops[reached - 1].answer
+    if rng.random() < errs["bridge_answer"]:
+        answer = rng.choice([*hops[0].subjects, *(h.answer for h in hops[:reached])])
+    cited = [id for id in support[:reached] if id is not None]
+    if rng.random() < errs["wrong_citation"]:
+        cited = rng.choice([cited[-1:], cited[:1], [*cited[:-1], rng.randrange(20)]])
+    think = _thought(hops[reached - 1], answer)
+    return player.finish(_final(rng, think, cited, answer, errs))
+
+
+def _search(player: Player, rng: random.Random, hops: list[Hop], errs: Mapping[str, float]) -> int:
+    """Search hop by hop; returns how many hops were really searched."""
+
+    def retrieve(query: str, before: str = "") -> None:
+        arguments: dict[str, object] = {"query": query}
+        if rng.random() >= errs["default_top_n"]:
+            arguments["top_n"] = 1
+        player.call("retrieve_documents", arguments, before=before)
+
+    reached = len(hops)
+    for i, hop in enumerate(hops):
+        if i and rng.random() < errs["skip_hop"]:
+            reached = i
+            break
+        before = _thought(hops[i - 1], hops[i - 1].answer) if i else ""
+        if rng.random() < errs["vague_query"]:
+            retrieve(hop.relation.name, before)
+        retrieve(hop.relation.query(*hop.subjects), before)
+    if rng.random() < errs["extra_query"]:
+        retrieve(hops[reached - 1].answer, _thought(hops[reached - 1], hops[reached - 1].answer))
+    return reached
+
+
+def _thought(hop: Hop, value: str) -> str:
+    """The fact of a hop in plain words: what the model must copy from the document."""
+    second = hop.subjects[1] if hop.relation.other else ""
+    return f"<think>{hop.subjects[0]}. {hop.relation.facts[0].format(y=value, z=second)}</think>"
+
+
+def _final(
+    rng: random.Random, think: str, cited: list[int], answer: str, errs: Mapping[str, float]
+) -> str:
+    if rng.random() < errs["no_think"]:
+        think = ""
+    tagged = answer if rng.random() < errs["no_answer_tag"] else f"<answer>{answer}</answer>"
+    return f"{think}<cite>{', '.join(map(str, cited))}</cite>{tagged}"
+
+
+def play_story(
+    chat: ChatFormat, rng: random.Random, index: int, errs: Mapping[str, float]
+) -> Transcript:
+    """One lab-GSM8K problem of the training split."""
+    task = tasks()[1]
+    problem = task.problem_from(stories.row("train", index, seed=1))
+    lines = problem.solution.split("\n")[:-1]
+    steps = [line.partition(" = ")[0] for line in lines]
+    return Player(chat, task, problem).finish(_careless_solution(rng, steps, errs))
+
+
+def _careless_solution(rng: random.Random, steps: list[str], errs: Mapping[str, float]) -> str:
+    """Work the steps; a slip changes a result and everything that uses it."""
+    right_to_written: dict[int, int] = {}
+    lines: list[str] = []
+    if len(steps) > 1 and rng.random() < errs["skip_step"]:
+        steps = steps[:-1]
+    value = 0
+    for step in steps:
+        written, result = _carry(step, right_to_written)
+        value = result + rng.choice([-10, -2, -1, 1, 2, 10]) * (rng.random() < errs["slip"])
+        value = value if 1 <= value <= stories.HIGHEST else result
+        right_to_written[stories.value(step)] = value
+        lines.append(f"{written} = <<{written}={value}>>{value}")
+    marked = f"{value}" if rng.random() < errs["no_mark"] else f"#### {value}"
+    return "\n".join([*lines, marked])
+
+
+def _carry(step: str, right_to_written: Mapping[int, int]) -> tuple[str, int]:
+    """The step with slipped numbers put in, and its result."""
+    sign = next(s for s in "+-*/" if s in step)
+    numbers = [right_to_written.get(int(n), int(n)) for n in step.split(sign)]
+    written = f"{numbers[0]}{sign}{numbers[1]}"
+    return written, stories.value(written)
+
+
+def play_toolmath(
+    chat: ChatFormat, rng: random.Random, index: int, errs: Mapping[str, float]
+) -> Transcript:
+    """One toolmath problem of the training split."""
+    task = tasks()[2]
+    problem = task.problem_from(toolmath.row("train", index, seed=1))
+    player = Player(chat, task, problem)
+    steps = list(problem.steps)
+    if len(steps) > 1 and rng.random() < errs["skip_step"]:
+        steps = steps[:-1]
+    answer = ""
+    for step in steps:
+        expression = step.expression
+        if rng.random() < errs["slip"]:
+            sign = next(s for s in (" + ", " - ", " * ") if s in expression)
+            expression = expression.replace(sign, rng.choice([" + ", " - ", " * "]))
+        answer = player.call("calculate", {"expression": expression})
+        if expression != step.expression:
+            break
+    if rng.random() < errs["bridge_answer"]:
+        answer = steps[0].value
+    tagged = answer if rng.random() < errs["no_answer_tag"] else f"<answer>{answer}</answer>"
+    return player.finish(tagged)
+
+
+def drill_documents(chat: ChatFormat, rng: random.Random) -> Transcript:
+    """Read documents, then restate every fact of one and cite them all. Teaches copying early."""
+    names = fresh_names(rng, "train")
+    ids = rng.sample(range(20), rng.choice([1, 2, 3]))
+    tokenizer, drill = chat.tokenizer, Transcript()
+    restated = []
+    for id in ids:
+        title, of = next(names), rng.choice([r.of for r in world.RELATIONS])
+        relations = [r for r in world.RELATIONS if r.of == of]
+        text, thoughts = [f"{title} is a {of}."], []
+        for relation in rng.sample(relations, min(3, len(relations))):
+            y, z = next(names), next(names)
+            text.append(rng.choice(relation.facts).format(y=y, z=z))
+            thoughts.append(relation.facts[0].format(y=y, z=z))
+        rng.shuffle(thoughts)
+        restated.append(f"<think>{title}. {' '.join(thoughts)}</think>")
+        drill.add(
+            chat.suffix([f"Document ID: {id}\n# {title}\n{' '.join(text)}"])[0], written=False
+        )
+    final = rng.choice(restated) + f"<cite>{', '.join(map(str, ids))}</cite>"
+    drill.add(
+        [*tokenizer.encode(final, add_special_tokens=False), tokenizer.eos_token_id], written=True
+    )
+    return drill
+
+
+def drill_sums(chat: ChatFormat, rng: random.Random) -> Transcript:
+    """Worked steps without a story. Teaches the tables early."""
+    lines = []
+    while len(lines) < 10:
+        a, b, sign = rng.randint(1, 99), rng.randint(2, 45), rng.choice("+-*/")
+        if sign in "*/":
+            b = rng.randint(2, 9)
+        step = f"{a}{sign}{b}"
+        if 1 <= stories.value(step) <= stories.HIGHEST and (sign != "/" or a % b == 0):
+            lines.append(f"{step} = <<{step}={stories.value(step)}>>{stories.value(step)}")
+    drill = Transcript()
+    drill.add(chat.tokenizer.encode("\n".join(lines), add_special_tokens=False), written=True)
+    return drill
+
+
+Play = Callable[[ChatFormat, random.Random, int, Mapping[str, float]], Transcript]
+MIXTURE: tuple[tuple[Play, int], ...] = ((play_world, 6), (play_story, 2), (play_toolmath, 2))
+
+
+def plays(chats: Mapping[Play, ChatFormat], seed: int, start: int, stop: int) -> Iterator[Transcript]:
+    """Careless plays of all tasks, mixed; the problem of play i depends on i alone."""
+    cycle = [play for play, share in MIXTURE for _ in range(share)]
+    for index in range(start, stop):
+        play = cycle[index % len(cycle)]
+        yield play(chats[play], random.Random(f"play-{seed}-{index}"), index, CARELESS)
+
+
+def drills(chat: ChatFormat, seed: int, start: int, stop: int) -> Iterator[Transcript]:
+    for index in range(start, stop):
+        rng = random.Random(f"drill-{seed}-{index}")
+        yield drill_sums(chat, rng) if index % 3 == 0 else drill_documents(chat, rng)

@@ -1,0 +1,59 @@
+"""Loads policies: the embedded lab policy, a local folder or a hub name."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from flatline.errors import ModelError
+from flatline.rollout.chat import load_chat_template
+from flatline.training.lab.tokenizer import checkpoint_folder
+
+LAB = "lab"
+
+
+class LoadedPolicy(NamedTuple):
+    """A model in eval mode and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load_policy(
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str = "float32",
+    chat_template: str | None = None,
+) -> LoadedPolicy:
+    """`lab`, a folder with safetensors, or a hub name."""
+    place = checkpoint_folder() if name == LAB else name
+    _refuse_what_cannot_be_a_model(name, place)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        model = AutoModelForCausalLM.from_pretrained(
+            place, dtype=getattr(torch, dtype), use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"The model {name!r} cannot be loaded: {first_line}\n"
+            "A policy is `lab` (embedded), a folder with config.json, tokenizer and safetensors, "
+            "or a hub name. Pickled weights are never loaded.\n"
+            "Try `--model lab`, or give the path of a local folder."
+        ) from error
+    if chat_template:
+        tokenizer.chat_template = load_chat_template(chat_template)
+    return LoadedPolicy(model.to(device).eval(), tokenizer)
+
+
+def _refuse_what_cannot_be_a_model(name: str, place: str) -> None:
+    """A path that does not exist would be looked up on the hub and give a puzzling message."""
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if looks_like_path and not Path(place).expanduser().is_dir():
+        raise ModelError(
+            f"There is no folder {name!r} to load a model from.\n"
+            "Give a folder with config.json, tokenizer and safetensors, a hub name, or `lab`."
+        )

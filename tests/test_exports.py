@@ -1,0 +1,19 @@
+"""The public surface is small and true."""
+
+from importlib.metadata import version
+
+import flatline
+
+
+def test_every_exported_name_exists():
+    assert flatline.__all__
+    assert all(hasattr(flatline, name) for name in flatline.__all__)
+
+
+def test_at_most_fifteen_names_are_exported_in_order():
+    assert len(flatline.__all__) <= 15
+    assert flatline.__all__ == sorted(flatline.__all__)
+
+
+def test_the_version_is_the_package_version():
+    assert flatline.__version__ == version("flatline")

@@ -1,0 +1,77 @@
+"""Imports go one way, down the flow, and the diagnosis half never needs the training stack."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flatline
+
+PACKAGE = Path(flatline.__file__).parent
+FLOW = (
+    "errors",
+    "stats",
+    "tasks",
+    "rollout",
+    "training",
+    "evaluate",
+    "cli",
+)
+"""Earlier parts know nothing of later ones."""
+HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+MAY_IMPORT_TORCH = ("rollout", "training")
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def part(dotted: str) -> str:
+    """`flatline.tasks.world` -> `tasks`."""
+    return dotted.split(".")[1]
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_every_module_has_a_place_in_the_flow():
+    assert MODULES
+    assert {part_of(path) for path in MODULES} - {"__init__"} <= set(FLOW)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down_the_flow(path):
+    own = part_of(path)
+    if own == "__init__":
+        return
+    used = {part(name) for name in imported(path) if name.startswith("flatline.")}
+    later = {other for other in used & set(FLOW) if FLOW.index(other) > FLOW.index(own)}
+    assert not later, f"{path.name} reaches up to {later}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_the_playing_and_training_half_imports_torch_at_the_top(path):
+    if part_of(path) in MAY_IMPORT_TORCH:
+        return
+    top = ast.parse(path.read_text()).body
+    names = [a.name for node in top if isinstance(node, ast.Import) for a in node.names]
+    names += [node.module or "" for node in top if isinstance(node, ast.ImportFrom)]
+    assert not [name for name in names if name.split(".")[0] in HEAVY]
+
+
+@pytest.mark.parametrize("module", ["flatline", "flatline.tasks", "flatline.stats", "flatline.cli"])
+def test_what_needs_no_model_imports_without_the_training_stack(module):
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in HEAVY)
+    code = f"import sys; {blocked}import {module}"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
