@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 """Coverage every interval aims at."""
@@ -20,6 +20,7 @@ UNSEEN = 1.0
 """Weight, in problems, of the widest possible spread in every variance: what was never seen."""
 
 Array = NDArray[np.float64]
+Clusters = Sequence[Any] | NDArray[Any]
 
 
 class Estimate(NamedTuple):
@@ -45,15 +46,15 @@ UNKNOWN = Estimate(math.nan, -math.inf, math.inf, 0)
 
 def cluster_mean(
     values: ArrayLike,
-    clusters: Sequence[Any] | NDArray[Any],
+    clusters: Clusters,
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Estimate:
     """Mean of `values` that cannot leave `bounds`, with an interval clustered by `clusters`.
 
     Every value weighs the same. One cluster says nothing about the spread between clusters, so its
-    interval is infinite. Constant values keep a width of about 2/n of the range on either side (more
-    at a bound): that nothing else was seen in n problems does not mean that nothing else exists.
+    interval is infinite. Constant values keep an interval of about 1/n of the range to either side
+    (4/n inwards from a bound): not to have seen anything else does not mean that there is none.
     """
     low, high = bounds
     unit = (np.asarray(values, dtype=np.float64) - low) / (high - low)
@@ -64,14 +65,14 @@ def cluster_mean(
     value = low + (high - low) * mean
     if n < 2:
         return Estimate(value, -math.inf, math.inf, n)
-    ends = _wilson(mean, variance, n)
-    return Estimate(value, *(low + (high - low) * end for end in ends), n)
+    bottom, top = _wilson(mean, variance, n)
+    return Estimate(value, low + (high - low) * bottom, low + (high - low) * top, n)
 
 
 def paired_difference(
     a: ArrayLike,
     b: ArrayLike,
-    clusters: Sequence[Any] | NDArray[Any],
+    clusters: Clusters,
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Estimate:
@@ -106,9 +107,7 @@ def _require_bounded(unit: Array, bounds: tuple[float, float]) -> None:
         raise ValueError(f"values must lie between {bounds[0]} and {bounds[1]}")
 
 
-def _mean_and_variance(
-    unit: Array, clusters: Sequence[Any] | NDArray[Any]
-) -> tuple[float, float, int]:
+def _mean_and_variance(unit: Array, clusters: Clusters) -> tuple[float, float, int]:
     """Mean of all values, variance of that mean between clusters, and the number of clusters."""
     names, index = np.unique(np.asarray(clusters), return_inverse=True)
     if index.shape != unit.shape:
@@ -127,7 +126,7 @@ def _wilson(mean: float, variance: float, n: int) -> tuple[float, float]:
     widest = mean * (1 - mean)
     per_cluster = (n * (n * variance) + UNSEEN * widest) / (n + UNSEEN)
     effective = n * widest / per_cluster if per_cluster > 0 else float(n)
-    score = float(t.ppf((1 + LEVEL) / 2, n - 1)) ** 2
+    score = float(stdtrit(n - 1, (1 + LEVEL) / 2)) ** 2
     centre = (mean + score / (2 * effective)) / (1 + score / effective)
     root = math.sqrt(score * widest / effective + score**2 / (4 * effective**2))
     half = root / (1 + score / effective)

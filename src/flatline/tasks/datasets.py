@@ -13,6 +13,7 @@ error: a run on fewer rows than were asked for would look like a run on all of t
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -110,10 +111,10 @@ def read_rows(spec: DatasetSpec, *, split: str, default_config: str | None = Non
     files of a folder; a hub never sees it.
     """
     wanted = spec.split_or(split)
-    path = Path(spec.path).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(spec.path))
+    if os.path.isfile(path):  # unlike Path.is_file, it survives names no file can have
         return _read_file(spec, path)
-    if path.is_dir():
+    if os.path.isdir(path):
         return _read_folder(spec, path, wanted, spec.config or default_config)
     if _looks_local(spec.path):
         raise DataError(
@@ -161,7 +162,13 @@ def _position(text: str, size: int) -> int:
 
 
 def _looks_local(path: str) -> bool:
-    return path.startswith((".", "/", "~")) or path.endswith((".jsonl", ".json"))
+    """Whether a path that is not there was meant as a file; asking a hub takes half a minute.
+
+    A hub name has at most one slash, and its owner is not a folder here.
+    """
+    if path.startswith((".", "/", "~")) or path.endswith((".jsonl", ".json")):
+        return True
+    return path.count("/") > 1 or ("/" in path and os.path.isdir(path.split("/")[0]))
 
 
 def _read_file(spec: DatasetSpec, path: Path) -> list[Row]:

@@ -35,6 +35,7 @@ from flatline.tasks.base import (
 from flatline.tasks.datasets import Row
 from flatline.tasks.numbered import Generator, numbered_rows, required_text
 from flatline.tasks.numbers import format_number, parse_number
+from flatline.tasks.weights import merged_weights
 
 SYSTEM = "Reason step by step, then give the final number on a last line after '#### '."
 WEIGHTS = {"exact_match": 1.0, "format": 0.2}
@@ -70,9 +71,7 @@ class GSM8KEpisode(Episode):
         # Assigned, not added: scoring twice must not count twice.
         self.events["malformed_answers"] = int(final is not None and answer is None)
         parts = {
-            "exact_match": float(
-                answer is not None and answer == parse_number(self.problem.answer)
-            ),
+            "exact_match": float(answer == parse_number(self.problem.answer)),
             "format": float(final is not None and self._well_formed(final, answer)),
         }
         if note is None and not parts["format"]:
@@ -92,7 +91,7 @@ class GSM8K(Task):
     name: ClassVar[str] = "gsm8k"
 
     def __init__(self, *, weights: Mapping[str, float] | None = None) -> None:
-        self._weights = Weights({**WEIGHTS, **(weights or {})})
+        self._weights = merged_weights(WEIGHTS, weights)
 
     def load(self, specs: str, *, split: str) -> list[Problem]:
         lab = Generator(stories.SIZES, stories.rows)
@@ -154,7 +153,7 @@ def _settle(final: str | None, numbers: list[Decimal]) -> tuple[Decimal | None, 
         return None, "no number after `####`"
     if len(set(numbers)) > 1:
         listed = ", ".join(format_number(number) for number in numbers[:5])
-        return None, f"different numbers after `####`: {listed}"
+        return None, f"different numbers after `####`: {listed:.60}"
     return numbers[0], None
 
 

@@ -20,7 +20,7 @@ class Generator(NamedTuple):
 
 
 def numbered_rows(specs: str, *, split: str, name: str, lab: Generator) -> list[tuple[str, Row]]:
-    """Every row of the specs with an id `name-split-index`, where index counts from 0 in its source.
+    """Every row of the specs with an id `name-split-index`; index counts from 0 in its source.
 
     The id says where a row lies, so it stays the same under another slice. Rows of a second source
     carry its number too, `name-split-2.index`: two files may have the same split.

@@ -1,7 +1,7 @@
 """Numbers as people write them, compared exactly.
 
-`$1,080.50`, `1080.5`, `+1080.500` and `1080.50.` are one number. Read are an optional sign (ASCII or
-the typographic minus), a currency sign, thousands in groups of three, a decimal part, a percent
+`$1,080.50`, `1080.5`, `+1080.500` and `1080.50.` are one number. Read are an optional sign (ASCII
+or the typographic minus), a currency sign, thousands in groups of three, a decimal part, a percent
 sign (which does not scale: `5 %` is 5) and a closing full stop. Fractions, powers of ten, mixed
 numbers and groups of another size are not read: `1,5` is one and a half to one writer and a mistake
 of another, and a grader that guesses gives away rewards.

@@ -9,7 +9,7 @@ that keeps a wrong answer out: a variant may only rewrite one number or one pair
 in place, so every variant still says the same words in the same order, and it never
 
 - turns a cardinal into an ordinal or back (3 is not 3rd);
-- touches a number that is part of a longer one (3.5, 1,400, $3, 3%, 1213-1288, twenty thousand one);
+- touches a number that is part of a longer one (3.5, 1,400, $3, 1213-1288, twenty thousand one);
 - drops or adds a word.
 
 Model output is hostile. Nothing that reads it backtracks: tags are found with `str.find`, and the
@@ -111,6 +111,13 @@ def parse_citations(text: str) -> Citations:
 # -- tags -------------------------------------------------------------------------------------
 
 
+def after_thought(text: str) -> str:
+    """The message without a leading `<think>...</think>`: what was only thought is no answer."""
+    text = text.lstrip()
+    end = text.find("</think>") if text.startswith("<think>") else -1
+    return text if end < 0 else text[end + len("</think>") :]
+
+
 def tag_content(text: str, tag: str) -> str | None:
     """Content of the last complete `<tag>...</tag>`, without space around it.
 
@@ -125,17 +132,18 @@ def tag_content(text: str, tag: str) -> str | None:
 
 def format_fault(text: str) -> str | None:
     """Why a message is not exactly think, cite, answer, each once and in this order; else None."""
-    position = 0
-    for tag in FORMAT_TAGS:
-        if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
-            return f"<{tag}>...</{tag}> must occur exactly once"
-        start, end = text.find(f"<{tag}>"), text.find(f"</{tag}>")
-        if start < position or end < start:
-            return f"the tags must come in the order {', '.join(FORMAT_TAGS)}"
-        if text[position:start].strip():
-            return f"there is text outside the tags, before <{tag}>"
-        position = end + len(tag) + 3
-    return "there is text outside the tags, after </answer>" if text[position:].strip() else None
+    marks = [mark for tag in FORMAT_TAGS for mark in (f"<{tag}>", f"</{tag}>")]
+    for mark in marks:
+        if text.count(mark) != 1:
+            return f"{mark} must occur exactly once"
+    places = [text.find(mark) for mark in marks]
+    if places != sorted(places):
+        return f"the tags must come in the order {', '.join(FORMAT_TAGS)}, one after the other"
+    closed = [0, *(place + len(mark) for place, mark in zip(places, marks, strict=True))][::2]
+    opened = [*places[::2], len(text)]
+    if any(text[end:start].strip() for end, start in zip(closed, opened, strict=True)):
+        return "there is text outside the tags"
+    return None
 
 
 # -- other spellings --------------------------------------------------------------------------
@@ -183,11 +191,10 @@ def _curly(found: re.Match[str]) -> str:
     return f" “{_inside(found)}” "
 
 
-_UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"]
+_TEENS += ["seventeen", "eighteen", "nineteen"]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _IRREGULAR = {
     "one": "first",
     "two": "second",
@@ -202,7 +209,7 @@ _SCALES = ("hundred", "thousand", "million", "billion", "trillion")
 
 def _cardinal_word(number: int) -> str:
     if number < 20:
-        return _UNITS[number]
+        return (*_UNITS, *_TEENS)[number]
     tens, unit = _TENS[number // 10 - 2], number % 10
     return f"{tens}-{_UNITS[unit]}" if unit else tens
 

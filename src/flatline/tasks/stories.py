@@ -77,12 +77,21 @@ def worked(steps: list[str], final: int) -> str:
 
 def value(step: str) -> int:
     """The result of one calculation such as `14+18`."""
-    for sign in "+-*/":
-        left, found, right = step.partition(sign)
-        if found:
-            a, b = int(left), int(right)
-            return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[sign]
-    raise ValueError(f"no operator in {step!r}")
+    sign = sign_of(step)
+    a, b = (int(number) for number in step.split(sign))
+    match sign:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*":
+            return a * b
+        case _:
+            return a // b
+
+
+def sign_of(step: str) -> str:
+    return next(sign for sign in "+-*/" if sign in step)
 
 
 def _event(rng: random.Random, total: int, name: str, bystander: str, item: str) -> Event:

@@ -269,8 +269,8 @@ def row(split: str, index: int, *, seed: int = 0, answerable: bool = True) -> di
     """One problem in the official schema."""
     draft, shape = _begin(split, index, seed)
     _add_paragraphs(draft)
-    removed = None if answerable else draft.rng.randrange(len(draft.hops))
-    return _official_row(draft, f"{shape}__world_{split}_{index}", removed)
+    made = _official_row(draft, f"{shape}__world_{split}_{index}")
+    return made if answerable else _without_a_fact(draft, made)
 
 
 def solution(id: str, *, seed: int = 0) -> list[Hop]:
@@ -361,12 +361,9 @@ def _fact(draft: _Draft, relation: Relation, hop: Hop | None = None) -> str:
     return draft.rng.choice(relation.facts).format(y=value, z=second)
 
 
-def _official_row(draft: _Draft, id: str, removed: int | None) -> dict[str, Any]:
-    """Shuffle the paragraphs and write the official fields; `removed` is the hop without its fact."""
-    if removed is not None:
-        _remove_fact(draft, removed)
+def _official_row(draft: _Draft, id: str) -> dict[str, Any]:
+    """Shuffle the paragraphs and write the official fields."""
     order = draft.rng.sample(range(len(draft.paragraphs)), len(draft.paragraphs))
-    place = {old: new for new, old in enumerate(order)}
     last = draft.hops[-1]
     aliases = [_ALIAS[last.relation.to].format(y=last.answer)] if last.relation.to in _ALIAS else []
     return {
@@ -378,20 +375,26 @@ def _official_row(draft: _Draft, id: str, removed: int | None) -> dict[str, Any]
                 "id": i,
                 "question": _sub_question(draft, hop),
                 "answer": hop.answer,
-                "paragraph_support_idx": None if i == removed else place[i],
+                "paragraph_support_idx": order.index(i),
             }
             for i, hop in enumerate(draft.hops)
         ],
         "answer": last.answer,
         "answer_aliases": aliases,
-        "answerable": removed is None,
+        "answerable": True,
     }
 
 
-def _remove_fact(draft: _Draft, removed: int) -> None:
-    """Put a look-alike paragraph where the supporting one was."""
-    relation = draft.hops[removed].relation
-    draft.paragraphs[removed] = _paragraph(draft, next(draft.names), relation)
+def _without_a_fact(draft: _Draft, row: dict[str, Any]) -> dict[str, Any]:
+    """The same problem with a look-alike where one supporting paragraph was."""
+    removed = draft.rng.randrange(len(draft.hops))
+    step = row["question_decomposition"][removed]
+    idx = step["paragraph_support_idx"]
+    look_alike = _paragraph(draft, next(draft.names), draft.hops[removed].relation)
+    row["paragraphs"][idx] = dict(look_alike, idx=idx)
+    step["paragraph_support_idx"] = None
+    row["answerable"] = False
+    return row
 
 
 def _question(draft: _Draft) -> str:

@@ -7,6 +7,7 @@ up to 99 is one. Any other text falls back to bytes, so nothing is lost.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -14,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 
 from flatline.rollout.chat import load_chat_template
 from flatline.tasks import TASKS
-from flatline.tasks.base import Problem
 from flatline.tasks.names import HEADS, TAILS
 from flatline.tasks.stories import EVENTS, ITEMS, QUESTION, START
 from flatline.tasks.world import RELATIONS, TYPES
@@ -98,10 +98,10 @@ def _story_pieces(sentence: str) -> Iterator[str]:
 
 def _prompt_pieces(bare: PreTrainedTokenizerFast) -> Iterator[str]:
     """What the chat template writes around the question and between turns, cut where tokens must be."""
-    blank = Problem(id="", question=_QUESTION_MARK, answer="", hops=1)
     replies = [{"role": "assistant", "content": ""}, {"role": "tool", "content": _QUESTION_MARK}]
     for task_type in TASKS:
         task = task_type()
+        blank = replace(task.load("lab,,train[:1]", split="train")[0], question=_QUESTION_MARK)
         text = bare.apply_chat_template(
             [*task.messages(blank), *replies],
             tools=[tool.schema() for tool in task.tools] or None,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from flatline.rollout.chat import ChatFormat
-from flatline.tasks import stories, toolmath, world
+from flatline.tasks import gsm8k, musique, stories, toolmath, world
 from flatline.tasks.base import Problem, Score, Task, ToolCall
+from flatline.tasks.datasets import Row
 from flatline.tasks.gsm8k import GSM8K
 from flatline.tasks.musique import Musique
 from flatline.tasks.names import fresh_names
@@ -22,17 +23,17 @@ from flatline.tasks.toolmath import ToolMath
 from flatline.tasks.world import Hop
 
 CARELESS: Mapping[str, float] = {
-    "skip_hop": 0.12,
-    "vague_query": 0.14,
-    "extra_query": 0.12,
+    "skip_hop": 0.17,
+    "vague_query": 0.22,
+    "extra_query": 0.14,
     "default_top_n": 0.3,
-    "bridge_answer": 0.10,
-    "wrong_citation": 0.36,
-    "no_answer_tag": 0.06,
-    "no_think": 0.12,
-    "slip": 0.07,
-    "skip_step": 0.08,
-    "no_mark": 0.16,
+    "bridge_answer": 0.15,
+    "wrong_citation": 0.4,
+    "no_answer_tag": 0.08,
+    "no_think": 0.14,
+    "slip": 0.08,
+    "skip_step": 0.1,
+    "no_mark": 0.2,
 }
 """How often the oracle errs, by kind of error."""
 PERFECT: Mapping[str, float] = dict.fromkeys(CARELESS, 0.0)
@@ -63,8 +64,9 @@ class Player:
         """One turn that calls a tool; returns the observation."""
         body = json.dumps({"name": name, "arguments": arguments})
         self._write(f"{before}<tool_call>\n{body}\n</tool_call>")
-        observation = self.episode.observe(ToolCall(name=name, arguments=arguments)).text
-        self.transcript.add(self.chat.suffix([observation])[0], written=False)
+        call = ToolCall(name=name, arguments=arguments)
+        observation = self.episode.observe(call).text
+        self.transcript.add(self.chat.suffix([observation], [call])[0], written=False)
         return observation
 
     def finish(self, text: str) -> Transcript:
@@ -88,9 +90,9 @@ def play_world(
 ) -> Transcript:
     """One MuSiQue-World problem of the training split."""
     task = tasks()[0]
-    row = world.row("train", index, seed=1)
-    problem = task.problem_from(row)
-    hops = world.solution(row["id"], seed=1)
+    row = world.row("train", world.SIZES["train"] + index)
+    problem = musique._problem(Row("lab", index, row), "answerable")
+    hops = world.solution(problem.id)
     support = [d.support for d in problem.decomposition]
     player = Player(chat, task, problem)
     reached = _search(player, rng, hops, errs)
@@ -147,35 +149,39 @@ def play_story(
 ) -> Transcript:
     """One lab-GSM8K problem of the training split."""
     task = tasks()[1]
-    problem = task.problem_from(stories.row("train", index, seed=1))
+    row = stories.row("train", stories.SIZES["train"] + index)
+    problem = gsm8k._problem(str(index), Row("lab", index, dict(row)))
     lines = problem.solution.split("\n")[:-1]
     steps = [line.partition(" = ")[0] for line in lines]
     return Player(chat, task, problem).finish(_careless_solution(rng, steps, errs))
 
 
 def _careless_solution(rng: random.Random, steps: list[str], errs: Mapping[str, float]) -> str:
-    """Work the steps; a slip changes a result and everything that uses it."""
-    right_to_written: dict[int, int] = {}
-    lines: list[str] = []
-    if len(steps) > 1 and rng.random() < errs["skip_step"]:
+    """Work the steps, skipping the last or slipping in one at the given rates."""
+    if rng.random() < errs["skip_step"]:
         steps = steps[:-1]
-    value = 0
-    for step in steps:
-        written, result = _carry(step, right_to_written)
-        value = result + rng.choice([-10, -2, -1, 1, 2, 10]) * (rng.random() < errs["slip"])
-        value = value if 1 <= value <= stories.HIGHEST else result
-        right_to_written[stories.value(step)] = value
-        lines.append(f"{written} = <<{written}={value}>>{value}")
+    slips = [rng.choice([-10, -2, -1, 1, 2, 10]) * (rng.random() < errs["slip"]) for _ in steps]
+    worked = _work(steps, slips) or _work(steps, [0] * len(steps))
+    value = worked[-1][1]
+    lines = [f"{written} = <<{written}={result}>>{result}" for written, result in worked]
     marked = f"{value}" if rng.random() < errs["no_mark"] else f"#### {value}"
     return "\n".join([*lines, marked])
 
 
-def _carry(step: str, right_to_written: Mapping[int, int]) -> tuple[str, int]:
-    """The step with slipped numbers put in, and its result."""
-    sign = next(s for s in "+-*/" if s in step)
-    numbers = [right_to_written.get(int(n), int(n)) for n in step.split(sign)]
-    written = f"{numbers[0]}{sign}{numbers[1]}"
-    return written, stories.value(written)
+def _work(steps: list[str], slips: list[int]) -> list[tuple[str, int]]:
+    """Each step as written and its result; a slip is carried on. Empty if a number leaves 1 to 99."""
+    written_for: dict[int, int] = {}
+    done: list[tuple[str, int]] = []
+    for step, slip in zip(steps, slips, strict=True):
+        sign = stories.sign_of(step)
+        numbers = [written_for.get(int(number), int(number)) for number in step.split(sign)]
+        written = f"{numbers[0]}{sign}{numbers[1]}"
+        result = stories.value(written) + slip
+        if not 1 <= result <= stories.HIGHEST:
+            return []
+        written_for[stories.value(step)] = result
+        done.append((written, result))
+    return done
 
 
 def play_toolmath(
@@ -183,7 +189,8 @@ def play_toolmath(
 ) -> Transcript:
     """One toolmath problem of the training split."""
     task = tasks()[2]
-    problem = task.problem_from(toolmath.row("train", index, seed=1))
+    row = toolmath.row("train", toolmath.SIZES["train"] + index)
+    problem = toolmath._problem(str(index), Row("lab", index, row))
     player = Player(chat, task, problem)
     steps = list(problem.steps)
     if len(steps) > 1 and rng.random() < errs["skip_step"]:
@@ -198,7 +205,7 @@ def play_toolmath(
         if expression != step.expression:
             break
     if rng.random() < errs["bridge_answer"]:
-        answer = steps[0].value
+        answer = str(steps[0].value)
     tagged = answer if rng.random() < errs["no_answer_tag"] else f"<answer>{answer}</answer>"
     return player.finish(tagged)
 
@@ -219,9 +226,8 @@ def drill_documents(chat: ChatFormat, rng: random.Random) -> Transcript:
             thoughts.append(relation.facts[0].format(y=y, z=z))
         rng.shuffle(thoughts)
         restated.append(f"<think>{title}. {' '.join(thoughts)}</think>")
-        drill.add(
-            chat.suffix([f"Document ID: {id}\n# {title}\n{' '.join(text)}"])[0], written=False
-        )
+        document = f"Document ID: {id}\n# {title}\n{' '.join(text)}"
+        drill.add(chat.suffix([document], [_DRILL_CALL])[0], written=False)
     final = rng.choice(restated) + f"<cite>{', '.join(map(str, ids))}</cite>"
     drill.add(
         [*tokenizer.encode(final, add_special_tokens=False), tokenizer.eos_token_id], written=True
@@ -243,6 +249,8 @@ def drill_sums(chat: ChatFormat, rng: random.Random) -> Transcript:
     drill.add(chat.tokenizer.encode("\n".join(lines), add_special_tokens=False), written=True)
     return drill
 
+
+_DRILL_CALL = ToolCall(name="retrieve_documents", arguments={})
 
 Play = Callable[[ChatFormat, random.Random, int, Mapping[str, float]], Transcript]
 MIXTURE: tuple[tuple[Play, int], ...] = ((play_world, 6), (play_story, 2), (play_toolmath, 2))

@@ -1,0 +1,47 @@
+"""The command line. One file per command; a command parses and prints, the work is elsewhere.
+
+Importing this brings neither torch nor numpy: every command imports what it needs when it runs, so
+that `flatline --help` answers at once.
+"""
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from flatline.cli import evaluate, tasks
+from flatline.cli.text import visible
+from flatline.errors import FlatlineError
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class _Root(TyperGroup):
+    """Turns errors meant for the user into a message; any other exception keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FlatlineError as error:
+            print(f"flatline: {visible(str(error))}", file=sys.stderr)
+            raise typer.Exit(BAD_INPUT) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+
+
+app = typer.Typer(
+    name="flatline",
+    cls=_Root,
+    help="Finds out why the reward of an RL run of a language model is flat, and proves it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(evaluate.evaluate)
+app.add_typer(tasks.group)
+
+
+def main() -> None:
+    """Entry point of the `flatline` command."""
+    app(prog_name="flatline")

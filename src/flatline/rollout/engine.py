@@ -1,0 +1,282 @@
+"""Plays many episodes at once with a Hugging Face causal LM, token by token.
+
+All episodes of a batch take their turns together: feed what each has not read yet, sample until
+every turn has ended, run the tools, append what the chat template puts between turns. The KV cache
+is kept from turn to turn, so every token is fed exactly once, the sampled end-of-turn token
+included. A prompt that several episodes share is fed once and its cache copied.
+
+Which tokens come out depends on the weights, the seed, the problem and the sample number, and on
+nothing else: not on the batch, its order or its size. (But for floating-point ties: the same sum in
+a matrix of another shape may round differently.)
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flatline.errors import ConfigError, ModelError
+from flatline.rollout.chat import ChatFormat
+from flatline.rollout.playable import (
+    check_cache,
+    max_context_of,
+    refuse_virtual_tokens,
+    refuse_what_cannot_be_played,
+)
+from flatline.rollout.record import Author, Finish, Rollout, Turn
+from flatline.rollout.sampling import Sampling, sample, uniforms
+from flatline.rollout.table import Job, Play, Table, evaluating, pieces
+from flatline.tasks.base import Task
+
+__all__ = ["Engine", "Job", "Limits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where an episode ends if the model does not end it."""
+
+    max_turns: int = 8
+    """Turns of the model."""
+    max_new_tokens: int = 256
+    """Tokens of one turn, its end-of-turn token included."""
+    max_context: int | None = None
+    """Tokens of prompt and completion together; `None` takes what the model was built for."""
+    max_completion_tokens: int | None = None
+    """Tokens after the prompt, whoever wrote them; `None` for no limit but the context."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_new_tokens", "max_context", "max_completion_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {value} must be at least 1.")
+
+
+class Engine:
+    """Plays episodes of one task with one model.
+
+    `model` is a live model, or anything with `.model` and `.version` such as a `WeightCopy`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        task: Task,
+        *,
+        sampling: Sampling,
+        limits: Limits,
+        chat: ChatFormat | None = None,
+        max_batch: int | None = None,
+    ) -> None:
+        if max_batch is not None and max_batch < 1:
+            raise ConfigError(f"--max-batch {max_batch} must be at least 1.")
+        self._weights = model
+        self.task = task
+        self.sampling = sampling
+        self.limits = limits
+        self.max_batch = max_batch
+        self.tokenizer = tokenizer
+        refuse_virtual_tokens(model)
+        self.max_context = max_context_of(self.model, limits.max_context)
+        refuse_what_cannot_be_played(self.model, self.max_context)
+        self.chat = chat or ChatFormat(tokenizer, task.tools)
+        self._eos = self.chat.eos_ids | _eos_of(self.model)
+        with evaluating(self.model):
+            check_cache(self.model)
+
+    @property
+    def model(self) -> Any:
+        """The model that is sampled from, without a PEFT wrapper (its layers hold the adapters)."""
+        model = self._weights.model if hasattr(self._weights, "version") else self._weights
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    @property
+    def weight_version(self) -> int:
+        return int(getattr(self._weights, "version", 0))
+
+    def play(
+        self,
+        jobs: Sequence[Job],
+        *,
+        seed: int,
+        on_done: Callable[[Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """Play every job; rollouts come back in the order of the jobs."""
+        done: dict[int, Rollout] = {}
+        prompts: dict[str, list[int]] = {}
+        for batch in _batches(jobs, self.max_batch):
+            plays = [self._start(i, jobs[i], prompts) for i in batch]
+            try:
+                with evaluating(self.model):
+                    for play, finish, final in self._play_batch(plays, seed):
+                        rollout = self._rollout(play, finish, final)
+                        done[play.index] = rollout
+                        if on_done:
+                            on_done(rollout)
+            except torch.OutOfMemoryError as error:
+                raise ModelError(
+                    f"Memory ran out with {len(plays)} episodes in play at once.\n"
+                    f"Play fewer: `--max-batch {max(1, len(plays) // 2)}`, or shorten "
+                    "`--max-context`."
+                ) from error
+        return [done[i] for i in range(len(jobs))]
+
+    def _start(self, index: int, job: Job, prompts: dict[str, list[int]]) -> Play:
+        id = job.problem.id
+        if id not in prompts:
+            prompts[id] = self.chat.prompt_ids(self.task.messages(job.problem))
+            if len(prompts[id]) >= self.max_context:
+                raise ConfigError(
+                    f"The prompt of problem {id!r} has {len(prompts[id])} tokens; the context has "
+                    f"{self.max_context}.\nThe model could not write a single token.\n"
+                    "Raise `--max-context`, or leave the problem out."
+                )
+        return Play(job, index, self.task.episode(job.problem), prompts[id])
+
+    def _play_batch(
+        self, plays: list[Play], seed: int
+    ) -> Iterator[tuple[Play, Finish, str | None]]:
+        """Play to the end, yielding each episode as it ends, with its final message."""
+        table = Table(self.model, plays, max_context=self.max_context)
+        for turn in range(1, self.limits.max_turns + 1):
+            ended = self._sample_turn(table, seed)
+            going = set()
+            for play in table.plays:
+                finish, final = self._after_turn(
+                    play, ended=play in ended, last=turn == self.limits.max_turns
+                )
+                if finish is None:
+                    going.add(play)
+                else:
+                    yield play, finish, final
+            if not going:
+                return
+            table.keep(going)
+
+    def _sample_turn(self, table: Table, seed: int) -> set[Play]:
+        """Sample one turn of every play. Those that ended it themselves are returned."""
+        most = self.limits.max_new_tokens
+        room = {play: min(most, self._room(play)) for play in table.plays}
+        for play in table.plays:
+            play.turn_start = len(play.completion_ids)
+        logits_BV = table.feed(spare=max(room.values()))
+        uniforms_NB = self._uniforms(table.plays, max(room.values()), seed).to(logits_BV.device)
+        seated = list(table.plays)
+        ended: set[Play] = set()
+        players: list[Play] = []
+        logprobs: list[Tensor] = []
+        for n in range(len(uniforms_NB)):
+            ids_B, logps_B = sample(logits_BV, uniforms_NB[n], self.sampling)
+            players += seated
+            logprobs.append(logps_B)
+            active = set()
+            for play, id in zip(seated, ids_B.tolist(), strict=True):
+                play.completion_ids.append(id)
+                if id in self._eos:
+                    ended.add(play)
+                elif n + 1 < room[play]:
+                    active.add(play)
+            if not active:
+                break
+            if len(active) < len(seated):
+                order = table.seat_first(active, among=len(seated))
+                ids_B, uniforms_NB = ids_B[order], uniforms_NB[:, order]
+                seated = table.plays[: len(active)]
+            logits_BV = table.step(ids_B)
+        for player, logprob in zip(players, torch.cat(logprobs).tolist(), strict=True):
+            player.logprobs.append(logprob)
+        for play in table.plays:
+            written = len(play.completion_ids) - play.turn_start
+            play.authors += [Author.MODEL] * written
+            play.sampled += written
+            # The last sampled token, usually the end of the turn, is still to be fed.
+            play.fed = len(play) - 1
+        return ended
+
+    def _room(self, play: Play) -> int:
+        """Tokens that the play may still grow by, whoever writes them."""
+        room = self.max_context - len(play)
+        if self.limits.max_completion_tokens is not None:
+            room = min(room, self.limits.max_completion_tokens - len(play.completion_ids))
+        return room
+
+    def _uniforms(self, plays: Sequence[Play], n: int, seed: int) -> Tensor:
+        """The next `n` random numbers of every play."""
+        streams_BN = [
+            uniforms(seed, play.job.problem.id, play.job.sample, play.sampled + n)[play.sampled :]
+            for play in plays
+        ]
+        return torch.from_numpy(np.stack(streams_BN, axis=1))
+
+    def _after_turn(
+        self, play: Play, *, ended: bool, last: bool
+    ) -> tuple[Finish | None, str | None]:
+        """Record the turn and run its tools: why the episode is over, if it is, and its answer."""
+        ids = play.completion_ids[play.turn_start :]
+        text = self.tokenizer.decode(
+            ids[:-1] if ended else ids,
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+        )
+        turn = Turn(text=text)
+        play.turns.append(turn)
+        if not ended:
+            return Finish.TURN_LENGTH, text
+        calls = self.chat.parse(text)
+        if not calls:
+            return Finish.ANSWERED, text
+        if last:
+            return Finish.TURNS, None
+        for call in calls:
+            observation = play.episode.observe(call)
+            turn.observations.append(observation.text)
+            turn.documents += observation.documents
+        suffix_ids, authors = self.chat.suffix(turn.observations, calls)
+        if len(suffix_ids) >= self._room(play):
+            return Finish.CONTEXT, None
+        play.append(suffix_ids, authors)
+        return None, None
+
+    def _rollout(self, play: Play, finish: Finish, final: str | None) -> Rollout:
+        score = play.episode.score(final)
+        return Rollout(
+            problem_id=play.job.problem.id,
+            sample=play.job.sample,
+            prompt_ids=list(play.prompt_ids),
+            completion_ids=play.completion_ids,
+            authors=play.authors,
+            logprobs=play.logprobs,
+            turns=play.turns,
+            finish=finish,
+            score=score,
+            events=Counter(play.episode.events),
+            weight_version=self.weight_version,
+        )
+
+
+def _batches(jobs: Sequence[Job], size: int | None) -> list[list[int]]:
+    """Indices of the jobs to play together. Plays of a problem share a prompt: they stay close."""
+    groups: dict[str, list[int]] = {}
+    for i, job in enumerate(jobs):
+        groups.setdefault(job.problem.id, []).append(i)
+    if size is None:
+        return [[i for group in groups.values() for i in group]] if jobs else []
+    batches: list[list[int]] = []
+    for group in groups.values():
+        for piece in (group[columns] for columns in pieces(len(group), size)):
+            if not batches or len(batches[-1]) + len(piece) > size:
+                batches.append([])
+            batches[-1] += piece
+    return batches
+
+
+def _eos_of(model: Any) -> frozenset[int]:
+    """End-of-turn ids that the model's generation config names."""
+    ids: int | Iterable[int] | None = getattr(
+        getattr(model, "generation_config", None), "eos_token_id", None
+    )
+    return frozenset([ids] if isinstance(ids, int) else ids or [])

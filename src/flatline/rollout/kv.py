@@ -1,0 +1,107 @@
+"""Keys and values of many conversations of different lengths, kept between turns.
+
+Every conversation owns a slot and writes each token at that token's position, so lengths may differ
+freely and nothing is ever padded inside the cache. The conversations in play are kept in the first
+slots: a forward pass then reads a plain view, and one that pauses or ends costs nothing.
+
+The last column is a bin: padding of a ragged input is written there and never read.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+GROWTH = 64
+"""Capacity is a multiple of this many tokens."""
+
+
+class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable types
+    """A `Cache` that Hugging Face models write to; the engine says beforehand where."""
+
+    is_compileable = False
+    is_sliding: list[bool] = []  # noqa: RUF012  # read by the mask code, which our 4-D mask bypasses
+
+    def __init__(self, slots: int, *, capacity: int) -> None:
+        super().__init__(layers=[])
+        self.slots = slots
+        self.capacity = _rounded(capacity)
+        self.used = 0
+        """Tokens of the longest conversation so far; nothing beyond is worth copying."""
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._slots = slice(0)
+        self._width = 0
+        self._columns_BT = torch.empty(0)
+        self._indices: dict[int, Tensor] = {}
+
+    @property
+    def bin(self) -> int:
+        """Column where padding goes."""
+        return self.capacity
+
+    def aim(self, write_BT: Tensor, *, width: int, first: int = 0) -> None:
+        """Say where the next forward pass writes and reads.
+
+        Row i has slot `first + i`; its tokens go to columns `write_BT[i]`, and it may look at the
+        first `width` columns.
+        """
+        self._slots = slice(first, first + write_BT.shape[0])
+        self._width = width
+        self.used = max(self.used, width)
+        self._columns_BT = write_BT
+        self._indices.clear()
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for conversations of this length; what is too small at least doubles."""
+        if tokens <= self.capacity:
+            return
+        self.capacity = _rounded(max(tokens, 2 * self.capacity))
+        for tensors in (self._keys, self._values):
+            for layer, old in enumerate(tensors):
+                new = self._new(old)
+                new[:, :, : self.used] = old[:, :, : self.used]
+                tensors[layer] = new
+
+    def copy(self, source: list[int] | Tensor, target: list[int] | Tensor) -> None:
+        """Copy slots onto others at once, so that a swap is one call."""
+        for tensor in (*self._keys, *self._values):
+            tensor[target, :, : self.used] = tensor[source, :, : self.used]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        while len(self._keys) <= layer_idx:
+            self._keys.append(self._new(key_states))
+            self._values.append(self._new(value_states))
+        keys = self._write(self._keys[layer_idx], key_states)
+        return keys, self._write(self._values[layer_idx], value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.used
+
+    def _new(self, states: Tensor) -> Tensor:
+        # Zeros, not garbage: attention multiplies masked values by zero, and NaN survives that.
+        heads, size = states.shape[1], states.shape[3]
+        return states.new_zeros(self.slots, heads, self.capacity + 1, size)
+
+    def _write(self, tensor: Tensor, states: Tensor) -> Tensor:
+        """Store [rows, heads, tokens, size]; return everything the rows may look at."""
+        heads, size = states.shape[1], states.shape[3]
+        if heads not in self._indices:
+            self._indices[heads] = self._index(heads)
+        rows = states.reshape(-1, size).to(tensor.dtype)
+        tensor.view(-1, size).index_copy_(0, self._indices[heads], rows)
+        return tensor[self._slots, :, : self._width]
+
+    def _index(self, heads: int) -> Tensor:
+        """Where each row, head and token of this pass goes in the tensor seen as rows of `size`."""
+        slots = torch.arange(self._slots.start, self._slots.stop, device=self._columns_BT.device)
+        heads_BH = slots[:, None] * heads + torch.arange(heads, device=slots.device)
+        index_BHT = heads_BH[:, :, None] * (self.capacity + 1) + self._columns_BT[:, None]
+        return index_BHT.flatten()
+
+
+def _rounded(tokens: int) -> int:
+    return -(-max(tokens, 1) // GROWTH) * GROWTH

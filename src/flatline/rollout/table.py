@@ -1,0 +1,209 @@
+"""The plays of a batch at one table: who sits where, what each has read, one step for all.
+
+Every token is fed exactly once. Rows are ragged; each has its own positions, and a mask that lets a
+token see its own conversation up to itself and nothing else.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flatline.rollout.kv import SlotCache
+from flatline.rollout.record import Author, Turn
+from flatline.tasks.base import Episode, Problem
+
+MAX_FEED = 16384
+"""Tokens of one forward pass over prompts or observations; more are fed in pieces."""
+
+
+class Job(NamedTuple):
+    """One episode to play."""
+
+    problem: Problem
+    sample: int
+    """Which of the problem's plays this is, from 0."""
+
+
+@dataclass(slots=True, eq=False)
+class Play:
+    """An episode in progress."""
+
+    job: Job
+    index: int
+    episode: Episode
+    prompt_ids: list[int]
+    completion_ids: list[int] = field(default_factory=list)
+    authors: list[Author] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    sampled: int = 0
+    """Model tokens so far: the position in the stream of random numbers."""
+    turn_start: int = 0
+    """Where the current turn begins in the completion."""
+    fed: int = 0
+    """Tokens of prompt and completion that are in the cache."""
+
+    def append(self, ids: Sequence[int], authors: Sequence[Author]) -> None:
+        self.completion_ids += ids
+        self.authors += authors
+        self.logprobs += [0.0] * len(ids)
+
+    def pending(self) -> list[int]:
+        """What the model has not read yet."""
+        if self.fed < len(self.prompt_ids):
+            return self.prompt_ids[self.fed :] + self.completion_ids
+        return self.completion_ids[self.fed - len(self.prompt_ids) :]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+
+class Table:
+    """The plays of a batch and their cache: play i sits at slot i."""
+
+    def __init__(self, model: Any, plays: list[Play], *, max_context: int) -> None:
+        self.plays = list(plays)
+        self._model = model
+        self._max_context = max_context
+        self._cache = SlotCache(len(plays), capacity=1)
+        self._starts: list[int] = []
+        """Per slot, the position where the current turn begins."""
+        self._steps = 0
+        """Tokens fed since."""
+
+    def feed(self, *, spare: int) -> Tensor:
+        """Feed all that was not read yet; logits of each play's next token."""
+        longest = max(len(play) for play in self.plays)
+        self._cache.reserve(min(longest + spare, self._max_context))
+        leaders, follows = self._leaders()
+        rows = [play.pending() for play in leaders]
+        logits_BV = feed(self._model, self._cache, rows, [play.fed for play in leaders])
+        if len(leaders) < len(self.plays):
+            self._cache.copy(follows, list(range(len(self.plays))))
+            logits_BV = logits_BV[follows]
+        self._starts = [len(play) for play in self.plays]
+        self._steps = 0
+        return logits_BV
+
+    def step(self, ids_B: Tensor) -> Tensor:
+        """Feed one token to each of the first plays; logits of their next token."""
+        starts = self._starts[: len(ids_B)]
+        at_B = torch.tensor(starts, device=ids_B.device) + self._steps
+        self._steps += 1
+        width = max(starts) + self._steps
+        return forward(self._model, self._cache, ids_B[:, None], at_B[:, None], width=width)
+
+    def seat_first(self, active: set[Play], *, among: int) -> list[int]:
+        """Swap the active ones to the front; which of the old seats are now the first ones."""
+        seats = range(len(active))
+        holes = [i for i in seats if self.plays[i] not in active]
+        fills = [i for i in range(len(active), among) if self.plays[i] in active]
+        self._cache.copy(fills + holes, holes + fills)
+        order = list(seats)
+        for hole, fill in zip(holes, fills, strict=True):
+            order[hole] = fill
+            plays, starts = self.plays, self._starts
+            plays[hole], plays[fill] = plays[fill], plays[hole]
+            starts[hole], starts[fill] = starts[fill], starts[hole]
+        return order
+
+    def keep(self, going: set[Play]) -> None:
+        """Let the other plays go; their slots are taken over."""
+        holes = [i for i in range(len(going)) if self.plays[i] not in going]
+        fills = [i for i in range(len(going), len(self.plays)) if self.plays[i] in going]
+        self._cache.copy(fills, holes)
+        for hole, fill in zip(holes, fills, strict=True):
+            self.plays[hole] = self.plays[fill]
+        del self.plays[len(going) :]
+
+    def _leaders(self) -> tuple[list[Play], list[int]]:
+        """One play for each distinct prompt that is still to be fed, and whom each play follows."""
+        if self.plays[0].fed:
+            return self.plays, list(range(len(self.plays)))
+        seats: dict[tuple[int, ...], int] = {}
+        follows = [seats.setdefault(tuple(play.prompt_ids), len(seats)) for play in self.plays]
+        return [self.plays[follows.index(seat)] for seat in range(len(seats))], follows
+
+
+def feed(
+    model: Any, cache: SlotCache, rows: Sequence[Sequence[int]], starts: Sequence[int]
+) -> Tensor:
+    """Feed ragged rows from the given positions; logits after each row's last token.
+
+    Rows are padded on the left, so that all end in the last column, the only one whose logits are
+    computed. Padding looks at the first token and writes to the bin.
+    """
+    logits = []
+    first = 0
+    while first < len(rows):
+        tokens = max(map(len, rows[first:]))
+        last = min(len(rows), first + max(1, MAX_FEED // tokens))
+        shape = (last - first, max(map(len, rows[first:last])))
+        ids_BT = np.zeros(shape, dtype=np.int64)
+        at_BT = np.zeros(shape, dtype=np.int64)
+        write_BT = np.full(shape, cache.bin)
+        for i in range(first, last):
+            n = len(rows[i])
+            ids_BT[i - first, -n:] = rows[i]
+            at_BT[i - first, -n:] = write_BT[i - first, -n:] = starts[i] + np.arange(n)
+        for columns in pieces(shape[1], max(1, MAX_FEED // shape[0])):
+            ids, at, write = (
+                torch.from_numpy(array[:, columns]).to(model.device)
+                for array in (ids_BT, at_BT, write_BT)
+            )
+            width = int(at_BT[:, columns].max()) + 1
+            last_BV = forward(model, cache, ids, at, write_BT=write, width=width, first=first)
+        logits.append(last_BV)
+        first = last
+    return torch.cat(logits)
+
+
+def forward(
+    model: Any,
+    cache: SlotCache,
+    ids_BT: Tensor,
+    at_BT: Tensor,
+    *,
+    width: int,
+    write_BT: Tensor | None = None,
+    first: int = 0,
+) -> Tensor:
+    """Logits after the last column; row i has slot `first + i` and sees positions up to its own."""
+    cache.aim(at_BT if write_BT is None else write_BT, width=width, first=first)
+    mask_B1TW = (torch.arange(width, device=at_BT.device) <= at_BT[:, :, None])[:, None]
+    if model.config._attn_implementation == "eager":
+        lowest = torch.finfo(model.dtype).min
+        mask_B1TW = torch.zeros_like(mask_B1TW, dtype=model.dtype).masked_fill(~mask_B1TW, lowest)
+    output = model(
+        input_ids=ids_BT,
+        attention_mask=mask_B1TW,
+        position_ids=at_BT,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    logits_BV: Tensor = output.logits[:, -1]
+    return logits_BV
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """No gradients and no dropout; every module's training flag is put back as it was."""
+    # Not inference_mode: a buffer that a model computes lazily could then never be trained through.
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+def pieces(length: int, size: int) -> list[slice]:
+    return [slice(at, min(at + size, length)) for at in range(0, length, size)]

@@ -1,0 +1,603 @@
+"""MuSiQue: questions that need two to four documents, one after the other.
+
+A row of the official JSONL (of its twenty paragraphs two are shown):
+
+    {"id": "2hop__678516_179720",
+     "question": "Who was married to the creator of Ruby Loftus Screwing a Breech Ring?",
+     "answer": "Harold Knight", "answer_aliases": [], "answerable": true,
+     "paragraphs": [
+       {"idx": 9, "title": "Staithes group", "is_supporting": true,
+        "paragraph_text": "The group contained renowned artists such as Laura Knight ..."},
+       {"idx": 12, "title": "Arthur Loftus Tottenham", "is_supporting": false,
+        "paragraph_text": "Arthur Loftus Tottenham (5 April 1838 ..."}],
+     "question_decomposition": [
+       {"id": 678516, "question": "Ruby Loftus Screwing a Breech Ring >> creator",
+        "answer": "Laura Knight", "paragraph_support_idx": 14},
+       {"id": 179720, "question": "#1 >> spouse",
+        "answer": "Harold Knight", "paragraph_support_idx": 9}]}
+
+The config `answerable` drops the rows whose `answerable` is false. `full` keeps them: enough of
+their supporting paragraphs is missing that the right answer is to say so. The official files give
+such a twin the id of its answerable sibling, so ours gets a suffix.
+
+Trivedi et al., TACL 2022. https://github.com/StonyBrookNLP/musique
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isfinite
+from typing import Any, ClassVar, Literal, get_args
+
+from flatline.errors import ConfigError, DataError
+from flatline.tasks import scoring
+from flatline.tasks.base import (
+    BadToolCall,
+    Episode,
+    Message,
+    Observation,
+    Problem,
+    Score,
+    Script,
+    Task,
+    Tool,
+    ToolCall,
+    Weights,
+)
+from flatline.tasks.datasets import LAB, DatasetSpec, Row, parse_specs, read_rows, slice_bounds
+from flatline.tasks.retrieval import Paragraph, Retriever, retriever_factory
+
+UNANSWERABLE = "unanswerable"
+"""Gold answer of a problem whose paragraphs do not hold the answer."""
+
+TWIN_SUFFIX = "__unanswerable"
+"""Ends the id of an unanswerable problem."""
+
+NOTHING_FOUND = "No documents found."
+
+DEFAULT_TOP_N, MOST_DOCUMENTS = 2, 20
+
+WEIGHTS: Mapping[str, float] = {
+    "exact_match": 0.9,
+    "f1": 1.0,
+    "retrieval_recall": 1.0,
+    "retrieval_precision": 0.4,
+    "citation": 0.6,
+    "format": 0.1,
+}
+
+SYSTEM_PROMPT = """\
+Answer the question with the help of the tool retrieve_documents. The question needs several \
+facts, each in another document. Look for one fact at a time: write a short query for it, read \
+what comes back, and use what you learned in the next query.
+
+When you have every fact, finish with one message in exactly this form and nothing else:
+<think>how the facts lead to the answer</think>
+<cite>ids of the documents you used, comma separated</cite>
+<answer>the answer alone, as short as possible</answer>"""
+
+UNANSWERABLE_PROMPT = f"""
+
+Some questions cannot be answered from the documents. Then write <answer>{UNANSWERABLE}</answer>."""
+
+RETRIEVE = Tool(
+    name="retrieve_documents",
+    description="Searches the documents and returns those that fit the query best.",
+    parameters={
+        "query": {"type": "string", "description": "What to look for."},
+        "top_n": {
+            "type": "integer",
+            "description": f"How many documents to return, 1 to {MOST_DOCUMENTS}.",
+            "default": DEFAULT_TOP_N,
+        },
+    },
+)
+
+Order = Literal["shuffled", "hops", "file"]
+"""`hops` is sorted by hop count: a curriculum by accident, since a run may never see the rest."""
+
+_CONFIGS = ("answerable", "full")
+_REFERENCE = re.compile(r"#(\d{1,3})")
+_INDEXES_KEPT = 256
+"""Problems whose index stays in memory; rollouts of one problem are played close together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One step of the decomposition."""
+
+    question: str
+    """The sub-question; `#1` stands for the answer of the first hop."""
+    answer: str
+    """Its answer."""
+    support: int | None
+    """Id of the paragraph that answers it; None where that paragraph was taken away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MusiqueProblem(Problem):
+    """One MuSiQue question with its documents."""
+
+    aliases: tuple[str, ...]
+    """Other answers that count as right."""
+    paragraphs: tuple[Paragraph, ...]
+    """The documents, in the order of the file, without those that `noise` dropped."""
+    decomposition: tuple[Hop, ...]
+    """The hops, in an order in which they can be answered."""
+    answerable: bool
+    """Whether the documents hold the answer."""
+    config: str
+    """`full` where the model has to reckon with unanswerable questions."""
+
+    @property
+    def supporting(self) -> frozenset[int]:
+        """Ids of the paragraphs that answer a hop."""
+        return frozenset(p.idx for p in self.paragraphs if p.is_supporting)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Every text that counts as the answer."""
+        return scoring.accepted_answers(self.answer, self.aliases)
+
+    def sub_questions(self) -> list[str]:
+        """The question of each hop, with the answers of earlier hops filled in."""
+        known: list[str] = []
+        questions = []
+        for hop in self.decomposition:
+            questions.append(_fill_in(hop.question, known))
+            known.append(hop.answer)
+        return questions
+
+
+class MusiqueEpisode(Episode):
+    """One play: searches, then a final message with think, cite and answer."""
+
+    tools: ClassVar[tuple[Tool, ...]] = (RETRIEVE,)
+    problem: MusiqueProblem
+
+    def __init__(
+        self, problem: MusiqueProblem, *, retriever: Retriever, weights: Weights, factor: float
+    ) -> None:
+        super().__init__(problem)
+        self.retrieved: dict[int, None] = {}
+        """Ids of the documents seen so far, each once, in the order they were found."""
+        self._retriever = retriever
+        self._weights = weights
+        self._factor = factor
+        self._texts = {p.idx: _document(p) for p in problem.paragraphs}
+
+    def _run(self, call: ToolCall) -> Observation:
+        query, top_n = call.arguments["query"], call.arguments.get("top_n", DEFAULT_TOP_N)
+        if not query.strip():
+            return self._refuse("the query is empty. Say what to look for.")
+        if not 1 <= top_n <= MOST_DOCUMENTS:
+            return self._refuse(f"top_n must be between 1 and {MOST_DOCUMENTS}, got {top_n!s:.20}.")
+        found = self._retriever.search(query, top_n)
+        self.retrieved |= dict.fromkeys(found)
+        text = "\n".join(self._texts[idx] for idx in found) or NOTHING_FOUND
+        return Observation(text=text, documents=tuple(found))
+
+    def _refuse(self, reason: str) -> Observation:
+        self.events["tool_errors"] += 1
+        return Observation(text=f"Error: {reason}")
+
+    def score(self, final: str | None) -> Score:
+        message = final or ""
+        answer, cited, notes = self._read(message)
+        if final is None:
+            notes = ["no final message: the model never finished"]
+        # Assigned, not added: scoring twice must not count twice.
+        self.events["malformed_answers"] = int(final is not None and bool(notes))
+        fault = scoring.format_fault(message)
+        if fault and not notes:
+            notes = [fault]
+        well_formed = fault is None and not self.events["malformed_calls"]
+        parts = {
+            **self._answer_parts(answer),
+            **self._document_parts(cited),
+            "format": float(well_formed),
+        }
+        reward = self._factor * self._combined(parts)
+        return Score(reward=reward, parts=parts, notes=tuple(notes))
+
+    def _combined(self, parts: Mapping[str, float]) -> float:
+        """The weighted mean; 0 where every part that applies to this problem weighs nothing."""
+        weighs = any(self._weights.parts[name] for name in parts)
+        return self._weights.combine(parts) if weighs else 0.0
+
+    def _read(self, message: str) -> tuple[str | None, tuple[int, ...], list[str]]:
+        """Answer and citations of a final message, and what could not be read."""
+        notes = []
+        message = scoring.after_thought(message)
+        answer = scoring.tag_content(message, "answer")
+        if answer is None:
+            notes.append(f"no <answer> tag: the message ends with {message[-60:]!r}")
+        elif not answer:
+            notes.append("the <answer> tag is empty")
+        citation = scoring.tag_content(message, "cite")
+        if citation is None:
+            notes.append("no <cite> tag")
+        citations = scoring.parse_citations(citation or "")
+        if citations.unreadable:
+            shown = ", ".join(f"{word:.20}" for word in citations.unreadable[:3])
+            notes.append(f"<cite> holds what is no document id: {shown}")
+        return answer, citations.ids, notes
+
+    def _answer_parts(self, answer: str | None) -> dict[str, float]:
+        if answer is None:
+            return {"exact_match": 0.0, "f1": 0.0}
+        accepted = self.problem.accepted
+        return {
+            "exact_match": scoring.exact_match(answer, accepted),
+            "f1": scoring.token_f1(answer, accepted),
+        }
+
+    def _document_parts(self, cited: Sequence[int]) -> dict[str, float]:
+        """Nothing where no paragraph supports: there is nothing to find or to cite."""
+        gold = self.problem.supporting
+        if not gold:
+            return {}
+        return {
+            "retrieval_recall": scoring.recall(self.retrieved, gold),
+            "retrieval_precision": scoring.precision(self.retrieved, gold),
+            "citation": scoring.citation_f1(cited, gold),
+        }
+
+
+class Musique(Task):
+    """Multi-hop questions answered with searches over the problem's own paragraphs."""
+
+    name: ClassVar[str] = "musique"
+    tools: ClassVar[tuple[Tool, ...]] = (RETRIEVE,)
+
+    def __init__(
+        self,
+        *,
+        retriever: str = "bm25",
+        noise: float = 1.0,
+        weights: Mapping[str, float] | None = None,
+        hop_factor: bool = False,
+        order: Order = "shuffled",
+        seed: int = 0,
+    ) -> None:
+        """`noise` is the share of non-supporting paragraphs kept. A part that `weights` does not
+        name keeps its default. `hop_factor` multiplies the reward by half the hop count, so that
+        it may exceed 1."""
+        if not 0 <= noise <= 1:
+            raise ConfigError(f"noise is {noise}.\nIt is a share: give a number from 0 to 1.")
+        if order not in get_args(Order):
+            known = ", ".join(get_args(Order))
+            raise ConfigError(f"There is no order {order!r}.\nChoose one of {known}.")
+        self.retriever = retriever
+        self.noise = noise
+        self.weights = _checked_weights({**WEIGHTS, **(weights or {})})
+        self.hop_factor = hop_factor
+        self.order = order
+        self.seed = seed
+        self._index = lru_cache(_INDEXES_KEPT)(retriever_factory(retriever))
+        self._golden = lru_cache(_INDEXES_KEPT)(retriever_factory("golden"))
+
+    def with_retriever(self, name: str) -> "Musique":
+        """The same task with another retriever."""
+        return Musique(
+            retriever=name,
+            noise=self.noise,
+            weights=self.weights,
+            hop_factor=self.hop_factor,
+            order=self.order,
+            seed=self.seed,
+        )
+
+    def load(self, specs: str, *, split: str) -> list[Problem]:
+        problems: list[MusiqueProblem] = []
+        places: dict[str, str] = {}
+        for spec in parse_specs(specs):
+            config = _config(spec)
+            for row in _rows(spec, split, config):
+                problem = _problem(row, config)
+                _refuse_duplicate(row, problem, places)
+                if problem.answerable or config == "full":
+                    problems.append(self._with_noise(problem))
+        if not problems:
+            raise DataError(
+                f"`{specs}` has unanswerable problems only.\n"
+                "Keep them with the config `full`: `path,full,split`."
+            )
+        return list(self._ordered(problems))
+
+    def messages(self, problem: Problem) -> list[Message]:
+        full = _musique(problem).config == "full"
+        system = SYSTEM_PROMPT + (UNANSWERABLE_PROMPT if full else "")
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": problem.question},
+        ]
+
+    def episode(self, problem: Problem) -> MusiqueEpisode:
+        problem = _musique(problem)
+        return MusiqueEpisode(
+            problem,
+            retriever=self._index(problem.paragraphs),
+            weights=Weights(self.weights),
+            factor=problem.hops / 2 if self.hop_factor else 1.0,
+        )
+
+    def gold(self, problem: Problem) -> Script:
+        problem = _musique(problem)
+        return [*self._gold_calls(problem), _gold_final(problem)]
+
+    def corruptions(self, problem: Problem) -> Mapping[str, Script]:
+        """`dump_all_documents` means nothing under the golden retriever, which has no wrong
+        document to give; the gold check plays it with another one."""
+        problem = _musique(problem)
+        calls, final = self._gold_calls(problem), _gold_final(problem)
+        cited = sorted(problem.supporting)
+        scripts: dict[str, Script] = {
+            "wrong_answer": [*calls, _final(cited, _wrong_answer(problem))],
+            "missing_tag": [*calls, final.replace("<answer>", "").replace("</answer>", "")],
+            "empty": [],
+            "malformed_call": [_MALFORMED_CALL, *calls, final],
+        }
+        bridge = _bridge_entity(problem)
+        if bridge is not None:
+            scripts["bridge_entity"] = [*calls, _final(cited, bridge)]
+        everything = [p.idx for p in problem.paragraphs]
+        if cited and len(everything) > len(cited):
+            scripts["cite_everything"] = [*calls, _final(everything, problem.answer)]
+            scripts["dump_all_documents"] = [_dump(problem), final]
+        return scripts
+
+    def _gold_calls(self, problem: MusiqueProblem) -> list[ToolCall]:
+        """One search for each hop, wide enough that the golden retriever gives its paragraph.
+
+        The last search is wide enough for whatever paragraph is still missing.
+        """
+        index = self._golden(problem.paragraphs)
+        missing = set(problem.supporting)
+        calls = []
+        for number, (hop, query) in enumerate(
+            zip(problem.decomposition, problem.sub_questions(), strict=True), 1
+        ):
+            ranked = index.search(query, MOST_DOCUMENTS)
+            needed = missing if number == problem.hops else missing & {hop.support}
+            depth = max((ranked.index(idx) + 1 for idx in needed if idx in ranked), default=0)
+            missing -= set(ranked[: max(depth, DEFAULT_TOP_N)])
+            width = {"top_n": depth} if depth > DEFAULT_TOP_N else {}
+            calls.append(ToolCall(name=RETRIEVE.name, arguments={"query": query, **width}))
+        return calls
+
+    def _with_noise(self, problem: MusiqueProblem) -> MusiqueProblem:
+        """The problem with its share of distractors; the same ones whatever else is loaded."""
+        if self.noise == 1:
+            return problem
+        distractors = [p.idx for p in problem.paragraphs if not p.is_supporting]
+        generator = random.Random(f"{self.seed}:{problem.id}")
+        kept = set(generator.sample(distractors, round(self.noise * len(distractors))))
+        kept |= problem.supporting
+        paragraphs = tuple(p for p in problem.paragraphs if p.idx in kept)
+        return replace(problem, paragraphs=paragraphs)
+
+    def _ordered(self, problems: list[MusiqueProblem]) -> list[MusiqueProblem]:
+        if self.order == "hops":
+            return sorted(problems, key=lambda problem: problem.hops)
+        if self.order == "shuffled":
+            random.Random(self.seed).shuffle(problems)
+        return problems
+
+
+# -- scripts ----------------------------------------------------------------------------------
+
+_MALFORMED_CALL = BadToolCall(
+    text=f'{{"name": "{RETRIEVE.name}", "arguments": {{"query": ',
+    reason="the tool call is not valid JSON: it ends too early.",
+)
+
+
+def _final(cited: Sequence[int], answer: str, *, why: str = "The documents say so.") -> str:
+    ids = ", ".join(map(str, cited))
+    return f"<think>{why}</think>\n<cite>{ids}</cite>\n<answer>{answer}</answer>"
+
+
+def _gold_final(problem: MusiqueProblem) -> str:
+    steps = zip(problem.sub_questions(), problem.decomposition, strict=True)
+    why = " ".join(f"{question}: {hop.answer}." for question, hop in steps)
+    if not problem.answerable:
+        why = "A document that the question needs is not there."
+    return _final(sorted(problem.supporting), problem.answer, why=_untagged(why))
+
+
+def _untagged(text: str) -> str:
+    """Data may hold anything, also our tags; a gold message may not."""
+    return text.replace("<", "(").replace(">", ")")
+
+
+def _wrong_answer(problem: MusiqueProblem) -> str:
+    """A wrong answer that looks like one: the title of a distractor, or what is not known."""
+    titles = [p.title for p in problem.paragraphs if not p.is_supporting]
+    known = [] if problem.answerable else [problem.decomposition[-1].answer]
+    return _first_wrong(problem, [*known, *titles, "nobody knows"]) or "no answer at all"
+
+
+def _bridge_entity(problem: MusiqueProblem) -> str | None:
+    """The answer of the latest earlier hop that is not also the final answer."""
+    return _first_wrong(problem, [hop.answer for hop in reversed(problem.decomposition[:-1])])
+
+
+def _first_wrong(problem: MusiqueProblem, candidates: Sequence[str]) -> str | None:
+    accepted = problem.accepted
+    wrong = (text for text in candidates if not scoring.exact_match(text, accepted))
+    return next(wrong, None)
+
+
+def _dump(problem: MusiqueProblem) -> ToolCall:
+    query = " ".join(p.title for p in problem.paragraphs)
+    return ToolCall(name=RETRIEVE.name, arguments={"query": query, "top_n": MOST_DOCUMENTS})
+
+
+def _document(paragraph: Paragraph) -> str:
+    return f"Document ID: {paragraph.idx}\n# {paragraph.title}\n{paragraph.text}"
+
+
+def _fill_in(question: str, known: Sequence[str]) -> str:
+    def answer(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return known[number - 1] if 1 <= number <= len(known) else found[0]
+
+    return _REFERENCE.sub(answer, question)
+
+
+# -- reading rows -----------------------------------------------------------------------------
+
+
+def _rows(spec: DatasetSpec, split: str, config: str) -> list[Row]:
+    if spec.path != LAB:
+        return read_rows(spec, split=split, default_config=config)
+    from flatline.tasks import world  # the generator is not needed for real data
+
+    name = spec.split_or(split)
+    if name not in world.SIZES:
+        raise DataError(
+            f"The lab has no split `{name}` (in the spec `{spec.text}`).\n"
+            f"Choose one of {', '.join(world.SIZES)}."
+        )
+    start, stop = slice_bounds(spec, world.SIZES[name])
+    made = world.rows(name, start, stop, config=config)
+    return [Row(f"{LAB}[{name}]", number, row) for number, row in enumerate(made, start + 1)]
+
+
+def _config(spec: DatasetSpec) -> str:
+    config = spec.config or _CONFIGS[0]
+    if config not in _CONFIGS:
+        raise DataError(
+            f"MuSiQue has no config `{config}` (in the spec `{spec.text}`).\n"
+            f"Choose one of {', '.join(_CONFIGS)}, or leave it out: `path,,split`."
+        )
+    return config
+
+
+def _musique(problem: Problem) -> MusiqueProblem:
+    if not isinstance(problem, MusiqueProblem):
+        raise TypeError(f"a MuSiQue problem is needed, not a {type(problem).__name__}")
+    return problem
+
+
+def _checked_weights(weights: Mapping[str, float]) -> dict[str, float]:
+    unknown = sorted(set(weights) - set(WEIGHTS))
+    if unknown:
+        raise ConfigError(
+            f"There is no reward part {', '.join(unknown)}.\nMuSiQue has {', '.join(WEIGHTS)}."
+        )
+    if not all(isfinite(w) and w >= 0 for w in weights.values()) or not sum(weights.values()):
+        raise ConfigError(
+            f"The weights {dict(weights)} cannot be used.\n"
+            "Each must be 0 or more, and at least one more than 0."
+        )
+    return {name: float(weights[name]) for name in WEIGHTS}
+
+
+def _refuse_duplicate(row: Row, problem: MusiqueProblem, places: dict[str, str]) -> None:
+    if problem.id in places:
+        raise DataError(
+            f"{row.place} has the id {problem.id!r}, which {places[problem.id]} has too.\n"
+            "Rollouts are grouped by id, so two problems may not share one. Delete one of the "
+            "rows, or join specs that do not overlap."
+        )
+    places[problem.id] = row.place
+
+
+def _problem(row: Row, config: str) -> MusiqueProblem:
+    """A validated problem."""
+    answerable = bool(row.data.get("answerable", True))
+    paragraphs = _paragraphs(row)
+    hops = _hops(row, {p.idx for p in paragraphs}, answerable)
+    question = _text(row, row.data, "question")
+    if answerable and not any(p.is_supporting for p in paragraphs):
+        raise _fault(
+            row,
+            "is answerable but has no supporting paragraph",
+            "Set `is_supporting` of the paragraphs that answer a hop, or `answerable` to false",
+        )
+    aliases = _field(row, row.data, "answer_aliases", list, default=[])
+    return MusiqueProblem(
+        id=_text(row, row.data, "id") + ("" if answerable else TWIN_SUFFIX),
+        question=question,
+        answer=_text(row, row.data, "answer") if answerable else UNANSWERABLE,
+        aliases=tuple(map(str, aliases)) if answerable else (),
+        hops=len(hops),
+        paragraphs=paragraphs,
+        decomposition=hops,
+        answerable=answerable,
+        config=config,
+    )
+
+
+def _paragraphs(row: Row) -> tuple[Paragraph, ...]:
+    paragraphs = tuple(
+        Paragraph(
+            idx=_field(row, entry, "idx", int),
+            title=_field(row, entry, "title", str),
+            text=_field(row, entry, "paragraph_text", str),
+            is_supporting=_field(row, entry, "is_supporting", bool),
+        )
+        for entry in _entries(row, "paragraphs")
+    )
+    ids = [paragraph.idx for paragraph in paragraphs]
+    repeated = sorted({idx for idx in ids if ids.count(idx) > 1})
+    if repeated:
+        raise _fault(
+            row,
+            f"has more than one paragraph with idx {repeated[0]}",
+            "Number the paragraphs of a problem 0, 1, 2, ...",
+        )
+    return paragraphs
+
+
+def _hops(row: Row, ids: set[int], answerable: bool) -> tuple[Hop, ...]:
+    hops = []
+    for entry in _entries(row, "question_decomposition"):
+        support = entry.get("paragraph_support_idx")
+        known = isinstance(support, int) and support in ids
+        if not known and (answerable or support is not None):
+            raise _fault(
+                row,
+                f"has paragraph_support_idx {support!r}, but its paragraphs are numbered "
+                f"{min(ids)} to {max(ids)}",
+                "Give the idx of the paragraph that answers the hop",
+            )
+        question, answer = _text(row, entry, "question"), _text(row, entry, "answer")
+        hops.append(Hop(question=question, answer=answer, support=support))
+    return tuple(hops)
+
+
+def _entries(row: Row, name: str) -> list[dict[str, Any]]:
+    entries: list[Any] = _field(row, row.data, name, list)
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise _fault(row, f"has no list of objects in `{name}`", "Give it in the official schema")
+    return entries
+
+
+def _text(row: Row, data: Mapping[str, Any], name: str) -> str:
+    text: str = _field(row, data, name, str)
+    if not text.strip():
+        raise _fault(row, f"has an empty `{name}`", "Fill it in or delete the line")
+    return text
+
+
+def _field(row: Row, data: Mapping[str, Any], name: str, kind: type, *, default: Any = None) -> Any:
+    value = data.get(name, default)
+    if value is None:
+        seen = ", ".join(sorted(map(str, data))) or "nothing"
+        raise _fault(row, f"lacks `{name}` (it has {seen:.200})", "Use the official MuSiQue schema")
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _fault(
+            row,
+            f"has `{name}` of type {type(value).__name__} where {kind.__name__} is needed",
+            "Use the official MuSiQue schema",
+        )
+    return value
+
+
+def _fault(row: Row, seen: str, advice: str) -> DataError:
+    return DataError(f"{row.place} {seen}.\n{advice}.")

@@ -1,0 +1,253 @@
+"""The command line: exit codes, clean stdout, and text that cannot take over a terminal."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import flatline.cli.evaluate as command
+from flatline.cli import app
+from flatline.cli.text import visible
+from flatline.cli.transcript import show_rollout
+from flatline.errors import ConfigError, ModelError
+from flatline.rollout.record import Turn
+from flatline.tasks import make_task
+from tests.plays import rollout_of
+
+EVALUATE = ["evaluate", "toolmath", "--limit", "12"]
+
+
+class FakeEngine:
+    """A model that is right every second time, and hostile in what it writes."""
+
+    def __init__(self, text: str = "<answer>1</answer>") -> None:
+        self.text = text
+
+    def play(self, jobs, *, seed, on_done=None):
+        rollouts = []
+        for i, job in enumerate(jobs):
+            turns = [Turn(text=self.text)]
+            rollouts.append(
+                rollout_of(job.problem.id, job.sample, reward=float(i % 2), turns=turns)
+            )
+            on_done(rollouts[-1])
+        return rollouts
+
+
+@pytest.fixture
+def run(monkeypatch):
+    def run(*arguments, engine=None):
+        make = engine if callable(engine) else lambda *_: engine or FakeEngine()
+        monkeypatch.setattr(command, "_engine", make)
+        runner = CliRunner(env={"COLUMNS": "160"})
+        return runner.invoke(app, list(arguments), prog_name="flatline")
+
+    return run
+
+
+def test_help_is_fast_and_brings_no_heavy_imports():
+    code = (
+        "import sys, flatline.cli; "
+        "heavy = {'torch', 'numpy', 'scipy', 'transformers', 'datasets'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # Generous: the machine may be busy. On an idle one it takes 0.2 s.
+    assert time.perf_counter() - start < 3
+
+
+def test_evaluate_prints_every_table(run):
+    done = run(*EVALUATE, "--samples", "2")
+    assert done.exit_code == 0
+    for words in ("combined", "exact_match", "pass@1", "pass@2", "group std", "by number of hops"):
+        assert words in done.stdout
+    for words in ("finish  answered 24", "events  none", "tokens/s"):
+        assert words in done.stdout
+
+
+def test_json_is_alone_on_stdout(run):
+    done = run(*EVALUATE, "--json", "--show", "1")
+    got = json.loads(done.stdout)
+    assert got["parts"]["combined"]["n"] == 12
+    assert got["per_hop"].keys() <= {"2", "3", "4"}
+    assert (got["model"], got["datasets"], got["task"]) == ("lab", "lab", "toolmath")
+    assert (got["seed"], got["sampling"]["temperature"]) == (0, 1.0)
+    assert "gold answer" in done.stderr
+
+
+def test_lab_data_is_cut_to_256_problems_unless_a_number_is_given(run):
+    assert json.loads(run("evaluate", "gsm8k", "--json").stdout)["problems"] == 256
+    sliced = run("evaluate", "gsm8k", "--datasets", "lab,,test[:300]", "--json")
+    assert json.loads(sliced.stdout)["problems"] == 300
+
+
+def test_a_comparison_is_paired_and_says_which_way_it_goes(run):
+    done = run(*EVALUATE, "--compare", "other", "--json")
+    got = json.loads(done.stdout)
+    assert (got["difference"]["model"], got["difference"]["minus"]) == ("other", "lab")
+    assert got["difference"]["parts"]["combined"]["value"] == 0.0
+    assert got["other"]["model"] == "other"
+    assert "other minus lab" in run(*EVALUATE, "--compare", "other").stdout
+
+
+def test_a_random_model_in_a_folder_is_played_from_end_to_end(tmp_path):
+    tiny = pytest.importorskip("tests.tiny")
+    tiny.tiny_model().save_pretrained(tmp_path)
+    tiny.tokenizer_with().save_pretrained(tmp_path)
+    arguments = ["--model", str(tmp_path), "--limit", "2", "--max-new-tokens", "4", "--json"]
+    done = CliRunner().invoke(app, ["evaluate", "toolmath", *arguments])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["finish"]["turn_length"] == 2
+
+
+def test_plays_are_saved_as_lines(run, tmp_path):
+    path = tmp_path / "plays.jsonl"
+    assert run(*EVALUATE, "--output", str(path)).exit_code == 0
+    assert len(path.read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["evaluate", "nope"], "No task is called 'nope'"),
+        (["evaluate", "gsm8k", "--retriever", "bm25"], "gsm8k has no option 'retriever'"),
+        (["evaluate", "musique", "--retriever", "psychic"], "psychic"),
+        (["evaluate", "gsm8k", "--datasets", "missing.jsonl"], "no file or folder missing.jsonl"),
+        (["evaluate", "gsm8k", "--datasets", "lab,,test[:99999]"], "out of range"),
+        (["evaluate", "gsm8k", "--output", "/nowhere/x.jsonl"], "its folder does not exist"),
+        (
+            ["evaluate", "gsm8k", "--greedy", "--samples", "8"],
+            "every play of a problem is the same",
+        ),
+        (["tasks", "check", "nope"], "No task is called 'nope'"),
+        (["tasks", "show", "gsm8k", "--index", "99999"], "past the end"),
+    ],
+)
+def test_bad_input_exits_with_2_and_a_message_without_traceback(run, arguments, words):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("flatline: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--limit", "0"], ["--samples", "0"], ["--noise", "2"], ["--seed", "x"], ["--wat"]],
+)
+def test_flags_that_cannot_be_read_exit_with_2(run, arguments):
+    assert run("evaluate", "gsm8k", *arguments).exit_code == 2
+
+
+def test_an_error_of_the_model_is_a_message_with_control_characters_shown(run):
+    def broken(*_):
+        raise ModelError("no model \x1b[31mred")
+
+    done = run(*EVALUATE, engine=broken)
+    assert done.exit_code == 2
+    assert done.stderr.endswith("flatline: no model \\x1b[31mred\n")
+
+
+def test_our_own_bugs_keep_their_traceback(run):
+    def broken(*_):
+        raise KeyError("bug")
+
+    assert isinstance(run(*EVALUATE, engine=broken).exception, KeyError)
+
+
+def test_an_interrupt_is_quiet_and_exits_with_130(run):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    done = run(*EVALUATE, engine=interrupted)
+    assert done.exit_code == 130
+    assert "Traceback" not in done.stderr
+    assert "Abort" not in done.stderr
+
+
+def test_what_a_model_writes_is_neither_markup_nor_obeyed_by_the_terminal(run):
+    hostile = "[bold]x[/nope] \x1b[2J\x07 \u202e [link=http://a]b[/link] 😀 שלום\r"
+    done = run(*EVALUATE, "--show", "1", engine=FakeEngine(hostile))
+    assert done.exit_code == 0
+    assert (
+        "[bold]x[/nope] \\x1b[2J\\x07 \\u202e [link=http://a]b[/link] 😀 שלום\\x0d" in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("\x1b[0m", "\\x1b[0m"),
+        ("\x00\x7f\x9b", "\\x00\\x7f\\x9b"),
+        ("a\u2066b\u2028c", "a\\u2066b\\u2028c"),
+        ("\ud800", "\\ud800"),
+        ("👩‍🚀 é ع", "👩‍🚀 é ع"),
+    ],
+)
+def test_control_characters_are_made_visible_and_the_rest_is_kept(text, shown):
+    assert visible(text) == shown
+
+
+def test_a_transcript_shows_every_turn_and_what_it_earned():
+    from rich.console import Console
+
+    task = make_task("toolmath")
+    (problem,) = task.load("lab,,test[:1]", split="test")
+    turns = [Turn(text="let me see", observations=["376"]), Turn(text="x" * 10_000)]
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(show_rollout(task, problem, rollout_of(problem.id, turns=turns)))
+    text = console.export_text()
+    for words in ("system", "user", problem.question, "let me see", "376", "reward 1.000"):
+        assert words in text
+    assert "(+6000 characters)" in text
+
+
+@pytest.mark.parametrize("device", ["quantum", "cuda:999", "cpu:1", ""])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(ConfigError, match="not a device of this machine"):
+        command._refuse_missing_device(device)
+    command._refuse_missing_device("cpu")
+    command._refuse_missing_device(None)
+
+
+def test_tasks_check_passes_on_sound_data(run):
+    done = run("tasks", "check", "toolmath", "--limit", "20")
+    assert (done.exit_code, done.stdout) == (0, "20 problems, 0 violations\n")
+    assert json.loads(run("tasks", "check", "gsm8k", "--limit", "9", "--json").stdout) == {
+        "problems": 9,
+        "violations": [],
+        "ceiling": None,
+    }
+
+
+def test_tasks_check_exits_with_1_where_a_wrong_play_earns_as_much_as_gold(run, monkeypatch):
+    from flatline.tasks.toolmath import ToolMath
+
+    scripts = lambda self, problem: {"not_wrong": self.gold(problem)}  # noqa: E731
+    monkeypatch.setattr(ToolMath, "corruptions", scripts)
+    done = run("tasks", "check", "toolmath", "--limit", "30")
+    assert done.exit_code == 1
+    assert "not wrong earns no less than gold" in done.stdout
+    assert "... and 10 more" in done.stdout
+    assert len(json.loads(run("tasks", "check", "toolmath", "--json").stdout)["violations"]) == 1024
+
+
+def test_tasks_check_prints_the_ceiling_of_a_real_retriever(run):
+    done = run("tasks", "check", "musique", "--retriever", "bm25", "--limit", "20")
+    assert "recall with bm25 when every sub-question is asked" in done.stdout
+
+
+@pytest.mark.parametrize("task", ["musique", "gsm8k", "toolmath"])
+def test_tasks_show_prints_one_problem_and_its_gold_play(run, task):
+    done = run("tasks", "show", task, "--index", "3")
+    assert done.exit_code == 0
+    assert "the gold script" in done.stdout
+    assert "exact_match 1.00" in done.stdout

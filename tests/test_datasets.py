@@ -1,0 +1,227 @@
+"""Dataset specs: what they mean, where rows come from, and what is said when they do not come."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from flatline.errors import DataError
+from flatline.tasks.datasets import DatasetSpec, parse_specs, read_rows, slice_bounds
+from tests.musique_rows import write
+
+
+def spec(text: str) -> DatasetSpec:
+    (found,) = parse_specs(text)
+    return found
+
+
+def numbers(text: str, *, split: str = "train", config: str | None = None) -> list[int]:
+    return [row.data["n"] for row in read_rows(spec(text), split=split, default_config=config)]
+
+
+def ten_rows(path) -> str:
+    return write(path, *({"n": n} for n in range(10)))
+
+
+def test_a_spec_has_path_config_split_and_slice():
+    found = spec("data/musique,full,dev[10:20]")
+    assert (found.path, found.config, found.split) == ("data/musique", "full", "dev")
+    assert (found.start, found.stop) == ("10", "20")
+    assert found.split_or("train") == "validation"
+
+
+def test_everything_but_the_path_may_be_left_out():
+    assert spec("train.jsonl") == DatasetSpec(path="train.jsonl", text="train.jsonl")
+    assert spec("lab,,train").split == spec("lab,train[:3]").split == "train"
+    assert spec("lab,full").config == "full"
+
+
+def test_several_specs_are_joined_with_a_semicolon():
+    assert [s.path for s in parse_specs("a.jsonl,full; b.jsonl,,test[:5]")] == [
+        "a.jsonl",
+        "b.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slice_", "bounds"),
+    [
+        ("[:4]", (0, 4)),
+        ("[2:4]", (2, 4)),
+        ("[7:]", (7, 10)),
+        ("[10%:30%]", (1, 3)),
+        ("[-3:]", (7, 10)),
+        ("[:]", (0, 10)),
+        ("", (0, 10)),
+    ],
+)
+def test_slices_mean_what_they_mean_on_the_hub(slice_, bounds):
+    assert slice_bounds(spec(f"a,b,train{slice_}"), 10) == bounds
+
+
+@pytest.mark.parametrize("slice_", ["[:11]", "[10:]", "[50:60]", "[-11:]", "[:110%]"])
+def test_a_slice_out_of_range_names_the_spec_the_size_and_what_to_type(slice_):
+    with pytest.raises(DataError) as error:
+        slice_bounds(spec(f"a,b,train{slice_}"), 10)
+    assert f"`a,b,train{slice_}` is out of range" in str(error.value)
+    assert "there are 10 rows" in str(error.value)
+    assert "type a slice inside [0:10]" in str(error.value)
+
+
+@pytest.mark.parametrize("slice_", ["[4:4]", "[6:2]", "[0%:1%]"])
+def test_an_empty_slice_is_an_error(slice_):
+    with pytest.raises(DataError, match="is empty"):
+        slice_bounds(spec(f"a,b,train{slice_}"), 10)
+
+
+@pytest.mark.parametrize("text", ["a,b,c,d", "", "a;;b", ",full,train"])
+def test_a_spec_that_cannot_be_read_shows_the_grammar(text):
+    with pytest.raises(DataError, match=r"A spec is `path,config,split\[slice\]`"):
+        parse_specs(text)
+
+
+@pytest.mark.parametrize("text", ["a[1:2:3]", "a[x:y]", "a[5]", "a[[1:2]"])
+def test_a_slice_that_cannot_be_read_shows_examples(text):
+    with pytest.raises(DataError, match=r"cannot be read.\nWrite it as \[:100\]"):
+        parse_specs(text)
+
+
+def test_rows_carry_file_and_line_and_blank_lines_are_no_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 0}\n\n{"n": 1}\n')
+    rows = read_rows(spec(str(path)), split="train")
+    assert [(row.place, row.data) for row in rows] == [
+        (f"{path}:1", {"n": 0}),
+        (f"{path}:3", {"n": 1}),
+    ]
+
+
+def test_only_the_slice_of_a_file_is_read(tmp_path):
+    assert numbers(f"{ten_rows(tmp_path / 'rows.jsonl')},,train[20%:5]") == [2, 3, 4]
+
+
+def test_a_truncated_file_is_named_with_its_line_and_what_to_do(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 0}\n{"n": 1, "question": "Where was')
+    with pytest.raises(DataError) as error:
+        numbers(str(path))
+    assert f"{path}:2 is not valid JSON" in str(error.value)
+    assert 'ends with \'{"n": 1, "question": "Where was\'' in str(error.value)
+    assert "looks cut off: download it again" in str(error.value)
+
+
+def test_a_broken_line_in_the_middle_is_not_called_a_truncation(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 0,}\n{"n": 1}\n')
+    with pytest.raises(DataError, match=r"rows.jsonl:1 is not valid JSON.*\nMend the line"):
+        numbers(str(path))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5_000])
+def test_json_that_python_refuses_is_a_message_too(tmp_path, text):
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(DataError, match=r"rows.jsonl:1 is not valid JSON"):
+        numbers(str(tmp_path / "rows.jsonl"))
+
+
+def test_a_line_that_is_no_object_is_refused(tmp_path):
+    path = write(tmp_path / "rows.jsonl", ["a", "b"])
+    with pytest.raises(DataError, match=r"rows.jsonl:1 is a JSON list, not an object"):
+        numbers(path)
+
+
+def test_an_empty_or_binary_file_is_refused(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "binary.jsonl").write_bytes(b"\x80\x81\x82")
+    with pytest.raises(DataError, match="has no rows"):
+        numbers(str(tmp_path / "empty.jsonl"))
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        numbers(str(tmp_path / "binary.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["nowhere/x.jsonl", "./nowhere", "a/b/c", "x" * 5000 + ".jsonl"])
+def test_a_missing_file_is_not_looked_for_on_a_hub(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="There is no file or folder"):
+        numbers(name)
+
+
+def test_a_folder_gives_the_file_of_the_split(tmp_path):
+    write(tmp_path / "train.jsonl", {"n": 1})
+    write(tmp_path / "dev.jsonl", {"n": 2})
+    assert numbers(str(tmp_path)) == [1]
+    assert numbers(f"{tmp_path},,validation") == numbers(f"{tmp_path},,dev") == [2]
+
+
+def test_official_file_names_are_found_by_config_and_split(tmp_path):
+    for number, name in enumerate(["ans_v1.0_train", "full_v1.0_train", "ans_v1.0_dev"]):
+        write(tmp_path / f"musique_{name}.jsonl", {"n": number})
+    assert numbers(f"{tmp_path},full,train") == [1]
+    assert numbers(f"{tmp_path},answerable,train") == [0]
+    assert numbers(f"{tmp_path},,train", config="answerable") == [0]
+    assert numbers(f"{tmp_path},,validation") == [2]
+    with pytest.raises(DataError, match=r"more than one file fits.*musique_ans_v1.0_train.jsonl"):
+        numbers(f"{tmp_path},,train")
+
+
+def test_a_lone_file_serves_any_split_unless_its_name_says_another(tmp_path):
+    write(tmp_path / "rows.jsonl", {"n": 1})
+    assert numbers(f"{tmp_path},,test") == [1]
+    (tmp_path / "rows.jsonl").rename(tmp_path / "train.jsonl")
+    with pytest.raises(DataError, match=r"no file fits the split `test`.*seen: train.jsonl"):
+        numbers(f"{tmp_path},,test")
+
+
+def test_a_folder_without_data_says_so(tmp_path):
+    with pytest.raises(DataError, match=r"seen: no .jsonl file"):
+        numbers(str(tmp_path))
+
+
+def test_a_folder_saved_by_datasets_is_read(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"n": n} for n in range(4)])
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"dev": rows}).save_to_disk(str(tmp_path / "many"))
+    assert numbers(f"{tmp_path / 'one'},,train[1:3]") == [1, 2]
+    assert numbers(f"{tmp_path / 'many'},,validation") == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="has no split `test`"):
+        numbers(f"{tmp_path / 'many'},,test")
+
+
+def fake_hub(monkeypatch, load_dataset):
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+
+
+def test_a_hub_name_is_read_with_the_datasets_library(monkeypatch):
+    def load_dataset(path, config, split):
+        if split != "validation":
+            raise ValueError(f"Unknown split {split!r}")
+        return [{"n": n, "from": (path, config)} for n in range(5)]
+
+    fake_hub(monkeypatch, load_dataset)
+    rows = read_rows(spec("someone/musique,answerable,dev[3:]"), split="train")
+    assert [row.data["n"] for row in rows] == [3, 4]
+    assert rows[0].place == "someone/musique[validation]:4"
+    assert rows[0].data["from"] == ("someone/musique", "answerable")
+
+
+def test_a_hub_that_cannot_be_reached_says_what_was_tried(monkeypatch):
+    calls = []
+
+    def load_dataset(path, config, split):
+        calls.append(split)
+        raise ConnectionError("Couldn't reach the Hub")
+
+    fake_hub(monkeypatch, load_dataset)
+    with pytest.raises(DataError) as error:
+        read_rows(spec("someone/gsm8k,main,dev"), split="train")
+    assert "load_dataset('someone/gsm8k', 'main', split='dev') failed" in str(error.value)
+    assert "Couldn't reach the Hub" in str(error.value)
+    assert "A local .jsonl file or folder works offline" in str(error.value)
+    assert len(calls) == 1
+
+
+def test_a_missing_datasets_library_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="pip install datasets"):
+        read_rows(spec("someone/gsm8k"), split="train")

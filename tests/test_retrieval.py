@@ -1,0 +1,182 @@
+"""Retrievers: what they find, in which order, and on text nobody expects."""
+
+import builtins
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from flatline.errors import ConfigError
+from flatline.tasks import retrieval
+from flatline.tasks.retrieval import RETRIEVERS, Bm25, Paragraph, retriever_factory
+
+try:
+    retriever_factory("semantic")
+    BUILT_IN = sorted(RETRIEVERS)
+except ConfigError:
+    BUILT_IN = ["bm25", "golden"]
+
+
+def documents(*texts: str, supporting: tuple[int, ...] = ()) -> tuple[Paragraph, ...]:
+    return tuple(
+        Paragraph(idx=idx, title=f"Page {idx}", text=text, is_supporting=idx in supporting)
+        for idx, text in enumerate(texts)
+    )
+
+
+FILMS = documents(
+    "Malket is a film directed by Dorin.",
+    "Velbara is a film directed by Garngira.",
+    "Garngira was born in Sornmex.",
+    "Ulm is a river.",
+    supporting=(1, 2),
+)
+
+
+def search(name: str, query: str, top_n: int = 2, among=FILMS) -> list[int]:
+    return retriever_factory(name)(among).search(query, top_n)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_document_that_answers_comes_first(name):
+    among = documents(
+        "A river flows to the sea.",
+        "The composer wrote three operas.",
+        "The bridge was built of steel.",
+        supporting=(0, 1, 2),
+    )
+    assert search(name, "Which operas did the composer write?", among=among)[0] == 1
+    assert search(name, "steel bridge", among=among)[0] == 2
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_top_n_bounds_the_number_of_documents(name):
+    assert len(search(name, "film directed by Garngira", 1)) == 1
+    assert len(search(name, "film directed by Garngira", 20)) <= len(FILMS)
+
+
+def test_titles_are_searched_too():
+    named = Paragraph(idx=7, title="Ruby Loftus", text="A painting.", is_supporting=False)
+    assert search("bm25", "ruby loftus", among=(*FILMS, named)) == [7]
+
+
+def test_bm25_finds_nothing_where_no_word_is_shared():
+    assert search("bm25", "zebra") == []
+    assert search("bm25", "who was the one with it") == []
+
+
+def test_golden_finds_supporting_documents_only_whatever_is_asked():
+    assert search("golden", "Dorin film Malket", 20) == [1, 2]
+    assert search("golden", "zebra", 1) == [1]
+    assert search("golden", "born in Sornmex", 1) == [2]
+    assert search("golden", "anything", among=documents("a", "b")) == []
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_equal_scores_are_ordered_by_document_id(name):
+    same = [
+        Paragraph(idx=idx, title="Same", text="the same words", is_supporting=True)
+        for idx in (4, 1, 3, 0, 2)
+    ]
+    assert search(name, "same words", 5, among=tuple(same)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("query", ["", "  \n\t"])
+def test_an_empty_query_finds_nothing(name, query):
+    assert search(name, query) == []
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_right_to_left_and_emoji_text_is_searched(name):
+    among = documents("שלום עולם", "مرحبا بالعالم", "🙂🙃 smile", supporting=(0, 1, 2))
+    assert search(name, "שלום", 1, among=among) == [0]
+    assert search(name, "مرحبا", 1, among=among) == [1]
+    assert isinstance(search(name, "🙂", 3, among=among), list)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_100k_character_paragraph_and_query_are_fine(name):
+    factory = retriever_factory(name)
+    start = time.perf_counter()
+    index = factory(documents("river " * 17_000, "Velbara", "🙂" * 100_000, supporting=(0, 1)))
+    assert index.search("Velbara", 1) == [1]
+    assert index.search("river " * 17_000, 1) == [0]
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_documents_without_any_word_are_fine(name):
+    assert isinstance(search(name, "word", among=documents("", "...", "")), list)
+    blank = (Paragraph(idx=0, title="", text="", is_supporting=False),)
+    assert isinstance(search(name, "word", among=blank), list)
+
+
+def test_hybrid_joins_the_ranks_of_both(monkeypatch):
+    # bm25: 1, 2, 0; semantic: 2, 0, 3, 1. Sums of 1 / (60 + rank) put 2 before 1 before 0.
+    monkeypatch.setattr(retrieval.Bm25, "search", lambda *_: [1, 2, 0])
+    monkeypatch.setattr(retrieval.Semantic, "search", lambda *_: [2, 0, 3, 1])
+    hybrid = retrieval.Hybrid(FILMS, embed=lambda texts: np.ones((len(texts), 2), np.float32))
+    assert hybrid.search("anything", 4) == [2, 1, 0, 3]
+
+
+def test_an_unknown_retriever_lists_the_known_ones():
+    with pytest.raises(ConfigError) as error:
+        retriever_factory("bm52")
+    assert "There is no retriever 'bm52'" in str(error.value)
+    assert "bm25, semantic, hybrid, golden" in str(error.value)
+
+
+def test_a_missing_wordllama_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(retrieval, "find_spec", lambda name: None)
+    retrieval.bundled_embedding.cache_clear()
+    for name in ("semantic", "hybrid"):
+        with pytest.raises(ConfigError, match=r'pip install "flatline\[semantic\]"'):
+            retriever_factory(name)
+
+
+def test_a_missing_sentence_transformers_says_how_to_install_it(monkeypatch):
+    real_import = builtins.__import__
+
+    def without(name, *rest):
+        if name == "sentence_transformers":
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match="pip install sentence-transformers"):
+        retriever_factory("semantic:all-MiniLM-L6-v2")
+
+
+@pytest.mark.skipif("semantic" not in BUILT_IN, reason="wordllama is not installed")
+def test_our_embedding_is_the_one_wordllama_computes():
+    code = """
+from importlib.util import find_spec
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from wordllama.inference import WordLlamaInference
+from flatline.tasks.retrieval import bundled_embedding
+folder = Path(find_spec("wordllama").submodule_search_locations[0])
+(table,) = load_file(folder / "weights/l2_supercat_256.safetensors").values()
+tokenizer = Tokenizer.from_file(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
+texts = ["Velbara is a film.", "שלום 🙂", "a b a b a"]
+theirs = WordLlamaInference(table, tokenizer).embed(texts)
+assert np.abs(theirs - bundled_embedding()(texts)).max() < 1e-5
+"""
+    # In its own process: importing wordllama reconfigures the root logger.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_bm25_index_of_20_paragraphs_is_built_and_asked_in_milliseconds():
+    texts = [" ".join(f"word{(7 * i + j) % 900}" for j in range(90)) for i in range(20)]
+    among = documents(*texts)
+    Bm25(among)  # imports the library
+    start = time.perf_counter()
+    for _ in range(20):
+        Bm25(among).search("word1 word2 word3", 2)
+    assert (time.perf_counter() - start) / 20 < 0.05

@@ -1,0 +1,171 @@
+"""Intervals: they cover, they never vanish, and they count problems."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference, pass_at_k
+
+REPEATS = 600
+
+
+def coverage(make, truth):
+    estimates = [make() for _ in range(REPEATS)]
+    return np.mean([e.low <= truth <= e.high for e in estimates])
+
+
+@pytest.mark.parametrize("n", [30, 64, 256])
+@pytest.mark.parametrize("rate", [0.5, 0.95])
+def test_intervals_of_one_play_a_problem_cover_the_truth_95_times_in_100(n, rate):
+    rng = np.random.default_rng(n)
+    got = coverage(lambda: cluster_mean(rng.random(n) < rate, np.arange(n)), rate)
+    # Three standard errors of the simulation below, and what the few possible counts allow above.
+    assert 0.92 <= got <= 0.99
+
+
+@pytest.mark.parametrize("n", [30, 64, 256])
+@pytest.mark.parametrize("rate", [0.5, 0.95])
+def test_intervals_of_eight_plays_a_problem_cover_although_plays_are_alike(n, rate):
+    rng = np.random.default_rng(n)
+
+    def make():
+        solve_rate_P = rng.beta(2 * rate, 2 * (1 - rate), n)
+        right_PG = rng.random((n, 8)) < solve_rate_P[:, None]
+        return cluster_mean(right_PG.ravel(), np.repeat(np.arange(n), 8))
+
+    assert 0.91 <= coverage(make, rate) <= 0.99
+
+
+def test_treating_plays_as_independent_would_not_cover():
+    rng = np.random.default_rng(0)
+
+    def make():
+        right_PG = rng.random((64, 8)) < rng.beta(0.2, 0.2, 64)[:, None]
+        return cluster_mean(right_PG.ravel(), np.arange(64 * 8))
+
+    assert coverage(make, 0.5) < 0.7
+
+
+@pytest.mark.parametrize("n", [30, 256])
+@pytest.mark.parametrize("better", [0.05, 0.3])
+def test_paired_intervals_cover_a_rare_and_a_common_difference(n, better):
+    rng = np.random.default_rng(n)
+
+    def make():
+        return paired_difference(np.zeros(n), rng.random(n) < better, np.arange(n))
+
+    assert coverage(make, better) >= 0.92
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.5, 1.0])
+def test_constant_values_keep_a_width_that_shrinks_with_n(constant):
+    few, many = (cluster_mean(np.full(n, constant), np.arange(n)) for n in (30, 300))
+    assert few.value == many.value == constant
+    assert 0.005 < many.high - many.low < few.high - few.low < 0.2
+
+
+def test_two_equal_policies_differ_by_zero_but_not_with_certainty():
+    same = paired_difference(np.ones(50), np.ones(50), np.arange(50))
+    assert same.value == 0.0
+    assert -0.1 < same.low < 0 < same.high < 0.1
+
+
+def test_pairing_is_sharper_than_two_separate_intervals():
+    rng = np.random.default_rng(0)
+    a = rng.random(200)
+    paired = paired_difference(a, np.clip(a + 0.02, 0, 1), np.arange(200))
+    alone = cluster_mean(a, np.arange(200))
+    assert paired.low > 0
+    assert paired.high - paired.low < (alone.high - alone.low) / 3
+
+
+def test_n_counts_clusters_and_repeating_plays_adds_no_certainty():
+    values = np.array([0.0, 1.0, 1.0, 0.0, 1.0] * 8)
+    once = cluster_mean(values, np.arange(40))
+    thrice = cluster_mean(np.repeat(values, 3), np.repeat(np.arange(40), 3))
+    assert once.n == thrice.n == 40
+    assert once == pytest.approx(thrice)
+
+
+def test_every_value_weighs_the_same_in_uneven_clusters():
+    assert cluster_mean([1, 1, 1, 0], ["a", "a", "a", "b"]).value == 0.75
+
+
+def test_one_cluster_and_no_values_leave_everything_open():
+    alone = cluster_mean([1.0, 0.0], ["a", "a"])
+    assert (alone.value, alone.low, alone.high, alone.n) == (0.5, -math.inf, math.inf, 1)
+    assert cluster_mean([], []) is UNKNOWN
+
+
+def test_an_open_end_is_null_in_json():
+    assert json.loads(json.dumps(UNKNOWN.to_json())) == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "n": 0,
+    }
+    assert Estimate(0.5, 0.25, 0.75, 3).to_json() == {
+        "value": 0.5,
+        "low": 0.25,
+        "high": 0.75,
+        "n": 3,
+    }
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=40),
+    st.integers(2, 10),
+)
+def test_the_mean_lies_in_its_interval_and_the_interval_in_its_bounds(values, n_clusters):
+    got = cluster_mean(values, [i % n_clusters for i in range(len(values))])
+    assert 0 <= got.low <= got.value <= got.high <= 1
+
+
+def test_values_outside_their_bounds_are_refused():
+    with pytest.raises(ValueError, match="between 0"):
+        cluster_mean([0.5, 1.5], [0, 1])
+    with pytest.raises(ValueError, match="between 0"):
+        cluster_mean([0.5, math.nan], [0, 1])
+    assert cluster_mean([0.5, 1.5], [0, 1], bounds=(0, 2)).value == 1.0
+
+
+def test_mismatched_lengths_are_refused():
+    with pytest.raises(ValueError, match="one cluster per value"):
+        cluster_mean([0.5, 0.5], [0])
+    with pytest.raises(ValueError, match="must match"):
+        paired_difference([0.5], [0.5, 0.5], [0])
+
+
+def test_pass_at_k_equals_counting_every_choice_of_k_plays():
+    from itertools import combinations
+
+    plays = [1, 0, 0, 1, 0, 0]
+    by_hand = np.mean([max(chosen) for chosen in combinations(plays, 3)])
+    assert pass_at_k([2, 2], 6, 3).value == pytest.approx(by_hand)
+
+
+def test_pass_at_1_is_the_mean_and_pass_at_n_is_ever_right():
+    assert pass_at_k([0, 2, 4], 4, 1).value == pytest.approx(0.5)
+    assert pass_at_k([0, 2, 4], 4, 4).value == pytest.approx(2 / 3)
+
+
+def test_pass_at_k_is_unbiased_where_the_naive_formula_is_not():
+    rng = np.random.default_rng(0)
+    counts = rng.binomial(8, 0.2, 20_000)
+    truth = 1 - 0.8**4
+    assert pass_at_k(counts, 8, 4).value == pytest.approx(truth, abs=0.01)
+    assert np.mean(1 - (1 - counts / 8) ** 4) < truth - 0.03
+
+
+def test_pass_at_k_of_a_thousand_plays_does_not_overflow():
+    assert 0 < pass_at_k([1, 500, 999], 1000, 500).value < 1
+
+
+@pytest.mark.parametrize(("counts", "k"), [([1], 0), ([1], 5), ([5], 2), ([-1], 2)])
+def test_impossible_counts_are_refused(counts, k):
+    with pytest.raises(ValueError):
+        pass_at_k(counts, 4, k)
