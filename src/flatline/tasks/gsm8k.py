@@ -96,7 +96,7 @@ class GSM8K(Task):
     def load(self, specs: str, *, split: str) -> list[Problem]:
         lab = Generator(stories.SIZES, stories.rows)
         rows = numbered_rows(specs, split=split, name=self.name, lab=lab)
-        return [_problem(id, row) for id, row in rows]
+        return [problem_from(id, row) for id, row in rows]
 
     def messages(self, problem: Problem) -> list[Message]:
         return [
@@ -157,7 +157,7 @@ def _settle(final: str | None, numbers: list[Decimal]) -> tuple[Decimal | None, 
     return numbers[0], None
 
 
-def _problem(id: str, row: Row) -> WordProblem:
+def problem_from(id: str, row: Row) -> WordProblem:
     question = required_text(row, "question", example=_EXAMPLE)
     solution = required_text(row, "answer", example=_EXAMPLE)
     _, mark, last = solution.rpartition("####")

@@ -296,7 +296,7 @@ class Musique(Task):
         for spec in parse_specs(specs):
             config = _config(spec)
             for row in _rows(spec, split, config):
-                problem = _problem(row, config)
+                problem = problem_from(row, config)
                 _refuse_duplicate(row, problem, places)
                 if problem.answerable or config == "full":
                     problems.append(self._with_noise(problem))
@@ -507,7 +507,7 @@ def _refuse_duplicate(row: Row, problem: MusiqueProblem, places: dict[str, str])
     places[problem.id] = row.place
 
 
-def _problem(row: Row, config: str) -> MusiqueProblem:
+def problem_from(row: Row, config: str) -> MusiqueProblem:
     """A validated problem."""
     answerable = bool(row.data.get("answerable", True))
     paragraphs = _paragraphs(row)

@@ -139,7 +139,7 @@ class ToolMath(Task):
     def load(self, specs: str, *, split: str) -> list[Problem]:
         lab = Generator(SIZES, rows)
         found = numbered_rows(specs, split=split, name=self.name, lab=lab)
-        return [_problem(id, row) for id, row in found]
+        return [problem_from(id, row) for id, row in found]
 
     def messages(self, problem: Problem) -> list[Message]:
         return [
@@ -267,7 +267,7 @@ def _chain(problem: Problem) -> StepProblem:
     return problem
 
 
-def _problem(id: str, row: Row) -> StepProblem:
+def problem_from(id: str, row: Row) -> StepProblem:
     question = required_text(row, "question", example=_EXAMPLE)
     answer = parse_number(required_text(row, "answer", example=_EXAMPLE))
     if answer is None:

@@ -345,9 +345,7 @@ def _paragraph(
     chosen = draft.rng.sample(others, min(len(others), draft.rng.choice([1, 2])))
     if relation:
         chosen.insert(draft.rng.randrange(len(chosen) + 1), relation)
-    facts = [
-        _fact(draft, r, hop) if hop and r is hop.relation else _fact(draft, r) for r in chosen
-    ]
+    facts = [_fact(draft, r, hop) if hop and r is hop.relation else _fact(draft, r) for r in chosen]
     text = " ".join([f"{title} is a {of}.", *facts])
     return {"title": title, "paragraph_text": text, "is_supporting": hop is not None}
 

@@ -35,20 +35,20 @@ from flatline.training.lab.tokenizer import build_tokenizer
 class Recipe:
     """Everything that decides the outcome of a build."""
 
-    width: int = 128
+    width: int = 64
     layers: int = 4
     heads: int = 4
-    plays: int = 300_000
-    drills: int = 60_000
+    plays: int = 150_000
+    drills: int = 30_000
     drill_steps: int = 600
-    steps: int = 6_000
+    steps: int = 7_000
     batch: int = 256
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     context_weight: float = 0.1
     """Loss weight of tokens the oracle did not write: reading them well helps copying them."""
     longest: int = 640
     """Longer plays are left out."""
-    seed: int = 0
+    seed: int = 2
 
 
 Sample = tuple[np.ndarray, np.ndarray]
@@ -126,12 +126,12 @@ def train(model: Any, drills: list[Sample], plays: list[Sample], recipe: Recipe)
         ).view(len(batch), -1)
         weights = weights[:, 1:]
         optimizer.zero_grad(set_to_none=True)
-        ((loss_BT * weights).sum() / weights.sum()).backward()
+        torch.autograd.backward((loss_BT * weights).sum() / weights.sum())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 200 == 199:
             own = weights == 1.0
-            running = float((loss_BT * own).sum() / own.sum())
+            running = float((loss_BT.detach() * own).sum() / own.sum())
             spent = time.monotonic() - began
             print(f"step {step + 1}  loss {running:.3f}  {spent:.0f} s", flush=True)
     return running
@@ -144,7 +144,9 @@ def build(recipe: Recipe, out: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         drills = make_samples("drills", recipe.drills, recipe, pool)
         plays = make_samples("plays", recipe.plays, recipe, pool)
-    print(f"{len(drills)} drills, {len(plays)} plays in {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"{len(drills)} drills, {len(plays)} plays in {time.monotonic() - began:.0f} s", flush=True
+    )
     torch.manual_seed(recipe.seed)
     tokenizer = build_tokenizer()
     model = build_model(

@@ -11,8 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flatline.training.lab.tokenizer import MAX_LENGTH
 
 _SHARPNESS = 40.0
-_SLOW_ANGLES = 5
-_MATCH, _WRITE = 0.7, 0.08
+_FAST_ANGLES = 5
+_EMBEDDING_SCALE = 4.0
+_MATCH, _WRITE = 1.5, 0.3
 
 
 def build_model(
@@ -36,6 +37,10 @@ def build_model(
             pad_token_id=pad,
         )
     )
+    with torch.no_grad():
+        # With tied embeddings of the usual size a copied token hardly moves the logits, and copying
+        # takes thousands of steps to form instead of a hundred.
+        model.model.embed_tokens.weight *= _EMBEDDING_SCALE
     plant_copying_heads(model)
     return model
 
@@ -49,7 +54,8 @@ def plant_copying_heads(model: LlamaForCausalLM) -> None:
     """
     config = model.config
     size = config.hidden_size // config.num_attention_heads
-    here, before, copied = (_orthonormal(size, config.hidden_size) for _ in range(3))
+    directions = torch.linalg.qr(torch.randn(config.hidden_size, 3 * size))[0].T
+    here, before, copied = directions.split(size)
     first, second = (model.model.layers[i].self_attn for i in (0, 1))
     head = slice(0, size)
     query, key = _previous_token_biases(size)
@@ -64,11 +70,7 @@ def _previous_token_biases(size: int) -> tuple[Tensor, Tensor]:
     half = size // 2
     angles = 10_000.0 ** (-torch.arange(0, size, 2) / size)
     strength = torch.zeros(half)
-    strength[:_SLOW_ANGLES] = _SHARPNESS**0.5
+    strength[:_FAST_ANGLES] = _SHARPNESS**0.5
     key = torch.cat([strength, torch.zeros(half)])
     query = torch.cat([strength * torch.cos(angles), -strength * torch.sin(angles)])
     return query, key
-
-
-def _orthonormal(rows: int, columns: int) -> Tensor:
-    return torch.linalg.qr(torch.randn(columns, rows))[0].T

@@ -23,14 +23,14 @@ from flatline.tasks.toolmath import ToolMath
 from flatline.tasks.world import Hop
 
 CARELESS: Mapping[str, float] = {
-    "skip_hop": 0.17,
+    "skip_hop": 0.18,
     "vague_query": 0.22,
-    "extra_query": 0.14,
-    "default_top_n": 0.3,
-    "bridge_answer": 0.15,
-    "wrong_citation": 0.4,
-    "no_answer_tag": 0.08,
-    "no_think": 0.14,
+    "extra_query": 0.15,
+    "default_top_n": 0.35,
+    "bridge_answer": 0.17,
+    "wrong_citation": 0.44,
+    "no_answer_tag": 0.09,
+    "no_think": 0.15,
     "slip": 0.08,
     "skip_step": 0.1,
     "no_mark": 0.2,
@@ -91,7 +91,7 @@ def play_world(
     """One MuSiQue-World problem of the training split."""
     task = tasks()[0]
     row = world.row("train", world.SIZES["train"] + index)
-    problem = musique._problem(Row("lab", index, row), "answerable")
+    problem = musique.problem_from(Row("lab", index, row), "answerable")
     hops = world.solution(problem.id)
     support = [d.support for d in problem.decomposition]
     player = Player(chat, task, problem)
@@ -150,7 +150,7 @@ def play_story(
     """One lab-GSM8K problem of the training split."""
     task = tasks()[1]
     row = stories.row("train", stories.SIZES["train"] + index)
-    problem = gsm8k._problem(str(index), Row("lab", index, dict(row)))
+    problem = gsm8k.problem_from(str(index), Row("lab", index, dict(row)))
     lines = problem.solution.split("\n")[:-1]
     steps = [line.partition(" = ")[0] for line in lines]
     return Player(chat, task, problem).finish(_careless_solution(rng, steps, errs))
@@ -190,7 +190,7 @@ def play_toolmath(
     """One toolmath problem of the training split."""
     task = tasks()[2]
     row = toolmath.row("train", toolmath.SIZES["train"] + index)
-    problem = toolmath._problem(str(index), Row("lab", index, row))
+    problem = toolmath.problem_from(str(index), Row("lab", index, row))
     player = Player(chat, task, problem)
     steps = list(problem.steps)
     if len(steps) > 1 and rng.random() < errs["skip_step"]:
@@ -237,7 +237,7 @@ def drill_documents(chat: ChatFormat, rng: random.Random) -> Transcript:
 
 def drill_sums(chat: ChatFormat, rng: random.Random) -> Transcript:
     """Worked steps without a story. Teaches the tables early."""
-    lines = []
+    lines: list[str] = []
     while len(lines) < 10:
         a, b, sign = rng.randint(1, 99), rng.randint(2, 45), rng.choice("+-*/")
         if sign in "*/":
@@ -256,7 +256,9 @@ Play = Callable[[ChatFormat, random.Random, int, Mapping[str, float]], Transcrip
 MIXTURE: tuple[tuple[Play, int], ...] = ((play_world, 6), (play_story, 2), (play_toolmath, 2))
 
 
-def plays(chats: Mapping[Play, ChatFormat], seed: int, start: int, stop: int) -> Iterator[Transcript]:
+def plays(
+    chats: Mapping[Play, ChatFormat], seed: int, start: int, stop: int
+) -> Iterator[Transcript]:
     """Careless plays of all tasks, mixed; the problem of play i depends on i alone."""
     cycle = [play for play, share in MIXTURE for _ in range(share)]
     for index in range(start, stop):
