@@ -8,6 +8,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+import flatline.cli.demo as demo
 import flatline.cli.evaluate as command
 from flatline.cli import app
 from flatline.cli.text import visible
@@ -15,6 +16,7 @@ from flatline.cli.transcript import show_rollout
 from flatline.errors import ConfigError, ModelError
 from flatline.rollout.record import Turn
 from flatline.tasks import make_task
+from flatline.training.models import load_policy
 from tests.plays import rollout_of
 
 EVALUATE = ["evaluate", "toolmath", "--limit", "12"]
@@ -99,7 +101,8 @@ def test_a_random_model_in_a_folder_is_played_from_end_to_end(tmp_path):
     tiny = pytest.importorskip("tests.tiny")
     tiny.tiny_model().save_pretrained(tmp_path)
     tiny.tokenizer_with().save_pretrained(tmp_path)
-    arguments = ["--model", str(tmp_path), "--limit", "2", "--max-new-tokens", "4", "--json"]
+    arguments = ["--model", str(tmp_path), "--limit", "2", "--samples", "1"]
+    arguments += ["--max-new-tokens", "4", "--json"]
     done = CliRunner().invoke(app, ["evaluate", "toolmath", *arguments])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["finish"]["turn_length"] == 2
@@ -108,7 +111,7 @@ def test_a_random_model_in_a_folder_is_played_from_end_to_end(tmp_path):
 def test_plays_are_saved_as_lines(run, tmp_path):
     path = tmp_path / "plays.jsonl"
     assert run(*EVALUATE, "--output", str(path)).exit_code == 0
-    assert len(path.read_text().splitlines()) == 12
+    assert len(path.read_text().splitlines()) == 12 * 8
 
 
 @pytest.mark.parametrize(
@@ -251,3 +254,27 @@ def test_tasks_show_prints_one_problem_and_its_gold_play(run, task):
     assert done.exit_code == 0
     assert "the gold script" in done.stdout
     assert "exact_match 1.00" in done.stdout
+
+
+def test_a_template_that_knows_no_tools_is_replaced_loudly(tmp_path):
+    policy = load_policy("lab")
+    policy.model.save_pretrained(tmp_path)
+    policy.tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    policy.tokenizer.save_pretrained(tmp_path)
+    arguments = ["evaluate", "toolmath", "--limit", "2", "--samples", "1", "--model", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments, prog_name="flatline")
+    assert done.exit_code == 0
+    assert "a chat template without tools" in done.stderr
+    assert "`hermes`" in done.stderr
+
+
+def test_the_demo_plays_the_lab_policy_and_says_what_rl_could_gain(monkeypatch):
+    monkeypatch.setattr(demo, "_PROBLEMS", 8)
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"], prog_name="flatline")
+    assert done.exit_code == 0
+    assert "The worst of 8 plays of the first problem" in done.stdout
+    assert "What this says" in done.stdout
+    assert "8 problems x 8, seed 0" in done.stdout

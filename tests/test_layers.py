@@ -12,11 +12,12 @@ import flatline
 PACKAGE = Path(flatline.__file__).parent
 FLOW = (
     "errors",
+    "config",
     "stats",
     "tasks",
     "rollout",
-    "training",
     "evaluate",
+    "training",
     "cli",
 )
 """Earlier parts know nothing of later ones."""

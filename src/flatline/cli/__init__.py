@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flatline.cli import evaluate, tasks
+from flatline.cli import demo, evaluate, tasks
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
@@ -38,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(demo.demo)
 app.command()(evaluate.evaluate)
 app.add_typer(tasks.group)
 

@@ -3,6 +3,7 @@
 import json as json_format
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.cli import options
+from flatline.cli.text import visible
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:  # these bring numpy or torch; `flatline --help` must not wait for them
@@ -58,8 +60,9 @@ def evaluate(
     split: options.Split = "validation",
     limit: options.Limit = None,
     samples: Annotated[
-        int, typer.Option(min=1, help="Plays of each problem; 8 also gives pass@8.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="Plays of each problem; 1, or 8 for `lab`, which is quick."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers tokens are drawn with.")] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="1 keeps all tokens.")] = 1.0,
@@ -93,7 +96,9 @@ def evaluate(
     _refuse_what_cannot_be_saved(output)
     made = options.make_task(task, retriever=retriever, noise=noise)
     problems = options.load_problems(made, datasets, split=split, limit=limit)
-    sampling = _sampling(temperature, top_p, top_k, min_p, greedy=greedy, samples=samples)
+    temperature = 0.0 if greedy else temperature
+    samples = _samples(samples, temperature, lab=datasets == options.LAB)
+    sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     limits = {"max_turns": max_turns, "max_new_tokens": max_new_tokens, "max_context": max_context}
     request = Request(
         task=made,
@@ -120,10 +125,10 @@ def _run(
 ) -> None:
     from flatline.evaluate import compare, save_trajectories
 
-    first = _evaluate_model(request, model)
+    first = evaluate_model(request, model)
     if output is not None:
         save_trajectories(output, request.task, first)
-    second = None if other is None else _evaluate_model(request, other)
+    second = None if other is None else evaluate_model(request, other)
     comparison = None if second is None else compare(first, second)
     _print_plays(request.task, first, show, to_stderr=as_json)
     if as_json:
@@ -135,7 +140,7 @@ def _run(
         _print_comparison(comparison)
 
 
-def _evaluate_model(request: Request, model: str) -> "Evaluation":
+def evaluate_model(request: Request, model: str) -> "Evaluation":
     from flatline.evaluate import evaluate as play
 
     with _progress(f"{model}: loading", None):
@@ -167,7 +172,7 @@ def _engine(request: Request, model: str) -> "Engine":
     _refuse_missing_device(request.policy["device"])
     sampling, limits = Sampling(**request.sampling), Limits(**request.limits)
     policy = load_policy(model, **request.policy)
-    return Engine(
+    engine = Engine(
         policy.model,
         policy.tokenizer,
         request.task,
@@ -175,6 +180,9 @@ def _engine(request: Request, model: str) -> "Engine":
         limits=limits,
         max_batch=request.max_batch,
     )
+    if engine.chat.notice:
+        print(f"flatline: {visible(engine.chat.notice)}", file=sys.stderr)
+    return engine
 
 
 def _refuse_missing_device(device: str | None) -> None:
@@ -192,16 +200,15 @@ def _refuse_missing_device(device: str | None) -> None:
         )
 
 
-def _sampling(
-    temperature: float, top_p: float, top_k: int, min_p: float, *, greedy: bool, samples: int
-) -> dict[str, Any]:
-    temperature = 0.0 if greedy else temperature
-    if temperature == 0 and samples > 1:
+def _samples(given: int | None, temperature: float, *, lab: bool) -> int:
+    if given is None:
+        return options.LAB_SAMPLES if lab and temperature > 0 else 1
+    if temperature == 0 and given > 1:
         raise ConfigError(
-            f"Without randomness every play of a problem is the same, so --samples {samples} would "
+            f"Without randomness every play of a problem is the same, so --samples {given} would "
             "only repeat the first.\nLeave --samples out, or give a --temperature above 0."
         )
-    return {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    return given
 
 
 def _refuse_what_cannot_be_saved(output: Path | None) -> None:
@@ -228,8 +235,6 @@ def _progress(text: str, total: int | None) -> "Iterator[Callable[[Rollout], Non
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from flatline.cli.text import visible
 
     count = [MofNCompleteColumn()] if total else []
     columns = [TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn()]

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from flatline.tasks.base import Problem, Task
 
 LAB = "lab"
-LAB_LIMIT = 256
-"""Problems of the built-in data that are used unless a number is given."""
+LAB_LIMIT, LAB_SAMPLES = 256, 8
+"""Problems of the built-in data, and plays of each, unless a number is given."""
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="musique, gsm8k or toolmath.")]
 Data = Annotated[

@@ -86,7 +86,9 @@ def _short(estimate: "Estimate | None") -> str:
         return "-"
     if not math.isfinite(estimate.low):
         return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    # Without the leading zeros four hop counts fit on a terminal of 80 columns.
+    low, high = (f"{end:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
+    return f"{estimate.value:.2f} [{low}, {high}]"
 
 
 def _counts(name: str, counts: Mapping[str, int]) -> Text:

@@ -163,7 +163,7 @@ class Engine:
         room = {play: min(most, self._room(play)) for play in table.plays}
         for play in table.plays:
             play.turn_start = len(play.completion_ids)
-        logits_BV = table.feed(spare=max(room.values()))
+        logits_BV = table.feed()
         uniforms_NB = self._uniforms(table.plays, max(room.values()), seed).to(logits_BV.device)
         seated = list(table.plays)
         ended: set[Play] = set()

@@ -54,10 +54,12 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         self._indices.clear()
 
     def reserve(self, tokens: int) -> None:
-        """Make room for conversations of this length; what is too small at least doubles."""
+        """Make room for conversations of this length."""
         if tokens <= self.capacity:
             return
-        self.capacity = _rounded(max(tokens, 2 * self.capacity))
+        # A little at a time: attention reads faster where conversations lie close together, and
+        # copying them now and then is little beside reading them for every token.
+        self.capacity = _rounded(max(tokens, self.capacity + self.capacity // 4))
         for tensors in (self._keys, self._values):
             for layer, old in enumerate(tensors):
                 new = self._new(old)

@@ -76,10 +76,9 @@ class Table:
         self._steps = 0
         """Tokens fed since."""
 
-    def feed(self, *, spare: int) -> Tensor:
+    def feed(self) -> Tensor:
         """Feed all that was not read yet; logits of each play's next token."""
-        longest = max(len(play) for play in self.plays)
-        self._cache.reserve(min(longest + spare, self._max_context))
+        self._cache.reserve(max(len(play) for play in self.plays))
         leaders, follows = self._leaders()
         rows = [play.pending() for play in leaders]
         logits_BV = feed(self._model, self._cache, rows, [play.fed for play in leaders])
@@ -96,6 +95,7 @@ class Table:
         at_B = torch.tensor(starts, device=ids_B.device) + self._steps
         self._steps += 1
         width = max(starts) + self._steps
+        self._cache.reserve(width)
         return forward(self._model, self._cache, ids_B[:, None], at_B[:, None], width=width)
 
     def seat_first(self, active: set[Play], *, among: int) -> list[int]:
@@ -175,10 +175,10 @@ def forward(
 ) -> Tensor:
     """Logits after the last column; row i has slot `first + i` and sees positions up to its own."""
     cache.aim(at_BT if write_BT is None else write_BT, width=width, first=first)
-    mask_B1TW = (torch.arange(width, device=at_BT.device) <= at_BT[:, :, None])[:, None]
-    if model.config._attn_implementation == "eager":
-        lowest = torch.finfo(model.dtype).min
-        mask_B1TW = torch.zeros_like(mask_B1TW, dtype=model.dtype).masked_fill(~mask_B1TW, lowest)
+    hidden_B1TW = (torch.arange(width, device=at_BT.device) > at_BT[:, :, None])[:, None]
+    # What is added to the scores. Every layer would make this of a mask of booleans again.
+    mask_B1TW = torch.zeros_like(hidden_B1TW, dtype=model.dtype)
+    mask_B1TW.masked_fill_(hidden_B1TW, torch.finfo(model.dtype).min)
     output = model(
         input_ids=ids_BT,
         attention_mask=mask_B1TW,

@@ -42,7 +42,7 @@ class Tool:
     description: str
     """What it does, in one sentence; the chat template shows it to the model."""
     parameters: Mapping[str, Mapping[str, Any]]
-    """JSON schema of each parameter: `type` is `string`, `integer` or `number`; one with a `default` is optional."""
+    """JSON schema of each: a `string`, `integer` or `number`, optional if it has a `default`."""
 
     @property
     def required(self) -> list[str]:
@@ -117,7 +117,7 @@ class Episode(ABC):
         """Counts of `tool_calls`, `tool_errors`, `malformed_calls` and `malformed_answers`."""
 
     def observe(self, call: ToolCall | BadToolCall) -> Observation:
-        """Answer one call. What is wrong with it becomes the observation, so the model can mend it."""
+        """Answer one call. What is wrong with it is the observation, so the model can mend it."""
         if isinstance(call, BadToolCall):
             self.events["malformed_calls"] += 1
             return Observation(text=f"Error: {call.reason}")

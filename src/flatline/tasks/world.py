@@ -6,8 +6,10 @@ Rows have the official MuSiQue schema. A small one, with two of its twelve parag
      "question": "Where was the director of Velbara born?",
      "answer": "Sornmex", "answer_aliases": [], "answerable": true,
      "question_decomposition": [
-       {"id": 0, "question": "Who directed Velbara?", "answer": "Garngira", "paragraph_support_idx": 4},
-       {"id": 1, "question": "Where was #1 born?", "answer": "Sornmex", "paragraph_support_idx": 9}],
+       {"id": 0, "question": "Who directed Velbara?", "answer": "Garngira",
+        "paragraph_support_idx": 4},
+       {"id": 1, "question": "Where was #1 born?", "answer": "Sornmex",
+        "paragraph_support_idx": 9}],
      "paragraphs": [
        {"idx": 4, "title": "Velbara", "is_supporting": true,
         "paragraph_text": "Velbara is a film. It stars Dulkox. Its director is Garngira."}, ...]}
@@ -231,7 +233,7 @@ class Hop:
     """The entity asked about, and for a paired relation the second one."""
     answer: str
     needs: tuple[int, ...]
-    """Earlier hops whose answers are the subjects; empty where the subject stands in the question."""
+    """Earlier hops whose answers are the subjects; none where the question names the subject."""
 
 
 @dataclass(slots=True)
@@ -247,7 +249,7 @@ class _Draft:
 def rows(
     split: str, start: int, stop: int, *, config: str = "answerable", seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Rows `start` to `stop` of a split. In config `full` every odd row is the twin of the one before."""
+    """Rows `start` to `stop`. In config `full` every odd row is the twin of the one before."""
     if split not in SIZES:
         raise DataError(
             f"The lab data has no split {split!r}. It has {', '.join(SIZES)}: write "

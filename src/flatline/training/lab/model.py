@@ -1,7 +1,7 @@
 """The architecture of the lab policy: a small Llama.
 
-Not Qwen2, though the user's models are: `AutoTokenizer` of transformers 5 overrides the tokenizer of
-every folder whose model type is qwen2 with Qwen's own class, and the lab has a tokenizer of its own.
+Not Qwen2, though the user's models are: `AutoTokenizer` of transformers 5 overrides the tokenizer
+of every folder whose model type is qwen2 with Qwen's own class, and the lab has its own tokenizer.
 """
 
 import torch
@@ -47,7 +47,7 @@ def build_model(
 
 @torch.no_grad()
 def plant_copying_heads(model: LlamaForCausalLM) -> None:
-    """Start one head as "look at the previous token" and one as "find where this token stood before".
+    """Start one head as "see the previous token" and one as "find where this token stood before".
 
     Together they copy a name out of a document, which the lab policy must do all the time and which
     a small model finds only after a long plateau. Everything else keeps its random start.

@@ -1,8 +1,8 @@
 """The tokenizer of the lab policy: whole phrases for boilerplate, two syllables a name.
 
-A small model on a CPU needs short sequences. So everything the lab's texts repeat (chat markers, the
-tool-call frame, relation phrases, the system prompts) is one token each, a name is two and a number
-up to 99 is one. Any other text falls back to bytes, so nothing is lost.
+A small model on a CPU needs short sequences. So everything the lab's texts repeat (chat markers,
+the tool-call frame, relation phrases, the system prompts) is one token each, a name is two and a
+number up to 99 is one. Any other text falls back to bytes, so nothing is lost.
 """
 
 import re
@@ -97,7 +97,7 @@ def _story_pieces(sentence: str) -> Iterator[str]:
 
 
 def _prompt_pieces(bare: PreTrainedTokenizerFast) -> Iterator[str]:
-    """What the chat template writes around the question and between turns, cut where tokens must be."""
+    """What the chat template writes around questions and turns, cut where tokens must be."""
     replies = [{"role": "assistant", "content": ""}, {"role": "tool", "content": _QUESTION_MARK}]
     for task_type in TASKS:
         task = task_type()

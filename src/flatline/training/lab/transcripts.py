@@ -169,7 +169,7 @@ def _careless_solution(rng: random.Random, steps: list[str], errs: Mapping[str, 
 
 
 def _work(steps: list[str], slips: list[int]) -> list[tuple[str, int]]:
-    """Each step as written and its result; a slip is carried on. Empty if a number leaves 1 to 99."""
+    """Each step as written and its result, slips carried on; empty if a number leaves 1 to 99."""
     written_for: dict[int, int] = {}
     done: list[tuple[str, int]] = []
     for step, slip in zip(steps, slips, strict=True):

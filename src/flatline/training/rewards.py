@@ -1,0 +1,81 @@
+"""Reward functions for TRL that read what the task has already scored.
+
+`combined` is the task's own reward and the only one with a weight, so what is trained on is
+`Score.reward`. The parts are there to be seen: weight 0, but a column of the completion log and a
+metric each. A part that does not apply to a problem is `None`, which TRL leaves out of the mean.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flatline.errors import DataError
+from flatline.rollout.record import Rollout
+from flatline.tasks.base import COMBINED, Problem, Task
+
+RewardFunction = Callable[..., list[float | None]]
+
+_LOOKED_AT = 32
+"""Problems that are asked which parts they have."""
+
+
+def reward_functions(task: Task, problems: Sequence[Problem]) -> list[RewardFunction]:
+    """The combined reward, then one function for each part."""
+    return [combined, *(_part(name) for name in part_names(task, problems))]
+
+
+def reward_weights(functions: Sequence[RewardFunction]) -> list[float]:
+    """Only the combined reward is trained on."""
+    return [float(function.__name__ == COMBINED) for function in functions]
+
+
+def combined(rollout: Sequence[Rollout], log_extra: Any = None, **_: Any) -> list[float | None]:
+    """The task's reward of each rollout, and the columns of the completion log."""
+    for one in rollout:
+        if not math.isfinite(one.score.reward):
+            raise DataError(
+                f"Problem {one.problem_id!r} was scored {one.score.reward}, which is no number.\n"
+                "TRL would drop the rollout without a word and train on the rest of its group.\n"
+                "Look at the task's scoring: `flatline tasks check` plays known answers."
+            )
+    if log_extra is not None:
+        for name, column in _columns(rollout).items():
+            log_extra(name, column)
+    return [one.score.reward for one in rollout]
+
+
+def part_names(task: Task, problems: Sequence[Problem]) -> list[str]:
+    """Every part that some problem has, in the task's order."""
+    names: dict[str, None] = {}
+    for problem in problems[:_LOOKED_AT]:
+        names |= dict.fromkeys(task.episode(problem).score(None).parts)
+    return list(names)
+
+
+def _part(name: str) -> RewardFunction:
+    def part(rollout: Sequence[Rollout], **_: Any) -> list[float | None]:
+        return [one.score.parts.get(name) for one in rollout]
+
+    part.__name__ = name
+    return part
+
+
+def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
+    """What the completion log says about each rollout, besides TRL's own columns."""
+    return {
+        "problem_id": [r.problem_id for r in rollouts],
+        "finish": [r.finish.value for r in rollouts],
+        "events": [json.dumps(dict(r.events)) for r in rollouts],
+        "trajectory": [_trajectory(r) for r in rollouts],
+        "weight_version": [r.weight_version for r in rollouts],
+    }
+
+
+def _trajectory(rollout: Rollout) -> str:
+    """Every turn and what came back, as JSON."""
+    turns = [
+        {"text": turn.text, "observations": turn.observations, "documents": turn.documents}
+        for turn in rollout.turns
+    ]
+    return json.dumps(turns, ensure_ascii=False)
