@@ -23,7 +23,7 @@ import torch
 
 from flatline.rollout.engine import Engine, Job, Limits
 from flatline.rollout.sampling import Sampling
-from flatline.stats import cluster_mean
+from flatline.stats import cluster_mean, paired_difference
 from flatline.tasks import make_task
 from flatline.tasks.base import Problem, Task
 from flatline.training.environment import (
@@ -173,8 +173,8 @@ def print_summary(batches: dict[str, list[Batch]], *, threads: int) -> None:
     for name, made in batches.items():
         turns = statistics.mean(turn for b in made for turn in b.turns)
         print(f"  {name:<8} {cluster_mean(rewards[name], problems_N)}; {turns:.2f} turns a play")
-    difference = cluster_mean(rewards["engine"] - rewards["TRL"], problems_N)
-    print(f"  {'engine - TRL':<8} {difference}")
+    difference = paired_difference(rewards["TRL"], rewards["engine"], problems_N)
+    print(f"  engine - TRL {difference}")
     ratios = [speedup(*pair) for pair in zip(*batches.values(), strict=True)]
     rates = [
         f"{name} {statistics.median(b.tokens / b.seconds for b in made):.0f} tokens/s"

@@ -55,8 +55,8 @@ class RunConfig:
     """`hermes`, a file, or a template that TRL ships; the tokenizer's own where absent."""
     datasets: str = LAB
     """Training problems as `path,config,split[slice]`, several joined with `;`."""
-    eval_datasets: str = LAB
-    """Held-out problems, written the same way; their split is `validation` where none is named."""
+    eval_datasets: str | None = None
+    """Held-out problems, written the same way; `validation` of `datasets` where absent."""
     noise: float | None = None
     """MuSiQue: share of the non-supporting paragraphs kept; all where absent."""
     retriever: str | None = None
@@ -331,6 +331,12 @@ def _refuse_what_does_not_fit_together(config: RunConfig) -> None:
                 f"{config.task} cannot be ordered by hops.\n"
                 "Type `--order shuffled` or `--order file`."
             )
+    if config.engine != "embedded" and config.max_prompt_length is not None:
+        raise ConfigError(
+            f"--max-prompt-length cannot be kept with --engine {config.engine}: TRL runs the tools "
+            "and shows the model all they find.\n"
+            "Leave it out and start the server with `--max-model-len`, or use `--engine embedded`."
+        )
     if config.warmup_steps and config.lr_scheduler_type == "constant":
         raise ConfigError(
             f"--warmup-steps {config.warmup_steps} does nothing with --lr-scheduler-type constant."

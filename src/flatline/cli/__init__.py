@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flatline.cli import demo, evaluate, tasks
+from flatline.cli import demo, evaluate, tasks, train
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
@@ -40,9 +40,17 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
+app.command(cls=train.TrainCommand)(train.train)
 app.add_typer(tasks.group)
 
 
 def main() -> None:
     """Entry point of the `flatline` command."""
     app(prog_name="flatline")
+
+
+def main_for(task: str) -> None:
+    """Entry point of the scripts that are about one task: `train` or `evaluate`, then flags."""
+    command, *rest = sys.argv[1:] or ["--help"]
+    about_task = command in ("train", "evaluate")
+    app([command, task, *rest] if about_task else [command], prog_name="flatline")

@@ -61,7 +61,7 @@ def _estimates(rows: Mapping[str, "Estimate"], *, signed: bool = False) -> Table
 
 def _per_hop(per_hop: Mapping[int, Mapping[str, "Estimate"]]) -> Table:
     """One row a part, one column a hop count: parts are many, hop counts few."""
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("", no_wrap=True)
     names = list(dict.fromkeys(name for parts in per_hop.values() for name in parts))
     for hops, parts in per_hop.items():

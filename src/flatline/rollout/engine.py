@@ -30,7 +30,7 @@ from flatline.rollout.playable import (
 from flatline.rollout.record import Author, Finish, Rollout, Turn
 from flatline.rollout.sampling import Sampling, sample, uniforms
 from flatline.rollout.table import Job, Play, Table, evaluating, pieces
-from flatline.tasks.base import Task
+from flatline.tasks.base import BadToolCall, Observation, Task, ToolCall
 
 __all__ = ["Engine", "Job", "Limits"]
 
@@ -45,11 +45,14 @@ class Limits:
     """Tokens of one turn, its end-of-turn token included."""
     max_context: int | None = None
     """Tokens of prompt and completion together; `None` takes what the model was built for."""
+    max_prompt: int | None = None
+    """Tokens that a turn may see before it writes. Documents that would exceed it are left out, the
+    last first; where none would be left, the episode ends."""
     max_completion_tokens: int | None = None
     """Tokens after the prompt, whoever wrote them; `None` for no limit but the context."""
 
     def __post_init__(self) -> None:
-        for name in ("max_turns", "max_new_tokens", "max_context", "max_completion_tokens"):
+        for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {value} must be at least 1.")
@@ -135,6 +138,13 @@ class Engine:
                     f"{self.max_context}.\nThe model could not write a single token.\n"
                     "Raise `--max-context`, or leave the problem out."
                 )
+            most = self.limits.max_prompt
+            if most is not None and len(prompts[id]) > most:
+                raise ConfigError(
+                    f"The prompt of problem {id!r} has {len(prompts[id])} tokens; the first turn "
+                    f"may see {most}.\nIts question is never cut.\n"
+                    f"Type `--max-prompt-length {len(prompts[id])}` or more."
+                )
         return Play(job, index, self.task.episode(job.problem), prompts[id])
 
     def _play_batch(
@@ -157,6 +167,7 @@ class Engine:
                 return
             table.keep(going)
 
+    @torch.inference_mode()
     def _sample_turn(self, table: Table, seed: int) -> set[Play]:
         """Sample one turn of every play. Those that ended it themselves are returned."""
         most = self.limits.max_new_tokens
@@ -231,15 +242,34 @@ class Engine:
             return Finish.ANSWERED, text
         if last:
             return Finish.TURNS, None
-        for call in calls:
-            observation = play.episode.observe(call)
-            turn.observations.append(observation.text)
-            turn.documents += observation.documents
-        suffix_ids, authors = self.chat.suffix(turn.observations, calls)
-        if len(suffix_ids) >= self._room(play):
+        found = [play.episode.observe(call) for call in calls]
+        shown, suffix = self._fitted(play, found, calls)
+        turn.observations = [observation.text for observation in shown]
+        turn.documents = [id for observation in shown for id in observation.documents]
+        turn.dropped = [
+            id
+            for before, after in zip(found, shown, strict=True)
+            for id in before.documents[len(after.documents) :]
+        ]
+        if suffix is None:
             return Finish.CONTEXT, None
-        play.append(suffix_ids, authors)
+        play.append(*suffix)
         return None, None
+
+    def _fitted(
+        self, play: Play, found: list[Observation], calls: Sequence[ToolCall | BadToolCall]
+    ) -> tuple[list[Observation], tuple[list[int], list[Author]] | None]:
+        """What the next turn is shown and its tokens; no tokens where nothing fits."""
+        shown = list(found)
+        while True:
+            suffix = self.chat.suffix([observation.text for observation in shown], calls)
+            most = self.limits.max_prompt
+            if most is None or len(play) + len(suffix[0]) <= most:
+                return shown, None if len(suffix[0]) >= self._room(play) else suffix
+            spare = [i for i, observation in enumerate(shown) if len(observation.pieces) > 1]
+            if not spare:
+                return shown, None
+            shown[spare[-1]] = shown[spare[-1]].without_last()
 
     def _rollout(self, play: Play, finish: Finish, final: str | None) -> Rollout:
         score = play.episode.score(final)

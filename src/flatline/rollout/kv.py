@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-GROWTH = 64
+GROWTH = 32
 """Capacity is a multiple of this many tokens."""
 
 
@@ -57,13 +57,14 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         """Make room for conversations of this length."""
         if tokens <= self.capacity:
             return
-        # A little at a time: attention reads faster where conversations lie close together, and
-        # copying them now and then is little beside reading them for every token.
-        self.capacity = _rounded(max(tokens, self.capacity + self.capacity // 4))
+        # A little at a time: a CPU reads the gaps between conversations nearly as slowly as the
+        # conversations, and copying these now and then is little beside reading them every step.
+        self.capacity = _rounded(max(tokens, self.capacity + self.capacity // 8))
         for tensors in (self._keys, self._values):
             for layer, old in enumerate(tensors):
-                new = self._new(old)
+                new = old.new_empty(self._shape(old))
                 new[:, :, : self.used] = old[:, :, : self.used]
+                new[:, :, self.used :] = 0
                 tensors[layer] = new
 
     def copy(self, source: list[int] | Tensor, target: list[int] | Tensor) -> None:
@@ -85,8 +86,10 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
 
     def _new(self, states: Tensor) -> Tensor:
         # Zeros, not garbage: attention multiplies masked values by zero, and NaN survives that.
-        heads, size = states.shape[1], states.shape[3]
-        return states.new_zeros(self.slots, heads, self.capacity + 1, size)
+        return states.new_zeros(self._shape(states))
+
+    def _shape(self, states: Tensor) -> tuple[int, int, int, int]:
+        return self.slots, states.shape[1], self.capacity + 1, states.shape[3]
 
     def _write(self, tensor: Tensor, states: Tensor) -> Tensor:
         """Store [rows, heads, tokens, size]; return everything the rows may look at."""

@@ -43,6 +43,8 @@ class Turn:
     """What its tool calls brought back; empty for the final turn."""
     documents: list[int] = field(default_factory=list)
     """Ids of the documents shown in the observations."""
+    dropped: list[int] = field(default_factory=list)
+    """Ids of the documents that were found, but left out to keep within the context."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -112,6 +112,7 @@ class Table:
             starts[hole], starts[fill] = starts[fill], starts[hole]
         return order
 
+    @torch.inference_mode()
     def keep(self, going: set[Play]) -> None:
         """Let the other plays go; their slots are taken over."""
         holes = [i for i in range(len(going)) if self.plays[i] not in going]
@@ -193,8 +194,7 @@ def forward(
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """No gradients and no dropout; every module's training flag is put back as it was."""
-    # Not inference_mode: a buffer that a model computes lazily could then never be trained through.
+    """No gradients and no dropout; every module is put back as it was."""
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -203,6 +203,15 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module, flag in flags:
             module.training = flag
+            _make_trainable(module)
+
+
+def _make_trainable(module: torch.nn.Module) -> None:
+    """What a module computed for itself in inference mode could not be trained through."""
+    for held in (module._buffers, vars(module)):
+        for name, value in held.items():
+            if isinstance(value, Tensor) and value.is_inference():
+                held[name] = value.clone()
 
 
 def pieces(length: int, size: int) -> list[slice]:

@@ -104,6 +104,15 @@ class Observation:
     """The tool message the model reads."""
     documents: tuple[int, ...] = ()
     """Ids of the documents shown in it, for tasks that show documents."""
+    pieces: tuple[str, ...] = ()
+    """The text of each document; `text` is their lines. Empty where it cannot be taken apart."""
+
+    def without_last(self) -> "Observation":
+        """The same with one document less: the last, which fits the query least."""
+        pieces = self.pieces[:-1]
+        return Observation(
+            text="\n".join(pieces), documents=self.documents[: len(pieces)], pieces=pieces
+        )
 
 
 class Episode(ABC):

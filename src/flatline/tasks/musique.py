@@ -176,8 +176,9 @@ class MusiqueEpisode(Episode):
             return self._refuse(f"top_n must be between 1 and {MOST_DOCUMENTS}, got {top_n!s:.20}.")
         found = self._retriever.search(query, top_n)
         self.retrieved |= dict.fromkeys(found)
-        text = "\n".join(self._texts[idx] for idx in found) or NOTHING_FOUND
-        return Observation(text=text, documents=tuple(found))
+        pieces = tuple(self._texts[idx] for idx in found)
+        text = "\n".join(pieces) or NOTHING_FOUND
+        return Observation(text=text, documents=tuple(found), pieces=pieces)
 
     def _refuse(self, reason: str) -> Observation:
         self.events["tool_errors"] += 1

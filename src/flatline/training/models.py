@@ -11,6 +11,8 @@ from flatline.rollout.chat import load_chat_template
 from flatline.training.lab.tokenizer import checkpoint_folder
 
 LAB = "lab"
+_SMALL = 10_000_000
+"""Parameters up to which one CPU thread is the fastest."""
 
 
 class LoadedPolicy(NamedTuple):
@@ -44,6 +46,10 @@ def load_policy(
             "or a hub name. Pickled weights are never loaded.\n"
             "Try `--model lab`, or give the path of a local folder."
         ) from error
+    if device == "cpu" and model.num_parameters() < _SMALL:
+        # A second thread gains little on kernels this small, and on a busy machine the threads
+        # wait for each other most of the time.
+        torch.set_num_threads(1)
     if chat_template:
         tokenizer.chat_template = load_chat_template(chat_template)
     return LoadedPolicy(model.to(device).eval(), tokenizer)

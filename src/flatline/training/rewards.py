@@ -12,7 +12,8 @@ from typing import Any
 
 from flatline.errors import DataError
 from flatline.rollout.record import Rollout
-from flatline.tasks.base import COMBINED, Problem, Task
+from flatline.tasks.base import COMBINED, Message, Problem, Task
+from flatline.training.environment import Environment, environment_reward, final_message
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -25,6 +26,15 @@ def reward_functions(task: Task, problems: Sequence[Problem]) -> list[RewardFunc
     return [combined, *(_part(name) for name in part_names(task, problems))]
 
 
+def environment_functions(task: Task, problems: Sequence[Problem]) -> list[RewardFunction]:
+    """The same, for episodes that TRL plays itself."""
+
+    def combined(**batch: Any) -> list[float | None]:
+        return _finite(environment_reward(**batch))
+
+    return [combined, *(_environment_part(name) for name in part_names(task, problems))]
+
+
 def reward_weights(functions: Sequence[RewardFunction]) -> list[float]:
     """Only the combined reward is trained on."""
     return [float(function.__name__ == COMBINED) for function in functions]
@@ -32,17 +42,11 @@ def reward_weights(functions: Sequence[RewardFunction]) -> list[float]:
 
 def combined(rollout: Sequence[Rollout], log_extra: Any = None, **_: Any) -> list[float | None]:
     """The task's reward of each rollout, and the columns of the completion log."""
-    for one in rollout:
-        if not math.isfinite(one.score.reward):
-            raise DataError(
-                f"Problem {one.problem_id!r} was scored {one.score.reward}, which is no number.\n"
-                "TRL would drop the rollout without a word and train on the rest of its group.\n"
-                "Look at the task's scoring: `flatline tasks check` plays known answers."
-            )
+    rewards = _finite([one.score.reward for one in rollout], [one.problem_id for one in rollout])
     if log_extra is not None:
         for name, column in _columns(rollout).items():
             log_extra(name, column)
-    return [one.score.reward for one in rollout]
+    return rewards
 
 
 def part_names(task: Task, problems: Sequence[Problem]) -> list[str]:
@@ -53,9 +57,38 @@ def part_names(task: Task, problems: Sequence[Problem]) -> list[str]:
     return list(names)
 
 
+def _finite(rewards: Sequence[float], problems: Sequence[str] = ()) -> list[float | None]:
+    """The rewards, all of which must be numbers."""
+    for i, reward in enumerate(rewards):
+        if not math.isfinite(reward):
+            whose = f"problem {problems[i]!r}" if problems else f"rollout {i} of the batch"
+            raise DataError(
+                f"The reward of {whose} is {reward}, which is no number.\n"
+                "TRL would leave the rollout out without a word and train on the rest of its "
+                "group.\nLook at the task's scoring: `flatline tasks check` plays known answers."
+            )
+    return list(rewards)
+
+
 def _part(name: str) -> RewardFunction:
     def part(rollout: Sequence[Rollout], **_: Any) -> list[float | None]:
         return [one.score.parts.get(name) for one in rollout]
+
+    part.__name__ = name
+    return part
+
+
+def _environment_part(name: str) -> RewardFunction:
+    def part(
+        completions: Sequence[Sequence[Message]], environments: Sequence[Environment], **_: Any
+    ) -> list[float | None]:
+        # TRL runs reward functions in their order, so `combined` has seen the episode end.
+        pairs = zip(completions, environments, strict=True)
+        episodes = [(said, env.episode) for said, env in pairs]
+        return [
+            None if episode is None else episode.score(final_message(said)).parts.get(name)
+            for said, episode in episodes
+        ]
 
     part.__name__ = name
     return part
@@ -75,7 +108,12 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
 def _trajectory(rollout: Rollout) -> str:
     """Every turn and what came back, as JSON."""
     turns = [
-        {"text": turn.text, "observations": turn.observations, "documents": turn.documents}
+        {
+            "text": turn.text,
+            "observations": turn.observations,
+            "documents": turn.documents,
+            "dropped": turn.dropped,
+        }
         for turn in rollout.turns
     ]
     return json.dumps(turns, ensure_ascii=False)

@@ -19,7 +19,7 @@ from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Job, Limits
-from flatline.rollout.record import Rollout
+from flatline.rollout.record import Finish, Rollout
 from flatline.rollout.sampling import Sampling
 from flatline.tasks.base import Problem, Task
 
@@ -117,7 +117,11 @@ def sampling_of(config: RunConfig) -> Sampling:
 
 
 def limits_of(config: RunConfig) -> Limits:
-    return Limits(max_turns=config.max_turns, max_new_tokens=config.max_new_tokens)
+    return Limits(
+        max_turns=config.max_turns,
+        max_new_tokens=config.max_new_tokens,
+        max_prompt=config.max_prompt_length,
+    )
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -128,4 +132,4 @@ def step_seed(seed: int, step: int) -> int:
 
 def context_was_cut(rollout: Rollout) -> bool:
     """Whether the limit on the context kept something from the model."""
-    return rollout.finish == "context"
+    return rollout.finish is Finish.CONTEXT or any(turn.dropped for turn in rollout.turns)

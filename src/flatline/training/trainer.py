@@ -8,7 +8,8 @@ kept for years, and makes scoring passes run without dropout.
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,18 @@ from peft import LoraConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from flatline.config import RunConfig, prompts_per_step
-from flatline.errors import ConfigError, ModelError
+from flatline.errors import ConfigError
 from flatline.rollout.record import Rollout
 from flatline.rollout.table import evaluating
 from flatline.tasks import make_task
 from flatline.tasks.base import Problem, Task
-from flatline.training.environment import PROBLEM_ID, environment_rows
+from flatline.tasks.datasets import parse_specs
+from flatline.training.environment import (
+    PROBLEM_ID,
+    environment_factory,
+    environment_rows,
+    tokenizer_for_trl,
+)
 from flatline.training.metrics import (
     LoraMetrics,
     advantage_metrics,
@@ -37,8 +44,9 @@ from flatline.training.metrics import (
     within_group_std,
 )
 from flatline.training.models import load_policy
-from flatline.training.rewards import reward_functions, reward_weights
+from flatline.training.rewards import environment_functions, reward_functions, reward_weights
 from flatline.training.rollouts import Rollouts
+from flatline.training.vllm import check_vllm, vllm_arguments
 
 
 class Trainer(GRPOTrainer):  # type: ignore[misc]
@@ -133,6 +141,7 @@ class Built:
 
 def build(config: RunConfig) -> Built:
     """A trainer that is ready to train. Whatever can be known to fail fails here."""
+    check_vllm(config)
     arguments = trl_arguments(config)
     args = _trl_config(arguments)
     task, problems, heldout = load_problems(config)
@@ -144,20 +153,36 @@ def build(config: RunConfig) -> Built:
         chat_template=config.chat_template,
     )
     rollouts = Rollouts(config, task, problems, policy.tokenizer)
-    functions = reward_functions(task, problems)
-    args.reward_weights = arguments["reward_weights"] = reward_weights(functions)
-    trainer = Trainer(
-        model=policy.model,
-        args=args,
-        reward_funcs=functions,
-        train_dataset=Dataset.from_list(environment_rows(task, problems)),
-        processing_class=policy.tokenizer,
-        peft_config=lora_config(config) if config.peft else None,
-        rollout_func=rollouts,
-    )
+    playing = playing_arguments(config, task, problems, policy.tokenizer, rollouts)
+    args.reward_weights = arguments["reward_weights"] = reward_weights(playing["reward_funcs"])
+    with _lora_that_matches(config):
+        trainer = Trainer(
+            model=policy.model,
+            args=args,
+            train_dataset=Dataset.from_list(environment_rows(task, problems)),
+            peft_config=lora_config(config) if config.peft else None,
+            **playing,
+        )
     if config.peft:
         trainer.add_callback(LoraMetrics(trainer))
     return Built(trainer, config, task, problems, heldout, rollouts, arguments)
+
+
+def playing_arguments(
+    config: RunConfig, task: Task, problems: Sequence[Problem], tokenizer: Any, rollouts: Rollouts
+) -> dict[str, Any]:
+    """Who plays and scores: our engine, or TRL's tool loop with the task as environment."""
+    if config.engine == "embedded":
+        return {
+            "processing_class": tokenizer,
+            "rollout_func": rollouts,
+            "reward_funcs": reward_functions(task, problems),
+        }
+    return {
+        "processing_class": tokenizer_for_trl(tokenizer),
+        "environment_factory": environment_factory(task, problems),
+        "reward_funcs": environment_functions(task, problems),
+    }
 
 
 def trl_arguments(config: RunConfig) -> dict[str, Any]:
@@ -185,7 +210,7 @@ def trl_arguments(config: RunConfig) -> dict[str, Any]:
         "top_k": config.top_k,
         "min_p": config.min_p or None,
         "repetition_penalty": 1.0,
-        "use_vllm": False,
+        **vllm_arguments(config),
         # loss
         "loss_type": config.loss_type,
         "beta": config.kl_beta,
@@ -229,6 +254,7 @@ def trl_arguments(config: RunConfig) -> dict[str, Any]:
         "eval_strategy": "no",
         "remove_unused_columns": False,
         "disable_tqdm": True,
+        "dataloader_pin_memory": torch.cuda.is_available(),
     }
 
 
@@ -258,8 +284,25 @@ def load_problems(config: RunConfig) -> tuple[Task, list[Problem], list[Problem]
     problems = task.load(config.datasets, split="train")
     heldout: list[Problem] = []
     if config.eval_limit:
-        heldout = task.load(config.eval_datasets, split="validation")[: config.eval_limit]
+        specs = heldout_specs(config)
+        heldout = task.load(specs, split="validation")[: config.eval_limit]
     return task, problems, heldout
+
+
+def heldout_specs(config: RunConfig) -> str:
+    """What is held out: as given, or the validation split of the training data."""
+    if config.eval_datasets is not None:
+        return config.eval_datasets
+    made = []
+    for spec in parse_specs(config.datasets):
+        if Path(spec.path).expanduser().is_file():
+            raise ConfigError(
+                f"Which problems are held out? --datasets {spec.text} is one file.\n"
+                "Name others with `--eval-datasets`, or leave held-out evaluation out with "
+                "`--eval-limit 0`."
+            )
+        made.append(f"{spec.path},{spec.config or ''},validation")
+    return ";".join(dict.fromkeys(made))
 
 
 def _trl_config(arguments: dict[str, Any]) -> GRPOConfig:
@@ -269,6 +312,19 @@ def _trl_config(arguments: dict[str, Any]) -> GRPOConfig:
             return GRPOConfig(**arguments)
         except ValueError as error:
             raise ConfigError(f"TRL refuses this configuration: {error}") from error
+
+
+@contextmanager
+def _lora_that_matches(config: RunConfig) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "target modules" not in str(error).lower():
+            raise
+        raise ConfigError(
+            f"--lora-targets {config.lora_targets} matches no layer of {config.model}.\n"
+            "There would be nothing to train.\nType `--lora-targets all-linear`."
+        ) from error
 
 
 def _refuse_too_few(config: RunConfig, problems: Sequence[Problem], *, processes: int) -> None:

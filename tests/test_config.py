@@ -1,0 +1,129 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.config import FAULTS, LAB_STEPS, RunConfig, load_config, prompts_per_step
+from flatline.errors import ConfigError
+
+
+def refusal(**changes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig(**changes)
+    return str(caught.value)
+
+
+def test_the_default_is_eight_prompts_with_eight_completions_each():
+    config = RunConfig()
+    assert prompts_per_step(config) == 8
+    assert config.num_generations == 8
+
+
+@pytest.mark.parametrize(
+    ("sizes", "processes", "prompts"),
+    [
+        ({"batch_size": 2, "gradient_accumulation_steps": 16}, 1, 4),
+        ({"batch_size": 8}, 1, 1),
+        ({"batch_size": 16, "gradient_accumulation_steps": 8}, 3, 48),
+    ],
+)
+def test_prompts_of_a_step_follow_from_the_sizes(sizes, processes, prompts):
+    assert prompts_per_step(RunConfig(**sizes), processes) == prompts
+
+
+def test_a_batch_that_is_no_whole_group_says_what_to_type():
+    with pytest.raises(ConfigError, match="--gradient-accumulation-steps 2"):
+        prompts_per_step(RunConfig(batch_size=12))
+
+
+def test_a_batch_may_be_whole_over_several_processes_only():
+    config = RunConfig(batch_size=4)
+    assert prompts_per_step(config, 2) == 1
+    with pytest.raises(ConfigError):
+        prompts_per_step(config, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ({}, 3e-3),
+        ({"peft": False}, 6e-4),
+        ({"model": "some/model"}, 1e-5),
+        ({"model": "some/model", "peft": False}, 1e-6),
+        ({"learning_rate": 0.0}, 0.0),
+    ],
+)
+def test_the_learning_rate_suits_the_model_unless_it_is_given(changes, rate):
+    assert RunConfig(**changes).rate == rate
+
+
+@pytest.mark.parametrize(
+    ("changes", "length"),
+    [
+        ({}, (LAB_STEPS, 1.0)),
+        ({"num_epochs": 10}, (None, 10)),
+        ({"max_steps": 50, "num_epochs": 2.0}, (50, 2.0)),
+        ({"datasets": "train.jsonl"}, (None, 1.0)),
+    ],
+)
+def test_steps_go_before_epochs_and_the_lab_is_short(changes, length):
+    assert RunConfig(**changes).length == length
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss_type": "ppo"}, "dr_grpo"),
+        ({"task": "chess"}, "musique"),
+        ({"temperature": 0.0}, "above 0"),
+        ({"temperature": float("nan")}, "--temperature"),
+        ({"learning_rate": float("inf")}, "--learning-rate"),
+        ({"num_generations": 1}, "at least 2"),
+        ({"batch_size": True}, "a whole number"),
+        ({"max_steps": 0}, "at least 1"),
+        ({"top_p": 1.5}, "at most 1"),
+        ({"noise": 2.0}, "between 0 and 1"),
+        ({"task": "gsm8k", "noise": 0.5}, "only musique"),
+        ({"task": "gsm8k", "order": "hops"}, "--order shuffled"),
+        ({"num_iterations": 2, "save_steps": 3}, "multiple of 2"),
+        ({"warmup_steps": 5}, "constant_with_warmup"),
+        ({"engine": "vllm-server", "max_prompt_length": 99}, "--max-model-len"),
+        ({"fault": "no-such-fault"}, "No fault"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(changes, words):
+    assert words in refusal(**changes)
+
+
+def test_an_unknown_key_of_a_file_is_an_error_that_names_near_ones(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("max_step = 3\n")
+    with pytest.raises(ConfigError, match="max_steps"):
+        load_config(file)
+
+
+def test_a_file_is_read_and_flags_go_before_it(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('task = "toolmath"\nmax_steps = 3\nseed = 4\n')
+    assert load_config(file, seed=5) == RunConfig(task="toolmath", max_steps=3, seed=5)
+
+
+@pytest.mark.parametrize("text", ["task = ", "\x00"])
+def test_a_broken_file_is_named(tmp_path, text):
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(file)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_a_config_survives_a_round_trip():
+    config = replace(RunConfig(), seed=3, lora_r=4)
+    assert RunConfig.from_dict(config.to_dict()) == config
+
+
+def test_no_fault_can_be_planted_yet():
+    assert FAULTS == ()
