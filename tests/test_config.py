@@ -1,9 +1,12 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from flatline.config import FAULTS, LAB_STEPS, RunConfig, load_config, prompts_per_step
 from flatline.errors import ConfigError
+
+CONFIGS = Path(__file__).parent.parent / "configs"
 
 
 def refusal(**changes) -> str:
@@ -118,6 +121,11 @@ def test_a_broken_file_is_named(tmp_path, text):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.toml")), ids=lambda file: file.name)
+def test_the_shipped_configs_are_valid(file):
+    assert prompts_per_step(load_config(file), processes=1) > 0
 
 
 def test_a_config_survives_a_round_trip():

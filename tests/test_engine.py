@@ -447,3 +447,16 @@ def test_running_out_of_memory_says_what_to_type(monkeypatch):
     monkeypatch.setattr("flatline.rollout.table.forward", full)
     with pytest.raises(ModelError, match="--max-batch 4"):
         engine.play(jobs_of(4, 2), seed=0)
+
+
+def test_a_model_can_be_trained_after_it_has_played():
+    """Playing runs in inference mode; what a module computed there must not block gradients."""
+    model = tiny_model()
+    engine = engine_of(model)
+    engine.play([Job(problem(0), 0)], seed=0)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    model.train()
+    model(input_ids=ids, labels=ids).loss.backward()
+    grads = [p.grad for p in model.parameters() if p.requires_grad]
+    assert grads
+    assert all(grad is not None and torch.isfinite(grad).all() for grad in grads)

@@ -1,6 +1,7 @@
 """Retrievers: what they find, in which order, and on text nobody expects."""
 
 import builtins
+import os
 import subprocess
 import sys
 import time
@@ -180,3 +181,22 @@ def test_a_bm25_index_of_20_paragraphs_is_built_and_asked_in_milliseconds():
     for _ in range(20):
         Bm25(among).search("word1 word2 word3", 2)
     assert (time.perf_counter() - start) / 20 < 0.05
+
+
+def test_bm25_never_imports_jax_which_would_take_the_memory_of_every_gpu(tmp_path):
+    """bm25s runs a JAX kernel at import where JAX is installed; a stand-in tells on it."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("raise RuntimeError('jax was imported')")
+    code = (
+        "from flatline.tasks.retrieval import Bm25, Paragraph\n"
+        "one = Paragraph(idx=0, title='Velbara', text='A film.', is_supporting=True)\n"
+        "assert Bm25([one]).search('velbara', 1) == [0]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

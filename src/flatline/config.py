@@ -15,7 +15,8 @@ So the default, 64 and 8, is eight prompts with eight completions each; `--batch
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -26,6 +27,7 @@ LAB = "lab"
 
 TaskName = Literal["musique", "gsm8k", "toolmath"]
 EngineName = Literal["embedded", "vllm-server", "vllm-colocate"]
+SamplerWeights = Literal["auto", "copy", "live"]
 Scaling = Literal["group", "batch", "none"]
 LossType = Literal["grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 Schedule = Literal[
@@ -149,6 +151,9 @@ class RunConfig:
     """Of adapters, order and sampling; the held-out evaluation does not depend on it."""
     engine: EngineName = "embedded"
     """What samples."""
+    sampler_weights: SamplerWeights = "auto"
+    """Embedded engine: the trainer's own weights (`live`), or a copy that each step delivers to,
+    with LoRA merged, which samples faster (`copy`). `auto`: a copy of LoRA in fp32 up to 1e9."""
     vllm_url: str = "http://localhost:8000"
     """Where `vllm-server` listens."""
     vllm_memory: float = 0.3
@@ -237,12 +242,13 @@ def prompts_per_step(config: RunConfig, processes: int = 1) -> int:
     return completions // config.num_generations
 
 
-def with_task(config: RunConfig, task: str) -> RunConfig:
-    return replace(config, task=task)  # type: ignore[arg-type]
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(RunConfig)
 
 
 def _refuse_wrong_type(name: str, value: Any) -> None:
-    expected = get_type_hints(RunConfig)[name]
+    expected = _hints()[name]
     options = get_args(expected) if get_origin(expected) is UnionType else (expected,)
     if any(_fits(value, option) for option in options):
         return

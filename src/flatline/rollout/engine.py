@@ -3,7 +3,7 @@
 All episodes of a batch take their turns together: feed what each has not read yet, sample until
 every turn has ended, run the tools, append what the chat template puts between turns. The KV cache
 is kept from turn to turn, so every token is fed exactly once, the sampled end-of-turn token
-included. A prompt that several episodes share is fed once and its cache copied.
+included. What several episodes share so far, such as a prompt, is fed once and its cache copied.
 
 Which tokens come out depends on the weights, the seed, the problem and the sample number, and on
 nothing else: not on the batch, its order or its size. (But for floating-point ties: the same sum in
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flatline.errors import ConfigError, ModelError
 from flatline.rollout.chat import ChatFormat
@@ -33,6 +34,10 @@ from flatline.rollout.table import Job, Play, Table, evaluating, pieces
 from flatline.tasks.base import BadToolCall, Observation, Task, ToolCall
 
 __all__ = ["Engine", "Job", "Limits"]
+
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""All but cuDNN's, which plans anew for every shape it meets, and here each step has another: in
+bf16 on an H200 that made a batch ten times slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,8 @@ class Engine:
         refuse_what_cannot_be_played(self.model, self.max_context)
         self.chat = chat or ChatFormat(tokenizer, task.tools)
         self._eos = self.chat.eos_ids | _eos_of(self.model)
+        self._suffixes: dict[Any, tuple[list[int], list[Author]]] = {}
+        """What follows the turn that was just played, by what the tools said."""
         with evaluating(self.model):
             check_cache(self.model)
 
@@ -114,7 +121,7 @@ class Engine:
         for batch in _batches(jobs, self.max_batch):
             plays = [self._start(i, jobs[i], prompts) for i in batch]
             try:
-                with evaluating(self.model):
+                with evaluating(self.model), sdpa_kernel(_KERNELS):
                     for play, finish, final in self._play_batch(plays, seed):
                         rollout = self._rollout(play, finish, final)
                         done[play.index] = rollout
@@ -151,9 +158,10 @@ class Engine:
         self, plays: list[Play], seed: int
     ) -> Iterator[tuple[Play, Finish, str | None]]:
         """Play to the end, yielding each episode as it ends, with its final message."""
-        table = Table(self.model, plays, max_context=self.max_context)
+        table = Table(self.model, plays)
         for turn in range(1, self.limits.max_turns + 1):
             ended = self._sample_turn(table, seed)
+            self._suffixes.clear()
             going = set()
             for play in table.plays:
                 finish, final = self._after_turn(
@@ -262,7 +270,7 @@ class Engine:
         """What the next turn is shown and its tokens; no tokens where nothing fits."""
         shown = list(found)
         while True:
-            suffix = self.chat.suffix([observation.text for observation in shown], calls)
+            suffix = self._suffix([observation.text for observation in shown], calls)
             most = self.limits.max_prompt
             if most is None or len(play) + len(suffix[0]) <= most:
                 return shown, None if len(suffix[0]) >= self._room(play) else suffix
@@ -270,6 +278,16 @@ class Engine:
             if not spare:
                 return shown, None
             shown[spare[-1]] = shown[spare[-1]].without_last()
+
+    def _suffix(
+        self, texts: list[str], calls: Sequence[ToolCall | BadToolCall]
+    ) -> tuple[list[int], list[Author]]:
+        """What follows a turn. Plays of a problem often ask for the same: it is encoded once."""
+        names = tuple(call.name if isinstance(call, ToolCall) else None for call in calls)
+        key = (tuple(texts), names)
+        if key not in self._suffixes:
+            self._suffixes[key] = self.chat.suffix(texts, calls)
+        return self._suffixes[key]
 
     def _rollout(self, play: Play, finish: Finish, final: str | None) -> Rollout:
         score = play.episode.score(final)

@@ -7,6 +7,7 @@ slots: a forward pass then reads a plain view, and one that pauses or ends costs
 The last column is a bin: padding of a ragged input is written there and never read.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,9 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         """Tokens of the longest conversation so far; nothing beyond is worth copying."""
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
-        self._slots = slice(0)
+        self._slots_B = torch.empty(0)
+        self._rows: slice | Tensor = slice(0)
+        """The same slots; a slice where it can be, for that reads without copying."""
         self._width = 0
         self._columns_BT = torch.empty(0)
         self._indices: dict[int, Tensor] = {}
@@ -41,13 +44,16 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         """Column where padding goes."""
         return self.capacity
 
-    def aim(self, write_BT: Tensor, *, width: int, first: int = 0) -> None:
+    def aim(self, write_BT: Tensor, *, width: int, slots: Sequence[int] | None = None) -> None:
         """Say where the next forward pass writes and reads.
 
-        Row i has slot `first + i`; its tokens go to columns `write_BT[i]`, and it may look at the
-        first `width` columns.
+        Row i has slot `slots[i]`, or i if none are given; its tokens go to columns `write_BT[i]`,
+        and it may look at the first `width` columns.
         """
-        self._slots = slice(first, first + write_BT.shape[0])
+        rows = range(len(write_BT))
+        plain = slots is None or list(slots) == list(rows)
+        self._slots_B = torch.tensor(rows if plain else slots, device=write_BT.device)
+        self._rows = slice(len(rows)) if plain else self._slots_B
         self._width = width
         self.used = max(self.used, width)
         self._columns_BT = write_BT
@@ -63,14 +69,23 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         for tensors in (self._keys, self._values):
             for layer, old in enumerate(tensors):
                 new = old.new_empty(self._shape(old))
-                new[:, :, : self.used] = old[:, :, : self.used]
+                new[:, :, : self.used] = old[: self.slots, :, : self.used]
                 new[:, :, self.used :] = 0
                 tensors[layer] = new
 
-    def copy(self, source: list[int] | Tensor, target: list[int] | Tensor) -> None:
+    def keep(self, slots: int) -> None:
+        """Let go of all but the first slots. Their memory is free when the rest next grows."""
+        self.slots = slots
+
+    def copy(self, source: list[int], target: list[int]) -> None:
         """Copy slots onto others at once, so that a swap is one call."""
+        if not (source and self._keys):
+            return
+        device = self._keys[0].device
+        source_B, target_B = (torch.tensor(slots, device=device) for slots in (source, target))
         for tensor in (*self._keys, *self._values):
-            tensor[target, :, : self.used] = tensor[source, :, : self.used]
+            read = tensor[:, :, : self.used]
+            read.index_copy_(0, target_B, read.index_select(0, source_B))
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -98,12 +113,12 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
             self._indices[heads] = self._index(heads)
         rows = states.reshape(-1, size).to(tensor.dtype)
         tensor.view(-1, size).index_copy_(0, self._indices[heads], rows)
-        return tensor[self._slots, :, : self._width]
+        return tensor[self._rows, :, : self._width]
 
     def _index(self, heads: int) -> Tensor:
         """Where each row, head and token of this pass goes in the tensor seen as rows of `size`."""
-        slots = torch.arange(self._slots.start, self._slots.stop, device=self._columns_BT.device)
-        heads_BH = slots[:, None] * heads + torch.arange(heads, device=slots.device)
+        slots_B = self._slots_B
+        heads_BH = slots_B[:, None] * heads + torch.arange(heads, device=slots_B.device)
         index_BHT = heads_BH[:, :, None] * (self.capacity + 1) + self._columns_BT[:, None]
         return index_BHT.flatten()
 

@@ -19,6 +19,8 @@ from flatline.tasks.base import Episode, Problem
 
 MAX_FEED = 16384
 """Tokens of one forward pass over prompts or observations; more are fed in pieces."""
+MAX_PADDING = 256
+"""Padding of one such pass; a pass more costs about as much as this many tokens."""
 
 
 class Job(NamedTuple):
@@ -66,10 +68,9 @@ class Play:
 class Table:
     """The plays of a batch and their cache: play i sits at slot i."""
 
-    def __init__(self, model: Any, plays: list[Play], *, max_context: int) -> None:
+    def __init__(self, model: Any, plays: list[Play]) -> None:
         self.plays = list(plays)
         self._model = model
-        self._max_context = max_context
         self._cache = SlotCache(len(plays), capacity=1)
         self._starts: list[int] = []
         """Per slot, the position where the current turn begins."""
@@ -79,11 +80,13 @@ class Table:
     def feed(self) -> Tensor:
         """Feed all that was not read yet; logits of each play's next token."""
         self._cache.reserve(max(len(play) for play in self.plays))
-        leaders, follows = self._leaders()
-        rows = [play.pending() for play in leaders]
-        logits_BV = feed(self._model, self._cache, rows, [play.fed for play in leaders])
-        if len(leaders) < len(self.plays):
-            self._cache.copy(follows, list(range(len(self.plays))))
+        seats, follows = self._leaders()
+        rows = [self.plays[seat].pending() for seat in seats]
+        starts = [self.plays[seat].fed for seat in seats]
+        logits_BV = feed(self._model, self._cache, rows, starts, slots=seats)
+        if len(seats) < len(self.plays):
+            led = [seat for seat in range(len(self.plays)) if seats[follows[seat]] != seat]
+            self._cache.copy([seats[follows[seat]] for seat in led], led)
             logits_BV = logits_BV[follows]
         self._starts = [len(play) for play in self.plays]
         self._steps = 0
@@ -121,47 +124,90 @@ class Table:
         for hole, fill in zip(holes, fills, strict=True):
             self.plays[hole] = self.plays[fill]
         del self.plays[len(going) :]
+        self._cache.keep(len(going))
 
-    def _leaders(self) -> tuple[list[Play], list[int]]:
-        """One play for each distinct prompt that is still to be fed, and whom each play follows."""
-        if self.plays[0].fed:
-            return self.plays, list(range(len(self.plays)))
-        seats: dict[tuple[int, ...], int] = {}
-        follows = [seats.setdefault(tuple(play.prompt_ids), len(seats)) for play in self.plays]
-        return [self.plays[follows.index(seat)] for seat in range(len(seats))], follows
+    def _leaders(self) -> tuple[list[int], list[int]]:
+        """Seats of one play for each distinct conversation, and which of these each play follows.
+
+        Plays of a problem start from the same prompt, and many ask the same first question.
+        """
+        numbers: dict[tuple[int, ...], int] = {}
+        seats: list[int] = []
+        follows = []
+        for seat, play in enumerate(self.plays):
+            number = numbers.setdefault((*play.prompt_ids, *play.completion_ids), len(seats))
+            if number == len(seats):
+                seats.append(seat)
+            follows.append(number)
+        return seats, follows
 
 
 def feed(
-    model: Any, cache: SlotCache, rows: Sequence[Sequence[int]], starts: Sequence[int]
+    model: Any,
+    cache: SlotCache,
+    rows: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    *,
+    slots: Sequence[int] | None = None,
 ) -> Tensor:
     """Feed ragged rows from the given positions; logits after each row's last token.
 
     Rows are padded on the left, so that all end in the last column, the only one whose logits are
     computed. Padding looks at the first token and writes to the bin.
     """
-    logits = []
-    first = 0
-    while first < len(rows):
-        tokens = max(map(len, rows[first:]))
-        last = min(len(rows), first + max(1, MAX_FEED // tokens))
-        shape = (last - first, max(map(len, rows[first:last])))
-        ids_BT = np.zeros(shape, dtype=np.int64)
-        at_BT = np.zeros(shape, dtype=np.int64)
-        write_BT = np.full(shape, cache.bin)
-        for i in range(first, last):
-            n = len(rows[i])
-            ids_BT[i - first, -n:] = rows[i]
-            at_BT[i - first, -n:] = write_BT[i - first, -n:] = starts[i] + np.arange(n)
-        for columns in pieces(shape[1], max(1, MAX_FEED // shape[0])):
-            ids, at, write = (
-                torch.from_numpy(array[:, columns]).to(model.device)
-                for array in (ids_BT, at_BT, write_BT)
-            )
-            width = int(at_BT[:, columns].max()) + 1
-            last_BV = forward(model, cache, ids, at, write_BT=write, width=width, first=first)
-        logits.append(last_BV)
-        first = last
-    return torch.cat(logits)
+    slots = range(len(rows)) if slots is None else slots
+    passes = _passes([len(row) for row in rows])
+    logits = [
+        _feed_pass(
+            model,
+            cache,
+            [rows[i] for i in together],
+            [starts[i] for i in together],
+            [slots[i] for i in together],
+        )
+        for together in passes
+    ]
+    order = [i for together in passes for i in together]
+    return torch.cat(logits)[np.argsort(order)]
+
+
+def _passes(lengths: Sequence[int]) -> list[list[int]]:
+    """Which rows to feed together: those of about the same length, not too many tokens at once."""
+    passes: list[list[int]] = []
+    padding = longest = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        padding += longest - lengths[i]
+        full = passes and (len(passes[-1]) + 1) * longest > MAX_FEED
+        if not passes or full or padding > MAX_PADDING:
+            passes.append([])
+            padding, longest = 0, lengths[i]
+        passes[-1].append(i)
+    return [sorted(together) for together in passes]
+
+
+def _feed_pass(
+    model: Any,
+    cache: SlotCache,
+    rows: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    slots: Sequence[int],
+) -> Tensor:
+    shape = (len(rows), max(map(len, rows)))
+    ids_BT = np.zeros(shape, dtype=np.int64)
+    at_BT = np.zeros(shape, dtype=np.int64)
+    write_BT = np.full(shape, cache.bin)
+    for i, row in enumerate(rows):
+        n = len(row)
+        ids_BT[i, -n:] = row
+        at_BT[i, -n:] = write_BT[i, -n:] = starts[i] + np.arange(n)
+    for columns in pieces(shape[1], max(1, MAX_FEED // shape[0])):
+        ids, at, write = (
+            torch.from_numpy(array[:, columns]).to(model.device)
+            for array in (ids_BT, at_BT, write_BT)
+        )
+        width = int(at_BT[:, columns].max()) + 1
+        last_BV = forward(model, cache, ids, at, write_BT=write, width=width, slots=slots)
+    return last_BV
 
 
 def forward(
@@ -172,10 +218,10 @@ def forward(
     *,
     width: int,
     write_BT: Tensor | None = None,
-    first: int = 0,
+    slots: Sequence[int] | None = None,
 ) -> Tensor:
-    """Logits after the last column; row i has slot `first + i` and sees positions up to its own."""
-    cache.aim(at_BT if write_BT is None else write_BT, width=width, first=first)
+    """Logits after the last column; row i has slot `slots[i]` and sees positions up to its own."""
+    cache.aim(at_BT if write_BT is None else write_BT, width=width, slots=slots)
     hidden_B1TW = (torch.arange(width, device=at_BT.device) > at_BT[:, :, None])[:, None]
     # What is added to the scores. Every layer would make this of a mask of booleans again.
     mask_B1TW = torch.zeros_like(hidden_B1TW, dtype=model.dtype)

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError, ModelError
-from flatline.training.rollouts import Rollouts, limits_of, sampling_of
+from flatline.training.rollouts import limits_of, sampling_of
 
 
 class Difference(NamedTuple):
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
         return f"{self.name}: asked for {self.asked!r}, but it is {self.found!r}"
 
 
-def effective(trainer: Any, config: RunConfig, rollouts: Rollouts) -> dict[str, Any]:
+def effective(trainer: Any, config: RunConfig) -> dict[str, Any]:
     """The run as it is set up, by part. Everything in it is plain data."""
     args = trainer.args
     processes = args.world_size

@@ -5,6 +5,7 @@
                                 the whole batch and cannot tell dead groups from live ones)
     debug/context_length_mean   tokens of a finished episode, prompt included
     debug/context_truncation_rate   share of episodes whose context met its limit
+    debug/ratio_off_max         largest |ratio - 1| of trained tokens; 0 on the first pass
     debug/logprob_gap_max, debug/logprob_gap_mean   |sampler - trainer| log-prob of trained tokens
     lora/NAME_mean, _std, _grad_norm             of every adapter weight; gradients after clipping
     time/sampling, time/scoring, time/backward   seconds of one optimizer step
@@ -57,6 +58,14 @@ def logprob_gap(sampler_BT: Tensor, trainer_BT: Tensor, mask_BT: Tensor) -> dict
         "debug/logprob_gap_max": float(gap.max()),
         "debug/logprob_gap_mean": float(gap.mean()),
     }
+
+
+def ratio_metrics(new_BT: Tensor, old_BT: Tensor | None, mask_BT: Tensor) -> dict[str, float]:
+    """How far the policy has moved from the one that sampled; TRL takes 0 where it has no old."""
+    if old_BT is None:
+        return {"debug/ratio_off_max": 0.0}
+    off = ((new_BT - old_BT).exp() - 1).abs()[mask_BT.bool()]
+    return {"debug/ratio_off_max": float(off.max())} if off.numel() else {}
 
 
 def lora_metrics(model: Any) -> dict[str, float]:

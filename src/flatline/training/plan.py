@@ -4,15 +4,15 @@ A policy and problems that lie on this machine are loaded and the trainer is bui
 hub name is not fetched: then the plan says what will be asked of TRL.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 from flatline.config import LAB, RunConfig, prompts_per_step
 from flatline.tasks.datasets import parse_specs
+from flatline.training.arguments import trl_arguments, world_size
 from flatline.training.effective import effective
 from flatline.training.run import check_all
-from flatline.training.trainer import build, trl_arguments
+from flatline.training.trainer import build
 
 LAB_SECONDS = 0.045
 """Seconds of one core that the lab policy takes for one completion, training included."""
@@ -20,15 +20,14 @@ LAB_SECONDS = 0.045
 
 def plan(config: RunConfig) -> dict[str, Any]:
     """Config, sizes, cost and, where it can be built, the trainer as it really is."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    prompts = prompts_per_step(config, processes)
+    prompts = prompts_per_step(config, world_size())
     asked = {**config.to_dict(), "learning_rate": config.rate}
     planned: dict[str, Any] = {"config": asked, "trl": trl_arguments(config)}
     problems = None
     if is_here(config):
         built = build(config)
         check_all(built)
-        planned["effective"] = effective(built.trainer, config, built.rollouts)
+        planned["effective"] = effective(built.trainer, config)
         problems = len(built.problems)
     planned["cost"] = _cost(config, prompts, problems)
     return planned

@@ -10,10 +10,11 @@ sample what one would have sampled, and a resumed run what the interrupted one w
 """
 
 import hashlib
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
@@ -21,7 +22,13 @@ from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Job, Limits
 from flatline.rollout.record import Finish, Rollout
 from flatline.rollout.sampling import Sampling
+from flatline.rollout.weights import WeightCopy
 from flatline.tasks.base import Problem, Task
+
+LONGEST = 32
+"""Problems whose prompts are measured before a run."""
+COPY_UP_TO = 1_000_000_000
+"""Weights of a model that is copied without being asked."""
 
 
 class LiveWeights:
@@ -41,12 +48,14 @@ class Rollouts:
     ) -> None:
         self.config = config
         self.task = task
-        self.chat = ChatFormat(tokenizer, task.tools)
+        # A template that the user chose is not replaced by ours where it lacks tools.
+        template = tokenizer.chat_template if config.chat_template else None
+        self.chat = ChatFormat(tokenizer, task.tools, template=template)
         self.tokenizer = tokenizer
         self.engine: Engine | None = None
         """Made at the first use: a sharded model can be checked only when it is gathered."""
-        self.seconds = 0.0
-        """Wall time of the last batch."""
+        self.weights: WeightCopy | LiveWeights | None = None
+        """What the engine samples from; its version is the optimizer step."""
         self._problems = {problem.id: problem for problem in problems}
         if len(self._problems) < len(problems):
             raise ConfigError(
@@ -55,9 +64,25 @@ class Rollouts:
                 "Leave one of the datasets out."
             )
 
+    def refuse_long_prompts(self, problems: Sequence[Problem]) -> None:
+        """Find a question that does not fit before the first step, not at the step that plays it.
+
+        The longest texts are looked at; the engine checks every one when it is played.
+        """
+        most = self.config.max_prompt_length
+        if most is None:
+            return
+        longest = sorted(problems, key=lambda problem: len(problem.question))[-LONGEST:]
+        lengths = [len(self.chat.prompt_ids(self.task.messages(problem))) for problem in longest]
+        if max(lengths) > most:
+            raise ConfigError(
+                f"The longest prompt has {max(lengths)} tokens, and --max-prompt-length is {most}."
+                "\nA question is never cut.\n"
+                f"Type `--max-prompt-length {max(lengths)}` or more."
+            )
+
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """What TRL calls. The rollouts themselves travel on to the reward functions."""
-        start = time.perf_counter()
         ids: Sequence[str] = trainer.batch_problem_ids
         first = trainer.accelerator.process_index * len(prompts)
         jobs = [
@@ -67,7 +92,6 @@ class Rollouts:
         seed = step_seed(self.config.seed, trainer.state.global_step)
         with self.playing(trainer) as engine:
             rollouts = engine.play(jobs, seed=seed)
-        self.seconds = time.perf_counter() - start
         return {
             "prompt_ids": [rollout.prompt_ids for rollout in rollouts],
             "completion_ids": [rollout.completion_ids for rollout in rollouts],
@@ -90,12 +114,22 @@ class Rollouts:
             ) as model,
             trainer.accelerator.autocast(),
         ):
-            yield self._engine_for(model, trainer.state.global_step)
+            self._deliver(model, trainer)
+            yield self._ready_engine()
 
-    def _engine_for(self, model: Any, version: int) -> Engine:
-        if self.engine is None or self.engine._weights.model is not model:
+    def _deliver(self, model: Any, trainer: Any) -> None:
+        """Give the sampler the weights as they are now."""
+        if self.weights is None:
+            copied = samples_from_copy(self.config, model, trainer)
+            self.weights = WeightCopy(model) if copied else LiveWeights(model)
+        if isinstance(self.weights, WeightCopy):
+            self.weights.deliver(model)
+        self.weights.version = trainer.state.global_step
+
+    def _ready_engine(self) -> Engine:
+        if self.engine is None:
             self.engine = Engine(
-                LiveWeights(model),
+                self.weights,
                 self.tokenizer,
                 self.task,
                 sampling=sampling_of(self.config),
@@ -103,8 +137,19 @@ class Rollouts:
                 chat=self.chat,
                 max_batch=self.config.max_batch,
             )
-        self.engine._weights.version = version
         return self.engine
+
+
+def samples_from_copy(config: RunConfig, model: Any, trainer: Any) -> bool:
+    """Whether to sample from a copy with the adapters merged."""
+    if config.sampler_weights != "auto":
+        return config.sampler_weights == "copy"
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    weights = list(model.parameters())
+    # In bf16, W + BA would be rounded and the copy be another policy than the one that is trained.
+    exact = all(weight.dtype == torch.float32 for weight in weights)
+    small = sum(weight.numel() for weight in weights) <= COPY_UP_TO
+    return config.peft and exact and small and not sharded
 
 
 def sampling_of(config: RunConfig) -> Sampling:

@@ -1,15 +1,17 @@
 """One training run from start to end: `train(config)`."""
 
+import json
 import shutil
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
@@ -27,6 +29,8 @@ from flatline.training.heldout import HeldOut, HeldOutScore
 from flatline.training.progress import ProgressDisplay
 from flatline.training.trainer import Built, build
 
+ALMOST_NOTHING = 2**20
+"""Bytes; a disk with less is full."""
 MODEL = "model"
 """Folder of the trained weights inside the run's folder."""
 LAST = "last"
@@ -63,17 +67,22 @@ def train(config: RunConfig) -> Result:
     """Train, evaluate and save. The folder holds the config, checkpoints and evaluations."""
     folder = Path(config.output_dir)
     _refuse_unwritable(folder)
+    _refuse_missing_reporters(config)
     checkpoint = _checkpoint(config)
     built = build(config)
     trainer = built.trainer
     check_all(built)
+    _refuse_full_disk(built)
     heldout = _add_callbacks(built)
     if trainer.accelerator.is_main_process:
+        if built.rollouts.chat.notice:
+            print(f"flatline: {built.rollouts.chat.notice}", file=sys.stderr)
         write_run_file(built, folder)
     start = time.perf_counter()
     with _nothing_lost(built):
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model(str(folder / MODEL))
+        (folder / MODEL / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json has it
     return Result(
         output_dir=folder,
         steps=trainer.state.global_step,
@@ -94,7 +103,7 @@ def write_run_file(built: Built, folder: Path) -> None:
     """`run.json`: what was asked for and what is really done."""
     facts = {
         "requested": built.config.to_dict(),
-        "effective": effective(built.trainer, built.config, built.rollouts),
+        "effective": effective(built.trainer, built.config),
         "trl": built.arguments,
     }
     write_atomically(folder / "run.json", [as_json(facts)])
@@ -118,16 +127,29 @@ def _checkpoint(config: RunConfig) -> str | None:
     if given is None:
         return None
     folder = Path(config.output_dir)
-    found: str | None = given
-    if given == LAST:
-        found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
-    if found is None or not (Path(found) / "trainer_state.json").is_file():
+    found = _newest(folder) if given == LAST else Path(given)
+    if found is None or not _is_whole(found):
         raise ConfigError(
             f"--resume-from-checkpoint {given}: there is no finished checkpoint in "
             f"{found or folder}.\nGive a folder such as {folder / 'checkpoint-10'}, or leave the "
             "flag out to start anew. Checkpoints are written with `--save-steps N`."
         )
-    return found
+    return str(found)
+
+
+def _newest(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; a killed run may leave half a one."""
+    numbered = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()]
+    whole = [path for path in numbered if _is_whole(path)]
+    return max(whole, key=lambda path: int(path.name[11:]), default=None)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """transformers writes the trainer's state last."""
+    try:
+        return bool(json.loads((checkpoint / "trainer_state.json").read_text()))
+    except (OSError, ValueError):
+        return False
 
 
 def _refuse_unwritable(folder: Path) -> None:
@@ -149,18 +171,70 @@ def _nothing_lost(built: Built) -> Iterator[None]:
     """What breaks a run off leaves a checkpoint of the last whole step and the terminal whole."""
     try:
         yield
-    except OSError as error:
-        raise ConfigError(
-            f"The run stopped at step {built.trainer.state.global_step}: {error}.\n"
-            f"{_free(Path(built.config.output_dir))}\n"
-            "Make room and go on with `--resume-from-checkpoint last`."
-        ) from error
+    except Exception as error:
+        # Weights are written by libraries that raise errors of their own when the disk is full.
+        if isinstance(error, OSError) or _free(Path(built.config.output_dir)) < ALMOST_NOTHING:
+            raise _stopped(built, error) from error
+        _keep_last_step(built)
+        raise
+    except KeyboardInterrupt:
+        _keep_last_step(built)
+        raise
     finally:
         for callback in built.trainer.callback_handler.callbacks:
             if isinstance(callback, ProgressDisplay):
                 callback.close()
 
 
-def _free(folder: Path) -> str:
-    free = shutil.disk_usage(folder).free / 2**20
-    return f"{folder} has {free:.0f} MiB free."
+def _keep_last_step(built: Built) -> None:
+    """Save the weights of the last whole step, if they are not saved yet."""
+    trainer = built.trainer
+    step, folder = trainer.state.global_step, Path(built.config.output_dir)
+    checkpoint = folder / f"checkpoint-{step}"
+    if not step or trainer.args.world_size > 1 or _is_whole(checkpoint):
+        return
+    with suppress(Exception):  # the error that broke the run off is the one to be seen
+        trainer._save_checkpoint(trainer.model, trial=None)
+        print(
+            f"Step {step} is saved in {checkpoint}; go on with `--resume-from-checkpoint last`.",
+            file=sys.stderr,
+        )
+
+
+def _stopped(built: Built, error: Exception) -> ConfigError:
+    folder = Path(built.config.output_dir)
+    return ConfigError(
+        f"The run stopped at step {built.trainer.state.global_step}: {error}.\n"
+        f"{folder} has {_free(folder) / 2**20:.0f} MiB free. Finished checkpoints are whole.\n"
+        "Make room and go on with `--resume-from-checkpoint last`."
+    )
+
+
+def _free(folder: Path) -> int:
+    """Bytes free on the disk of the folder."""
+    return shutil.disk_usage(folder).free
+
+
+def _refuse_full_disk(built: Built) -> None:
+    """Trained weights and the two means that Adam keeps of each must find room."""
+    folder = Path(built.config.output_dir)
+    trained = [p for p in built.trainer.model.parameters() if p.requires_grad]
+    needed = sum(3 * p.numel() * p.element_size() for p in trained) + ALMOST_NOTHING
+    if _free(folder) < needed:
+        raise ConfigError(
+            f"A checkpoint takes about {needed / 2**20:.0f} MiB, and {folder} has "
+            f"{_free(folder) / 2**20:.0f} MiB free.\n"
+            "The run would be lost when it is saved.\n"
+            "Make room, or give another --output-dir."
+        )
+
+
+def _refuse_missing_reporters(config: RunConfig) -> None:
+    """transformers would say so only after the model is loaded."""
+    for name in config.report_to.split(","):
+        name = name.strip()
+        if name != "none" and find_spec(name.replace("-", "_")) is None:
+            raise ConfigError(
+                f"--report-to {name} needs the package {name}, which is not installed.\n"
+                f"Type `pip install {name}`, or `--report-to none`."
+            )

@@ -1,13 +1,11 @@
 """Builds TRL's GRPOTrainer. Nothing else in flatline does.
 
-Every value that decides the outcome is stated here, whatever TRL's default is today. The loss, the
-advantages and the optimizer are TRL's own. `Trainer` only listens at the three hooks that TRL has
-kept for years, and makes scoring passes run without dropout.
+The loss, the advantages and the optimizer are TRL's own. `Trainer` only listens at hooks that TRL
+has kept for years, and makes scoring passes run without dropout.
 """
 
 import os
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +18,7 @@ from torch import Tensor
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # we know that rollout_func may change
 
 from datasets import Dataset
-from peft import LoraConfig
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError
@@ -30,6 +27,7 @@ from flatline.rollout.table import evaluating
 from flatline.tasks import make_task
 from flatline.tasks.base import Problem, Task
 from flatline.tasks.datasets import parse_specs
+from flatline.training.arguments import lora_config, trl_arguments, trl_config, world_size
 from flatline.training.environment import (
     PROBLEM_ID,
     environment_factory,
@@ -41,12 +39,13 @@ from flatline.training.metrics import (
     advantage_metrics,
     context_metrics,
     logprob_gap,
+    ratio_metrics,
     within_group_std,
 )
 from flatline.training.models import load_policy
 from flatline.training.rewards import environment_functions, reward_functions, reward_weights
 from flatline.training.rollouts import Rollouts
-from flatline.training.vllm import check_vllm, vllm_arguments
+from flatline.training.vllm import check_vllm
 
 
 class Trainer(GRPOTrainer):  # type: ignore[misc]
@@ -61,13 +60,15 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
 
     def log_now(self, logs: dict[str, float]) -> None:
         """A log line of its own, which takes nothing from the line of the current step."""
+        due = self.control.should_log  # logging would strike the step's own line off
         super(GRPOTrainer, self).log(logs)
+        self.control.should_log = due
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         start = time.perf_counter()
         self.batch_problem_ids = [row[PROBLEM_ID] for row in inputs]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        sampling = self.rollout_func.seconds if self.rollout_func else 0.0
+        sampling = self._sampling_seconds
         scoring = time.perf_counter() - start - sampling
         self._shares = {"time/sampling": sampling, "time/scoring": scoring}
         everyone = list(self._logs["advantages"])[-len(inputs) * self.accelerator.num_processes :]
@@ -76,6 +77,12 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
         if played:
             self._note_all(self._averaged(context_metrics(played)))
         return output
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        found = super()._generate(*args, **kwargs)
+        self._sampling_seconds = time.perf_counter() - start
+        return found
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         rewards_BF: Tensor = super()._calculate_rewards(*args, **kwargs)
@@ -96,8 +103,11 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)
         sampler_BT = inputs.get("sampling_per_token_logps")
+        mask_BT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        old_BT = inputs.get("old_per_token_logps")
+        if self.model.training:
+            self._note_all(ratio_metrics(self._trained_logps, old_BT, mask_BT))
         if sampler_BT is not None and self.model.training:
-            mask_BT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
             self._note_all(logprob_gap(sampler_BT, self._trained_logps, mask_BT))
         return loss
 
@@ -141,11 +151,12 @@ class Built:
 
 def build(config: RunConfig) -> Built:
     """A trainer that is ready to train. Whatever can be known to fail fails here."""
+    prompts_per_step(config, world_size())
     check_vllm(config)
     arguments = trl_arguments(config)
-    args = _trl_config(arguments)
+    args = trl_config(arguments)
     task, problems, heldout = load_problems(config)
-    _refuse_too_few(config, problems, processes=args.world_size)
+    _refuse_too_few(config, problems)
     policy = load_policy(
         config.model,
         device="cpu",  # the trainer moves it, each process to its own device
@@ -153,6 +164,7 @@ def build(config: RunConfig) -> Built:
         chat_template=config.chat_template,
     )
     rollouts = Rollouts(config, task, problems, policy.tokenizer)
+    rollouts.refuse_long_prompts([*problems, *heldout])
     playing = playing_arguments(config, task, problems, policy.tokenizer, rollouts)
     args.reward_weights = arguments["reward_weights"] = reward_weights(playing["reward_funcs"])
     with _lora_that_matches(config):
@@ -163,6 +175,7 @@ def build(config: RunConfig) -> Built:
             peft_config=lora_config(config) if config.peft else None,
             **playing,
         )
+    _refuse_fsdp(trainer, config)
     if config.peft:
         trainer.add_callback(LoraMetrics(trainer))
     return Built(trainer, config, task, problems, heldout, rollouts, arguments)
@@ -185,108 +198,19 @@ def playing_arguments(
     }
 
 
-def trl_arguments(config: RunConfig) -> dict[str, Any]:
-    """Every value of TRL's config that matters, by TRL's names."""
-    steps, epochs = config.length
-    return {
-        "output_dir": config.output_dir,
-        "run_name": config.run_name or Path(config.output_dir).name,
-        "report_to": [name.strip() for name in config.report_to.split(",")],
-        "seed": config.seed,
-        "data_seed": config.seed,
-        # sizes
-        "per_device_train_batch_size": config.batch_size,
-        "gradient_accumulation_steps": config.gradient_accumulation_steps,
-        "steps_per_generation": config.gradient_accumulation_steps,
-        "num_generations": config.num_generations,
-        "num_iterations": config.num_iterations,
-        "max_steps": -1 if steps is None else steps,
-        "num_train_epochs": epochs,
-        "shuffle_dataset": config.order == "shuffled",
-        "max_completion_length": config.max_turns * config.max_new_tokens,
-        # sampling
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k,
-        "min_p": config.min_p or None,
-        "repetition_penalty": 1.0,
-        **vllm_arguments(config),
-        # loss
-        "loss_type": config.loss_type,
-        "beta": config.kl_beta,
-        "epsilon": config.epsilon,
-        "epsilon_high": None,
-        "delta": None,
-        "scale_rewards": config.scale_rewards,
-        "multi_objective_aggregation": "sum_then_normalize",
-        "importance_sampling_level": "token",
-        "mask_truncated_completions": False,
-        "top_entropy_quantile": 1.0,
-        "entropy_coef": 0.0,
-        "use_adaptive_entropy": False,
-        "off_policy_mask_threshold": None,
-        "use_bias_correction_kl": False,
-        "sync_ref_model": False,
-        "disable_dropout": config.lora_dropout == 0 or not config.peft,
-        "cast_lm_head_to_fp32": False,
-        # optimizer
-        "optim": "adamw_torch",
-        "learning_rate": config.rate,
-        "lr_scheduler_type": config.lr_scheduler_type,
-        "warmup_steps": config.warmup_steps,
-        "weight_decay": config.weight_decay,
-        "adam_beta1": config.adam_beta1,
-        "adam_beta2": config.adam_beta2,
-        "adam_epsilon": 1e-8,
-        "max_grad_norm": config.max_grad_norm,
-        "bf16": config.bf16,
-        "fp16": False,
-        "gradient_checkpointing": config.gradient_checkpointing,
-        # logs and checkpoints
-        "logging_strategy": "steps",
-        "logging_steps": config.logging_steps,
-        "logging_first_step": True,
-        "log_completions": config.log_completions,
-        "num_completions_to_print": 1,
-        "save_strategy": "steps" if config.save_steps else "no",
-        "save_steps": config.save_steps or 500,
-        "save_only_model": False,
-        "eval_strategy": "no",
-        "remove_unused_columns": False,
-        "disable_tqdm": True,
-        "dataloader_pin_memory": torch.cuda.is_available(),
-    }
-
-
-def lora_config(config: RunConfig) -> LoraConfig:
-    targets: str | list[str] = config.lora_targets
-    if targets != "all-linear":
-        targets = [name.strip() for name in config.lora_targets.split(",")]
-    return LoraConfig(
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        target_modules=targets,
-        bias="none",
-        use_rslora=False,
-        use_dora=False,
-        init_lora_weights=True,
-        task_type="CAUSAL_LM",
-    )
-
-
 def load_problems(config: RunConfig) -> tuple[Task, list[Problem], list[Problem]]:
     """The task, its training problems and its held-out problems."""
-    options: dict[str, Any] = {"noise": config.noise, "retriever": config.retriever}
-    if config.task == "musique":
-        options["order"] = config.order
-    task = make_task(config.task, **{k: v for k, v in options.items() if v is not None})
+    options = {"noise": config.noise, "retriever": config.retriever}
+    given = {name: value for name, value in options.items() if value is not None}
+    ordered = {"order": config.order} if config.task == "musique" else {}
+    task = make_task(config.task, **given, **ordered)
     problems = task.load(config.datasets, split="train")
     heldout: list[Problem] = []
     if config.eval_limit:
-        specs = heldout_specs(config)
-        heldout = task.load(specs, split="validation")[: config.eval_limit]
-    return task, problems, heldout
+        # Without the order: which problems are held out must not depend on it.
+        same_for_all = make_task(config.task, **given)
+        heldout = same_for_all.load(heldout_specs(config), split="validation")
+    return task, problems, heldout[: config.eval_limit]
 
 
 def heldout_specs(config: RunConfig) -> str:
@@ -305,15 +229,6 @@ def heldout_specs(config: RunConfig) -> str:
     return ";".join(dict.fromkeys(made))
 
 
-def _trl_config(arguments: dict[str, Any]) -> GRPOConfig:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return GRPOConfig(**arguments)
-        except ValueError as error:
-            raise ConfigError(f"TRL refuses this configuration: {error}") from error
-
-
 @contextmanager
 def _lora_that_matches(config: RunConfig) -> Iterator[None]:
     try:
@@ -327,8 +242,18 @@ def _lora_that_matches(config: RunConfig) -> Iterator[None]:
         ) from error
 
 
-def _refuse_too_few(config: RunConfig, problems: Sequence[Problem], *, processes: int) -> None:
-    needed = prompts_per_step(config, processes)
+def _refuse_fsdp(trainer: Trainer, config: RunConfig) -> None:
+    """Our engine plays each process's episodes for itself; FSDP wants all to step together."""
+    if trainer.is_fsdp_enabled and (config.engine == "embedded" or config.eval_limit):
+        raise ConfigError(
+            "With FSDP a process holds a part of the weights only, and the embedded engine needs "
+            "all of them.\nType `--engine vllm-server --eval-limit 0` and score the checkpoints "
+            "with `flatline evaluate`, or use configs/accelerate/zero3.yaml."
+        )
+
+
+def _refuse_too_few(config: RunConfig, problems: Sequence[Problem]) -> None:
+    needed = prompts_per_step(config, world_size())
     if len(problems) < needed:
         raise ConfigError(
             f"`{config.datasets}` has {len(problems)} problems, and a step needs {needed}.\n"

@@ -1,0 +1,481 @@
+"""Training on the lab policy, a few small steps at a time."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+
+from flatline.config import RunConfig
+from flatline.errors import ConfigError, DataError, ModelError
+from flatline.rollout.record import Finish
+from flatline.tasks.base import Score
+from flatline.training.arguments import trl_arguments
+from flatline.training.effective import Difference, check_arguments, check_lora, refuse
+from flatline.training.heldout import FILE, read_scores
+from flatline.training.progress import ProgressDisplay
+from flatline.training.rewards import combined, environment_functions
+from flatline.training.run import train
+from flatline.training.trainer import build, heldout_specs, load_problems, playing_arguments
+from flatline.training.vllm import check_server, vllm_arguments
+
+torch.set_num_threads(1)
+
+TINY = RunConfig(
+    datasets="lab,,train[:24]",
+    eval_datasets="lab,,validation[:12]",
+    batch_size=16,
+    num_generations=4,
+    max_steps=2,
+    max_new_tokens=64,
+)
+
+
+def tiny(folder: Path, **changes) -> RunConfig:
+    return replace(TINY, output_dir=str(folder), **changes)
+
+
+def lines(result) -> list[dict]:
+    return [line for line in result.log if "grad_norm" in line]
+
+
+# -- the first batch --------------------------------------------------------------------------
+
+
+def test_sampler_and_trainer_agree_and_the_reference_is_the_start(tmp_path):
+    result = train(tiny(tmp_path, kl_beta=0.04, num_iterations=2, eval_limit=0))
+    first = lines(result)[0]
+    assert first["debug/logprob_gap_max"] <= 1e-4
+    assert first["debug/ratio_off_max"] <= 1e-5
+    assert first["kl"] <= 1e-9
+    assert lines(result)[1]["kl"] > 0, "the second pass has moved away from the reference"
+
+
+def test_full_training_gets_its_reference_from_the_checkpoint(tmp_path):
+    result = train(tiny(tmp_path, kl_beta=0.04, peft=False, eval_limit=0))
+    assert lines(result)[0]["kl"] <= 1e-9
+    assert lines(result)[1]["kl"] > 0
+
+
+@pytest.mark.parametrize("weights", ["live", "copy"])
+def test_live_weights_and_their_copy_sample_what_the_trainer_scores(tmp_path, weights):
+    result = train(tiny(tmp_path, sampler_weights=weights, max_steps=3, eval_limit=0))
+    assert all(line["debug/logprob_gap_max"] <= 1e-4 for line in lines(result))
+
+
+def test_log_probs_agree_at_another_temperature(tmp_path):
+    result = train(tiny(tmp_path, temperature=0.7, max_steps=1, eval_limit=0))
+    assert lines(result)[0]["debug/logprob_gap_max"] <= 1e-4
+
+
+def test_dropout_acts_in_the_pass_that_is_trained_only(tmp_path):
+    config = tiny(tmp_path, lora_dropout=0.5, kl_beta=0.1, num_iterations=2, eval_limit=0)
+    second = lines(train(config))[1]
+    # Dropout in front of adapters that are no longer zero moves the trained pass ...
+    assert second["debug/ratio_off_max"] > 1e-4
+    built = build(config)
+    kinds = [
+        m for n, m in built.trainer.model.named_modules() if n.endswith("lora_dropout.default")
+    ]
+    assert kinds and all(module.p == 0.5 for module in kinds)
+
+
+# -- what is trained --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("peft", [True, False])
+def test_at_learning_rate_zero_no_bit_changes(tmp_path, peft):
+    built = build(tiny(tmp_path, learning_rate=0.0, peft=peft, eval_limit=0))
+    before = {n: p.detach().clone() for n, p in built.trainer.model.named_parameters()}
+    built.trainer.train()
+    after = dict(built.trainer.model.named_parameters())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_only_adapters_on_every_linear_layer_are_trained(tmp_path):
+    built = build(tiny(tmp_path))
+    trained = [n for n, p in built.trainer.model.named_parameters() if p.requires_grad]
+    assert trained and all("lora_" in name for name in trained)
+    assert len(trained) == 2 * 7 * 4, "seven linear layers in each of four blocks"
+
+
+def test_the_reward_trained_on_is_the_tasks_own(tmp_path):
+    built = build(tiny(tmp_path))
+    names, weights = built.trainer.reward_func_names, built.trainer.reward_weights.tolist()
+    assert dict(zip(names, weights, strict=True))["combined"] == 1.0
+    assert sum(weights) == 1.0
+    assert "exact_match" in names
+
+
+def test_a_reward_that_is_no_number_stops_the_run_and_keeps_the_last_step(tmp_path, monkeypatch):
+    built = build(tiny(tmp_path))
+    episode = type(built.task.episode(built.problems[0]))
+    plays = {"n": 0}
+
+    def score(self, final):
+        plays["n"] += 1
+        bad = plays["n"] > len(built.problems) + TINY.batch_size + 2
+        return Score(reward=float("nan") if bad else plays["n"] / 100, parts={"f1": 0.0})
+
+    monkeypatch.setattr(episode, "score", score)
+    with pytest.raises(DataError, match="no number"):
+        train(tiny(tmp_path, eval_limit=0))
+    assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
+
+
+# -- batches ----------------------------------------------------------------------------------
+
+
+def test_a_batch_is_whole_groups_of_distinct_samples(tmp_path):
+    built = build(tiny(tmp_path, max_steps=1, eval_limit=0))
+    seen = []
+    play = built.rollouts.__call__
+
+    def spy(prompts, trainer):
+        output = play(prompts, trainer)
+        seen.extend(output["rollout"])
+        return output
+
+    built.trainer.rollout_func = spy
+    built.trainer.train()
+    groups: dict[str, list[int]] = {}
+    for rollout in seen:
+        groups.setdefault(rollout.problem_id, []).append(rollout.sample)
+    assert len(groups) == 4
+    assert all(sorted(samples) == [0, 1, 2, 3] for samples in groups.values())
+    assert len({tuple(r.completion_ids) for r in seen}) > len(groups), "samples differ"
+
+
+def test_the_seed_decides_the_run_and_nothing_else_does(tmp_path):
+    a, b = (train(tiny(tmp_path / name, max_steps=2)) for name in "ab")
+    c = train(tiny(tmp_path / "c", max_steps=2, seed=1))
+    keys = ("reward", "grad_norm", "loss")
+    pick = lambda result: [[line[k] for k in keys] for line in lines(result)]  # noqa: E731
+    assert pick(a) == pick(b) != pick(c)
+    assert a.scores == b.scores
+    assert a.scores[0] == c.scores[0], "held-out problems and random numbers do not depend on it"
+
+
+def test_problems_may_come_in_the_order_of_their_hops(tmp_path):
+    built = build(tiny(tmp_path, order="hops", max_steps=1, eval_limit=0))
+    built.trainer.train()
+    hops = [problem.hops for problem in built.problems]
+    assert hops == sorted(hops)
+    assert list(built.trainer.batch_problem_ids[::4]) == [p.id for p in built.problems[:4]]
+
+
+def test_the_order_of_training_does_not_choose_what_is_held_out():
+    sets = [
+        load_problems(replace(TINY, order=order, eval_limit=6))[2] for order in ("hops", "file")
+    ]
+    assert sets[0] == sets[1]
+    assert len({problem.hops for problem in sets[0]}) > 1
+
+
+# -- resumption -------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from transformers import TrainerCallback
+from flatline.config import RunConfig
+from flatline.training import run
+import torch; torch.set_num_threads(1)
+
+class Kill(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+add = run._add_callbacks
+def add_and_kill(built):
+    built.trainer.add_callback(Kill())
+    return add(built)
+run._add_callbacks = add_and_kill
+import json
+run.train(RunConfig.from_dict(json.loads(sys.argv[1])))
+"""
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
+    whole = train(tiny(tmp_path / "whole", max_steps=4, save_steps=2, eval_steps=1))
+    config = tiny(tmp_path / "killed", max_steps=4, save_steps=2, eval_steps=1)
+    arguments = [sys.executable, "-c", KILLED, json.dumps(config.to_dict())]
+    killed = subprocess.run(arguments, check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    (tmp_path / "killed" / "checkpoint-3").mkdir()  # as if the kill had met a half-written one
+    resumed = train(replace(config, resume_from_checkpoint="last"))
+    timed = ("time", "runtime", "per_second")
+    for a, b in zip(lines(whole), lines(resumed), strict=True):
+        same = {k: v for k, v in a.items() if not any(word in k for word in timed)}
+        assert same == {k: b[k] for k in same}
+    assert whole.scores == resumed.scores
+    assert [score.step for score in read_scores(tmp_path / "killed" / FILE)] == [0, 1, 2, 3, 4]
+
+
+def test_resuming_from_nothing_says_what_to_type(tmp_path):
+    with pytest.raises(ConfigError, match="--save-steps"):
+        train(tiny(tmp_path, resume_from_checkpoint="last"))
+
+
+# -- several processes ------------------------------------------------------------------------
+
+
+def test_two_processes_do_what_one_would(tmp_path):
+    one = train(tiny(tmp_path / "one", loss_type="dapo"))
+    config = tiny(tmp_path / "two", loss_type="dapo", batch_size=TINY.batch_size // 2, save_steps=2)
+    code = (
+        "import json, sys, torch; torch.set_num_threads(1)\n"
+        "from flatline.config import RunConfig\n"
+        "from flatline.training.run import train\n"
+        "train(RunConfig.from_dict(json.loads(sys.argv[1])))\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launched = [*launcher, str(script), json.dumps(config.to_dict())]
+    two = subprocess.run(launched, check=False, capture_output=True)
+    assert two.returncode == 0, two.stderr.decode()[-2000:]
+    state = json.loads((tmp_path / "two" / "checkpoint-2" / "trainer_state.json").read_text())
+    steps = [line for line in state["log_history"] if "grad_norm" in line]
+    for name in ("loss", "grad_norm", "reward", "entropy", "debug/advantage_max"):
+        assert [line[name] for line in steps] == pytest.approx(
+            [line[name] for line in lines(one)], rel=1e-4, abs=1e-6
+        )
+    assert read_scores(tmp_path / "two" / FILE)[0] == one.scores[0]
+
+
+# -- the context a turn may see ---------------------------------------------------------------
+
+
+def test_documents_that_would_not_fit_are_dropped_and_recorded(tmp_path):
+    built = build(tiny(tmp_path, max_prompt_length=90, log_completions=True, eval_limit=0))
+    built.trainer.train()
+    wide = build(tiny(tmp_path / "wide", eval_limit=0))
+    cut, whole = _first_batch(built), _first_batch(wide)
+    assert any(turn.dropped for rollout in cut for turn in rollout.turns)
+    assert not any(turn.dropped for rollout in whole for turn in rollout.turns)
+    for rollout in cut:
+        assert _longest_prompt(rollout) <= 90
+    logged = [line for line in built.trainer.state.log_history if "reward" in line]
+    assert logged[0]["debug/context_truncation_rate"] > 0
+    table = pd.read_parquet(next((tmp_path / "completions").glob("*.parquet")))
+    turns = [turn for text in table["trajectory"] for turn in json.loads(text)]
+    assert any(turn["dropped"] for turn in turns)
+
+
+def _first_batch(built):
+    from flatline.rollout.engine import Job
+
+    with built.rollouts.playing(built.trainer) as engine:
+        return engine.play([Job(p, s) for p in built.problems[:8] for s in range(2)], seed=1)
+
+
+def _longest_prompt(rollout) -> int:
+    """Tokens before the last turn of the model."""
+    written = [i for i, author in enumerate(rollout.authors) if author == 1]
+    starts = [i for i in written if i == 0 or rollout.authors[i - 1] != 1]
+    return len(rollout.prompt_ids) + max(starts)
+
+
+def test_a_question_is_never_cut(tmp_path):
+    with pytest.raises(ConfigError, match="--max-prompt-length"):
+        train(tiny(tmp_path, max_prompt_length=5))
+
+
+def test_an_episode_ends_where_no_document_fits(tmp_path):
+    built = build(tiny(tmp_path, max_prompt_length=40, eval_limit=0))
+    assert any(rollout.finish is Finish.CONTEXT for rollout in _first_batch(built))
+
+
+# -- logs -------------------------------------------------------------------------------------
+
+
+def test_the_seeds_metrics_and_whole_trajectories_are_logged(tmp_path):
+    result = train(tiny(tmp_path, log_completions=True, max_steps=1))
+    line = lines(result)[0]
+    for name in ("advantage_max", "advantage_mean", "reward_std", "context_length_mean"):
+        assert line[f"debug/{name}"] > 0
+    assert line["debug/context_truncation_rate"] == 0
+    for kind in ("mean", "std", "grad_norm"):
+        assert f"lora/model.layers.0.self_attn.q_proj.lora_A_{kind}" in line
+    assert {"time/sampling", "time/scoring", "time/backward"} <= set(line)
+    assert any("eval_combined" in entry for entry in result.log)
+    table = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    assert len(table) == TINY.batch_size
+    turns = json.loads(table["trajectory"][0])
+    assert turns[0]["observations"] or len(turns) == 1
+    saved = json.loads((tmp_path / "run.json").read_text())
+    assert saved["requested"]["lora_r"] == saved["effective"]["lora"]["r"]
+
+
+def test_the_display_shows_reward_held_out_reward_and_time_left():
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, force_terminal=True, width=120))
+    state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
+    display.on_train_begin(None, state, None)
+    display.on_log(None, state, None, logs={"eval_combined": 0.5})
+    display.on_log(None, state, None, logs={"reward": 0.25})
+    state.global_step = 3
+    display.on_step_end(None, state, None)
+    display.close()
+    shown = out.getvalue()
+    assert "reward 0.250" in shown and "held-out 0.500" in shown and "left" in shown
+    assert "3/4" in shown
+
+
+def test_without_a_terminal_every_log_step_is_a_line():
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, force_terminal=False))
+    state = SimpleNamespace(global_step=2, max_steps=4, is_world_process_zero=True)
+    display.on_train_begin(None, state, None)
+    display.on_log(None, state, None, logs={"reward": 0.25, "grad_norm": 0.1})
+    display.on_log(None, state, None, logs={"train_runtime": 1.0})
+    assert out.getvalue() == "step 2/4  reward 0.25  grad norm 0.1\n"
+
+
+# -- bad input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 10}, "no whole groups"),
+        ({"datasets": "lab,,train[:3]"}, "has 3 problems, and a step needs 4"),
+        ({"report_to": "wandb, no_such_tracker"}, "not installed"),
+        ({"lora_targets": "no_such_layer"}, "matches no layer"),
+        ({"engine": "vllm-colocate"}, "needs vllm"),
+        ({"engine": "vllm-server", "vllm_url": "http://127.0.0.1:9"}, "No vLLM server answers"),
+    ],
+)
+def test_what_can_be_known_before_the_first_step_is_refused_before_it(tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        train(tiny(tmp_path, **changes))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        train(tiny(tmp_path / "file" / "run"))
+
+
+def test_a_full_disk_says_where_the_run_stopped(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("flatline.training.trainer.Trainer.save_model", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        train(tiny(tmp_path, max_steps=1, eval_limit=0))
+
+
+def test_a_disk_too_small_for_a_checkpoint_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("flatline.training.run._free", lambda folder: 2**19)
+    with pytest.raises(ConfigError, match="A checkpoint takes about"):
+        train(tiny(tmp_path, eval_limit=0))
+
+
+def test_a_chat_template_without_tools_is_refused(tmp_path):
+    template = tmp_path / "plain.jinja"
+    template.write_text("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+    with pytest.raises(ModelError, match="without tools"):
+        build(tiny(tmp_path, chat_template=str(template)))
+
+
+def test_a_training_file_needs_held_out_problems_by_name(tmp_path):
+    file = tmp_path / "train.jsonl"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="--eval-datasets"):
+        heldout_specs(replace(TINY, datasets=str(file), eval_datasets=None))
+
+
+def test_held_out_problems_are_the_validation_split_of_the_same_data():
+    config = replace(TINY, datasets="some/data,answerable,train[:9]", eval_datasets=None)
+    assert heldout_specs(config) == "some/data,answerable,validation"
+
+
+# -- effective configuration ------------------------------------------------------------------
+
+
+def test_a_changed_argument_is_noticed(tmp_path):
+    built = build(tiny(tmp_path))
+    check_arguments(built.trainer, built.arguments)
+    built.trainer.args.loss_type = "dapo"
+    with pytest.raises(ConfigError, match="loss_type: asked for 'grpo', but it is 'dapo'"):
+        check_arguments(built.trainer, built.arguments)
+
+
+def test_a_weight_that_is_trained_besides_the_adapters_is_noticed(tmp_path):
+    built = build(tiny(tmp_path))
+    check_lora(built.trainer, built.config)
+    built.trainer.model.get_input_embeddings().weight.requires_grad_(True)
+    with pytest.raises(ConfigError, match="trained besides LoRA"):
+        check_lora(built.trainer, built.config)
+
+
+def test_no_difference_is_no_error():
+    refuse([])
+    with pytest.raises(ConfigError, match="r: asked for 8, but it is 4"):
+        refuse([Difference("r", 8, 4)])
+
+
+# -- vLLM, as far as it goes without a GPU ------------------------------------------------------
+
+
+def test_vllm_is_asked_for_turns_and_tokens_of_a_turn():
+    arguments = vllm_arguments(replace(TINY, engine="vllm-server", vllm_url="http://h:1"))
+    assert arguments["vllm_mode"] == "server"
+    assert arguments["vllm_server_base_url"] == "http://h:1"
+    assert arguments["generation_kwargs"] == {"max_tokens": 64}
+    assert arguments["max_tool_calling_iterations"] == TINY.max_turns - 1
+    colocated = trl_arguments(replace(TINY, engine="vllm-colocate"))
+    assert (colocated["use_vllm"], colocated["vllm_mode"]) == (True, "colocate")
+
+
+def test_vllm_plays_in_trls_tool_loop_with_the_task_as_environment(tmp_path):
+    built = build(tiny(tmp_path))
+    config = replace(built.config, engine="vllm-server")
+    playing = playing_arguments(
+        config, built.task, built.problems, built.rollouts.tokenizer, built.rollouts
+    )
+    assert "rollout_func" not in playing
+    environment = playing["environment_factory"]()
+    environment.reset(problem_id=built.problems[0].id)
+    functions = environment_functions(built.task, built.problems)
+    said = [[{"role": "assistant", "content": "<answer>x</answer>"}]]
+    values = [f(completions=said, environments=[environment])[0] for f in functions]
+    assert functions[0].__name__ == "combined"
+    assert 0 <= values[0] < 1
+    assert combined.__name__ == functions[0].__name__
+
+
+@pytest.fixture
+def server():
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": [{"id": "some/model"}]}')
+
+        def log_message(self, *args):
+            pass
+
+    http = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{http.server_port}"
+    http.shutdown()
+
+
+def test_a_server_of_another_model_is_refused(server):
+    check_server(server, "some/model")
+    with pytest.raises(ConfigError, match="serves some/model"):
+        check_server(server, "other/model")
