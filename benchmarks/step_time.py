@@ -59,7 +59,7 @@ def trainer_of(config: RunConfig, *, ours: bool) -> Trainer:
     playing = playing_arguments(player, task, problems, policy.tokenizer, rollouts)
     arguments = trl_arguments(config)
     if not ours:
-        arguments["generation_kwargs"] = {"max_new_tokens": config.max_new_tokens}
+        arguments["generation_kwargs"] = {"max_new_tokens": config.turn_tokens}
         arguments["max_tool_calling_iterations"] = config.max_turns - 1
     arguments["reward_weights"] = reward_weights(playing["reward_funcs"])
     trainer = Trainer(

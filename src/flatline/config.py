@@ -39,6 +39,8 @@ LAB_RATES = {"lora": 3e-3, "full": 6e-4}
 """Learning rates at which the lab policy learns in 30 steps on every seed tried."""
 USUAL_RATES = {"lora": 1e-5, "full": 1e-6}
 """Learning rates for any other model: the largest and the smallest that the field starts from."""
+LAB_TURN, USUAL_TURN = 96, 256
+"""Tokens of a turn. The lab policy's longest is 63; one that rambles on would be padded for all."""
 LAB_STEPS = 30
 """Optimizer steps on the built-in problems: enough to see a healthy run climb."""
 FAULTS: tuple[str, ...] = ()
@@ -67,8 +69,8 @@ class RunConfig:
     """`shuffled` anew for each seed; `file` as they lie; `hops` (MuSiQue) from few hops to many."""
     max_prompt_length: int | None = None
     """Tokens that a turn may see before it writes; see docs/design/max-prompt-length.md."""
-    max_new_tokens: int = 256
-    """Tokens of one turn, its end included."""
+    max_new_tokens: int | None = None
+    """Tokens of one turn, its end included; 256 where absent, for the lab policy 96."""
     max_turns: int = 8
     """Turns of the model in one episode."""
     temperature: float = 1.0
@@ -176,6 +178,11 @@ class RunConfig:
             return self.learning_rate
         rates = LAB_RATES if self.model == LAB else USUAL_RATES
         return rates["lora" if self.peft else "full"]
+
+    @property
+    def turn_tokens(self) -> int:
+        """Tokens of one turn, chosen for the model where no number was given."""
+        return self.max_new_tokens or (LAB_TURN if self.model == LAB else USUAL_TURN)
 
     @property
     def length(self) -> tuple[int | None, float]:

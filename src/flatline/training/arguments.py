@@ -33,7 +33,7 @@ def trl_arguments(config: RunConfig) -> dict[str, Any]:
         "max_steps": -1 if steps is None else steps,
         "num_train_epochs": epochs,
         "shuffle_dataset": config.order == "shuffled",
-        "max_completion_length": config.max_turns * config.max_new_tokens,
+        "max_completion_length": config.max_turns * config.turn_tokens,
         # sampling
         "temperature": config.temperature,
         "top_p": config.top_p,

@@ -48,7 +48,7 @@ def _cost(config: RunConfig, prompts: int, problems: int | None) -> dict[str, An
         steps = int(epochs * (problems // prompts)) * config.num_iterations
     batches = None if steps is None else -(-steps // config.num_iterations)
     completions = None if batches is None else batches * prompts * config.num_generations
-    most = config.max_turns * config.max_new_tokens
+    most = config.max_turns * config.turn_tokens
     cost: dict[str, Any] = {
         "optimizer_steps": steps if steps is not None else f"{epochs:g} epochs",
         "prompts_per_step": prompts,

@@ -164,7 +164,7 @@ def sampling_of(config: RunConfig) -> Sampling:
 def limits_of(config: RunConfig) -> Limits:
     return Limits(
         max_turns=config.max_turns,
-        max_new_tokens=config.max_new_tokens,
+        max_new_tokens=config.turn_tokens,
         max_prompt=config.max_prompt_length,
     )
 

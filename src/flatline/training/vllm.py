@@ -31,7 +31,7 @@ def vllm_arguments(config: RunConfig) -> dict[str, Any]:
         "use_vllm": True,
         "vllm_mode": config.engine.removeprefix("vllm-"),
         # TRL has one limit for a whole episode; this one is for a turn.
-        "generation_kwargs": {"max_tokens": config.max_new_tokens},
+        "generation_kwargs": {"max_tokens": config.turn_tokens},
         "max_tool_calling_iterations": config.max_turns - 1,
         "vllm_importance_sampling_correction": True,
         "vllm_importance_sampling_mode": "token_truncate",
