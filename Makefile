@@ -20,8 +20,10 @@ quality: $(READY)
 	$(BIN)/pytest tests/quality --timeout=3600
 
 bench: $(READY)
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/engine.py --rounds 12
 	$(BIN)/python benchmarks/retrieval.py
+	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/healthy.py
 
 # Builds the lab policy anew. Minutes on a GPU; hours on two cores.
 lab: $(READY)

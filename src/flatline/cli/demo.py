@@ -71,6 +71,7 @@ What this says
 - Always taking the likeliest token gives {best:.2f}: a mark for training to aim at.
 
 Next
+  flatline train musique                         let RL mend it: two minutes
   flatline evaluate musique --greedy --show 2    other settings, transcripts
   flatline evaluate gsm8k                        the single-step control
   flatline tasks check musique                   is the scoring right?
