@@ -21,7 +21,8 @@ LAB_SECONDS = 0.045
 def plan(config: RunConfig) -> dict[str, Any]:
     """Config, sizes, cost and, where it can be built, the trainer as it really is."""
     prompts = prompts_per_step(config, world_size())
-    asked = {**config.to_dict(), "learning_rate": config.rate}
+    chosen = {"learning_rate": config.rate, "max_new_tokens": config.turn_tokens}
+    asked = {**config.to_dict(), **chosen}
     planned: dict[str, Any] = {"config": asked, "trl": trl_arguments(config)}
     problems = None
     if is_here(config):
