@@ -10,11 +10,10 @@ from flatline.tasks.check import play
 from flatline.tasks.musique import (
     NOTHING_FOUND,
     SYSTEM_PROMPT,
-    UNANSWERABLE,
     WEIGHTS,
     Musique,
-    MusiqueProblem,
 )
+from flatline.tasks.musique_rows import UNANSWERABLE, MusiqueProblem
 from tests.musique_rows import REAL, hop, paragraph, row, twin, write
 
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")

@@ -13,7 +13,8 @@ from typing import Any
 from flatline.errors import DataError
 from flatline.tasks import scoring
 from flatline.tasks.base import Problem, Score, Script, Task, ToolCall
-from flatline.tasks.musique import DEFAULT_TOP_N, RETRIEVE, Musique, MusiqueProblem
+from flatline.tasks.musique import DEFAULT_TOP_N, RETRIEVE, Musique
+from flatline.tasks.musique_rows import MusiqueProblem
 
 GOLD = "gold"
 """Name of the script that must earn the maximum."""

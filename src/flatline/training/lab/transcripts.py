@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from flatline.rollout.chat import ChatFormat
-from flatline.tasks import gsm8k, musique, stories, toolmath, world
+from flatline.tasks import gsm8k, musique_rows, stories, toolmath, world
 from flatline.tasks.base import Problem, Score, Task, ToolCall
 from flatline.tasks.datasets import Row
 from flatline.tasks.gsm8k import GSM8K
@@ -91,7 +91,7 @@ def play_world(
     """One MuSiQue-World problem of the training split."""
     task = tasks()[0]
     row = world.row("train", world.SIZES["train"] + index)
-    problem = musique.problem_from(Row("lab", index, row), "answerable")
+    problem = musique_rows.problem_from(Row("lab", index, row), "answerable")
     hops = world.solution(problem.id)
     support = [d.support for d in problem.decomposition]
     player = Player(chat, task, problem)
