@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from flatline import config as config_module
 from flatline.cli import options
-from flatline.config import LAB, RunConfig, flag, load_config
+from flatline.config import RunConfig, flag, load_config
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
             "Type `pip install 'flatline[train]'`."
         ) from error
     logging.disable_progress_bar()  # ours says the same
-    _one_thread_for_a_small_model(config)
     if dry_run:
         planned = plan(config)
         print(json_format.dumps(planned, indent=2) if as_json else _as_text(planned))
@@ -64,14 +63,6 @@ def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
     result = start(config)
     if int(os.environ.get("RANK", "0")) == 0:
         print(json_format.dumps(_as_json(result), indent=2) if as_json else _summary(result))
-
-
-def _one_thread_for_a_small_model(config: RunConfig) -> None:
-    import torch
-
-    # Its matrices are so small that a second thread costs more than it brings.
-    if config.model == LAB and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
 
 
 def _as_json(result: "Result") -> dict[str, Any]:

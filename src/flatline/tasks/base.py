@@ -180,8 +180,10 @@ class Weights:
     parts: Mapping[str, float] = field(default_factory=dict)
 
     def combine(self, parts: Mapping[str, float]) -> float:
+        """The weighted mean; 0 where no part that applies has a weight."""
         total = sum(self.parts[name] for name in parts)
-        return sum(self.parts[name] * value for name, value in parts.items()) / total
+        weighted = sum(self.parts[name] * value for name, value in parts.items())
+        return weighted / total if total else 0.0
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {

@@ -27,7 +27,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import isfinite
 from typing import ClassVar, Literal, get_args
 
 from flatline.errors import ConfigError, DataError
@@ -55,6 +54,7 @@ from flatline.tasks.musique_rows import (
     rows_of,
 )
 from flatline.tasks.retrieval import Paragraph, Retriever, retriever_factory
+from flatline.tasks.weights import merged_weights
 
 NOTHING_FOUND = "No documents found."
 
@@ -152,13 +152,8 @@ class MusiqueEpisode(Episode):
             **self._document_parts(cited),
             "format": float(well_formed),
         }
-        reward = self._factor * self._combined(parts)
+        reward = self._factor * self._weights.combine(parts)
         return Score(reward=reward, parts=parts, notes=tuple(notes))
-
-    def _combined(self, parts: Mapping[str, float]) -> float:
-        """The weighted mean; 0 where every part that applies to this problem weighs nothing."""
-        weighs = any(self._weights.parts[name] for name in parts)
-        return self._weights.combine(parts) if weighs else 0.0
 
     def _read(self, message: str) -> tuple[str | None, tuple[int, ...], list[str]]:
         """Answer and citations of a final message, and what could not be read."""
@@ -225,12 +220,17 @@ class Musique(Task):
             raise ConfigError(f"There is no order {order!r}.\nChoose one of {known}.")
         self.retriever = retriever
         self.noise = noise
-        self.weights = _checked_weights({**WEIGHTS, **(weights or {})})
+        self._weights = merged_weights(WEIGHTS, weights)
         self.hop_factor = hop_factor
         self.order = order
         self.seed = seed
         self._index = lru_cache(_INDEXES_KEPT)(retriever_factory(retriever))
         self._golden = lru_cache(_INDEXES_KEPT)(retriever_factory("golden"))
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What each part weighs."""
+        return self._weights.parts
 
     def with_retriever(self, name: str) -> "Musique":
         """The same task with another retriever."""
@@ -273,7 +273,7 @@ class Musique(Task):
         return MusiqueEpisode(
             problem,
             retriever=self._index(problem.paragraphs),
-            weights=Weights(self.weights),
+            weights=self._weights,
             factor=problem.hops / 2 if self.hop_factor else 1.0,
         )
 
@@ -393,24 +393,7 @@ def _document(paragraph: Paragraph) -> str:
     return f"Document ID: {paragraph.idx}\n# {paragraph.title}\n{paragraph.text}"
 
 
-# -- reading rows -----------------------------------------------------------------------------
-
-
 def _musique(problem: Problem) -> MusiqueProblem:
     if not isinstance(problem, MusiqueProblem):
         raise TypeError(f"a MuSiQue problem is needed, not a {type(problem).__name__}")
     return problem
-
-
-def _checked_weights(weights: Mapping[str, float]) -> dict[str, float]:
-    unknown = sorted(set(weights) - set(WEIGHTS))
-    if unknown:
-        raise ConfigError(
-            f"There is no reward part {', '.join(unknown)}.\nMuSiQue has {', '.join(WEIGHTS)}."
-        )
-    if not all(isfinite(w) and w >= 0 for w in weights.values()) or not sum(weights.values()):
-        raise ConfigError(
-            f"The weights {dict(weights)} cannot be used.\n"
-            "Each must be 0 or more, and at least one more than 0."
-        )
-    return {name: float(weights[name]) for name in WEIGHTS}
