@@ -391,6 +391,14 @@ def test_generation_config_may_name_more_ends_of_turn():
     assert {4, 5, TOKENIZER.eos_token_id} <= engine._eos
 
 
+def test_broken_weights_are_named_as_such():
+    model = tiny_model()
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(ModelError, match="NaN"):
+        engine_of(model).play(jobs_of(1, 1), seed=0)
+
+
 def test_a_prompt_that_fills_the_context_is_refused_by_name():
     engine = engine_of(limits=Limits(max_context=50))
     with pytest.raises(ConfigError, match="'p0' has"):

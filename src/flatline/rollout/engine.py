@@ -10,6 +10,7 @@ nothing else: not on the batch, its order or its size. (But for floating-point t
 a matrix of another shape may round differently.)
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,10 @@ from flatline.tasks.base import BadToolCall, Observation, Task, ToolCall
 
 __all__ = ["Engine", "Job", "Limits"]
 
-_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """All but cuDNN's, which plans anew for every shape it meets, and here each step has another: in
-bf16 on an H200 that made a batch ten times slower."""
+bf16 on an H200 that made a batch ten times slower. Training leaves it out too: there, with padded
+rows, its gradients were NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ class Engine:
         for batch in _batches(jobs, self.max_batch):
             plays = [self._start(i, jobs[i], prompts) for i in batch]
             try:
-                with evaluating(self.model), sdpa_kernel(_KERNELS):
+                with evaluating(self.model), sdpa_kernel(KERNELS):
                     for play, finish, final in self._play_batch(plays, seed):
                         rollout = self._rollout(play, finish, final)
                         done[play.index] = rollout
@@ -207,6 +209,8 @@ class Engine:
                 seated = table.plays[: len(active)]
             logits_BV = table.step(ids_B)
         for player, logprob in zip(players, torch.cat(logprobs).tolist(), strict=True):
+            if math.isnan(logprob):
+                raise _no_numbers(player)
             player.logprobs.append(logprob)
         for play in table.plays:
             written = len(play.completion_ids) - play.turn_start
@@ -328,3 +332,11 @@ def _eos_of(model: Any) -> frozenset[int]:
         getattr(model, "generation_config", None), "eos_token_id", None
     )
     return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+
+def _no_numbers(play: Play) -> ModelError:
+    return ModelError(
+        f"The model gave NaN instead of log-probs on problem {play.job.problem.id!r}.\n"
+        "Its weights are broken: most often the gradient of an earlier step was NaN already.\n"
+        "Go back to the last good checkpoint; try without `--bf16`, or a lower --learning-rate."
+    )

@@ -93,4 +93,5 @@ def _invert_cdf(logps_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     below_B = torch.nextafter(total_B, torch.zeros_like(total_B))
     target_B = torch.minimum(uniforms_B.double() * total_B, below_B)
     ids_B1: Tensor = torch.searchsorted(cdf_BV, target_B[:, None], right=True)
-    return ids_B1[:, 0]
+    # Logits that are no numbers are found beyond the last token; the caller sees their log-prob.
+    return ids_B1[:, 0].clamp(max=logps_BV.shape[-1] - 1)

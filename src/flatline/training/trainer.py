@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import sdpa_kernel
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # we know that rollout_func may change
 
@@ -22,6 +23,7 @@ from trl import GRPOTrainer
 
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError
+from flatline.rollout.engine import KERNELS
 from flatline.rollout.record import Rollout
 from flatline.rollout.table import evaluating
 from flatline.tasks import make_task
@@ -114,7 +116,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         start = time.perf_counter()
         self._shares = {"time/sampling": 0.0, "time/scoring": 0.0}
-        loss: Tensor = super().training_step(*args, **kwargs)
+        with sdpa_kernel(KERNELS):
+            loss: Tensor = super().training_step(*args, **kwargs)
         backward = time.perf_counter() - start - sum(self._shares.values())
         # One line averages over the passes of a step, so that they add up to the step.
         passes = self.args.gradient_accumulation_steps
