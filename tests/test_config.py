@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from flatline.config import FAULTS, LAB_STEPS, RunConfig, load_config, prompts_per_step
+from flatline.config import LAB_STEPS, RunConfig, load_config, prompts_per_step
 from flatline.errors import ConfigError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -90,7 +90,6 @@ def test_steps_go_before_epochs_and_the_lab_is_short(changes, length):
         ({"num_iterations": 2, "save_steps": 3}, "multiple of 2"),
         ({"warmup_steps": 5}, "constant_with_warmup"),
         ({"engine": "vllm-server", "max_prompt_length": 99}, "--max-model-len"),
-        ({"fault": "no-such-fault"}, "No fault"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(changes, words):
@@ -131,7 +130,3 @@ def test_the_shipped_configs_are_valid(file):
 def test_a_config_survives_a_round_trip():
     config = replace(RunConfig(), seed=3, lora_r=4)
     assert RunConfig.from_dict(config.to_dict()) == config
-
-
-def test_no_fault_can_be_planted_yet():
-    assert FAULTS == ()

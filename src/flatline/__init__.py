@@ -1,7 +1,27 @@
 """flatline finds out why the reward of an RL run of a language model is flat, and proves it."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from flatline.errors import FlatlineError
+
+if TYPE_CHECKING:
+    from flatline.trace import Recorder, Trace
+    from flatline.trace.attach import attach
 
 __version__ = "0.1.0"
 
-__all__ = ["FlatlineError", "__version__"]
+__all__ = ["FlatlineError", "Recorder", "Trace", "__version__", "attach"]
+
+_WHERE = {
+    "Recorder": "flatline.trace",
+    "Trace": "flatline.trace",
+    "attach": "flatline.trace.attach",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: reading a trace must not need torch, nor `flatline --help` Arrow."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -3,7 +3,9 @@
     FlatlineError
     ├── DataError       a file, a row or a dataset spec that cannot be used
     ├── ConfigError     a flag or option that cannot be honoured
-    └── ModelError      a model, tokenizer or chat template that cannot be used
+    ├── ModelError      a model, tokenizer or chat template that cannot be used
+    └── TraceError      a recorded run that cannot be read or written
+        └── NotRecorded     a column that this trace does not have
 
 The command line prints these without a traceback and exits with 2. A message says what was seen
 (file, line, value), why it matters and what to type. Any other exception is our bug and keeps its
@@ -25,3 +27,19 @@ class ConfigError(FlatlineError):
 
 class ModelError(FlatlineError):
     """A model, tokenizer or chat template that cannot be used."""
+
+
+class TraceError(FlatlineError):
+    """A recorded run that cannot be read or written."""
+
+
+class NotRecorded(TraceError):
+    """A column that this trace does not have. Diagnosis turns it into "cannot tell"."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(
+            f"This trace has no `{column}`.\n"
+            "An imported log has only what its source wrote.\n"
+            "Record the run itself with `flatline.attach(trainer, run_dir)`."
+        )
+        self.column = column

@@ -132,3 +132,29 @@ def _wilson(mean: float, variance: float, n: int) -> tuple[float, float]:
     half = root / (1 + score / effective)
     # Rounding must not push the mean itself out of its interval.
     return max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))
+
+
+def difference_of_means(before: ArrayLike, after: ArrayLike) -> Estimate:
+    """Mean of `after` minus mean of `before`, unpaired, with Welch's interval.
+
+    Every value must be an independent unit (a problem, a group, a seed); `n` counts those of the
+    smaller side.
+    """
+    a, b = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    n = min(a.size, b.size)
+    if n == 0:
+        return UNKNOWN
+    value = float(b.mean() - a.mean())
+    if n < 2:
+        return Estimate(value, -math.inf, math.inf, n)
+    parts = a.var(ddof=1) / a.size, b.var(ddof=1) / b.size
+    variance = float(sum(parts))
+    if variance == 0:
+        # Two sides that are constant and differ: a few values each prove little, so the spread of
+        # all of them stands for what was never seen.
+        spread = float(np.concatenate([a, b]).std(ddof=1)) * math.sqrt(1 / a.size + 1 / b.size)
+        half = float(stdtrit(a.size + b.size - 2, (1 + LEVEL) / 2)) * spread
+        return Estimate(value, value - half, value + half, n)
+    freedom = variance**2 / (parts[0] ** 2 / (a.size - 1) + parts[1] ** 2 / (b.size - 1))
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+    return Estimate(value, value - half, value + half, n)

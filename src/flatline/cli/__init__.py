@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flatline.cli import demo, evaluate, tasks, train
+from flatline.cli import checkup, demo, evaluate, query, show, tasks, train
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
@@ -38,8 +38,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command(cls=train.TrainCommand)(checkup.checkup)
 app.command()(demo.demo)
 app.command()(evaluate.evaluate)
+app.command()(query.query)
+app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
 app.add_typer(tasks.group)
 

@@ -70,7 +70,14 @@ def environment_factory(task: Task, problems: Sequence[Problem]) -> type[Environ
 
 def environment_rows(task: Task, problems: Sequence[Problem]) -> list[dict[str, Any]]:
     """Rows of training data, one per problem."""
-    return [{"prompt": task.messages(p), PROBLEM_ID: p.id} for p in problems]
+    return [{"prompt": task.messages(p), PROBLEM_ID: p.id, **_told(p)} for p in problems]
+
+
+def _told(problem: Problem) -> dict[str, Any]:
+    """What the trace of a run says about a problem; the model is shown none of it."""
+    told: dict[str, Any] = {"hops": problem.hops, "answer": problem.answer}
+    supporting = getattr(problem, "supporting", None)
+    return told if supporting is None else {**told, "supporting": sorted(supporting)}
 
 
 def environment_reward(

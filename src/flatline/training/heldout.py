@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from flatline.evaluate import write_atomically
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Rollout
-from flatline.stats import Estimate, cluster_mean, paired_difference
+from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference
 from flatline.tasks.base import COMBINED, Problem
 from flatline.training.rollouts import Rollouts
 
@@ -36,15 +36,27 @@ class HeldOutScore:
     """Combined reward of each play."""
     parts: dict[str, float]
     """Mean of every part over the plays that have it."""
+    plays: dict[str, list[float | None]]
+    """Every part of each play; None where a problem does not have it."""
 
     @property
     def reward(self) -> Estimate:
         return cluster_mean(self.rewards, self.problems, bounds=(0.0, max(1.0, *self.rewards)))
 
-    def since(self, earlier: "HeldOutScore") -> Estimate:
-        """This minus an earlier evaluation, play by play."""
-        top = max(1.0, *self.rewards, *earlier.rewards)
-        return paired_difference(earlier.rewards, self.rewards, self.problems, bounds=(0.0, top))
+    def since(self, earlier: "HeldOutScore", part: str = COMBINED) -> Estimate:
+        """This minus an earlier evaluation, play by play, of the reward or of one part."""
+        pairs = [
+            (problem, before, after)
+            for problem, before, after in zip(
+                self.problems, earlier.plays[part], self.plays[part], strict=True
+            )
+            if before is not None and after is not None
+        ]
+        if not pairs:
+            return UNKNOWN
+        problems, before, after = zip(*pairs, strict=True)
+        top = max(1.0, *before, *after)
+        return paired_difference(before, after, problems, bounds=(0.0, top))
 
 
 class HeldOut(TrainerCallback):  # type: ignore[misc]
@@ -110,13 +122,20 @@ def _row(rollout: Rollout) -> tuple[str, int, float, dict[str, float]]:
 def _score(step: int, rows: Sequence[tuple[str, int, float, dict[str, float]]]) -> HeldOutScore:
     rows = sorted(rows, key=lambda row: row[:2])  # the order must not depend on the processes
     rewards = [reward for _, _, reward, _ in rows]
-    columns: dict[str, list[float]] = {COMBINED: rewards}
-    for _, _, _, parts in rows:
-        for name, value in parts.items():
-            columns.setdefault(name, []).append(value)
+    names = dict.fromkeys(name for _, _, _, parts in rows for name in parts)
+    plays: dict[str, list[float | None]] = {
+        COMBINED: list(rewards),
+        **{name: [parts.get(name) for _, _, _, parts in rows] for name in names},
+    }
     return HeldOutScore(
         step=step,
         problems=[id for id, _, _, _ in rows],
         rewards=rewards,
-        parts={name: sum(values) / len(values) for name, values in columns.items()},
+        parts={name: _mean(values) for name, values in plays.items()},
+        plays=plays,
     )
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known)

@@ -1,8 +1,9 @@
 """Reward functions for TRL that read what the task has already scored.
 
-`combined` is the task's own reward and the only one with a weight, so what is trained on is
-`Score.reward`. The parts are there to be seen: weight 0, but a column of the completion log and a
-metric each. A part that does not apply to a problem is `None`, which TRL leaves out of the mean.
+`combined` is the task's own reward and, unless `--reward` names a part, the only one with a
+weight, so what is trained on is `Score.reward`. The parts are there to be seen: weight 0, but a
+column of the completion log and a metric each. A part that does not apply to a problem is `None`,
+which TRL leaves out of the mean.
 """
 
 import json
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flatline.errors import DataError
+from flatline.errors import ConfigError, DataError
 from flatline.rollout.record import Rollout
 from flatline.tasks.base import COMBINED, Message, Problem, Task
 from flatline.training.environment import Environment, environment_reward, final_message
@@ -35,9 +36,15 @@ def environment_functions(task: Task, problems: Sequence[Problem]) -> list[Rewar
     return [combined, *(_environment_part(name) for name in part_names(task, problems))]
 
 
-def reward_weights(functions: Sequence[RewardFunction]) -> list[float]:
-    """Only the combined reward is trained on."""
-    return [float(function.__name__ == COMBINED) for function in functions]
+def reward_weights(functions: Sequence[RewardFunction], reward: str = COMBINED) -> list[float]:
+    """Only one reward is trained on: the combined one, or a part of it."""
+    names = [function.__name__ for function in functions]
+    if reward not in names:
+        raise ConfigError(
+            f"--reward {reward!r} is no part of this task's reward.\n"
+            f"There would be nothing to train on.\nIt takes: {', '.join(names)}."
+        )
+    return [float(name == reward) for name in names]
 
 
 def combined(rollout: Sequence[Rollout], log_extra: Any = None, **_: Any) -> list[float | None]:

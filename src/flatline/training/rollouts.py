@@ -43,6 +43,9 @@ class LiveWeights:
 class Rollouts:
     """Plays the problems of a batch with the weights that are being trained."""
 
+    name = "embedded"
+    """What a trace calls this engine."""
+
     def __init__(
         self, config: RunConfig, task: Task, problems: Sequence[Problem], tokenizer: Any
     ) -> None:

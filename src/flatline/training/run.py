@@ -15,11 +15,10 @@ from transformers import PrinterCallback, ProgressCallback
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
-from flatline.evaluate import write_atomically
 from flatline.stats import Estimate
+from flatline.trace.attach import attach
 from flatline.training.effective import (
     OptimizerCheck,
-    as_json,
     check_arguments,
     check_lora,
     check_sizes,
@@ -74,12 +73,10 @@ def train(config: RunConfig) -> Result:
     check_all(built)
     _refuse_full_disk(built)
     heldout = _add_callbacks(built)
-    if trainer.accelerator.is_main_process:
-        if built.rollouts.chat.notice:
-            print(f"flatline: {built.rollouts.chat.notice}", file=sys.stderr)
-        write_run_file(built, folder)
+    if trainer.accelerator.is_main_process and built.rollouts.chat.notice:
+        print(f"flatline: {built.rollouts.chat.notice}", file=sys.stderr)
     start = time.perf_counter()
-    with _nothing_lost(built):
+    with _recorded(built, folder), _nothing_lost(built):
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model(str(folder / MODEL))
         (folder / MODEL / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json has it
@@ -99,14 +96,21 @@ def check_all(built: Built) -> None:
     check_lora(built.trainer, built.config)
 
 
-def write_run_file(built: Built, folder: Path) -> None:
-    """`run.json`: what was asked for and what is really done."""
-    facts = {
-        "requested": built.config.to_dict(),
-        "effective": effective(built.trainer, built.config),
-        "trl": built.arguments,
-    }
-    write_atomically(folder / "run.json", [as_json(facts)])
+@contextmanager
+def _recorded(built: Built, folder: Path) -> Iterator[None]:
+    """The run's trace in its folder; `run.json` also has what was asked for and what is done."""
+    attachment = attach(built.trainer, folder)
+    attachment.note(
+        fault=built.config.fault,
+        requested=built.config.to_dict(),
+        effective=effective(built.trainer, built.config),
+        trl=built.arguments,
+    )
+    try:
+        yield
+    finally:
+        # A run that broke off has not been closed by its end.
+        attachment.close(clean=False)
 
 
 def _add_callbacks(built: Built) -> HeldOut | None:

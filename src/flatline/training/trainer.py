@@ -23,6 +23,7 @@ from trl import GRPOTrainer
 
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError
+from flatline.faults import changed, find, plant_all
 from flatline.rollout.engine import KERNELS
 from flatline.rollout.record import Rollout
 from flatline.rollout.table import evaluating
@@ -154,6 +155,8 @@ class Built:
 
 def build(config: RunConfig) -> Built:
     """A trainer that is ready to train. Whatever can be known to fail fails here."""
+    faults = find(config.fault)
+    config = changed(config, faults)
     prompts_per_step(config, world_size())
     check_vllm(config)
     arguments = trl_arguments(config)
@@ -169,7 +172,8 @@ def build(config: RunConfig) -> Built:
     rollouts = Rollouts(config, task, problems, policy.tokenizer)
     rollouts.refuse_long_prompts([*problems, *heldout])
     playing = playing_arguments(config, task, problems, policy.tokenizer, rollouts)
-    args.reward_weights = arguments["reward_weights"] = reward_weights(playing["reward_funcs"])
+    weights = reward_weights(playing["reward_funcs"], config.reward)
+    args.reward_weights = arguments["reward_weights"] = weights
     with _lora_that_matches(config):
         trainer = Trainer(
             model=policy.model,
@@ -181,6 +185,7 @@ def build(config: RunConfig) -> Built:
     _refuse_fsdp(trainer, config)
     if config.peft:
         trainer.add_callback(LoraMetrics(trainer))
+    plant_all(trainer, faults)
     return Built(trainer, config, task, problems, heldout, rollouts, arguments)
 
 

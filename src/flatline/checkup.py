@@ -1,0 +1,99 @@
+"""A live trainer -> what every hypothesis says about it, most likely cause first.
+
+Nothing is trained: one batch is played, scored, moved by one step and put back (`Subject`). Every
+hypothesis that has a probe looks at that. Where its probe cannot tell, or it has none, its sign
+looks at the trace of the batch, if it needs no history. The others need a recorded run:
+`flatline diagnose`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flatline.diagnose import Report, guarded, rank
+from flatline.errors import ConfigError, FlatlineError, NotRecorded
+from flatline.hypotheses import HYPOTHESES
+from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
+from flatline.subject import Subject
+
+if TYPE_CHECKING:
+    from flatline.training.trainer import Built
+
+Look = Callable[[Subject], Finding]
+Heard = Callable[[Hypothesis], None]
+
+
+def checkup(
+    trainer: "Any | Built",
+    *,
+    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    on_probe: Heard | None = None,
+) -> Report:
+    """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
+
+    The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
+    itself. `on_probe` is told of each hypothesis before it looks.
+    """
+    subject = subject_of(trainer)
+    _play_first_batch(subject)
+    findings = []
+    for hypothesis in hypotheses:
+        looks = _looks(hypothesis)
+        if looks and on_probe:
+            on_probe(hypothesis)
+        findings += _first_that_tells(hypothesis, looks, subject)
+    return Report(subject="this trainer", findings=tuple(rank(findings)), trend=None)
+
+
+def subject_of(trainer: "Any | Built") -> Subject:
+    """The Subject of a trainer, or of one of ours with all that is known about it."""
+    inner = getattr(trainer, "trainer", None)
+    return Subject(trainer) if inner is None else Subject(inner, built=trainer)
+
+
+def _looks(hypothesis: Hypothesis) -> list[Look]:
+    """How a hypothesis can look at a live trainer, best first; none where it needs history."""
+    looks: list[Look] = [hypothesis.probe] if isinstance(hypothesis, HasProbe) else []
+    if isinstance(hypothesis, HasSign) and getattr(hypothesis, "on_one_batch", False):
+        sign = hypothesis.sign
+        looks.append(lambda subject: sign(subject.trace))
+    return looks
+
+
+def _first_that_tells(
+    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject
+) -> list[Finding]:
+    """One finding; none where there is no way to look."""
+    findings = []
+    for look in looks:
+        findings.append(guarded(hypothesis, _telling(hypothesis, look), subject))
+        if findings[-1].level is not Level.UNKNOWN:
+            return findings[-1:]
+    return findings[:1]
+
+
+def _telling(hypothesis: Hypothesis, look: Look) -> Look:
+    """What this trainer cannot show is said in the words of a live trainer, not of a log."""
+
+    def tell(subject: Subject) -> Finding:
+        try:
+            return look(subject)
+        except NotRecorded as missing:
+            return hypothesis.found(
+                Level.UNKNOWN, f"Cannot tell: this trainer does not give `{missing.column}`."
+            )
+
+    return tell
+
+
+def _play_first_batch(subject: Subject) -> None:
+    """All probes share it. Where it fails, training would fail in the same place."""
+    try:
+        _ = subject.batch
+    except FlatlineError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"The trainer cannot play and score its first batch: {type(error).__name__}: {error}.\n"
+            "Training would stop at the same place, so there is nothing to look at yet.\n"
+            "Mend that first; `trainer.train()` shows the whole traceback."
+        ) from error

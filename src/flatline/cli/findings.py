@@ -1,0 +1,98 @@
+"""What a diagnosis or a checkup found, as a person reads it: the answer, the evidence, the rest."""
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from flatline.cli.text import shortened, visible
+
+if TYPE_CHECKING:  # these would bring numpy
+    from flatline.diagnose import Report
+    from flatline.hypotheses.base import Evidence, Finding
+
+HEALTHY, FINDINGS = 0, 1
+"""Exit codes; 2 is bad input."""
+
+_STYLES = {"fault": "bold red", "suspect": "bold yellow", "note": "cyan"}
+_REST = {
+    "note": "Worth knowing",
+    "ok": "Ruled out",
+    "unknown": "Cannot be told from this",
+}
+_LONGEST = 400
+"""Characters of one example."""
+
+
+def print_report(report: "Report", *, console: Console | None = None) -> None:
+    """The whole report."""
+    (console or Console(highlight=False)).print(report_text(report))
+
+
+def exit_code(report: "Report") -> int:
+    """0 healthy, 1 findings."""
+    return FINDINGS if report.alarms else HEALTHY
+
+
+def report_text(report: "Report") -> RenderableType:
+    """The answer first, then each alarm with its evidence, then what was ruled out and by what."""
+    from flatline.diagnose import explained_by
+
+    explained = explained_by(report.findings)
+    alarms = [_alarm(f, explained.get(f.hypothesis)) for f in report.alarms]
+    rest = [
+        _rest(title, [f for f in report.findings if f.level == level])
+        for level, title in _REST.items()
+    ]
+    looked = f"{len(report.findings)} hypotheses looked at, {report.tested} could be told."
+    return Group(
+        Text(visible(report.summary), style="bold"),
+        Text(),
+        *alarms,
+        *(section for section in rest if section is not None),
+        Text(f"{looked} `flatline explain H09` prints the manual page of one.", style="dim"),
+    )
+
+
+def _alarm(finding: "Finding", cause: str | None) -> RenderableType:
+    head = Text.assemble(
+        (f"{finding.level.value.upper():<8}", _STYLES[finding.level.value]),
+        (f"{finding.hypothesis} {finding.name}", "bold"),
+        (f"  (a symptom of {cause})" if cause else "", "dim"),
+    )
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in _lines(finding, symptom=cause is not None):
+        table.add_row(label, Text(visible(text)))
+    return Group(head, Padding(table, (0, 0, 1, 8)))
+
+
+def _lines(finding: "Finding", *, symptom: bool) -> list[tuple[str, str]]:
+    """What stands below the head; a symptom needs no remedy of its own."""
+    lines = [("seen", finding.text), ("healthy", finding.expected)]
+    if not symptom:
+        lines.append(("matters", finding.meaning))
+        lines += [("example", _example(one)) for one in finding.evidence]
+        lines.append(("do", finding.fix))
+    return [(label, text) for label, text in lines if text]
+
+
+def _example(one: "Evidence") -> str:
+    named = (("step", one.step), ("rollout", one.rollout))
+    place = ", ".join(f"{name} {number}" for name, number in named if number is not None)
+    return f"{place}: {shortened(one.text, limit=_LONGEST)}" if place else one.text
+
+
+def _rest(title: str, findings: "list[Finding]") -> RenderableType | None:
+    if not findings:
+        return None
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=title, title_style="bold")
+    table.add_column("hypothesis", no_wrap=True)
+    table.add_column("what was seen", overflow="fold")
+    for finding in sorted(findings, key=lambda f: f.hypothesis):
+        table.add_row(f"{finding.hypothesis} {finding.name}", Text(visible(finding.text)))
+    return table

@@ -1,0 +1,157 @@
+"""What completions give as their answer, read here without the run's own reward functions.
+
+Strict on purpose: an answer counts only where the model marked one answer and no other, after any
+thinking, and was not cut off. What is left out costs power; what is read wrongly would cost trust.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.groups import right_part
+from flatline.tasks.numbers import parse_number
+from flatline.tasks.scoring import normalize_answer
+from flatline.trace import Trace
+
+LOOKED_AT = 20_000
+"""Rollouts that are read; of a longer run an even sample."""
+ENDED = ("answered", "eos", None)
+"""How a rollout ends that no limit cut off."""
+LONGEST = 2_000
+"""Characters of an answer; more is no answer."""
+BEFORE_IT = ("</think>", "</tool_response>", "<|im_start|>")
+"""What the final message comes after; an answer before it was not the last word."""
+FEWEST_WRONG = 3
+"""Wrong answers that must be there for the lowest reward to mean "wrong"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Rollouts whose answer could be read, and what the run paid for it."""
+
+    row: np.ndarray
+    """Row in `trace.rollouts`."""
+    right: np.ndarray
+    """Whether the marked answer is the recorded gold answer."""
+    paid: np.ndarray
+    """What the run says: 1 right, 0 wrong; NaN where the run has no such number."""
+    lowest: np.ndarray
+    """Whether the whole reward is the lowest of the run, and wrong answers show what that is."""
+    prompt: np.ndarray
+    """Its prompt, as text."""
+    answer: list[str]
+    """The marked answer."""
+    gold: list[str]
+    """The gold answer."""
+    source: str
+    """Where `paid` comes from, in words."""
+
+    @property
+    def missed(self) -> np.ndarray:
+        """Right answers that are paid as wrong ones, or with the lowest reward there is."""
+        return np.asarray(self.right & ((self.paid == 0) | self.lowest))
+
+    @property
+    def gifted(self) -> np.ndarray:
+        """Other answers that are paid as right. Aliases are not recorded, so some are right."""
+        return np.asarray(~self.right & (self.paid == 1))
+
+
+def judge(trace: Trace) -> Judged:
+    """Every rollout whose answer can be read; raises `NotRecorded` without texts or gold.
+
+    A reward may insist on one way to mark an answer. Where some way was ever paid as right, answers
+    marked in another are left out.
+    """
+    rollouts = trace.rollouts
+    texts, golds, reward = rollouts["completion"], rollouts["gold"], rollouts["reward"]
+    ends = rollouts["finish"] if "finish" in rollouts else np.full(len(texts), None, dtype=object)
+    ids = rollouts["prompt_id"] if "prompt_id" in rollouts else np.arange(len(texts))
+    paid, source = _paid(trace)
+    usable = np.isfinite(reward) & np.array([end in ENDED for end in ends], dtype=bool)
+    read = {
+        row: found
+        for row in _sample(len(texts)).tolist()
+        if usable[row] and texts[row] and golds[row] and (found := given_answer(texts[row]))
+    }
+    paid_ways = {way for row, (way, _) in read.items() if paid[row] == 1}
+    rows = [row for row, (way, _) in read.items() if not paid_ways or way in paid_ways]
+    wanted = [_gold(golds[row]) for row in rows]
+    pairs = zip(rows, wanted, strict=True)
+    right = np.array([_same(read[row][1], gold) for row, gold in pairs], dtype=bool)
+    told = np.sum(~right) >= FEWEST_WRONG
+    at = np.array(rows, dtype=np.int64)
+    return Judged(
+        row=at,
+        right=right,
+        paid=paid[at],
+        lowest=(reward[at] <= np.nanmin(reward)) & (np.nanmax(reward) > np.nanmin(reward)) & told,
+        prompt=np.array([str(ids[row]) for row in rows]),
+        answer=[read[row][1] for row in rows],
+        gold=wanted,
+        source=source,
+    )
+
+
+def given_answer(text: str) -> tuple[str, str] | None:
+    """How a text marks its answer (a tag, a box or `####`) and the answer; None for two answers."""
+    text = text[max(0, *(text.rfind(mark) for mark in BEFORE_IT)) :]
+    ways = {
+        "tag": _between(text, "<answer>", "</answer>"),
+        "box": _boxed(text),
+        "hashes": _after_hashes(text),
+    }
+    found = {
+        (way, answer.strip())
+        for way, answers in ways.items()
+        for answer in answers
+        if answer.strip() and len(answer) <= LONGEST
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _gold(text: str) -> str:
+    """The right answer itself: a worked solution marks it like a completion."""
+    found = given_answer(text)
+    return found[1] if found else str(text).strip()
+
+
+def _paid(trace: Trace) -> tuple[np.ndarray, str]:
+    """What the run says about right and wrong: its own part, else a reward of two values."""
+    name = right_part(trace)
+    reward = trace.rollouts["reward"]
+    if not np.isfinite(reward).any():
+        raise NotRecorded("rollouts.reward")
+    if name is not None:
+        return trace.parts()[name], f"`{name}`"
+    values = np.unique(reward[np.isfinite(reward)])
+    if len(values) == 2:
+        return np.where(np.isfinite(reward), (reward == values[1]) * 1.0, np.nan), "the reward"
+    return np.full(len(reward), np.nan), "the reward"
+
+
+def _sample(n: int) -> np.ndarray:
+    return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.int64))
+
+
+def _same(answer: str, gold: str) -> bool:
+    if normalize_answer(answer) == normalize_answer(gold):
+        return True
+    numbers = parse_number(answer), parse_number(gold)
+    return numbers[0] is not None and numbers[0] == numbers[1]
+
+
+def _between(text: str, opened: str, closed: str) -> list[str]:
+    parts = text.split(opened)[1:]
+    return [part.split(closed, 1)[0] for part in parts if closed in part]
+
+
+def _boxed(text: str) -> list[str]:
+    """Contents of `\\boxed{...}` without braces inside; others are left to the reward."""
+    found = [part.split("}", 1)[0] for part in text.split("\\boxed{")[1:] if "}" in part]
+    return [part for part in found if "{" not in part]
+
+
+def _after_hashes(text: str) -> list[str]:
+    return [part.split("\n", 1)[0].split("<", 1)[0] for part in text.split("####")[1:]]

@@ -1,0 +1,174 @@
+"""What a hypothesis is, and what it can find.
+
+A hypothesis is one file. Its module docstring is its manual page. It may look at a trace (`sign`,
+free) and at a live trainer (`probe`, seconds); a part that cannot exist is absent, not faked.
+What is not recorded raises `NotRecorded`, which the diagnosis turns into a finding of level
+`unknown`: a hypothesis never has to ask whether a column is there.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from flatline.stats import Estimate
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+
+class Level(StrEnum):
+    """How sure a finding is; also the order in which findings are shown."""
+
+    FAULT = "fault"
+    """An invariant is broken: this is a defect, whatever else is wrong."""
+    SUSPECT = "suspect"
+    """Beyond what healthy runs show; the threshold and its false-alarm rate are in the manual."""
+    NOTE = "note"
+    """Worth knowing; not an explanation of a flat reward by itself."""
+    OK = "ok"
+    """Looked at and ruled out, or cannot apply to this run; the text says which."""
+    UNKNOWN = "unknown"
+    """Cannot tell from this; the text says what would be needed."""
+
+
+ALARMS = (Level.FAULT, Level.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One example that shows a finding."""
+
+    text: str
+    """What is seen, readable by itself; decoded tokens are quoted."""
+    step: int | None = None
+    """Optimizer step of the rollout."""
+    rollout: int | None = None
+    """Its number in that step: `flatline show RUN --step N --rollout K`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one hypothesis says about one run."""
+
+    hypothesis: str
+    """Its code, such as `H09`."""
+    name: str
+    """Its kebab-case name."""
+    level: Level
+    """How sure."""
+    text: str
+    """What was seen, with numbers, in one or two sentences."""
+    measured: Estimate | float | None = None
+    """The value behind the text; with its interval where it is an estimate."""
+    expected: str = ""
+    """What a healthy run shows, in a few words."""
+    evidence: tuple[Evidence, ...] = ()
+    """Examples, the plainest first."""
+    meaning: str = ""
+    """Why it matters."""
+    fix: str = ""
+    """What to do, as something to type or change."""
+    severity: float = 0.0
+    """Orders findings of one level: how many times beyond the threshold."""
+    explains: tuple[str, ...] = field(default=())
+    """Codes of hypotheses that fire only because of this one."""
+
+    @property
+    def bearing(self) -> str:
+        """Whether it supports the hypothesis, contradicts it, or says nothing."""
+        if self.level in ALARMS:
+            return "supports"
+        return "contradicts" if self.level is Level.OK else "says nothing"
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable shape that `--json` prints."""
+        measured = self.measured
+        return {
+            "hypothesis": self.hypothesis,
+            "name": self.name,
+            "level": self.level.value,
+            "bearing": self.bearing,
+            "text": self.text,
+            "measured": measured.to_json() if isinstance(measured, Estimate) else measured,
+            "expected": self.expected,
+            "evidence": [
+                {"text": e.text, "step": e.step, "rollout": e.rollout} for e in self.evidence
+            ],
+            "meaning": self.meaning,
+            "fix": self.fix,
+            "explains": list(self.explains),
+        }
+
+
+class Hypothesis:
+    """One way a GRPO run can fail to learn. Subclasses add `sign`, `probe` or both."""
+
+    id: str
+    """Stable code such as `H09`; never reused."""
+    name: str
+    """Kebab-case name of the fault, not of the remedy."""
+    explains: tuple[str, ...] = ()
+    """Codes of hypotheses whose signs this one produces."""
+    fix: str = ""
+    """What to do about it."""
+    meaning: str = ""
+    """Why it matters, in a sentence."""
+
+    @classmethod
+    def manual(cls) -> str:
+        """The manual page."""
+        return (sys.modules[cls.__module__].__doc__ or "").strip()
+
+    def found(
+        self,
+        level: Level,
+        text: str,
+        *,
+        measured: Estimate | float | None = None,
+        expected: str = "",
+        evidence: Sequence[Evidence] = (),
+        severity: float = 1.0,
+        fix: str | None = None,
+    ) -> Finding:
+        """A finding of this hypothesis."""
+        alarm = level in ALARMS
+        return Finding(
+            hypothesis=self.id,
+            name=self.name,
+            level=level,
+            text=text,
+            measured=measured,
+            expected=expected,
+            evidence=tuple(evidence),
+            meaning=self.meaning if alarm else "",
+            fix=(self.fix if fix is None else fix) if alarm else "",
+            severity=severity,
+            explains=self.explains if alarm else (),
+        )
+
+    def not_applicable(self, why: str) -> Finding:
+        """It cannot be the cause here, whatever the numbers say."""
+        return self.found(Level.OK, f"Does not apply: {why}")
+
+    def too_little(self, what: str) -> Finding:
+        """Not enough data; `what` says how much more would do."""
+        return self.found(Level.UNKNOWN, f"Not enough to tell: {what}")
+
+
+@runtime_checkable
+class HasSign(Protocol):
+    """Looks at what was recorded. Free: no model is run."""
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is it visible in the trace?"""
+
+
+@runtime_checkable
+class HasProbe(Protocol):
+    """Looks at a live trainer with one or two batches, and leaves it as it was."""
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Does the trainer break the invariant?"""

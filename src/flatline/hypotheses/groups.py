@@ -1,0 +1,153 @@
+"""Rewards as GRPO compares them: group by group. What several hypotheses ask of them.
+
+The unit of every interval is a group, one visit to one prompt, or a step. Rollouts of one group are
+not independent, so they never count.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import ALARMS, Finding
+from flatline.hypotheses.trend import trend_of
+from flatline.stats import LEVEL, UNKNOWN, Estimate, difference_of_means
+from flatline.trace import Trace
+
+EQUAL = 1e-6
+"""Rewards that differ by less are equal: sums of float32 parts differ in their last bit."""
+RIGHT_PARTS = ("exact_match", "accuracy", "correct")
+"""What the part that says "right" or "wrong" is called, by trainers and tasks; the first wins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardGroups:
+    """The groups of a trace that have at least two known rewards."""
+
+    rewards: list[np.ndarray]
+    """Known rewards of each group."""
+    step: np.ndarray
+    """Step of each group."""
+    prompt: np.ndarray
+    """Prompt of each group; a number of its own where no prompt was recorded."""
+    std: np.ndarray
+    """Spread inside each group (ddof 1), as GRPO takes it."""
+    equal: np.ndarray
+    """Whether all rewards of a group are the same."""
+    span: float
+    """From the lowest to the highest reward of the run, without the outermost hundredths."""
+
+    @property
+    def n(self) -> int:
+        """How many groups."""
+        return len(self.rewards)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean reward of each group."""
+        return np.array([one.mean() for one in self.rewards])
+
+
+def reward_groups(trace: Trace) -> RewardGroups:
+    """The groups that can be compared; groups of one, and rewards that are no number, are not."""
+    groups = trace.groups()
+    known = [one[np.isfinite(one)] for one in groups.each("reward")]
+    kept = np.array([len(one) > 1 for one in known], dtype=bool)
+    rewards = [one for one, keep in zip(known, kept, strict=True) if keep]
+    values = np.concatenate(rewards) if rewards else np.zeros(0)
+    ends = np.quantile(values, [0.01, 0.99]) if len(values) else np.zeros(2)
+    return RewardGroups(
+        rewards=rewards,
+        step=groups.step[kept],
+        prompt=prompts_of(trace)[kept],
+        std=np.array([one.std(ddof=1) for one in rewards]),
+        equal=np.array([np.ptp(one) < EQUAL for one in rewards], dtype=bool),
+        span=float(ends[1] - ends[0]),
+    )
+
+
+def prompts_of(trace: Trace) -> np.ndarray:
+    """The prompt of each group of the trace, as text; its own number where it has none."""
+    groups = trace.groups()
+    try:
+        named = groups.prompt_id
+    except NotRecorded:
+        named = np.full(groups.n, None, dtype=object)
+    return np.array([f"#{i}" if name is None else str(name) for i, name in enumerate(named)])
+
+
+def right_part(trace: Trace) -> str | None:
+    """The part of the reward that says whether the answer is right, where one is named so."""
+    names = sorted(trace.parts())
+    for known in RIGHT_PARTS:
+        for name in names:
+            if known in name.lower():
+                return name
+    return None
+
+
+def reward_rises(trace: Trace) -> bool:
+    """Whether the reward certainly rises, so that nothing has to be explained."""
+    trend = trend_of(trace)
+    return trend is not None and trend.change.low > 0
+
+
+def within_correlation(a: np.ndarray, b: np.ndarray, group: np.ndarray) -> Estimate:
+    """Correlation of two columns inside groups; `n` counts groups in which both vary.
+
+    Its variance is measured between groups, and it is never taken to be surer than independent
+    rollouts would make it.
+    """
+    known = np.isfinite(a) & np.isfinite(b)
+    index = np.unique(group[known], return_inverse=True)[1]
+    a, b = _centred(a[known], index), _centred(b[known], index)
+    aa, bb, ab = (np.bincount(index, x) for x in (a * a, b * b, a * b))
+    n = int(np.sum((aa > EQUAL**2) & (bb > EQUAL**2)))
+    if n == 0:
+        return UNKNOWN
+    scale = math.sqrt(float(aa.sum()) * float(bb.sum()))
+    value = float(np.clip(ab.sum() / scale, -1, 1))
+    # What each group adds to the ratio, linearised.
+    pull = ab / scale - value / 2 * (aa / aa.sum() + bb / bb.sum())
+    error = math.sqrt(float(np.sum(pull**2)) * n / max(n - 1, 1)) / max(1 - value**2, 1e-6)
+    independent = 1 / math.sqrt(max(len(a) - len(aa) - 3, 1))
+    return correlation_estimate(value, n, max(error, independent))
+
+
+def correlation_estimate(value: float, n: int, error: float | None = None) -> Estimate:
+    """A correlation over `n` independent units, with Fisher's interval.
+
+    `error` is the standard error after Fisher's transform; that of `n` independent pairs where
+    absent.
+    """
+    if n <= 3:
+        return Estimate(value, -math.inf, math.inf, n)
+    z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, value)))
+    width = 1 / math.sqrt(n - 3) if error is None else error
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * width
+    return Estimate(value, math.tanh(z - half), math.tanh(z + half), n)
+
+
+def mean_of(values: np.ndarray) -> Estimate:
+    """Mean of independent values, one a step or a group; those that are no number are left out."""
+    known = values[np.isfinite(values)]
+    return difference_of_means(np.zeros(len(known)), known)
+
+
+def unless_batch_alarms(
+    finding: Finding, sign: Callable[[Trace], Finding], trace: Trace
+) -> Finding:
+    """What a probe found, or the alarm that the played batch raises by itself."""
+    try:
+        seen = sign(trace)
+    except NotRecorded:
+        return finding
+    return seen if seen.level in ALARMS else finding
+
+
+def _centred(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    sizes = np.bincount(index)
+    return np.asarray(values - (np.bincount(index, values) / np.maximum(sizes, 1))[index])

@@ -1,0 +1,111 @@
+"""Groups whose rewards differ by crumbs get full-size advantages: noise weighs as much as signal.
+
+## What goes wrong
+Advantages are divided by the standard deviation of their group. That does not make them large: in a
+group of 8 none can exceed 2.47, however small the deviation. It makes them *equal*: a group whose
+rewards are .66 and .67 pulls as hard as one with 0 and 1. Where most groups differ only by crumbs
+(a length bonus, a citation more, a judge's third decimal), the gradient follows the crumbs.
+
+## Sign
+Of the groups with any difference, the share whose deviation is below 2 % of the span of all
+rewards. Suspected where it certainly exceeds one half and the reward does not rise. Only with
+`scale_rewards="group"`.
+
+## Probe
+None of its own: the sign is read off one batch.
+
+## Experiment
+`scale_rewards` `group`, `batch` and `none`, three seeds, at matched gradient norms; outcome is the
+held-out reward. Stored rollouts already show how advantages would change.
+
+## Fix
+`scale_rewards="batch"` or `"none"`, or leave out groups with a deviation below a threshold.
+
+## Not to be confused with
+H32 zero-variance-groups: rewards are equal, so there is nothing to scale. H05 reward-signal: large
+differences that have nothing to do with the answer.
+
+## References
+Dr. GRPO (2503.20783); Lite-PPO (2508.08221). The seeds' H01 expected "massive" advantages and named
+`advantage_max` well above 1 as proof. It is no proof: 2.47 is the healthy maximum for groups of 8,
+and their example (.62, .68, .71, .65) gives 1.2. They judged it invalid because GSM8K learnt on the
+same trainer; rewards of 0 and 1 have no crumbs, so that run could not have shown it.
+"""
+
+import math
+
+import numpy as np
+
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import RewardGroups, reward_groups, reward_rises
+from flatline.stats import cluster_mean
+from flatline.trace import Trace
+
+CRUMBS = 0.02
+"""Deviation inside a group, as a share of the span of all rewards, that is noise. Healthy, one
+lab run: median 0.27, but 5 % of the groups below it, 14 % in its last third."""
+MOSTLY = 0.5
+"""Share of the differing groups. False alarms: see docs/calibration.md."""
+FEWEST = 4
+"""Groups that must differ at all."""
+
+
+class AdvantageScaling(Hypothesis):
+    id = "H01"
+    name = "advantage-scaling"
+    explains = ("H05", "H08")
+    meaning = "Most of the gradient follows differences that mean nothing."
+    fix = 'Set scale_rewards="batch" or "none", or drop groups with a tiny spread.'
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """How many groups differ by crumbs only?"""
+        scaling = trace.settings.get("scale_rewards", "group")
+        if scaling in ("none", "batch", False):
+            return self.not_applicable(f"advantages are not divided by a group's std ({scaling}).")
+        groups = reward_groups(trace)
+        differ = ~groups.equal
+        if differ.sum() < FEWEST or groups.span == 0:
+            return self.too_little(
+                f"{differ.sum()} groups have rewards that differ; {FEWEST} or more would do"
+            )
+        crumbs = groups.std < CRUMBS * groups.span
+        share = cluster_mean(crumbs[differ], groups.prompt[differ])
+        text = (
+            f"{share.value:.0%} of {differ.sum()} differing groups differ by less than "
+            f"{CRUMBS:.0%} of the reward's span {groups.span:.2g} (median deviation "
+            f"{np.median(groups.std[differ]):.2g}). {_largest(groups)}"
+        )
+        level = Level.NOTE if share.value > MOSTLY else Level.OK
+        if share.low > MOSTLY and not reward_rises(trace):
+            level = Level.SUSPECT
+        return self.found(
+            level,
+            text,
+            measured=share,
+            expected=f"below {MOSTLY:.0%}",
+            severity=share.value / MOSTLY,
+            evidence=_examples(groups, differ & crumbs) if level is Level.SUSPECT else [],
+        )
+
+
+def _largest(groups: RewardGroups) -> str:
+    """What the seeds looked at, beside what is possible."""
+    size = max(len(one) for one in groups.rewards)
+    bound = (size - 1) / math.sqrt(size)
+    seen = [
+        float(np.max(np.abs(one - one.mean())) / (std + 1e-4))
+        for one, std in zip(groups.rewards, groups.std, strict=True)
+    ]
+    return f"The largest advantage is {max(seen):.2f}; groups of {size} allow {bound:.2f}."
+
+
+def _examples(groups: RewardGroups, which: np.ndarray) -> list[Evidence]:
+    return [
+        Evidence(
+            text=f"prompt {groups.prompt[at]}: rewards "
+            f"{', '.join(f'{reward:.4g}' for reward in groups.rewards[at][:8])}",
+            step=int(groups.step[at]),
+        )
+        for at in np.flatnonzero(which)[:3]
+    ]

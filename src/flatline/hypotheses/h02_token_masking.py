@@ -1,0 +1,185 @@
+"""The loss mask marks other tokens than those the model wrote.
+
+## What goes wrong
+Tool output that carries loss is imitated or suppressed as if the model had chosen it, and drowns
+the model's own tokens. A mask that is shifted by one trains the template and skips the end of a
+turn. Turns without loss cannot improve, however good the reward is.
+
+## Sign
+Who wrote a token is known from how it came to be, so every trained token must be the model's, and
+every token of the model must be trained. A trained token of a tool or of the template is a fault,
+and so is a first or last token of turns that is regularly left out. Other tokens of the model that
+carry no loss are suspected above 1 %, since somebody may have meant it. Rollouts without any
+trained token are left out: that is how truncated ones are masked on purpose. Where authors are
+known from the mask alone, stretches of trained tokens for which the sampler gives a log-prob of
+exactly 0 and the trainer a bad one were never sampled.
+
+## Probe
+The sign, read on one batch of the live trainer.
+
+## Experiment
+Two arms that differ in the mask alone, three seeds. Search-R1 reports that masking what was
+retrieved is needed for a stable run; in the lab, training tool tokens as well only slows learning,
+and training nothing else destroys the policy.
+
+## Fix
+Make the mask from provenance, one entry per id when the id is appended, and never by parsing the
+finished text.
+
+## Not to be confused with
+H09 loss-mask-as-attention: the mask is right and used twice. H07 multi-turn: all turns but the
+first carry no loss. H14 end-of-sequence handling: the end is trained, but cut or never sampled.
+
+## References
+Search-R1 (arXiv 2503.09516). TRL `tool_mask`. The seeds' H02 asks for "token boundary logging" and
+a look at what is trained: this is that look, at every token.
+"""
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import some_steps
+from flatline.rollout.record import Author
+from flatline.trace import Trace
+from flatline.trace.tokens import UNKNOWN_AUTHOR, Tokens
+
+LOST = 0.01
+"""Share of the model's tokens without loss. Healthy runs have none; see docs/calibration.md."""
+REGULAR = 0.5
+"""Share of turns whose first or last token carries no loss that is a rule and not a choice."""
+NEVER_SAMPLED = 0.05
+"""Share of trained tokens without a sampled log-prob. See docs/calibration.md."""
+STRETCH = 3
+"""Such tokens in a row; a single certain token may have a log-prob of exactly 0."""
+BAD = -1.0
+"""Nats; mean log-prob of the trainer over a stretch that nobody certain would have sampled."""
+AGREE = 0.1
+"""Nats; sampler and trainer must agree elsewhere, or a blind trainer would look like this."""
+
+
+class TokenMasking(Hypothesis):
+    id = "H02"
+    name = "token-masking"
+    explains = ("H03", "H14", "H20", "H22", "H30")
+    meaning = "The gradient goes to tokens that the model did not choose, or misses some it did."
+    fix = "Mask by provenance: 1 exactly on the ids that the model sampled, the end of a turn too."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is every trained token the model's, and every token of the model trained?"""
+        tokens = trace.tokens(some_steps(trace))
+        known = tokens.author != UNKNOWN_AUTHOR
+        model, trained = tokens.author == Author.MODEL, tokens.trained
+        used = np.bincount(tokens.row[trained], minlength=len(tokens.rollout_rows)) > 0
+        if not (trained & known).any():
+            return self.too_little("no token carries loss; see H14 and mask_truncated_completions")
+        foreign = trained & known & ~model
+        if foreign.any():
+            return self._foreign(trace, tokens, foreign)
+        lost = model & ~trained & used[tokens.row]
+        if lost.any():
+            return self._lost(trace, tokens, lost, int((model & used[tokens.row]).sum()))
+        stretches = _never_sampled(tokens)
+        share = float(stretches.sum() / trained.sum())
+        if share > NEVER_SAMPLED:
+            return self.found(
+                Level.FAULT,
+                f"{share:.0%} of the trained tokens stand in stretches for which the sampler gives "
+                "a log-prob of exactly 0 and the trainer a bad one: they were never sampled.",
+                measured=share,
+                expected="0",
+                evidence=_examples(trace, tokens, stretches),
+                severity=share / NEVER_SAMPLED,
+            )
+        return self.found(
+            Level.OK,
+            f"All {int(trained.sum())} trained tokens were written by the model, and none of its "
+            "tokens is left out.",
+            measured=0.0,
+            expected="0 others",
+        )
+
+    def _foreign(self, trace: Trace, tokens: Tokens, foreign: np.ndarray) -> Finding:
+        share = float(foreign.sum() / tokens.trained.sum())
+        begins = tokens.first_of_turn
+        hint = ""
+        if (begins & ~tokens.trained).sum() > REGULAR * begins.sum() and share < REGULAR:
+            hint = " Turns lose their first tokens as well: the mask is shifted."
+        return self.found(
+            Level.FAULT,
+            f"{int(foreign.sum())} of {int(tokens.trained.sum())} trained tokens ({share:.1%}) "
+            f"were not written by the model.{hint}",
+            measured=share,
+            expected="0",
+            evidence=_examples(trace, tokens, foreign),
+            severity=share / LOST,
+        )
+
+    def _lost(self, trace: Trace, tokens: Tokens, lost: np.ndarray, written: int) -> Finding:
+        share = float(lost.sum() / written)
+        reached = tokens.turn[tokens.trained]
+        edges = {"first": tokens.first_of_turn, "last": _ends(tokens)}
+        regular = [
+            name
+            for name, edge in edges.items()
+            if (lost & edge).sum() > REGULAR * edge.sum() and lost[edge].mean() > 2 * share
+        ]
+        text = f"{int(lost.sum())} of {written} tokens of the model ({share:.1%}) carry no loss"
+        if regular:
+            level, text = Level.FAULT, f"{text}, the {regular[-1]} of most turns among them."
+        elif reached.max() == 0 and tokens.turn.max() > 0:
+            level, text = Level.SUSPECT, f"{text}: only first turns are trained (see H07)."
+        else:
+            level, text = (Level.SUSPECT if share > LOST else Level.NOTE), f"{text}."
+        return self.found(
+            level,
+            text,
+            measured=share,
+            expected="0",
+            evidence=_examples(trace, tokens, lost),
+            severity=share / LOST,
+        )
+
+
+def _ends(tokens: Tokens) -> np.ndarray:
+    model = tokens.author == Author.MODEL
+    follows = np.concatenate([model[1:] & (tokens.position[1:] > 0), [False]])[: len(model)]
+    return np.asarray(model & ~follows)
+
+
+def _never_sampled(tokens: Tokens) -> np.ndarray:
+    """Trained tokens in stretches that the sampler knows nothing of, where it agrees elsewhere."""
+    try:
+        sampler, trainer = tokens.sampler, tokens.trainer
+    except NotRecorded:
+        return np.zeros(len(tokens), dtype=bool)
+    trained = tokens.trained & np.isfinite(trainer)
+    unknown = trained & (np.isnan(sampler) | (sampler == 0))
+    others = trained & ~unknown
+    if not others.any() or np.abs(sampler - trainer)[others].mean() > AGREE:
+        return np.zeros(len(tokens), dtype=bool)
+    goes_on = np.concatenate([[False], unknown[:-1] & (tokens.position[1:] > 0)])
+    number = np.cumsum(unknown & ~goes_on) * unknown
+    length = np.bincount(number)
+    mean = np.bincount(number, weights=np.where(unknown, trainer, 0.0)) / np.maximum(length, 1)
+    return np.asarray(unknown & (length >= STRETCH)[number] & (mean < BAD)[number])
+
+
+def _examples(trace: Trace, tokens: Tokens, where: np.ndarray) -> list[Evidence]:
+    """The first such stretch of up to three rollouts."""
+    found = []
+    for row in np.unique(tokens.row[where])[:3]:
+        here = np.flatnonzero(where & (tokens.row == row))
+        stretch = here[here - here[0] == np.arange(len(here))][:12]
+        at = tokens.rollout_rows[row]
+        author = Author(int(tokens.author[stretch[0]])).name.lower()
+        loss = "carries loss" if tokens.trained[stretch[0]] else "carries no loss"
+        found.append(
+            Evidence(
+                text=f"{trace.decode(tokens.ids[stretch])!r}, written by the {author}, {loss}",
+                step=int(trace.rollouts["step"][at]),
+                rollout=int(trace.rollouts["rollout"][at]),
+            )
+        )
+    return found

@@ -1,0 +1,212 @@
+"""The KL term is wrong: measured to the wrong model, with the wrong sign, or out of control.
+
+## What goes wrong
+The estimate exp(d) - d - 1 with d = reference - policy grows without bound where the reference
+finds a token likely that the policy does not: d = 10 already counts 22,000. A few such tokens own
+the gradient. They come from a reference that is not the starting policy (adapter left on, other
+weights, other kernel, other mask), from dropout, from tool tokens in the loss, or from a policy
+that really has left. A KL term of the wrong sign pushes it out.
+
+## Sign
+Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002
+in float32 (0.01 in bf16) is a fault. With the loss `grpo` and one update per batch the advantages
+cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of sign. Later,
+a median above 1 nat per token in the last third of at least three steps is suspected.
+
+## Probe
+Policy minus reference on one batch. While every LoRA B is zero, each token must give 0.
+
+## Experiment
+Beta 0 against the beta in use, all else equal. If the reward still does not rise with beta 0, the
+KL was a symptom: look for what explains it before tuning beta.
+
+## Fix
+Take the reference from the same weights, kernel and mask as the policy. With rewards that can be
+verified, beta 0 is a fair choice.
+
+## Not to be confused with
+H09 loss-mask-as-attention, H02 token-masking and H23 dropout-in-scoring all make the KL explode or
+start above 0; each shows its own, surer evidence. H06 lora-weight-sync: KL exactly 0 for ever. H24
+learning-rate: a policy that was thrown out in one step. H31: a KL term so heavy that nothing moves.
+
+## References
+TRL and verifiers use the same estimator. arXiv 2506.09477 and 2512.21852 on KL terms. The seeds
+recorded KL 1e5 with beta 0.04, set beta 0 and marked H03 "partially validated": the explosion was
+real, but a symptom. Their normal range of "0-10" is too wide (healthy runs stay below 0.3 nat per
+token), and the formula that they suspected of being backwards is not.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.rollout.record import Author
+from flatline.trace import Trace
+from flatline.trace.tokens import UNKNOWN_AUTHOR
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+START, START_BF16 = 2e-3, 1e-2
+"""KL per token before any update. An invariant: healthy runs have 0; kernels that differ between
+policy and reference give up to 1e-3, in bf16 a little more."""
+BROKEN = 1.0
+"""KL per token of a policy that has left. Healthy runs stay below 0.3; docs/calibration.md."""
+FEWEST = 3
+"""Steps above `BROKEN`, and steps that a sign of the KL term is read from (twice as many)."""
+OPPOSED = -0.9
+"""Correlation of loss and KL. Healthy: above 0.9 once the KL is larger than the loss's noise."""
+TIMES_BETA = (0.3, 30.0)
+"""Slope of loss on KL over beta, less its sign; a loss that other noise moves is far outside."""
+VISIBLE = 1e-3
+"""KL per token that must have been reached before its part in the loss can be seen."""
+
+
+class KlDivergence(Hypothesis):
+    id = "H03"
+    name = "kl-divergence"
+    meaning = "The KL term, not the reward, decides where the policy goes."
+    fix = "Make reference and policy the same model at the start; try `--kl-beta 0` to bisect."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is the KL 0 at the start, of the right sign, and bounded?"""
+        beta = trace.settings.get("beta")
+        if beta == 0 and "kl" not in trace.steps:
+            return self.not_applicable("beta is 0, so there is no KL term.")
+        if beta is not None and beta < 0:
+            return self.found(
+                Level.FAULT,
+                f"beta is {beta:g}: the KL term pushes the policy away from its reference.",
+                measured=float(beta),
+                expected="0 or more",
+            )
+        kl, step = trace.steps["kl"], trace.steps["step"]
+        # Overflow of the estimate is an explosion; a step without KL is not one.
+        known = ~np.isnan(kl)
+        kl, step = kl[known], step[known]
+        first = kl[step == 1]
+        allowed = START if trace.settings.get("bf16") is False else START_BF16
+        if first.size and first[0] > allowed:
+            return self._start(trace, float(first[0]), allowed)
+        return self._sign_of_term(trace, beta) or self._size(trace, kl, bool(first.size))
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Is every token's gap 0 while the adapters are untrained?"""
+        gap = subject.reference_gap()
+        if gap is None:
+            return self.not_applicable("beta is 0, and there is no adapter to switch off.")
+        if not gap.gap_T.size:
+            return self.too_little("no trained token in the batch; another batch would do")
+        with np.errstate(over="ignore"):
+            kl_T = np.exp(-gap.gap_T) + gap.gap_T - 1
+        kl = float(kl_T.mean())
+        allowed = START if subject.settings.get("bf16") is False else START_BF16
+        if kl <= allowed or gap.untrained is False:
+            return self.found(
+                Level.OK,
+                f"Policy and reference differ by a KL of {kl:.2g} per token.",
+                measured=kl,
+                expected="0 before the first update",
+            )
+        worst = np.argsort(-kl_T)[:3]
+        return self.found(
+            Level.FAULT if gap.untrained else Level.SUSPECT,
+            f"The KL to the reference is {kl:.3g} per token before any update; it must be 0.",
+            measured=kl,
+            expected=f"below {allowed:g}",
+            evidence=[
+                Evidence(
+                    text=f"{subject.trace.text(int(gap.ids_T[i]))!r}: policy minus reference "
+                    f"{gap.gap_T[i]:+.2f}",
+                    rollout=int(gap.rollout_T[i]),
+                )
+                for i in worst
+            ],
+            severity=kl / allowed,
+        )
+
+    def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:
+        return self.found(
+            Level.FAULT,
+            f"The KL at step 1 is {kl:.3g} per token, before any update: the reference is not the "
+            "model that the policy starts from, or it is scored another way.",
+            measured=kl,
+            expected=f"0 (below {allowed:g})",
+            evidence=_worst(trace, 1),
+            severity=kl / allowed,
+        )
+
+    def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:
+        """Where the loss is beta times KL and nothing else, it must rise with it."""
+        settings = trace.settings
+        plain = settings.get("loss_type") == "grpo" and settings.get("num_iterations") in (1, None)
+        if not (beta and plain and "loss" in trace.steps):
+            return None
+        loss, kl = trace.steps["loss"], trace.steps["kl"]
+        known = np.isfinite(loss) & np.isfinite(kl)
+        loss, kl = loss[known], kl[known]
+        if len(kl) < 2 * FEWEST or kl.max() < VISIBLE or not np.ptp(loss) or not np.ptp(kl):
+            return None
+        opposed = float(np.corrcoef(loss, kl)[0, 1])
+        slope = opposed * loss.std() / kl.std() / beta
+        if opposed > OPPOSED or not TIMES_BETA[0] < -slope < TIMES_BETA[1]:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"The loss falls as the KL rises (correlation {opposed:.2f} over {len(kl)} steps), "
+            "although it is beta times KL: the KL term has the wrong sign.",
+            measured=opposed,
+            expected="near +1",
+            severity=float(kl[-1] / VISIBLE),
+        )
+
+    def _size(self, trace: Trace, kl: np.ndarray, start_seen: bool) -> Finding:
+        late = kl[-max(len(kl) // 3, FEWEST) :]
+        typical = float(np.median(late))
+        if len(kl) >= FEWEST and typical > BROKEN:
+            step = trace.steps["step"][np.argmax(np.nan_to_num(trace.steps["kl"], nan=-1.0))]
+            return self.found(
+                Level.SUSPECT,
+                f"The KL is {typical:.3g} nat per token in the last {len(late)} steps (largest "
+                f"{kl.max():.3g}, at step {int(step)}).",
+                measured=typical,
+                expected=f"below {BROKEN:g}",
+                evidence=_worst(trace, int(step)),
+                severity=typical / BROKEN,
+            )
+        if len(kl) < FEWEST and not start_seen:
+            return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more would do")
+        started = "0 at step 1 and " if start_seen else ""
+        return self.found(
+            Level.OK,
+            f"The KL is {started}{typical:.2g} nat per token in the last {len(late)} steps.",
+            measured=typical,
+            expected=f"below {BROKEN:g}",
+        )
+
+
+def _worst(trace: Trace, step: int) -> list[Evidence]:
+    """The three trained tokens of a step that add most to its KL."""
+    try:
+        tokens = trace.tokens([step])
+        gap = np.where(tokens.trained, tokens.reference - tokens.trainer, np.nan)
+        author = tokens.author
+    except NotRecorded:
+        return []
+    worst = np.argsort(-np.nan_to_num(gap, nan=-np.inf))[:3]
+    return [
+        Evidence(
+            text=f"{trace.text(tokens.ids[i])!r}, written by the {_author(author[i])}: reference "
+            f"{tokens.reference[i]:.2f}, policy {tokens.trainer[i]:.2f}",
+            step=step,
+            rollout=int(trace.rollouts["rollout"][tokens.rollout_rows[tokens.row[i]]]),
+        )
+        for i in worst
+        if np.isfinite(gap[i])
+    ]
+
+
+def _author(code: int) -> str:
+    return "unknown" if code == UNKNOWN_AUTHOR else Author(int(code)).name.lower()

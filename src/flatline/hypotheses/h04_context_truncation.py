@@ -1,0 +1,166 @@
+"""A limit on length cuts what the model needs: documents, tool output, prompts or its own answer.
+
+## What goes wrong
+Limits that fit single turns are too small for episodes. Documents are left out or cut, so the
+answer cannot be found; completions are cut before they answer and score 0; prompts lose their
+beginning or are filtered out. Hard problems are longest, so they suffer most, and the reward has a
+ceiling that no training lifts.
+
+## Sign
+Shares over prompts, suspected where the interval excludes the threshold: episodes that lost
+documents to the limit or ended on a full context (5 %), completions that a limit cut off (25 %),
+observations of one and the same length with none longer (half), long prompts of exactly the
+greatest length (5 %).
+
+## Probe
+The sign, read on one batch of the live trainer.
+
+## Experiment
+The same problems with twice the limits; or, cheaper, the same limits on problems that fit.
+
+## Fix
+Raise `--max-prompt-length` and `--max-new-tokens`, return fewer documents, and mask what was cut
+instead of punishing it (`mask_truncated_completions`).
+
+## Not to be confused with
+H09 loss-mask-as-attention: the context is whole and hidden. H42: the limit on turns, not on length.
+H39 reward-parser: whole answers that score 0.
+
+## References
+DAPO (arXiv 2503.14476), overlong filtering. verifiers cut to `max_seq_len` and kept the head. The
+seeds' H04 asks for context statistics and a larger `--max-prompt-length`: these are the statistics,
+and they come before any larger limit, which costs memory whether it is needed or not.
+"""
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import some_steps
+from flatline.rollout.record import Author
+from flatline.stats import Estimate, cluster_mean
+from flatline.trace import Trace
+
+LOST = 0.05
+"""Share of episodes that lose context to the limit. Healthy: 0; see docs/calibration.md."""
+CUT = 0.25
+"""Share of completions that a limit ends. Healthy lab runs: up to 0.05."""
+SAME_LENGTH = 0.5
+"""Share of observations at their ceiling. Healthy: none, since longer ones exist."""
+LONGER = 0.02
+"""Share of observations that may be longer than a ceiling: text that encodes to more tokens."""
+SLACK = 2
+"""Tokens by which lengths at one ceiling differ after encoding."""
+SHORTEST = 8
+"""Tokens; shorter observations have one length because they are numbers or single words."""
+LONG_PROMPT = 256
+"""Tokens; shorter prompts share their greatest length by chance."""
+FEWEST = 4
+"""Prompts that must have been played."""
+ENDED_BY_LENGTH = ("length", "turn_length")
+"""What rollouts that a limit cut off are said to end with."""
+
+
+class ContextTruncation(Hypothesis):
+    id = "H04"
+    name = "context-truncation"
+    explains = ("H08", "H14", "H39", "H45")
+    meaning = "What was cut cannot be used: the reward has a ceiling that no training lifts."
+    fix = "Double --max-prompt-length and --max-new-tokens, or return fewer and shorter documents."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Which limit was met, and how often?"""
+        found, missing = [], None
+        for look in (self._documents, self._completions, self._observations, self._prompts):
+            try:
+                found.append(look(trace))
+            except NotRecorded as error:
+                missing = missing or error
+        known = [finding for finding in found if finding is not None]
+        alarms = [finding for finding in known if finding.level in ALARMS]
+        if alarms:
+            return alarms[0]
+        if missing is not None and not known:
+            raise missing
+        if all(finding.level is Level.UNKNOWN for finding in known):
+            return known[0] if known else self.not_applicable("nothing here has a limited length.")
+        looked = [finding for finding in known if finding.level is not Level.UNKNOWN]
+        return self.found(
+            Level.OK,
+            " ".join(finding.text for finding in looked),
+            measured=looked[0].measured,
+            expected=looked[0].expected,
+        )
+
+    def _documents(self, trace: Trace) -> Finding:
+        finish = trace.rollouts["finish"]
+        lost = finish == "context"
+        if "documents_dropped" in trace.rollouts:
+            lost = lost | (np.nan_to_num(trace.rollouts["documents_dropped"]) > 0)
+        return self._share(trace, lost, LOST, "of the episodes lost documents or had no room left.")
+
+    def _completions(self, trace: Trace) -> Finding:
+        cut = np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH)
+        return self._share(trace, cut, CUT, "of the completions were cut off by a limit.")
+
+    def _prompts(self, trace: Trace) -> Finding | None:
+        length = trace.rollouts["prompt_tokens"]
+        longest = np.nanmax(length)
+        if longest < LONG_PROMPT:
+            return None
+        full = length == longest
+        if len(np.unique(trace.groups().prompt_id[np.unique(trace.groups().index[full])])) < FEWEST:
+            return None  # one long problem that was visited often
+        text = f"of the prompts have exactly {longest:.0f} tokens, the greatest length."
+        return self._share(trace, full, LOST, text)
+
+    def _observations(self, trace: Trace) -> Finding | None:
+        tokens = trace.tokens(some_steps(trace))
+        tool = tokens.author == Author.TOOL
+        if not tool.any():
+            return None
+        goes_on = np.concatenate([[False], tool[:-1] & (tokens.position[1:] > 0)])
+        number = np.cumsum(tool & ~goes_on)[tool] - 1
+        length = np.bincount(number)
+        row = tokens.row[tool][np.unique(number, return_index=True)[1]]
+        ceiling = int(np.bincount(length).argmax())
+        if ceiling < SHORTEST or (length > ceiling + SLACK).mean() > LONGER:
+            return None
+        full = np.abs(length - ceiling) <= SLACK
+        share = cluster_mean(full.astype(float), trace.groups().index[tokens.rollout_rows][row])
+        text = f"of {len(length)} observations have {ceiling} tokens, and none is much longer."
+        at = tokens.rollout_rows[row[np.flatnonzero(full)[0]]]
+        shown = tokens.ids[tool][number == np.flatnonzero(full)[0]]
+        example = Evidence(
+            text=f"all of an observation: {trace.decode(shown)[-200:]!r}",
+            step=int(trace.rollouts["step"][at]),
+            rollout=int(trace.rollouts["rollout"][at]),
+        )
+        return self._judge(share, SAME_LENGTH, text, [example])
+
+    def _share(self, trace: Trace, hit: np.ndarray, limit: float, text: str) -> Finding:
+        share = cluster_mean(hit.astype(float), trace.groups().index)
+        where = np.flatnonzero(hit)[:3]
+        evidence = [
+            Evidence(
+                text=f"ended: {trace.rollouts['finish'][at]!s}",
+                step=int(trace.rollouts["step"][at]),
+                rollout=int(trace.rollouts["rollout"][at]),
+            )
+            for at in (where if "finish" in trace.rollouts else where[:0])
+        ]
+        return self._judge(share, limit, text, evidence)
+
+    def _judge(self, share: Estimate, limit: float, text: str, evidence: list[Evidence]) -> Finding:
+        if share.n < FEWEST:
+            return self.too_little(f"{FEWEST - share.n} more prompts would do")
+        suspect = share.low > limit
+        return self.found(
+            Level.SUSPECT if suspect else Level.OK,
+            f"{share.value:.0%} {text}",
+            measured=share,
+            expected=f"below {limit:.0%}",
+            evidence=evidence if suspect else (),
+            severity=share.value / limit,
+        )

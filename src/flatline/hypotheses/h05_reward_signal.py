@@ -1,0 +1,181 @@
+"""The reward does not follow the answer: noise or another part of it decides which rollout is best.
+
+## What goes wrong
+What is optimised is the difference between rollouts of one prompt. If that difference comes from a
+moody judge, or from a part that is easy to earn and has nothing to do with being right (brevity,
+citations, format), the policy learns that part, or nothing.
+
+## Sign
+The correlation, inside groups, of the total reward with the part that says "right" (`exact_match`,
+`accuracy`, `correct...`). Suspected where it is certainly below 0.4; the part that the reward
+follows instead is named. Also suspected: the same completion of the same prompt is paid differently
+on three prompts or more. Parts that fight each other inside groups are noted.
+
+## Probe
+Gold plays through the trainer's own reward. Each must earn the same; a wide scatter is noise, or a
+part that pays for something else.
+
+## Experiment
+Train on the right-or-wrong part alone against the whole sum, three seeds; outcome is held-out exact
+match. Stored rollouts show beforehand how the ranking inside groups would change.
+
+## Fix
+One objective; multiply by parts that must hold (a gate) instead of adding them. Average a noisy
+judge over several calls, or use larger groups.
+
+## Not to be confused with
+H39 reward-parser: the right-or-wrong part itself is wrong. H33 group-integrity: the reward is sound
+and belongs to another rollout. H32 and H01: the reward hardly differs inside groups at all.
+
+## References
+GDPO (normalise each part, then sum; TRL's paper index). The seeds rated this "low, less likely
+given the baseline"; a good baseline says nothing about what differs inside a group.
+"""
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import EQUAL, right_part, unless_batch_alarms, within_correlation
+from flatline.stats import Estimate
+from flatline.tasks.base import COMBINED
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+FOLLOWS = 0.4
+"""Correlation of reward and right answers inside groups. Healthy: 0.96
+(one lab run of MuSiQue); other tasks not measured. False alarms: see docs/calibration.md."""
+FIGHTS = -0.2
+"""Correlation of two parts that is noted; recall and precision may have it in a healthy run."""
+SAME_PAY = 0.05
+"""Difference of two rewards for one completion, as a share of all rewards' span. Healthy: 0."""
+FEWEST = 3
+"""Prompts that must show it."""
+SCATTER = 0.1
+"""Standard deviation of what gold earns. Healthy: 0; a factor for hops gives three values only."""
+LEVELS = 4
+"""Distinct gold rewards that a factor for difficulty explains."""
+
+
+class RewardSignal(Hypothesis):
+    id = "H05"
+    name = "reward-signal"
+    explains = ("H08",)
+    meaning = "The policy is pulled towards what the reward follows, which is not the right answer."
+    fix = "Train on the right-or-wrong part alone, or make the other parts gates."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does the reward follow the answer inside groups?"""
+        return self._moody(trace) or self._follows(trace)
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Does gold always earn the same?"""
+        gold = subject.oracle().gold_R
+        if len(gold) < 2:
+            return self.too_little("fewer than two problems could be played")
+        scatter, levels = float(gold.std()), len(np.unique(np.round(gold, 3)))
+        text = f"Gold earns {gold.min():.2f} to {gold.max():.2f} on {len(gold)} problems."
+        if scatter > SCATTER and levels > LEVELS:
+            return self.found(
+                Level.SUSPECT,
+                f"{text} Its reward should not scatter.",
+                measured=scatter,
+                expected="0",
+                severity=scatter / SCATTER,
+            )
+        steady = self.found(Level.OK, text, measured=scatter, expected="0")
+        return unless_batch_alarms(steady, self.sign, subject.trace)
+
+    def _moody(self, trace: Trace) -> Finding | None:
+        """Is one completion paid differently at its second look?"""
+        if "completion" not in trace.rollouts:
+            return None
+        reward, texts = trace.rollouts["reward"], trace.rollouts["completion"]
+        span = np.ptp(reward[np.isfinite(reward)]) if np.isfinite(reward).any() else 0.0
+        first: dict[tuple[int, str], int] = {}
+        pairs = []
+        for at, key in enumerate(zip(trace.groups().index.tolist(), texts, strict=True)):
+            if key[1] and np.isfinite(reward[at]) and (other := first.setdefault(key, at)) != at:
+                pairs.append((other, at))
+        apart = [(a, b) for a, b in pairs if abs(reward[a] - reward[b]) > SAME_PAY * span > 0]
+        groups = {int(trace.groups().index[a]) for a, _ in apart}
+        if len(groups) < FEWEST or len(apart) < 0.5 * len(pairs):
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{len(apart)} of {len(pairs)} repeated completions of a prompt are paid differently: "
+            "the reward is not decided by the completion.",
+            measured=len(apart) / len(pairs),
+            expected="0",
+            evidence=[_pair(trace, a, b) for a, b in apart[:3]],
+            severity=2.0,
+        )
+
+    def _follows(self, trace: Trace) -> Finding:
+        name, reward = right_part(trace), trace.rollouts["reward"]
+        if name is None:
+            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        parts = trace.parts()
+        alone = [
+            part for part in parts if part not in (name, COMBINED) and _is(parts[part], reward)
+        ]
+        if alone and not _is(parts[name], reward):
+            return self.not_applicable(f"the run is trained on `{alone[0]}` alone.")
+        group = trace.groups().index
+        right = within_correlation(reward, parts[name], group)
+        if not np.isfinite(right.value):
+            return self.too_little(f"`{name}` and the reward never differ inside the same group")
+        others = {
+            p: within_correlation(reward, v, group) for p, v in parts.items() if p != COMBINED
+        }
+        best = max(others, key=lambda part: np.nan_to_num(others[part].value, nan=-2))
+        text = f"Inside groups the reward follows `{name}` with a correlation of {right}."
+        if best != name:
+            text += f" It follows `{best}` more ({others[best].value:.2f})."
+        fights = _fights({p: v for p, v in parts.items() if p != COMBINED}, group)
+        if right.high < FOLLOWS:
+            level = Level.SUSPECT
+        elif right.low < FOLLOWS:
+            return self.too_little(f"{text} Twice as many groups would do.")
+        else:
+            level = Level.NOTE if fights else Level.OK
+        return self.found(
+            level,
+            f"{text} {fights}".strip(),
+            measured=right,
+            expected=f"above {FOLLOWS}",
+            severity=1 + FOLLOWS - right.value,
+        )
+
+
+def _is(part: np.ndarray, reward: np.ndarray) -> bool:
+    known = np.isfinite(part) & np.isfinite(reward)
+    return bool(known.any()) and bool(np.all(np.abs(part - reward)[known] < EQUAL))
+
+
+def _fights(parts: dict[str, np.ndarray], group: np.ndarray) -> str:
+    """The pair of parts that most certainly fight each other, in words."""
+    pairs: dict[tuple[str, str], Estimate] = {
+        (a, b): within_correlation(parts[a], parts[b], group) for a, b in combinations(parts, 2)
+    }
+    sure = [(pair.high, names) for names, pair in pairs.items() if pair.high < FIGHTS]
+    if not sure:
+        return ""
+    a, b = min(sure)[1]
+    return f"`{a}` and `{b}` fight each other ({pairs[a, b].value:.2f})."
+
+
+def _pair(trace: Trace, a: int, b: int) -> Evidence:
+    reward, number = trace.rollouts["reward"], trace.rollouts["rollout"]
+    return Evidence(
+        text=f"rollouts {int(number[a])} and {int(number[b])} are the same text and earn "
+        f"{reward[a]:.3g} and {reward[b]:.3g}",
+        step=int(trace.rollouts["step"][b]),
+        rollout=int(number[b]),
+    )

@@ -1,0 +1,257 @@
+"""Weights do not arrive where they are needed: at the sampler, at the reference, or in the adapter.
+
+## What goes wrong
+The sampler has to play with the newest weights: one that never gets them, or gets the adapter
+merged twice, plays another policy than is trained. The reference has to keep the old ones: with the
+adapter left on, the KL is 0 whatever happens. And the adapter has to be trainable: while its B is
+frozen at zero, nothing moves and no error says so.
+
+## Sign
+The sampler: one weight version for all of at least four steps; or log-probs that agree at the first
+step and part later although the rollouts name the newest weights (mean gap above 1e-3 nat in
+float32, 0.1 in bf16, over the last three recorded steps). The reference: policy and reference the
+same to the last bit after updates, with beta above 0. The adapter: an A among the trained tensors
+without its B.
+
+## Probe
+Move every trainable weight until the trainer's log-probs shift visibly, play, restore, play again:
+the sampler must follow there and back. With the adapters moved, the reference must stay.
+
+## Experiment
+The delivery in use against an engine that is loaded anew at each step, which cannot be stale. LoRA
+against all weights (`--no-peft`), as the seeds propose, does not separate: both use one delivery.
+
+## Fix
+Compare a checksum of one delivered tensor on both sides at every delivery, and stamp rollouts with
+the version that sampled them. Switch the adapter off in the reference pass, and check it once.
+
+## Not to be confused with
+H17 stale-sampler: deliveries arrive, but late. H23 dropout-in-scoring: the gap is noise that is
+there in two identical passes. H09, H10, H11, H21: sampler and trainer disagree before any update.
+H26 optimizer-not-stepping: gradients arrive and nothing steps.
+
+## References
+TRL issues 2698, 3679, 5188, 6688; vLLM 31326. The seeds' H06 asks whether the reference should get
+the adapter's weights ("reference model not updated"): it must not; that would make the KL 0. Their
+"KL 1e5" did not come from here but from H09.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import at_equal_weights, prefix_spread, recorded
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+FEWEST = 4
+"""Steps that must have been played before one version for all of them means anything."""
+LATE = 3
+"""Recorded steps at the end of the run whose gap is looked at."""
+APART, APART_BF16 = 1e-3, 0.1
+"""Mean gap in nats of a sampler with other weights. Healthy: 1e-6, and below 0.025 in bf16; see
+docs/calibration.md."""
+MOVED = 1e-4
+"""Sum of learning rates after which an adapter has visibly moved the log-probs."""
+FOLLOWS = 0.2
+"""Share of a visible move by which sampler and trainer may differ after it."""
+NOISE = 0.1
+"""Share of the gap that noise of the trainer's own may be. Healthy without dropout: none."""
+VISIBLE = 0.01
+"""Nats; a smaller shift of the trainer's own log-probs cannot be followed."""
+
+
+class LoraWeightSync(Hypothesis):
+    id = "H06"
+    name = "lora-weight-sync"
+    explains = ("H03", "H08", "H17", "H20", "H24", "H26")
+    meaning = "What is trained is not what plays, or not what it is compared with."
+    fix = "Deliver the weights before every generation and compare a checksum on both sides."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Do the three copies agree where they must, and differ where they must?"""
+        found, missing = [], None
+        for look in (self._adapter, self._reference, self._versions, self._gap):
+            try:
+                finding = look(trace)
+            except NotRecorded as error:
+                missing = missing or error
+                continue
+            if finding is not None and finding.level in ALARMS:
+                return finding
+            found += [finding] if finding is not None else []
+        if missing is not None and not found:
+            raise missing
+        return found[-1] if found else self.too_little(f"{FEWEST} steps would do")
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Does the sampler follow there and back, and does the reference stay?"""
+        reference = subject.reference_gap()
+        if reference is not None and reference.moved_gap is not None:
+            census = subject.one_step().gradients
+            if census.kinds.count("lora_B") < census.kinds.count("lora_A"):
+                return self._frozen(census.kinds.count("lora_B"), census.kinds.count("lora_A"))
+            if reference.moved_gap == 0:
+                return self.found(
+                    Level.FAULT,
+                    "The reference moves along with the adapters: the KL is 0 whatever they do.",
+                    measured=0.0,
+                    expected="above 0",
+                    fix="Switch the adapter off in the pass that scores the reference.",
+                )
+        return self._delivery(subject)
+
+    def _delivery(self, subject: "Subject") -> Finding:
+        done = subject.delivery()
+        if done.visible < VISIBLE:
+            return self.too_little(f"the weights could be moved by {done.visible:.2g} nat only")
+        told = (
+            f"gap {done.gap_before:.2g} before, {done.gap_moved:.2g} moved, "
+            f"{done.gap_restored:.2g} restored; the move is worth {done.visible:.2g} nat"
+        )
+        if np.isnan(done.gap_moved):
+            if done.moved_changes_samples is False:
+                return self._stays("The sampler gives the same tokens with moved weights.", 1.0)
+            return self.too_little("the sampler gives no log-probs")
+        limit = max(FOLLOWS * done.visible, APART)
+        if done.gap_before > limit:
+            return self.too_little(f"sampler and trainer disagree before any move ({told})")
+        worst = max(done.gap_moved, done.gap_restored)
+        if worst > limit:
+            how = "follow moved weights" if done.gap_moved > limit else "come back"
+            return self._stays(f"The sampler does not {how}: {told}.", worst)
+        return self.found(
+            Level.OK,
+            f"The sampler follows moved weights and comes back: {told}.",
+            measured=done.gap_moved,
+            expected=f"below {limit:.2g}",
+        )
+
+    def _stays(self, text: str, gap: float) -> Finding:
+        return self.found(
+            Level.FAULT, text, measured=gap, expected="as before the move", severity=gap / APART
+        )
+
+    def _adapter(self, trace: Trace) -> Finding | None:
+        """LoRA: every trained A needs its B."""
+        if not trace.settings.get("lora") or not len(trace.weights):
+            return None
+        names = set(trace.weights["name"].tolist())
+        first = {name for name in names if "lora_A" in name}
+        second = {name for name in names if "lora_B" in name}
+        if len(second) < len(first):
+            return self._frozen(len(second), len(first))
+        return None
+
+    def _frozen(self, second: int, first: int) -> Finding:
+        return self.found(
+            Level.FAULT,
+            f"Of {first} adapted layers only {second} train B, which starts at zero: the adapter "
+            "of the others does nothing, and no gradient reaches its A.",
+            measured=second / first,
+            expected="1",
+            severity=100.0,
+            fix="Load the adapter with is_trainable=True, and freeze weights by their exact names.",
+        )
+
+    def _reference(self, trace: Trace) -> Finding | None:
+        """LoRA and beta above 0: the policy must part from the reference."""
+        settings = trace.settings
+        if not settings.get("lora") or not settings.get("beta") or settings.get("bf16"):
+            return None  # in bf16 a small move may round to nothing
+        last = int(trace.token_steps[-1]) if len(trace.token_steps) else 0
+        moved = np.nansum(trace.steps["learning_rate"][trace.steps["step"] < last])
+        if last < FEWEST or moved < MOVED:
+            return None
+        tokens = trace.tokens([last])
+        apart = np.abs(tokens.trainer - tokens.reference)[tokens.trained]
+        apart = apart[np.isfinite(apart)]
+        if not apart.size or apart.max() > 0:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"At step {last}, after updates, policy and reference give every one of {apart.size} "
+            "trained tokens the same log-prob: the reference has the adapter on.",
+            measured=0.0,
+            expected="above 0",
+            severity=10.0,
+            fix="Switch the adapter off in the pass that scores the reference.",
+        )
+
+    def _versions(self, trace: Trace) -> Finding | None:
+        """One version for all steps is no delivery at all."""
+        if "weight_version" not in trace.rollouts:
+            return None
+        version, step = trace.rollouts["weight_version"], trace.rollouts["step"]
+        version, step = version[np.isfinite(version)], step[np.isfinite(version)]
+        steps = np.unique(step)
+        behind = float(step.max() - 1 - version.max())
+        if len(steps) < FEWEST or np.ptp(version) or behind <= allowed_lag(trace) + 1:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"All rollouts of {len(steps)} steps were sampled with the weights of step "
+            f"{int(version[0])}: the sampler never got new ones.",
+            measured=behind,
+            expected="0 steps behind",
+            evidence=[Evidence(text=f"weight version {int(version[0])}", step=int(step.max()))],
+            severity=behind,
+        )
+
+    def _gap(self, trace: Trace) -> Finding | None:
+        """Agreement at the start, and none later, with rollouts that name the newest weights."""
+        first = at_equal_weights(trace)
+        limit = APART if first.exact else APART_BF16
+        later = [int(step) for step in trace.token_steps if _newest(trace, int(step))]
+        later = [step for step in later if step > 1][-LATE:]
+        if not later:
+            return self.too_little("no later step was played with the newest weights")
+        if first.mean().value > limit:
+            return self.too_little("sampler and trainer disagree before any update; see H09 to H23")
+        gaps = recorded(trace, later)
+        gap = gaps.mean()
+        told = f"{gap.value:.2g} [{gap.low:.2g}, {gap.high:.2g}] nat from step {later[0]} on"
+        if gap.low <= limit:
+            return self.found(
+                Level.OK,
+                f"Sampler and trainer differ by {told}: the weights arrive.",
+                measured=gap,
+                expected=f"below {limit:g}",
+            )
+        if _noisy(trace, later, gap.value):
+            return self.too_little("the trainer's own log-probs are noisy; see H23")
+        return self.found(
+            Level.SUSPECT,
+            f"Sampler and trainer agree at the first step ({first.mean().value:.2g} nat) and "
+            f"differ by {told}, although the rollouts name the newest weights.",
+            measured=gap,
+            expected=f"below {limit:g}",
+            evidence=gaps.worst(trace, gaps.unsure),
+            severity=gap.value / limit,
+        )
+
+
+def _noisy(trace: Trace, steps: list[int], gap: float) -> bool:
+    """Whether dropout may make the gap: equal beginnings are scored differently."""
+    spread = prefix_spread(trace, steps)
+    if not spread.n:
+        return bool((trace.settings.get("lora") or {}).get("dropout"))
+    return spread.value > NOISE * gap
+
+
+def allowed_lag(trace: Trace) -> float:
+    """Steps by which a rollout may be behind because one generation serves several updates."""
+    passes = trace.settings.get("gradient_accumulation_steps") or 1
+    return max(0.0, (trace.settings.get("steps_per_generation") or passes) / passes - 1)
+
+
+def _newest(trace: Trace, step: int) -> bool:
+    """Whether the rollouts of a step name the weights that the step starts from, or none."""
+    if "weight_version" not in trace.rollouts:
+        return allowed_lag(trace) == 0
+    version = trace.rollouts["weight_version"][trace.rollouts["step"] == step]
+    return bool(np.all((version == step - 1) | np.isnan(version)))

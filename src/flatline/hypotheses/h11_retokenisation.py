@@ -1,0 +1,113 @@
+"""Completions are decoded to text and encoded again: the trained ids are not the sampled ones.
+
+## What goes wrong
+Decoding and encoding is not the identity. A model may spell a word in other pieces than its
+tokenizer would, tool calls are parsed and written again with other blanks, and text is stripped.
+The gradient then lands on ids that were never sampled, at log-probs that can be extreme.
+
+## Sign
+Log-probs of the first step, where both sides hold the same weights: rollouts that agree to rounding
+up to a token inside a turn and jump there by more than 1 nat, in two prompts or more. In float32
+that is a fault, since nothing else makes a clean rollout jump. In bf16 it is suspected where
+trainer log-probs below -10 meet sampler log-probs above -5 while most tokens agree. The sampled ids
+themselves are not recorded, so a change that the model finds equally likely is not seen.
+
+## Probe
+The sign, read on one batch of the live trainer.
+
+## Experiment
+Ids passed through against text encoded again, all else equal; the outcome is the share of rollouts
+with a mismatch first, and the reward second.
+
+## Fix
+Ask the sampler for its token ids (`return_token_ids`), append them as they are, and tokenise only
+what the environment adds.
+
+## Not to be confused with
+H10 template-drift: the gap begins where a turn begins, in nearly all rollouts. H21: the gap follows
+the log-prob on all tokens. H23 dropout-in-scoring: noise on all tokens. H02 token-masking: the ids
+are right and the mask is not.
+
+## References
+vLLM, "No more retokenization drift" (2025-10-22). TRL issue 5224. verifiers before token ids were
+passed through.
+"""
+
+import numpy as np
+
+from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.h10_template_drift import EDGE
+from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
+from flatline.trace import Trace
+
+JUMP = 1.0
+"""Nats by which a clean rollout jumps. Healthy in float32: 2e-4 at most."""
+CLEAN = 10 * ROUNDING
+"""Largest gap before the jump, and largest noise of the trainer's own."""
+FEWEST = 2
+"""Prompts in which it must happen: one may be a broken rollout."""
+INSIDE = 0.5
+"""Share of the jumps that are inside a turn and not at its start."""
+UNLIKELY, LIKELY = -10.0, -5.0
+"""Log-probs that a trainer and a sampler of the same ids do not have together, in bf16 either."""
+MOST_AGREE = 0.05
+"""Median gap in nats of the other tokens; healthy in bf16: below 0.025."""
+
+
+class Retokenisation(Hypothesis):
+    id = "H11"
+    name = "retokenisation"
+    explains = ("H03", "H20", "H22")
+    meaning = "The gradient changes the probability of ids that the model never chose."
+    fix = "Pass the sampled token ids through to the trainer; encode only what the tools return."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Do clean rollouts jump inside a turn?"""
+        gaps = at_equal_weights(trace)
+        if not len(gaps):
+            return self.too_little("no trained token has both log-probs; one more step would do")
+        size = np.abs(gaps.gap)
+        if prefix_spread(trace, [gaps.place[0][0]]).value > CLEAN:
+            return self.too_little("the trainer's own log-probs are noisy; see H23")
+        if gaps.exact:
+            jumps = _jumps(gaps, size)
+        else:
+            odd = (gaps.trainer < UNLIKELY) & (gaps.sampler > LIKELY)
+            jumps = np.flatnonzero(odd & (np.median(size) < MOST_AGREE))
+        prompts = len(np.unique(gaps.prompt[jumps]))
+        inside = float((gaps.offset[jumps] >= EDGE).mean()) if len(jumps) else 0.0
+        if prompts < FEWEST or inside < INSIDE:
+            return self._none(gaps, size)
+        rollouts = len(np.unique(gaps.rollout[jumps]))
+        return self.found(
+            Level.FAULT if gaps.exact else Level.SUSPECT,
+            f"In {rollouts} of {len(np.unique(gaps.rollout))} rollouts ({prompts} prompts) the "
+            f"trainer's log-prob jumps inside a turn by up to {size[jumps].max():.2g} nat, before "
+            "any update: those ids are not what was sampled.",
+            measured=rollouts / len(np.unique(gaps.rollout)),
+            expected="0 rollouts",
+            evidence=gaps.worst(trace, np.isin(np.arange(len(gaps)), jumps)),
+            severity=prompts / FEWEST,
+        )
+
+    def _none(self, gaps: Gaps, size: np.ndarray) -> Finding:
+        if not gaps.exact and np.median(size) >= MOST_AGREE:
+            return self.too_little(
+                "sampler and trainer disagree on most tokens, so single ones do not stand out; see "
+                "H09, H10, H21 and H23"
+            )
+        return self.found(
+            Level.OK,
+            f"No rollout that starts clean jumps inside a turn (largest gap {size.max():.2g} nat).",
+            measured=float(size.max()),
+            expected=f"below {JUMP:g}",
+        )
+
+
+def _jumps(gaps: Gaps, size: np.ndarray) -> np.ndarray:
+    """For each rollout, its first gap above `CLEAN`, where that is a jump at once or nearly so."""
+    large = np.flatnonzero(size > CLEAN)
+    _, first = np.unique(gaps.rollout[large], return_index=True)
+    onset = large[first]
+    return np.array([token for token in onset if size[token] > JUMP], dtype=int)

@@ -1,0 +1,117 @@
+"""The sampler plays with weights from some steps ago.
+
+## What goes wrong
+Rollouts that an older policy sampled are trained on as if they were the newest. Where the trainer
+computes the old log-probs itself, the ratio starts at 1 and hides it: nothing corrects for the
+difference, and each step pulls towards what an older policy did.
+
+## Sign
+Every rollout names the optimizer steps behind the weights that sampled it. It is behind by
+step - 1 - version, and may be so where one generation serves several updates. More than that, in
+more than half of the rollouts of two steps or more, is a fault; fewer are noted.
+
+## Probe
+Play the batch again as the next step would: the rollouts must name that step.
+
+## Experiment
+The same number of updates at 0, 1 and 4 steps behind. One step behind is common practice and does
+little harm at small learning rates; harm grows with the rate.
+
+## Fix
+Deliver before every generation (`num_batches_ahead=0` and the like), or correct with the sampler's
+own log-probs and bound the delay.
+
+## Not to be confused with
+H06 lora-weight-sync: nothing arrives at all, or something else than the weights. H22: the
+correction itself drops most tokens.
+
+## References
+verifiers `num_batches_ahead` (1 by default: "one step off-policy"). TRL and vLLM record which
+weights sampled a batch only if asked; without versions this cannot be told from a trace.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.h06_lora_weight_sync import allowed_lag
+from flatline.stats import cluster_mean
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+FEWEST = 2
+"""Steps after the first that must have been played: the first cannot be behind."""
+MANY = 0.5
+"""Share of late rollouts that is no accident. An invariant: a healthy synchronous run has none."""
+
+
+class StaleSampler(Hypothesis):
+    id = "H17"
+    name = "stale-sampler"
+    explains = ("H08", "H20")
+    meaning = "The policy learns from what an older one did, and nothing corrects for it."
+    fix = "Deliver the weights before every generation, or correct with the sampler's log-probs."
+
+    def sign(self, trace: Trace) -> Finding:
+        """How far behind are the weights that sampled?"""
+        version, step = trace.rollouts["weight_version"], trace.rollouts["step"]
+        known = np.isfinite(version) & (step > 1)
+        steps = np.unique(step[known])
+        if len(steps) < FEWEST:
+            return self.too_little(
+                f"{FEWEST - len(steps)} more steps with weight versions would do"
+            )
+        behind = step[known] - 1 - version[known]
+        allowed = allowed_lag(trace)
+        late = behind > allowed
+        # Steps are the unit: all rollouts of one are played with the same delivery.
+        share = cluster_mean(late.astype(float), step[known])
+        told = f"{np.mean(behind):.1f} steps behind on average, {int(behind.max())} at most"
+        if not late.any():
+            return self.found(
+                Level.OK,
+                f"Rollouts of {len(steps)} steps were sampled {told} ({allowed:.0f} by design).",
+                measured=float(behind.max()),
+                expected=f"{allowed:.0f} steps behind",
+            )
+        worst = int(np.argmax(behind))
+        return self.found(
+            Level.FAULT if share.value > MANY else Level.NOTE,
+            f"{share.value:.0%} of the rollouts after step 1 were sampled with weights that are "
+            f"too old: {told}.",
+            measured=share,
+            expected=f"{allowed:.0f} steps behind",
+            evidence=[
+                Evidence(
+                    text=f"sampled with the weights of step {int(version[known][worst])}",
+                    step=int(step[known][worst]),
+                    rollout=int(trace.rollouts["rollout"][known][worst]),
+                )
+            ],
+            severity=float(np.mean(behind)),
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Do rollouts of the next step name that step?"""
+        again = subject.play_again()
+        if not again.versions.size:
+            return self.too_little("the rollouts name no weight version")
+        behind = again.version_expected - again.versions
+        if behind.max() <= 0:
+            return self.found(
+                Level.OK,
+                f"Rollouts of the next step name its weights (step {again.version_expected}).",
+                measured=0.0,
+                expected="0 steps behind",
+            )
+        return self.found(
+            Level.FAULT,
+            f"Rollouts of step {again.version_expected} name the weights of step "
+            f"{int(again.versions.min())}.",
+            measured=float(behind.max()),
+            expected="0 steps behind",
+            severity=float(behind.max()),
+        )

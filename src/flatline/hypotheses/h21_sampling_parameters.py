@@ -1,0 +1,137 @@
+"""The sampler draws from another distribution than the trainer computes: temperature, top-p, top-k.
+
+## What goes wrong
+The trainer takes log-probs of softmax(logits / T). A sampler with another temperature, with tokens
+cut off by top-p, top-k or min-p, or with a repetition penalty draws from something else. Settings
+that are not sent are often filled in from the model's `generation_config.json` (Qwen2.5: T 0.7,
+top-p 0.8, top-k 20, penalty 1.05). Ratios are then wrong from the first token on, and what is cut
+off is never explored.
+
+## Sign
+Log-probs of the first step, where both sides hold the same weights. A slope of the trainer's on the
+sampler's that differs from 1 by more than 0.05, with a fit of R² above 0.8, is a temperature.
+A trainer that is never above the sampler and below it by more than 1e-3 nat on average has tokens
+that the sampler cut off. Both are suspected. Settings that cut are noted.
+
+## Probe
+The sign, read on one batch of the live trainer.
+
+## Experiment
+Temperature as the trainer's, top-p 1, top-k off, penalty 1, against the settings in use.
+
+## Fix
+Send every sampling parameter explicitly, keep all tokens (`top_p=1, top_k=-1, min_p=0`, penalty 1),
+start vLLM with `--generation-config vllm` and ask for `processed_logprobs`.
+
+## Not to be confused with
+H09 and H10: the gap does not follow the log-prob. H20 bf16 arithmetic: noise around 0 on both
+sides. H34: the same completions again and again, which a low temperature also gives.
+
+## References
+TRL issues 4159, 4163 and 4772; vLLM pull request 15281; NeMo-RL 3497. The seeds' runs sampled with
+T 0.5, top-p 0.95 and, from the model's own file, top-k 20.
+"""
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
+from flatline.trace import Trace
+
+SLOPE = 0.05
+"""Difference of the slope from 1. Healthy: 1e-6, in bf16 below 0.01; see docs/calibration.md."""
+STRAIGHT = 0.8
+"""R² of a gap that a temperature explains. Another context gives below 0.1."""
+CUT = 1e-3
+"""Mean gap in nats below the sampler, never above it. Healthy: 0 in the mean."""
+CUT_AT_MOST = 0.5
+"""Mean gap in nats of which cutting tokens off is the reason; a lost context gives more."""
+FEWEST = 3
+"""Prompts that a slope is taken over."""
+NOISE = 1e-2
+"""Nats by which equal beginnings may differ; more is H23's."""
+KEEPS_ALL = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,)}
+"""Settings that leave the distribution as it is."""
+
+
+class SamplingParameters(Hypothesis):
+    id = "H21"
+    name = "sampling-parameters"
+    explains = ("H03", "H11", "H20", "H22", "H34")
+    meaning = "The policy that is trained is not the one that was sampled from."
+    fix = "Send temperature, top_p=1, top_k=-1, min_p=0 and repetition_penalty=1 with each request."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does the gap follow the log-prob, or lie on one side?"""
+        cuts = _cuts(trace)
+        try:
+            gaps = at_equal_weights(trace)
+        except NotRecorded:
+            if cuts:
+                return self._settings(cuts)
+            raise
+        slope, straight = gaps.line()
+        if slope.n < FEWEST:
+            return self.too_little(f"{FEWEST - slope.n} more prompts with tokens in doubt would do")
+        finding = self._temperature(trace, gaps) or self._cut_off(trace, gaps, cuts)
+        if finding is not None:
+            return finding
+        if cuts:
+            return self._settings(cuts)
+        return self.found(
+            Level.OK,
+            f"The trainer's log-probs follow the sampler's with slope {1 + slope.value:.3f} "
+            f"(R² {straight:.3f}).",
+            measured=1 + slope.value,
+            expected=f"1 ± {SLOPE:g}",
+        )
+
+    def _temperature(self, trace: Trace, gaps: Gaps) -> Finding | None:
+        slope, straight = gaps.line()
+        off = slope.low > SLOPE or slope.high < -SLOPE
+        noisy = prefix_spread(trace, [gaps.place[0][0]]).value > NOISE
+        if not off or straight < STRAIGHT or noisy:
+            return None
+        hotter = "hotter" if slope.value > 0 else "colder"
+        return self.found(
+            Level.SUSPECT,
+            f"The trainer's log-probs follow the sampler's with slope {1 + slope.value:.2f} "
+            f"[{1 + slope.low:.2f}, {1 + slope.high:.2f}] (R² {straight:.2f}): the sampler is "
+            f"{hotter} than the trainer's temperature of {trace.settings.get('temperature')}.",
+            measured=slope._replace(value=1 + slope.value, low=1 + slope.low, high=1 + slope.high),
+            expected=f"1 ± {SLOPE:g}",
+            evidence=gaps.worst(trace, gaps.unsure),
+            severity=abs(slope.value) / SLOPE,
+        )
+
+    def _cut_off(self, trace: Trace, gaps: Gaps, cuts: list[str]) -> Finding | None:
+        below = mean_over(-gaps.gap, gaps.prompt)
+        if not gaps.one_sided or below.low <= CUT or below.value > CUT_AT_MOST:
+            return None
+        named = f" ({', '.join(cuts)})" if cuts else ", although no setting says so"
+        return self.found(
+            Level.SUSPECT,
+            f"The trainer is never above the sampler and {below.value:.2g} [{below.low:.2g}, "
+            f"{below.high:.2g}] nat below it: the sampler cuts tokens off{named}.",
+            measured=below,
+            expected=f"below {CUT:g}",
+            evidence=gaps.worst(trace, gaps.unsure),
+            severity=below.value / CUT,
+        )
+
+    def _settings(self, cuts: list[str]) -> Finding:
+        return self.found(
+            Level.NOTE,
+            f"The sampler cuts tokens off ({', '.join(cuts)}); the trainer's log-probs do not.",
+            expected="all tokens kept",
+        )
+
+
+def _cuts(trace: Trace) -> list[str]:
+    """Settings that change the distribution, as text."""
+    found = {name: trace.settings.get(name) for name in KEEPS_ALL}
+    return [
+        f"{name} {value:g}"
+        for name, value in found.items()
+        if value is not None and value not in KEEPS_ALL[name]
+    ]

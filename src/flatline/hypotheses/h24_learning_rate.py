@@ -1,0 +1,229 @@
+"""The learning rate does not fit: the policy hardly moves, or it is destroyed in a few steps.
+
+## What goes wrong
+LoRA wants about ten times the rate of full fine-tuning, more in short runs, because B starts at 0.
+A rate copied from full fine-tuning changes the weights and not the behaviour. A rate that is far
+too high breaks the policy before a curve can show it.
+
+## Sign
+Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
+below 1e-4. Where no KL was recorded: neither the entropy nor the completion length has changed by
+a tenth, and the sampler does not part from the trainer. Too high: against the first prompts of the
+run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token from
+a start below 0.1, or entropy or length have changed threefold.
+
+## Probe
+The same batch, one optimizer step at several rates, each undone: the KL per token of one step at
+the configured rate. KL grows with the square of the way. If even all steps of the run in one
+direction could not reach a KL of 1e-3, the rate is too low; a single step above 0.1 is too high.
+The probe names the rate whose step has a KL of 1e-3.
+
+## Experiment
+Rates of 1, 3 and 10 times the recommended one, 50 steps each, adapters on all linear layers, one
+seed; then three seeds of the best two. Outcome is the held-out reward.
+
+## Fix
+The rate that the probe recommends, constant; adapters on all linear layers.
+
+## Not to be confused with
+H26 optimizer-not-stepping: the weights do not change at all. H32 zero-variance-groups: there is no
+gradient to scale. H06 lora-weight-sync: the trainer moves and the sampler does not; their log-probs
+part. H03 and H09 also end in an exploding KL, but are wrong in the first step already.
+
+## References
+Schulman et al., "LoRA Without Regret" (2025); TRL's guide to it (5e-5 and more). TRL issue 2872
+(LoRA at 5e-7 does not learn, full fine-tuning does); hello-agents issue 770 (5e-5 destroys a 0.6B
+model). The seeds tried 1e-6 to 1e-5 with LoRA, the low end of what moves in 50 steps.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
+from flatline.stats import Estimate, difference_of_means
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+FEWEST = 20
+"""Steps after which a healthy run has moved visibly. Lab, one run of 30 steps: the reward by 0.3,
+which rules it out; the entropy by -6 % [-37 %, +26 %], too noisy to show it."""
+UNMOVED_KL = 1e-4
+"""KL of a policy that has not moved. Healthy: 6e-4 after 4 steps of the lab, 1.4e-3 on GSM8K.
+False alarms: see docs/calibration.md."""
+UNMOVED = 0.1
+"""Relative change of entropy and length that does not count. A guess, not calibrated. False
+alarms: see docs/calibration.md."""
+PARTED = 0.01
+"""Nats by which sampler and trainer have parted when only the trainer moves; healthy: 1e-6."""
+FALL = 0.1
+"""Fall of the reward, as a share of its span, that counts as destruction."""
+BROKEN_KL, SOUND_KL = 1.0, 0.1
+"""KL per token of a broken policy, and of one that still was sound. Healthy: 0.01 to 0.3."""
+SHIFT = 3.0
+"""Factor by which entropy or length change when a policy breaks. A healthy entropy may fall by
+as much, but then the reward does not fall."""
+BEGINNING = 8
+"""Groups that stand for the start: later ones were already played by another policy."""
+ENOUGH_KL = 1e-3
+"""KL that a run needs to show anything. Healthy gains: 0.0014 (GSM8K), 0.009 (lab)."""
+HUGE_KL = 0.1
+"""KL of one step that destroys. Ten times the top of what is recommended (1e-4 to 1e-2)."""
+
+
+class LearningRate(Hypothesis):
+    id = "H24"
+    name = "learning-rate"
+    explains = ("H03", "H30")
+    meaning = "At this rate the policy cannot get anywhere in the steps that the run has."
+    fix = "Run `flatline checkup`: it recommends a rate whose single step has a KL of about 1e-3."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Has the behaviour moved, and not too far?"""
+        if reward_rises(trace):
+            return self.found(Level.OK, "The reward rises, so the rate moves the policy.")
+        return self._too_high(trace) or self._too_low(trace)
+
+    def probe(self, subject: "Subject") -> Finding:
+        """How far does one step move the policy?"""
+        sweep = subject.rate_sweep()
+        kl, rate = sweep.configured_kl, sweep.configured
+        if rate == 0:
+            return self.not_applicable("the learning rate is 0, see H26 optimizer-not-stepping.")
+        steps = subject.settings.get("max_steps") or 0
+        steps = steps if steps > 0 else 100
+        better = f" A rate of {sweep.recommended:.2g} would." if sweep.recommended else ""
+        fix = f"Set learning_rate={sweep.recommended:.2g}." if sweep.recommended else None
+        moved = f"One step at the rate {rate:.2g} moves the policy by a KL of {kl:.2g} per token"
+        if not np.isfinite(kl) or kl > HUGE_KL:
+            return self.found(
+                Level.SUSPECT,
+                f"{moved}: it is destroyed.{better.replace('would', 'would not')}",
+                measured=kl if np.isfinite(kl) else None,
+                expected=f"1e-4 to 1e-2, certainly below {HUGE_KL}",
+                severity=kl / HUGE_KL if np.isfinite(kl) else 100.0,
+                fix=fix,
+            )
+        reach = kl * steps**2
+        low = reach < ENOUGH_KL
+        told = f"{moved}; {steps} steps all in one direction would reach {reach:.2g}."
+        return self.found(
+            Level.SUSPECT if low else Level.OK,
+            f"{told} That is too little to show.{better}" if low else told,
+            measured=kl,
+            expected=f"1e-4 to 1e-2 a step, and above {ENOUGH_KL} in reach",
+            severity=ENOUGH_KL / max(reach, 1e-12),
+            fix=fix,
+        )
+
+    def _too_high(self, trace: Trace) -> Finding | None:
+        """Has the reward fallen, and did the behaviour change out of all proportion?"""
+        if not len(trace.rollouts):
+            return None
+        groups = reward_groups(trace)
+        steps = np.unique(groups.step)
+        if len(steps) < 3 or groups.span == 0:
+            return None
+        first = groups.mean[:BEGINNING]
+        last = groups.mean[groups.step >= steps[-(len(steps) // 3)]]
+        fall = difference_of_means(first, last)
+        shifts = [told for told in (_kl(trace), *_shifts(trace)) if told]
+        if fall.high > -FALL * groups.span or not shifts:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"The reward fell by {-fall.value:.2f} against the first {len(first)} groups, while "
+            f"{' and '.join(shifts)}: the steps are too large.",
+            measured=fall,
+            expected="no fall",
+            severity=-fall.value / (FALL * groups.span),
+            fix="Divide the learning rate by 10, or run `flatline checkup` for a recommendation.",
+        )
+
+    def _too_low(self, trace: Trace) -> Finding:
+        steps = _trained_steps(trace)
+        if steps < FEWEST:
+            return self.too_little(f"{steps} steps at full rate; {FEWEST - steps} more would do")
+        if "kl" in trace.steps:
+            values = trace.steps["kl"]
+            kl = mean_of(values[-(len(values) // 3) :])
+            text = f"After {steps} steps the KL to the reference is {kl.value:.2g} per token."
+            return self._verdict(kl.high < UNMOVED_KL, kl.low > UNMOVED_KL, text, kl)
+        changes = {"entropy": _relative_change(trace.steps["entropy"])}
+        if "completion_length" in trace.steps:
+            changes["completion length"] = _relative_change(trace.steps["completion_length"])
+        told = ", ".join(f"{name} {one.value:+.1%}" for name, one in changes.items())
+        widest = max(changes.values(), key=lambda one: max(-one.low, one.high))
+        return self._verdict(
+            max(-widest.low, widest.high) < UNMOVED and not _parted(trace),
+            _parted(trace) or any(one.low > 0 or one.high < 0 for one in changes.values()),
+            f"Change of behaviour over {steps} steps: {told}.",
+            widest,
+        )
+
+    def _verdict(self, still: bool, moves: bool, text: str, measured: Estimate) -> Finding:
+        if not still and not moves:
+            return self.too_little(f"{text} As many steps again would do.")
+        return self.found(
+            Level.SUSPECT if still else Level.OK,
+            f"{text} The policy has hardly moved." if still else text,
+            measured=measured,
+            expected=f"a KL above {UNMOVED_KL}, or a change above {UNMOVED:.0%}",
+        )
+
+
+def _trained_steps(trace: Trace) -> int:
+    """Steps, counted by their share of the highest rate: warm-up hardly counts."""
+    steps = int(np.sum(trace.steps["step"] > 0))
+    if "learning_rate" not in trace.steps:
+        return steps
+    rate = trace.steps["learning_rate"]
+    rate = rate[np.isfinite(rate)]
+    return int(rate.sum() / rate.max()) if len(rate) and rate.max() > 0 else 0
+
+
+def _relative_change(values: np.ndarray) -> Estimate:
+    """Last third against first, as a share of the first."""
+    known = values[np.isfinite(values)]
+    third = len(known) // 3
+    start = float(known[:third].mean()) if third else 0.0
+    if start == 0:
+        return Estimate(0.0, -np.inf, np.inf, third)
+    change = difference_of_means(known[:third], known[-third:])
+    ends = sorted((change.low / start, change.high / start))
+    return Estimate(change.value / start, ends[0], ends[1], change.n)
+
+
+def _kl(trace: Trace) -> str | None:
+    """Said where the KL has left its healthy range and began inside it."""
+    if "kl" not in trace.steps:
+        return None
+    kl = trace.steps["kl"][np.isfinite(trace.steps["kl"])]
+    last = float(np.median(kl[-max(1, len(kl) // 3) :])) if len(kl) else 0.0
+    return f"the KL rose to {last:.2g} per token" if last > BROKEN_KL and kl[0] < SOUND_KL else None
+
+
+def _shifts(trace: Trace) -> list[str]:
+    """What else changed by a factor that no learning explains."""
+    told = []
+    for name in ("entropy", "completion_length"):
+        values = trace.steps[name] if name in trace.steps else np.zeros(0)
+        known = values[np.isfinite(values)]
+        if len(known) < 3 or known[0] <= 0:
+            continue
+        factor = float(np.median(known[-(len(known) // 3) :]) / known[0])
+        if not 1 / SHIFT <= factor <= SHIFT:
+            told.append(f"the {name.replace('_', ' ')} changed by a factor of {factor:.2g}")
+    return told
+
+
+def _parted(trace: Trace) -> bool:
+    """Whether sampler and trainer agree at first and no longer do."""
+    if "logprob_gap" not in trace.steps:
+        return False
+    gap = trace.steps["logprob_gap"]
+    known = gap[np.isfinite(gap)]
+    return len(known) > 2 and bool(np.median(known[-(len(known) // 3) :]) > known[0] + PARTED)

@@ -1,0 +1,162 @@
+"""All rollouts of a prompt earn the same: their advantages are 0, and they move no weight.
+
+## What goes wrong
+GRPO learns from differences inside a group. A prompt that every rollout solves, or none, costs its
+sampling time and gives no gradient. With a solve rate p and groups of G the share of such groups is
+p^G + (1-p)^G: 43 % at p = 0.9 and G = 8, 66 % at p = 0.05.
+
+## Sign
+The share of groups whose rewards are all equal, recomputed from the raw rewards (TRL's `reward_std`
+is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
+and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
+Above one half it is noted.
+
+## Probe
+Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, no
+group can differ. Otherwise the sign is read off one batch.
+
+## Experiment
+The same prompts with G = 8 and G = 32, or prompts filtered to a solve rate of 0.1 to 0.9 against
+all; outcome is the held-out reward at an equal number of rollouts.
+
+## Fix
+Prompts that the starting policy solves between 10 % and 90 % of the time; dynamic sampling; larger
+groups; a reward that asks for more than the policy already does.
+
+## Not to be confused with
+H39 reward-parser: all are 0 because right answers are not read. H04 context-truncation: all are 0
+because nothing is finished. H26 optimizer-not-stepping: advantages differ and gradients are 0.
+H01 advantage-scaling: rewards differ, by crumbs.
+
+## References
+DAPO (Yu et al., 2025, dynamic sampling); RAGEN (2504.20073, variance filter); CoursIA issue 10603
+(measured 77 %).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import RewardGroups, mean_of, reward_groups, reward_rises
+from flatline.stats import Estimate, cluster_mean
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+DEAD = 0.7
+"""Share of dead groups that is suspected. Healthy: 0 in one lab run; by the formula
+0.43 for rewards of 0 and 1 at a solve rate of 0.9 and groups of 8. False alarms: see
+docs/calibration.md."""
+WEAK = 0.5
+"""Share that is noted: half of the sampling is lost."""
+BEGINNING = 16
+"""Groups that show how the run began; it is dead from the start or was worn out later."""
+SATURATED = 0.5
+"""Share of wrong plays that earn what gold earns above which the reward cannot tell."""
+
+
+class ZeroVarianceGroups(Hypothesis):
+    id = "H32"
+    name = "zero-variance-groups"
+    explains = ("H24", "H05", "H08")
+    meaning = "Dead groups give no gradient: the effective batch is what is left of them."
+    fix = "Choose prompts that are solved 10 % to 90 % of the time, or a reward that asks for more."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """How many groups are dead?"""
+        if not len(trace.rollouts):
+            return self._from_steps(trace)
+        groups = reward_groups(trace)
+        if groups.n == 0:
+            return self.too_little("no group has two rewards; one step of whole groups would do")
+        share = cluster_mean(groups.equal, groups.prompt)
+        return self._judge(
+            share,
+            early=float(groups.equal[:BEGINNING].mean()),
+            rises=reward_rises(trace),
+            told=_split(groups),
+            evidence=_examples(groups),
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Does the reward tell wrong plays from gold?"""
+        oracle = subject.oracle()
+        ties = [c for c in oracle.not_below_gold if abs(c.reward - c.gold_reward) < 1e-6]
+        if oracle.played and len(ties) > SATURATED * oracle.played:
+            return self.found(
+                Level.FAULT,
+                f"{len(ties)} of {oracle.played} wrong plays earn exactly what gold earns, so "
+                "groups cannot differ.",
+                measured=len(ties) / oracle.played,
+                expected="0",
+                evidence=[
+                    Evidence(text=f"problem {c.problem}, {c.script}: pays {c.reward:.3g} like gold")
+                    for c in ties[:3]
+                ],
+            )
+        return self.sign(subject.trace)
+
+    def _judge(
+        self, share: Estimate, *, early: float, rises: bool, told: str, evidence: list[Evidence]
+    ) -> Finding:
+        text = f"{share.value:.0%} of the groups have a single reward value{told}."
+        if share.low > DEAD and early > WEAK and not rises:
+            level = Level.SUSPECT
+        elif share.value > WEAK:
+            level = Level.NOTE
+            text += " It began with less." if early <= WEAK else ""
+        else:
+            level = Level.OK
+        if level is Level.OK and share.high > DEAD:
+            return self.too_little(f"{text} Twice as many groups would do.")
+        return self.found(
+            level,
+            text,
+            measured=share,
+            expected=f"below {DEAD:.0%}",
+            severity=share.value / DEAD,
+            evidence=evidence if level is Level.SUSPECT else [],
+        )
+
+    def _from_steps(self, trace: Trace) -> Finding:
+        shares = trace.steps["zero_std_share"]
+        if trace.settings.get("scale_rewards") == "batch":
+            return self.too_little(
+                "the logged share is about the batch, not its groups (scale_rewards is `batch`); "
+                "recorded rollouts would do"
+            )
+        known = shares[np.isfinite(shares)]
+        return self._judge(
+            mean_of(known),
+            early=float(known[:BEGINNING].mean()),
+            rises=reward_rises(trace),
+            told=f" (logged at {len(known)} steps)",
+            evidence=[],
+        )
+
+
+def _split(groups: RewardGroups) -> str:
+    """Whether the dead ones are at the bottom or at the top."""
+    dead = groups.mean[groups.equal]
+    if not len(dead):
+        return ""
+    values = np.concatenate(groups.rewards)
+    low, high = values.min(), values.max()
+    if high - low == 0:
+        return f": all {len(values)} rewards are {low:.3g}"
+    bottom, top = np.mean(dead <= low + 1e-6), np.mean(dead >= high - 1e-6)
+    return f" ({bottom:.0%} of these at the lowest reward, {top:.0%} at the highest)"
+
+
+def _examples(groups: RewardGroups) -> list[Evidence]:
+    return [
+        Evidence(
+            text=f"prompt {groups.prompt[at]}: {len(groups.rewards[at])} rollouts, all "
+            f"{groups.mean[at]:.3g}",
+            step=int(groups.step[at]),
+        )
+        for at in np.flatnonzero(groups.equal)[:3]
+    ]

@@ -1,0 +1,250 @@
+"""Groups are not what GRPO takes them for: prompts are mixed, or rewards belong to other rollouts.
+
+## What goes wrong
+GRPO compares rewards inside runs of `num_generations` neighbours and trusts that these are samples
+of one prompt. A shuffle, a gather in another order, asynchronous results taken as they finish, or
+batch sizes derived before they were changed break that silently: advantages then compare prompts
+instead of answers, or are paired with completions that did not earn them.
+
+## Sign
+Exact: a group with two prompts; a group that has not `num_generations` rollouts; answers that equal
+the gold answer and are paid as wrong while others are paid as right, so often that pay and answer
+have nothing to do with each other (what one rollout earned was given to another). Statistical:
+advantages that do not follow the rewards of their own group (correlation certainly below one half;
+healthy: 1), or prompts that stand in a step several times.
+
+## Probe
+Reads off the trainer's sampler which rows it will visit: every run of `num_generations` must be one
+row, a step must not repeat a prompt, and an epoch must visit nearly all of the data. Then the sign
+is read off one played batch.
+
+## Experiment
+None is needed for mixed groups. For repeated prompts: the config built once, against the config
+changed after it was built; outcome is the held-out reward.
+
+## Fix
+Carry group ids with every rollout and assert them where advantages are made. Give batch sizes to
+the constructor of `GRPOConfig`, never change them afterwards.
+
+## Not to be confused with
+H39 reward-parser: right answers are paid as wrong, but no wrong one as right. H05 reward-signal:
+rewards are noisy, but belong to their rollouts. A low share of variance between prompts proves
+nothing: prompts of one difficulty show it in a healthy run.
+
+## References
+TRL issues 2803 and 3098 (prompts of a group differ over processes); rllm issue 605 (groups of one);
+d1 issue 19; verifiers 0.1.x derives `generation_batch_size` before a script's changes: doubling the
+accumulation doubled every prompt in a step and left half of the data out (the seeds' setup).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.answers import Judged, judge
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import prompts_of, unless_batch_alarms, within_correlation
+from flatline.stats import cluster_mean
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+CONTRADICTED = 0.1
+"""Share of right answers that are paid as wrong, and of prompts behind wrong ones paid as right,
+that only exchanged rewards show. Healthy: the first is 0."""
+UNRELATED = 0.3
+"""Correlation of right answers and pay below which rewards changed places. Healthy: 1 in
+one lab run. A guess: aliases that were not recorded, or a reward that insists on a format, should
+leave it well above."""
+FEWEST = 3
+"""Prompts that must show it on either side."""
+FOLLOWS = 0.5
+"""Correlation of advantages with rewards inside a group. Healthy: 1; normalising each part by
+itself (GDPO) may lower it. False alarms: see docs/calibration.md."""
+REPEATED = 0.1
+"""Share of repeated prompts in a step beyond what drawing with replacement gives. Healthy: 0."""
+VISITED = 0.9
+"""Share of the data that an epoch visits. Healthy: all but an incomplete last batch."""
+
+
+class GroupIntegrity(Hypothesis):
+    id = "H33"
+    name = "group-integrity"
+    explains = ("H05", "H39", "H01", "H24")
+    meaning = "Advantages are given to completions that did not earn them, so they teach nothing."
+    fix = "Carry a group id with every rollout and assert it where advantages are computed."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is every group one prompt, whole, and paid for what it did?"""
+        return (
+            self._mixed(trace)
+            or self._sizes(trace)
+            or self._exchanged(trace)
+            or self._advantages(trace)
+            or self._repeated(trace)
+            or self._whole(trace)
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Which rows will the trainer visit?"""
+        order = subject.data_order()
+        if not order.groups_whole:
+            return self._fault("The sampler does not give `num_generations` rows of one prompt.")
+        extra = int((order.groups_per_step - order.unique_per_step).sum())
+        if extra and order.dataset_size >= order.groups_per_step.max():
+            return self._fault(
+                f"{extra} of {order.groups_per_step.sum()} groups of the first "
+                f"{len(order.groups_per_step)} steps repeat a prompt of their own step.",
+                measured=extra / float(order.groups_per_step.sum()),
+            )
+        text = (
+            f"An epoch visits {order.visited_share:.0%} of {order.dataset_size} prompts; "
+            "groups are whole and no step repeats a prompt."
+        )
+        missed = order.epoch_complete and order.visited_share < VISITED
+        if missed and order.dataset_size >= order.groups_per_step.max() / (1 - VISITED):
+            return self.found(
+                Level.SUSPECT, text, measured=order.visited_share, expected=f"above {VISITED:.0%}"
+            )
+        whole = self.found(Level.OK, text, measured=order.visited_share, expected="nearly all")
+        return unless_batch_alarms(whole, self.sign, subject.trace)
+
+    def _mixed(self, trace: Trace) -> Finding | None:
+        if "prompt_id" not in trace.rollouts:
+            return None
+        ids = trace.groups().each("prompt_id")
+        kinds = np.array([len({name for name in one if name is not None}) for one in ids])
+        mixed = np.flatnonzero(kinds > 1)
+        if not len(mixed):
+            return None
+        return self._fault(
+            f"{len(mixed)} of {len(kinds)} groups hold rollouts of several prompts.",
+            measured=float(len(mixed) / len(kinds)),
+            evidence=[
+                Evidence(
+                    text=f"one group has {kinds[at]} prompts: {_some(ids[at])}",
+                    step=int(trace.groups().step[at]),
+                )
+                for at in mixed[:3]
+            ],
+        )
+
+    def _sizes(self, trace: Trace) -> Finding | None:
+        """The last step may be incomplete, and an imported log may be a sample."""
+        wanted = trace.settings.get("num_generations")
+        imported = str(trace.run.get("source") or "").startswith("import")
+        if not wanted or wanted < 2 or imported or "group" not in trace.rollouts:
+            return None
+        groups = trace.groups()
+        size = groups.size[groups.step < groups.step.max()]
+        wrong = size[size != wanted]
+        if not len(wrong):
+            return None
+        return self._fault(
+            f"{len(wrong)} of {len(size)} groups have another size than {wanted}, "
+            f"such as {wrong[0]}.",
+            measured=float(len(wrong) / len(size)),
+        )
+
+    def _exchanged(self, trace: Trace) -> Finding | None:
+        """Right answers paid as wrong, and wrong ones as right: rewards changed places."""
+        try:
+            judged = judge(trace)
+        except NotRecorded:
+            return None
+        if not judged.right.any() or judged.right.all():
+            return None
+        missed, gifted = judged.missed, judged.gifted
+        least = min(len(set(judged.prompt[missed])), len(set(judged.prompt[gifted])))
+        share = cluster_mean(missed[judged.right], judged.prompt[judged.right])
+        given = float(gifted[~judged.right].mean())
+        if least < FEWEST or share.low < CONTRADICTED or given < CONTRADICTED:
+            return None
+        if _related(judged) > UNRELATED:
+            return None
+        return self._fault(
+            f"{share.value:.0%} of the answers that equal the gold answer are paid as wrong by "
+            f"{judged.source}, and {given:.0%} of the others as right: rewards changed places.",
+            measured=share.value,
+            evidence=[_example(trace, judged, at) for at in np.flatnonzero(missed | gifted)[:3]],
+        )
+
+    def _advantages(self, trace: Trace) -> Finding | None:
+        if "advantage" not in trace.rollouts:
+            return None
+        reward, advantage = trace.rollouts["reward"], trace.rollouts["advantage"]
+        follows = within_correlation(reward, advantage, trace.groups().index)
+        if not follows.high < FOLLOWS:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"Advantages hardly follow the rewards of their own group: correlation {follows}.",
+            measured=follows,
+            expected="1",
+        )
+
+    def _repeated(self, trace: Trace) -> Finding | None:
+        if "prompt_id" not in trace.rollouts or "group" not in trace.rollouts:
+            return None
+        step, prompt = trace.groups().step, prompts_of(trace)
+        data = trace.settings.get("dataset_size") or len(set(prompt))
+        seen: set[tuple[int, str]] = set()
+        repeat = np.zeros(len(step))
+        for at, key in enumerate(zip(step.tolist(), prompt.tolist(), strict=True)):
+            repeat[at] = key in seen
+            seen.add(key)
+        share = cluster_mean(repeat, step)
+        groups = len(step) / len(set(step.tolist()))
+        drawn = 1 - data * (1 - (1 - 1 / data) ** groups) / groups
+        if groups > data or share.low < drawn + REPEATED:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{share.value:.0%} of the groups repeat a prompt of their own step, and the data has "
+            f"at least {data}: batch sizes do not fit together.",
+            measured=share,
+            expected="0",
+            severity=share.value / REPEATED,
+            fix="Give all batch sizes to the constructor of GRPOConfig; change none afterwards.",
+        )
+
+    def _whole(self, trace: Trace) -> Finding:
+        groups = trace.groups()
+        if groups.size.max() < 2:
+            return self.too_little("every group has one rollout; two or more are compared.")
+        return self.found(
+            Level.OK,
+            f"All {groups.n} groups are one prompt each, and what was recorded of advantages and "
+            "answers belongs to its rollouts.",
+        )
+
+    def _fault(
+        self, text: str, *, measured: float = 1.0, evidence: list[Evidence] | None = None
+    ) -> Finding:
+        return self.found(
+            Level.FAULT, text, measured=measured, expected="0", evidence=evidence or []
+        )
+
+
+def _related(judged: Judged) -> float:
+    known = np.isfinite(judged.paid)
+    right, paid = judged.right[known].astype(float), judged.paid[known]
+    return float(np.corrcoef(right, paid)[0, 1]) if np.ptp(right) and np.ptp(paid) else 0.0
+
+
+def _some(names: np.ndarray) -> str:
+    return ", ".join(sorted({str(name) for name in names})[:3])
+
+
+def _example(trace: Trace, judged: Judged, at: int) -> Evidence:
+    row = judged.row[at]
+    verdict = "right" if judged.right[at] else "another answer"
+    return Evidence(
+        text=f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r} ({verdict}); "
+        f"{judged.source} pays {judged.paid[at]:g}, reward {trace.rollouts['reward'][row]:.3g}",
+        step=int(trace.rollouts["step"][row]),
+        rollout=int(trace.rollouts["rollout"][row]),
+    )

@@ -1,0 +1,183 @@
+"""The reward misreads answers: right ones are paid as wrong, or wrong ones as right.
+
+## What goes wrong
+A parser looks in the wrong place, trips over a type and swallows the error, or compares without
+normalising (case, punctuation, aliases). Right answers then earn what wrong ones earn. A share e of
+misread answers shrinks the signal to 1 - 2e, and at one half nothing is left.
+
+## Sign
+Completions that end with exactly one marked answer (`<answer>`, `\\boxed{}`, `####`) which equals
+the recorded gold answer after SQuAD's normalisation, and which the run pays as wrong or with its
+lowest reward. Healthy: none. Suspected where the interval of their share excludes 2 % on three
+prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
+the reward that is 0 on every rollout is noted.
+
+## Probe
+Scripted plays through the reward functions that the trainer really has: gold must earn the maximum
+and no corruption may earn more than gold. Then the sign is read off one played batch.
+
+## Experiment
+No training is needed: score the stored completions with a mended reward and count what changes.
+
+## Fix
+Normalise both sides, accept aliases, accept tool calls as dicts and as objects, and let a parse
+error raise or be counted; never turn it into 0.
+
+## Not to be confused with
+H33 group-integrity: rewards belong to other rollouts, so wrong answers are paid as right too.
+H05 reward-signal: the reward is noisy or pays for something else. H32 zero-variance-groups: a
+reward so easy that almost every play earns it also pays wrong answers. H08 evaluation-mismatch: the
+two scorers differ; the training one may still be right.
+
+## References
+The seeds' reward reads `completion[-1].tool_calls[-1].function.arguments` and maps errors to 0.
+open-r1 issues 293 and 560; NeMo-RL issue 431 (exceptions become 0); AReaL issue 548 (timeouts).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.hypotheses.answers import Judged, judge
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import unless_batch_alarms
+from flatline.stats import cluster_mean
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+    from flatline.subject.records import Oracle, OracleCase
+
+MISREAD = 0.02
+"""Share of right answers paid as wrong that a sound reward stays below. Healthy: 0."""
+FEWEST = 3
+"""Prompts that must show it."""
+BOTH_WAYS = 0.5
+"""As many wrong answers paid as right, against right ones paid as wrong: rewards changed places."""
+SHORT = 0.02
+"""What gold may lack of the maximum: crumbs are H01's and H05's business."""
+SCATTERED = 4
+"""Distinct rewards of gold plays above which the reward is noisy or mixed, which is H05."""
+SATURATED = 0.5
+"""Share of the corruptions that earn as much as gold above which the reward is too easy: H32."""
+CONSTANT = 32
+"""Prompts on which a part that is always 0 is worth a note."""
+
+
+class RewardParser(Hypothesis):
+    id = "H39"
+    name = "reward-parser"
+    explains = ("H08", "H05", "H32")
+    meaning = "The policy is punished for right answers, so it cannot learn to give them."
+    fix = "Score the quoted completions by hand, mend the reward function, count its exceptions."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Are right answers paid as right?"""
+        judged = judge(trace)
+        right, missed = judged.right, judged.missed
+        if not right.any():
+            dead = _always_zero(trace)
+            if dead:
+                return self.found(Level.NOTE, f"{dead} No recorded answer equals the gold answer.")
+            return self.too_little(
+                f"none of {len(right)} readable answers equals its gold answer; more steps, or a "
+                "run that answers with <answer>, \\boxed{} or ####, would do"
+            )
+        if int(judged.gifted.sum()) > BOTH_WAYS * int(missed.sum()) > 0:
+            return self.found(
+                Level.NOTE,
+                f"{missed.sum()} right answers are paid as wrong and {judged.gifted.sum()} others "
+                "as right: see H33 group-integrity, or aliases that were not recorded.",
+            )
+        share = cluster_mean(missed[right], judged.prompt[right])
+        prompts = len(set(judged.prompt[missed]))
+        text = (
+            f"{missed.sum()} of {right.sum()} answers that equal the gold answer are paid as wrong "
+            f"by {judged.source} ({share.value:.0%} of answers, on {prompts} prompts)."
+        )
+        level = Level.NOTE if missed.any() else Level.OK
+        if share.low > MISREAD and prompts >= FEWEST:
+            level = Level.SUSPECT
+        return self.found(
+            level,
+            text,
+            measured=share,
+            expected="0",
+            severity=share.value / MISREAD,
+            evidence=[_example(trace, judged, at) for at in np.flatnonzero(missed)[:3]],
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Do scripted plays earn what they should?"""
+        oracle = subject.oracle()
+        if oracle.problems == 0:
+            return self.too_little("no problem could be played")
+        if len(np.unique(np.round(oracle.gold_R, 3))) > SCATTERED:
+            return self.found(
+                Level.NOTE,
+                f"Gold plays earn from {oracle.gold_R.min():.2f} to {oracle.gold_R.max():.2f}: the "
+                "reward is no function of the answer alone, see H05 reward-signal.",
+            )
+        short = [case for case in oracle.below_maximum if case.reward < 1 - SHORT]
+        above = [case for case in oracle.not_below_gold if case.reward > case.gold_reward + SHORT]
+        if short or above:
+            return self._misread(oracle, short, above)
+        ties = len(oracle.not_below_gold)
+        text = f"Gold earns the maximum on all {oracle.problems} problems"
+        if ties > SATURATED * oracle.played:
+            return self.found(
+                Level.NOTE,
+                f"{text}, and so do {ties} of {oracle.played} wrong plays: the reward asks for too "
+                "little, see H32 zero-variance-groups.",
+            )
+        if ties:
+            return self.found(
+                Level.SUSPECT,
+                f"{text}, but {ties} of {oracle.played} wrong plays earn as much.",
+                measured=ties / oracle.played,
+                expected="0",
+                evidence=_cases(oracle.not_below_gold),
+            )
+        sound = self.found(Level.OK, f"{text}, and {oracle.played} wrong plays earn less.")
+        return unless_batch_alarms(sound, self.sign, subject.trace)
+
+    def _misread(
+        self, oracle: "Oracle", short: "list[OracleCase]", above: "list[OracleCase]"
+    ) -> Finding:
+        return self.found(
+            Level.FAULT,
+            f"Gold earns less than the maximum on {len(short)} of {oracle.problems} problems, and "
+            f"{len(above)} of {oracle.played} wrong plays earn more than gold.",
+            measured=len(short) / oracle.problems,
+            expected="0",
+            evidence=_cases((*short, *above)),
+        )
+
+
+def _always_zero(trace: Trace) -> str | None:
+    """A part that never pays, over enough prompts to be told."""
+    if "prompt_id" not in trace.rollouts or len(set(trace.rollouts["prompt_id"])) < CONSTANT:
+        return None
+    dead = [name for name, part in sorted(trace.parts().items()) if np.nanmax(part) <= 0]
+    return f"{', '.join(f'`{name}`' for name in dead)} is 0 on every rollout." if dead else None
+
+
+def _example(trace: Trace, judged: Judged, at: int) -> Evidence:
+    row = judged.row[at]
+    return Evidence(
+        text=f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r}, "
+        f"{judged.source} pays {judged.paid[at]:g}, reward {trace.rollouts['reward'][row]:.3g}",
+        step=int(trace.rollouts["step"][row]),
+        rollout=int(trace.rollouts["rollout"][row]),
+    )
+
+
+def _cases(cases: "tuple[OracleCase, ...] | list[OracleCase]") -> list[Evidence]:
+    return [
+        Evidence(
+            text=f"problem {case.problem}, {case.script}: pays {case.reward:.3g}, "
+            f"gold {case.gold_reward:.3g}"
+        )
+        for case in cases[:3]
+    ]

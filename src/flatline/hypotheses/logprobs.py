@@ -1,0 +1,213 @@
+"""Sampler against trainer, token by token: what several hypotheses read off the log-probs.
+
+Only tokens that the model wrote and that carry loss are compared. What else is trained has no
+log-prob of the sampler, and is the business of H02 token-masking.
+
+Before the first update both sides hold the same weights, so any difference there is one of context,
+tokens, arithmetic or sampling, never of delivery.
+"""
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Evidence
+from flatline.rollout.record import Author
+from flatline.stats import UNKNOWN, Estimate, difference_of_means
+from flatline.trace import Trace
+from flatline.trace.tokens import Tokens
+
+UNSURE = -0.05
+"""Log-prob below which a token was in doubt: others are near 0 on both sides whatever is wrong."""
+ROUNDING = 1e-4
+"""Difference that float32 arithmetic explains (healthy: mean 1e-6, largest 2e-4)."""
+PREFIX = 12
+"""Tokens at the start of completions that are compared between rollouts of one prompt."""
+FEWEST_FOR_SLOPE = 5
+"""Tokens in doubt that a prompt needs to have a slope."""
+FEWEST_UNSURE = 20
+"""Tokens in doubt that are needed to judge the arithmetic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """Trained tokens of the model with both log-probs, in order. One entry per token."""
+
+    rollout: np.ndarray
+    """Index into `place`."""
+    place: Sequence[tuple[int, int]]
+    """Step and number of each rollout."""
+    prompt: np.ndarray
+    """Index of the group: the independent unit."""
+    turn: np.ndarray
+    """Turn of the model, from 0."""
+    first_of_turn: np.ndarray
+    """Whether it begins a turn."""
+    ids: np.ndarray
+    """Token ids."""
+    sampler: np.ndarray
+    """Log-prob when it was sampled."""
+    trainer: np.ndarray
+    """Log-prob in the pass that is trained through."""
+    coarse: bool
+    """Whether the run says that it computes in bf16."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def gap(self) -> np.ndarray:
+        """Trainer minus sampler."""
+        return np.asarray(self.trainer - self.sampler)
+
+    @property
+    def unsure(self) -> np.ndarray:
+        """Tokens that either side had doubts about."""
+        return np.asarray(np.minimum(self.sampler, self.trainer) < UNSURE)
+
+    @property
+    def exact(self) -> bool:
+        """Whether some tokens agree to float32 rounding, so that others cannot blame bf16."""
+        doubt = np.abs(self.gap[self.unsure])
+        if self.coarse or len(doubt) < FEWEST_UNSURE:
+            return False
+        return bool(np.quantile(doubt, 0.1) < ROUNDING)
+
+    def mean(self, where: np.ndarray | None = None) -> Estimate:
+        """Mean |gap| over prompts."""
+        kept = np.ones(len(self), dtype=bool) if where is None else where
+        return mean_over(np.abs(self.gap[kept]), self.prompt[kept])
+
+    @property
+    def offset(self) -> np.ndarray:
+        """Tokens since the first of the turn that are here."""
+        at = np.arange(len(self))
+        key = self.rollout * (self.turn.max(initial=0) + 1) + self.turn
+        starts = np.concatenate([[True], key[1:] != key[:-1]])[: len(self)]
+        return at - np.maximum.accumulate(np.where(starts, at, 0))
+
+    def line(self) -> tuple[Estimate, float]:
+        """Slope of the trainer's log-prob on the sampler's, over prompts; and the fit's R²."""
+        x, y, prompt = (part[self.unsure] for part in (self.sampler, self.trainer, self.prompt))
+        slopes = [_slope(x[prompt == one], y[prompt == one]) for one in np.unique(prompt)]
+        known = np.array([slope for slope in slopes if slope is not None])
+        if not len(known) or len(x) < FEWEST_UNSURE:
+            return UNKNOWN, 0.0
+        fit = np.corrcoef(x, y)[0, 1] ** 2 if np.ptp(x) and np.ptp(y) else 0.0
+        return difference_of_means(np.ones(len(known)), known), float(fit)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether the trainer is never above the sampler: its distribution has tokens more."""
+        doubt = self.gap[self.unsure]
+        return len(doubt) >= FEWEST_UNSURE and bool((doubt <= 2 * ROUNDING).mean() > 0.999)
+
+    def example(self, trace: Trace, token: int) -> Evidence:
+        """One token with what stands before it."""
+        same = self.rollout[max(token - 4, 0) : token] == self.rollout[token]
+        before = self.ids[max(token - 4, 0) : token][same]
+        step, number = self.place[self.rollout[token]]
+        return Evidence(
+            text=f"{trace.decode(before)!r} then {trace.text(self.ids[token])!r}: sampler "
+            f"{self.sampler[token]:.3f}, trainer {self.trainer[token]:.3f}",
+            step=step,
+            rollout=number,
+        )
+
+    def worst(self, trace: Trace, where: np.ndarray, n: int = 3) -> list[Evidence]:
+        """The tokens with the largest gaps, one per rollout."""
+        order = np.flatnonzero(where)[np.argsort(-np.abs(self.gap[where]), kind="stable")]
+        _, first = np.unique(self.rollout[order], return_index=True)
+        return [self.example(trace, int(token)) for token in order[np.sort(first)[:n]]]
+
+
+def recorded(trace: Trace, steps: Collection[int] | None) -> Gaps:
+    """The gaps of some recorded steps."""
+    tokens = trace.tokens(steps)
+    sampler, trainer = tokens.sampler.astype(float), tokens.trainer.astype(float)
+    kept = tokens.trained & (tokens.author == Author.MODEL)
+    kept &= np.isfinite(sampler) & np.isfinite(trainer)
+    rows = tokens.rollout_rows
+    step, number = (trace.rollouts[name][rows].astype(int) for name in ("step", "rollout"))
+    return Gaps(
+        rollout=tokens.row[kept],
+        place=list(zip(step.tolist(), number.tolist(), strict=True)),
+        prompt=trace.groups().index[rows][tokens.row[kept]],
+        turn=tokens.turn[kept],
+        first_of_turn=tokens.first_of_turn[kept],
+        ids=tokens.ids[kept],
+        sampler=sampler[kept],
+        trainer=trainer[kept],
+        coarse=bool(trace.settings.get("bf16")),
+    )
+
+
+def at_equal_weights(trace: Trace) -> Gaps:
+    """The gaps of the first step, before any update."""
+    steps = trace.token_steps
+    if not len(steps) or int(steps[0]) > 1:
+        raise NotRecorded("tokens of step 1")
+    return recorded(trace, [int(steps[0])])
+
+
+def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
+    """Mean over clusters of the mean inside each, with a t interval; `n` counts clusters."""
+    if not len(values):
+        return UNKNOWN
+    _, index = np.unique(clusters, return_inverse=True)
+    means = np.bincount(index, weights=values) / np.bincount(index)
+    return difference_of_means(np.zeros(len(means)), means)
+
+
+def some_steps(trace: Trace, most: int = 3) -> list[int]:
+    """A few of the steps with token detail, the first and the last among them."""
+    steps = trace.token_steps
+    chosen = np.linspace(0, len(steps) - 1, min(most, len(steps))).round().astype(int)
+    return [int(steps[i]) for i in np.unique(chosen)]
+
+
+def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
+    """How much the trainer's log-probs differ where rollouts of a prompt begin alike, by prompt.
+
+    The same tokens after the same prompt have one log-prob. Nothing is known where no two rollouts
+    of a prompt begin alike.
+    """
+    tokens = trace.tokens(steps)
+    if not _has_prompts(tokens):
+        return UNKNOWN
+    prompts = _split(tokens.prompt_ids, tokens.prompt_row, len(tokens.rollout_rows))
+    early = np.flatnonzero(tokens.position < PREFIX)
+    found: dict[tuple[bytes, tuple[int, ...]], list[float]] = {}
+    for row, part in itertools.groupby(early, key=lambda token: tokens.row[token]):
+        where = list(part)
+        ids, values = tokens.ids[where].tolist(), tokens.trainer[where].tolist()
+        step = trace.rollouts["step"][tokens.rollout_rows[row]]  # between steps weights differ
+        for length, value in enumerate(values, start=1):
+            key = (b"%d " % step + prompts[row].tobytes(), tuple(ids[:length]))
+            found.setdefault(key, []).append(value)
+    alike = {key: np.array(values) for key, values in found.items() if len(values) > 1}
+    known = {key: values[np.isfinite(values)] for key, values in alike.items()}
+    spreads = {key: float(np.ptp(values)) for key, values in known.items() if len(values) > 1}
+    return mean_over(np.array(list(spreads.values())), np.array([key[0] for key in spreads]))
+
+
+def _has_prompts(tokens: Tokens) -> bool:
+    try:
+        return bool(len(tokens.prompt_ids))
+    except NotRecorded:
+        return False
+
+
+def _split(values: np.ndarray, row: np.ndarray, rows: int) -> list[np.ndarray]:
+    """Flat values as one array per rollout."""
+    return np.split(values, np.cumsum(np.bincount(row, minlength=rows))[:-1])
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> float | None:
+    if len(x) < FEWEST_FOR_SLOPE or np.ptp(x) < 0.1:
+        return None
+    centred = x - x.mean()
+    return float((centred * (y - y.mean())).sum() / (centred**2).sum())

@@ -1,0 +1,85 @@
+"""Does the reward move at all? Asked of the raw rewards, never of a smoothed curve.
+
+The first third of the steps is compared with the last. The unit is a group, one visit to one
+prompt: its rollouts are not independent, so they count once.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.stats import Estimate, difference_of_means
+from flatline.trace import Trace
+
+FEWEST = 6
+"""Steps below which thirds are too short to compare."""
+SMALLEST = 0.05
+"""A change of the reward that matters, in its own units (rewards of 0 to 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """How the training reward moved over a run."""
+
+    change: Estimate
+    """Last third minus first third of the steps; `n` counts groups of the smaller third."""
+    text: str
+    """The same in a sentence."""
+    flat: bool | None
+    """True: a rise that matters is excluded. False: it moves. None: cannot tell yet."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable shape."""
+        return {"change": self.change.to_json(), "flat": self.flat, "text": self.text}
+
+
+def trend_of(trace: Trace) -> Trend | None:
+    """The trend of the training reward; None where there is no history to speak of."""
+    try:
+        values, step = _by_unit(trace)
+    except NotRecorded:
+        return None
+    known = np.isfinite(values)
+    values, step = values[known], step[known]
+    steps = np.unique(step)
+    if len(steps) < FEWEST:
+        return None
+    third = len(steps) // 3
+    early, late = values[step <= steps[third - 1]], values[step >= steps[-third]]
+    change = difference_of_means(early, late)
+    return Trend(change=change, text=_text(change, len(steps)), flat=_flat(change))
+
+
+def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    """One reward per group where rollouts were recorded, else one per step."""
+    if len(trace.rollouts):
+        groups = trace.groups()
+        known = [one[np.isfinite(one)] for one in groups.each("reward")]
+        means = [float(one.mean()) if len(one) else math.nan for one in known]
+        return np.array(means), groups.step
+    return trace.steps["reward"], trace.steps["step"]
+
+
+def _flat(change: Estimate) -> bool | None:
+    if change.low > 0 or change.high < 0:
+        return False
+    return True if change.high < SMALLEST else None
+
+
+def _text(change: Estimate, steps: int) -> str:
+    moved = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+    if change.low > 0:
+        return f"The training reward rises by {moved} over {steps} steps."
+    if change.high < 0:
+        return f"The training reward falls by {moved} over {steps} steps."
+    if change.high < SMALLEST:
+        return f"The training reward is flat: {moved} over {steps} steps."
+    half = (change.high - change.low) / 2
+    more = math.ceil(steps * ((half / SMALLEST) ** 2 - 1)) if math.isfinite(half) else steps
+    return (
+        f"Whether the training reward moves cannot be told from {steps} steps ({moved}); "
+        f"about {max(more, 1)} more would show a change of {SMALLEST}."
+    )

@@ -1,0 +1,52 @@
+"""A live trainer under the microscope: what a probe looks at.
+
+    subject = Subject(trainer)                 # any TRL GRPOTrainer
+    subject = Subject(built.trainer, built=built)    # one of ours: task, problems and engine known
+
+Measurements are taken when they are first asked for, on one batch that all share, and kept. Every
+one leaves the trainer as it found it, bit for bit (`Subject.untouched`): weights, gradients,
+optimizer, random numbers, TRL's buffers. What cannot be put back is what a reward function of the
+user keeps for itself.
+
+What is returned is plain numpy (`flatline.subject.records`); probes need no torch.
+"""
+
+from flatline.subject.records import (
+    VISIBLE_STEP,
+    Agreement,
+    AloneVsBatch,
+    Batch,
+    ContextEffect,
+    DataOrder,
+    Delivery,
+    GradientCensus,
+    HeldoutPath,
+    OneStep,
+    Oracle,
+    OracleCase,
+    RateSweep,
+    ReferenceGap,
+    Replay,
+    ScoredTwice,
+)
+from flatline.subject.subject import Subject
+
+__all__ = [
+    "VISIBLE_STEP",
+    "Agreement",
+    "AloneVsBatch",
+    "Batch",
+    "ContextEffect",
+    "DataOrder",
+    "Delivery",
+    "GradientCensus",
+    "HeldoutPath",
+    "OneStep",
+    "Oracle",
+    "OracleCase",
+    "RateSweep",
+    "ReferenceGap",
+    "Replay",
+    "ScoredTwice",
+    "Subject",
+]

@@ -1,0 +1,56 @@
+"""Moves the trainable weights far enough to be seen, and puts them back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from flatline.subject.scoring import Played, fixed_logps
+
+ZERO_SCALE = 0.02
+"""Stands for the size of a tensor that is all zero, such as LoRA's B before the first step."""
+AMOUNTS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Sizes of the noise, relative to the weights, that are tried one after the other."""
+VISIBLE = 0.2
+"""Mean change of a log-prob, in nats, that is enough to be seen."""
+
+
+@contextmanager
+def moved(trainer: Any, amount: float) -> Iterator[None]:
+    """Noise of a relative size on every trainable weight; the same noise every time."""
+    weights = [p for p in trainer.model.parameters() if p.requires_grad]
+    saved = [weight.detach().clone() for weight in weights]
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in weights:
+            size = float(weight.float().square().mean().sqrt()) or ZERO_SCALE
+            step = torch.randn(weight.shape, generator=noise) * size * amount
+            weight += step.to(weight)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in zip(weights, saved, strict=True):
+                weight.copy_(value)
+
+
+class Move(NamedTuple):
+    """How far to move the weights."""
+
+    amount: float
+    """Size of the noise, relative to the weights."""
+    shift: float
+    """What it does to the trainer's log-probs: mean absolute change, in nats."""
+
+
+def visible_move(trainer: Any, played: Played) -> Move:
+    """The smallest move that shifts the trainer's log-probs visibly."""
+    before_BT = fixed_logps(trainer, played.inputs)
+    for amount in AMOUNTS:
+        with moved(trainer, amount):
+            after_BT = fixed_logps(trainer, played.inputs)
+        move = Move(amount, float((after_BT - before_BT).abs().cpu()[played.trained_BT].mean()))
+        if move.shift >= VISIBLE:
+            break
+    return move

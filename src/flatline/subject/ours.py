@@ -1,0 +1,157 @@
+"""Measurements that need to know the task: scripted plays and the evaluation's path."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatline.rollout.engine import Engine, Job
+from flatline.rollout.record import Author, Finish, Rollout
+from flatline.subject.records import Floats, HeldoutPath, Oracle, OracleCase
+from flatline.subject.scoring import Played, play, replaced
+from flatline.tasks.base import COMBINED, Problem, Score, Task
+from flatline.tasks.check import GOLD
+from flatline.tasks.check import play as play_script
+from flatline.training.environment import environment_rows
+from flatline.training.rollouts import step_seed
+
+if TYPE_CHECKING:
+    from flatline.training.trainer import Built
+
+NO_DIFFERENCE = 1e-6
+"""Rewards pass through single precision."""
+
+
+def oracle(built: "Built", problems: Sequence[Problem]) -> Oracle:
+    """Gold and every corruption, paid by the reward functions that the trainer has."""
+    scripts = [(problem, *case) for problem in problems for case in _cases(built.task, problem)]
+    if built.config.reward != COMBINED:  # a part alone need not tell every corruption from gold
+        scripts = [one for one in scripts if one[1] == GOLD]
+    rollouts = [_scripted(problem, score) for problem, _, score in scripts]
+    rewards = paid(built, [problem for problem, _, _ in scripts], rollouts)
+    gold = {p.id: r for (p, name, _), r in zip(scripts, rewards, strict=True) if name == GOLD}
+    cases = [
+        OracleCase(problem=p.id, script=name, reward=float(r), gold_reward=float(gold[p.id]))
+        for (p, name, _), r in zip(scripts, rewards, strict=True)
+    ]
+    spoiled = [case for case in cases if case.script != GOLD]
+    return Oracle(
+        problems=len(problems),
+        gold_R=np.array(list(gold.values())),
+        below_maximum=tuple(c for c in cases if c.script == GOLD and c.reward < 1 - NO_DIFFERENCE),
+        not_below_gold=tuple(c for c in spoiled if c.reward > c.gold_reward - NO_DIFFERENCE),
+        played=len(spoiled),
+    )
+
+
+def _cases(task: Task, problem: Problem) -> Iterator[tuple[str, Score]]:
+    """Scripted plays. Gold is about the reward, not the search: it is played with a retriever that
+    cannot miss, where the task has one."""
+    choose = getattr(task, "with_retriever", None)
+    sure = task if choose is None else choose("golden")
+    loud = task if choose is None else choose("bm25")
+    yield GOLD, play_script(sure, problem, sure.gold(problem))
+    for name, script in sure.corruptions(problem).items():
+        stage = loud if name == "dump_all_documents" else sure
+        yield name, play_script(stage, problem, script)
+
+
+def _scripted(problem: Problem, score: Score) -> Rollout:
+    """A rollout as the engine would hand it to the reward functions."""
+    return Rollout(
+        problem_id=problem.id,
+        sample=0,
+        prompt_ids=[0],
+        completion_ids=[0],
+        authors=[Author.MODEL],
+        logprobs=[0.0],
+        turns=[],
+        finish=Finish.ANSWERED,
+        score=score,
+        events=Counter(),
+        weight_version=0,
+    )
+
+
+def paid(built: "Built", problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> Floats:
+    """What the trainer pays for each: its reward functions, weighted as it weighs them.
+
+    Each is paid for alone, as a group of equals: what a batch does to the rewards of others is not
+    the reward functions' fault.
+    """
+    pairs = zip(problems, rollouts, strict=True)
+    return np.array([_paid(built, problem, rollout) for problem, rollout in pairs])
+
+
+def _paid(built: "Built", problem: Problem, rollout: Rollout) -> float:
+    size = built.trainer.num_generations
+    (row,) = environment_rows(built.task, [problem])
+    inputs = [{**row, "rollout": rollout} for _ in range(size)]
+    text = rollout.turns[-1].text if rollout.turns else ""
+    completion = [{"role": "assistant", "content": text}]
+    rewards_BF = built.trainer._calculate_rewards(
+        inputs, [row["prompt"]] * size, [completion] * size, [rollout.completion_ids] * size
+    )
+    weights_F = built.trainer.reward_weights.to(rewards_BF.device)
+    return float((rewards_BF[0] * weights_F).nansum())
+
+
+def heldout_path(built: "Built", problems: Sequence[Problem]) -> HeldoutPath:
+    """The same jobs, played as the held-out evaluation plays and as training plays."""
+    trainer, size = built.trainer, built.config.num_generations
+    seed = step_seed(built.config.seed, trainer.state.global_step)
+    jobs = [Job(problem, sample) for problem in problems for sample in range(size)]
+    with built.rollouts.playing(trainer) as engine:
+        evaluated = engine.play(jobs, seed=seed)
+        there = _in_force(engine)
+    rows = environment_rows(built.task, [job.problem for job in jobs])
+    with _noting(built.rollouts.engine) as here:
+        trained = play(trainer, rows)
+    pairs = list(zip(_records(trained), evaluated, strict=True))
+    same = [a is not None and a.completion_ids == b.completion_ids for a, b in pairs]
+    return HeldoutPath(
+        problems=len(problems),
+        prompts_equal=all(a is not None and a.prompt_ids == b.prompt_ids for a, b in pairs),
+        same_completion=sum(same) / len(same),
+        training_reward=_rewards(trainer, len(jobs)),
+        heldout_reward=np.array([one.score.reward for one in evaluated]),
+        rescored=paid(built, [job.problem for job in jobs], evaluated),
+        limits={k: (v, there[k]) for k, v in here.items() if v != there[k]},
+    )
+
+
+def _records(played: Played) -> list[Rollout | None]:
+    return [row.get("rollout") for row in played.rows]
+
+
+def _rewards(trainer: Any, n: int) -> Floats:
+    """Rewards of the last generation, from TRL's own log of them."""
+    columns = trainer._logs["rewards"]
+    weights = trainer.reward_weights.tolist()
+    values = np.array([list(columns[name])[-n:] for name in trainer.reward_func_names])
+    return np.asarray(np.nansum(values * np.array(weights)[:, None], axis=0))
+
+
+def _in_force(engine: Engine) -> dict[str, Any]:
+    """Sampling and limits of the engine."""
+    parts = (engine.sampling, engine.limits)
+    return {name: getattr(part, name) for part in parts for name in part.__slots__}
+
+
+@contextmanager
+def _noting(engine: Engine | None) -> Iterator[dict[str, Any]]:
+    """What is in force whenever the engine plays."""
+    seen: dict[str, Any] = {}
+    if engine is None:
+        yield seen
+        return
+    original = engine.play
+
+    def noted(*args: Any, **kwargs: Any) -> list[Rollout]:
+        seen.update(_in_force(engine))
+        return original(*args, **kwargs)
+
+    with replaced(engine, "play", noted):
+        yield seen

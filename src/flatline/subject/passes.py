@@ -1,0 +1,182 @@
+"""Measurements that score the batch again: twice, alone, against the reference."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flatline.errors import NotRecorded
+from flatline.subject.moving import Move, moved
+from flatline.subject.records import (
+    Agreement,
+    AloneVsBatch,
+    Batch,
+    Ints,
+    ReferenceGap,
+    ScoredTwice,
+)
+from flatline.subject.scoring import (
+    Inputs,
+    Played,
+    fixed_logps,
+    score_again,
+    scoring_logps,
+    select,
+    trained_logps,
+    without_dropout,
+)
+
+
+def agreement(batch: Batch) -> Agreement:
+    """Sampler against trainer on the trained tokens."""
+    if batch.sampler_T is None:
+        raise NotRecorded("tokens.sampler")
+    turn_T, first_T = turns(batch)
+    kept = batch.trained_T
+    return Agreement(
+        rollout_T=batch.rollout_T[kept],
+        position_T=batch.position_T[kept],
+        author_T=batch.author_T[kept],
+        turn_T=turn_T[kept],
+        first_of_turn_T=first_T[kept],
+        ids_T=batch.ids_T[kept],
+        sampler_T=batch.sampler_T[kept],
+        trainer_T=batch.trainer_T[kept],
+    )
+
+
+def turns(batch: Batch) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Turn of the model that each token is in (-1: not the model's), and whether it starts one."""
+    model_T = batch.author_T == 1
+    before_T = np.roll(model_T, 1) & (batch.position_T > 0)
+    first_T = model_T & ~before_T
+    count_T = np.cumsum(first_T)
+    start_R = np.searchsorted(batch.rollout_T, np.arange(batch.rollouts))
+    earlier_R = np.concatenate([[0], count_T])[start_R]
+    turn_T = count_T - earlier_R[batch.rollout_T] - 1
+    return np.where(model_T, turn_T, -1), first_T
+
+
+def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
+    """Both kinds of pass, twice each, with the weights as they are and moved."""
+    trained, scoring, between = _twice(trainer, played)
+    with moved(trainer, move.amount):
+        moved_trained, moved_scoring, moved_between = _twice(trainer, played)
+    first_BT, second_BT = (fixed_logps(trainer, played.inputs) for _ in range(2))
+    return ScoredTwice(
+        trained=trained,
+        scoring=scoring,
+        between=between,
+        moved_trained=moved_trained,
+        moved_scoring=moved_scoring,
+        moved_between=moved_between,
+        fixed=_largest(first_BT, second_BT, played.trained_BT),
+        dropout=dropout(trainer),
+    )
+
+
+def _twice(trainer: Any, played: Played) -> tuple[float, float, float]:
+    trainer.model.train()
+    first, second = (trained_logps(trainer, played.inputs) for _ in range(2))
+    third, fourth = (scoring_logps(trainer, played.inputs) for _ in range(2))
+    pairs = ((first, second), (third, fourth), (first, third))
+    a, b, c = (_largest(x, y, played.trained_BT) for x, y in pairs)
+    return a, b, c
+
+
+def dropout(trainer: Any) -> float:
+    """Largest p in the model, of layers and of attention."""
+    modules = list(trainer.model.modules())
+    layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
+    attention = [getattr(module, "attention_dropout", 0.0) for module in modules]
+    return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
+
+
+def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> AloneVsBatch:
+    """The rollouts with the most padding, each by itself without any."""
+    padding_B = (~played.mask_BT).sum(1) + (played.inputs["prompt_mask"] == 0).sum(1).cpu()
+    chosen = padding_B.argsort(descending=True)[:n].tolist()
+    differences = []
+    for i in chosen:
+        alone = _trimmed(select(played.inputs, [i]), int(played.mask_BT[i].sum()))
+        after_T = fixed_logps(trainer, alone)[0]
+        width = len(after_T)
+        trained_T = played.trained_BT[i, :width]
+        differences.append(_largest(after_T, before_BT[i, :width], trained_T))
+    return AloneVsBatch(
+        rollouts=np.array(chosen, dtype=np.int64),
+        padding=padding_B[chosen].numpy(),
+        difference=np.array(differences, dtype=np.float64),
+    )
+
+
+def _trimmed(inputs: Inputs, width: int) -> Inputs:
+    """One rollout without padding."""
+    start = int((inputs["prompt_mask"][0] == 0).sum())
+    columns = inputs["completion_ids"].shape[1]
+
+    def cut(name: str, value: Any) -> Any:
+        if name in ("prompt_ids", "prompt_mask"):
+            return value[:, start:]
+        per_token = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == columns
+        return value[:, :width] if per_token else value
+
+    return {name: cut(name, value) for name, value in inputs.items()}
+
+
+def reference_gap(
+    trainer: Any, played: Played, batch: Batch, before_BT: Tensor, move: Move | None
+) -> ReferenceGap | None:
+    """Policy minus reference; None where nothing could be the reference. Moves adapters only."""
+    own_BT = played.inputs.get("ref_per_token_logps")
+    lora = has_adapters(trainer)
+    if own_BT is None and not lora:
+        return None
+    reference_BT = own_BT if own_BT is not None else reference_logps(trainer, played.inputs)
+    kept = batch.trained_T
+    return ReferenceGap(
+        source="trainer" if own_BT is not None else "adapter off",
+        rollout_T=batch.rollout_T[kept],
+        position_T=batch.position_T[kept],
+        ids_T=batch.ids_T[kept],
+        gap_T=played.flat(before_BT - reference_BT)[kept],
+        untrained=lora_untrained(trainer.model) if lora else None,
+        moved_gap=None if move is None else _moved_gap(trainer, played, move),
+    )
+
+
+def has_adapters(trainer: Any) -> bool:
+    """Whether the model is a PEFT model, whose base can be the reference."""
+    return hasattr(trainer.model, "peft_config")
+
+
+def reference_logps(trainer: Any, inputs: Inputs) -> Tensor:
+    """The adapter switched off, or the adapter that TRL keeps as reference, as TRL does it."""
+    from trl.trainer.utils import use_adapter
+
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    name = "ref" if "ref" in model.peft_config else None
+    with use_adapter(model, adapter_name=name), without_dropout(trainer):
+        return scoring_logps(trainer, inputs)
+
+
+def lora_untrained(model: Any) -> bool:
+    """Whether every B is still zero, so that the adapters change nothing."""
+    halves = [p for n, p in model.named_parameters() if "lora_B" in n or "lora_embedding_B" in n]
+    return bool(halves) and not any(bool(half.any()) for half in halves)
+
+
+def _moved_gap(trainer: Any, played: Played, move: Move) -> float:
+    with moved(trainer, move.amount):
+        policy_BT = fixed_logps(trainer, played.inputs)
+        if "ref_per_token_logps" in played.inputs:
+            reference_BT = score_again(trainer, played)["ref_per_token_logps"]
+        else:
+            reference_BT = reference_logps(trainer, played.inputs)
+    return float((policy_BT - reference_BT).abs().cpu()[played.trained_BT].mean())
+
+
+def _largest(a: Tensor, b: Tensor, where: Tensor) -> float:
+    values = (a - b).abs().cpu()[where]
+    return float(values.max()) if values.numel() else float("nan")

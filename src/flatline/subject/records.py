@@ -1,0 +1,398 @@
+"""What the Subject's measurements return: plain numbers and numpy arrays, no torch.
+
+Arrays end in their axes where it is not plain: R over rollouts of the batch, T flat over the
+completion tokens of all rollouts. `rollout_T` says whose token it is and indexes the arrays over R.
+Differences of log-probs are in nats.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Texts = NDArray[np.object_]
+
+VISIBLE_STEP = (1e-4, 1e-2)
+"""KL per token, in nats, of one optimizer step that moves the policy and does not break it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The batch that all measurements share: played once, in the order it was played."""
+
+    prompt_id_R: Texts
+    """The problem's id, or a hash of the prompt."""
+    group_R: Ints
+    """As GRPO forms them: position // num_generations."""
+    advantage_R: Floats
+    """As the trainer got it."""
+    rollout_T: Ints
+    """Which rollout a token belongs to."""
+    position_T: Ints
+    """Its place in the completion, from 0."""
+    ids_T: Ints
+    """Token ids."""
+    author_T: Ints
+    """`flatline.rollout.record.Author`; without records, 2 (TOOL) where the mask says not ours."""
+    trained_T: Bools
+    """Whether it carries a loss: completion mask times tool mask."""
+    sampler_T: Floats | None
+    """Log-prob when it was sampled; None where the sampler gives none (TRL's own `generate`)."""
+    trainer_T: Floats
+    """Log-prob in the pass that is trained through, dropout off."""
+
+    @property
+    def rollouts(self) -> int:
+        """How many there are."""
+        return len(self.advantage_R)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Sampler and trainer on the same tokens with the same weights. Only trained tokens.
+
+    A trained token that the model did not write (`author_T` is not 1) was never sampled: its
+    sampler log-prob is 0 by convention.
+    """
+
+    rollout_T: Ints
+    """Which rollout a token belongs to."""
+    position_T: Ints
+    """Its place in the completion."""
+    author_T: Ints
+    """`flatline.rollout.record.Author`; 1 is the model."""
+    turn_T: Ints
+    """Which turn of the model it is in, from 0; -1 where the model did not write it."""
+    first_of_turn_T: Bools
+    """Whether it is the first token of a turn."""
+    ids_T: Ints
+    """Token ids."""
+    sampler_T: Floats
+    """Log-prob when it was sampled."""
+    trainer_T: Floats
+    """Log-prob in the pass that is trained through."""
+
+    @property
+    def gap_T(self) -> Floats:
+        """Trainer minus sampler."""
+        return self.trainer_T - self.sampler_T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextEffect:
+    """How far the trainer's log-probs move when a part of the context is replaced.
+
+    Healthy: above 0.1 nat on average. Exactly 0: the trainer cannot see that part.
+    """
+
+    which: str
+    """`prompt` or `tool`."""
+    rollouts: Ints
+    """Rollouts that have such a context with trained tokens after it; may be empty."""
+    replaced: Ints
+    """For each of them, how many tokens were replaced by another id."""
+    change: Floats
+    """For each of them, mean absolute change over the trained tokens after the replaced ones."""
+    change_T: Floats
+    """Absolute change of every such token, all rollouts in order."""
+
+    @property
+    def mean(self) -> float:
+        """Over those tokens; NaN where there are none."""
+        return float(self.change_T.mean()) if self.change_T.size else float("nan")
+
+    @property
+    def max(self) -> float:
+        """Of one token; NaN where there are none."""
+        return float(self.change_T.max()) if self.change_T.size else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTwice:
+    """Largest difference of two identical passes over the batch, on trained tokens.
+
+    Adapters that are still zero hide dropout in front of them, so each pass is also measured with
+    the trainable weights moved visibly (`moved_*`).
+    """
+
+    trained: float
+    """Two passes that would be trained through (model in training mode, gradients on)."""
+    scoring: float
+    """Two passes without gradients, as TRL takes old and reference log-probs."""
+    between: float
+    """A pass of the first kind against one of the second: the ratio's error at equal weights."""
+    moved_trained: float
+    """As `trained`, weights moved."""
+    moved_scoring: float
+    """As `scoring`, weights moved."""
+    moved_between: float
+    """As `between`, weights moved."""
+    fixed: float
+    """Two passes with every layer in evaluation mode. All measurements that compare two passes use
+    this mode: above 0, what they show is at least in part noise."""
+    dropout: float
+    """Largest p in the model, of layers and of attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceGap:
+    """Policy minus reference, per trained token, at the current weights."""
+
+    source: str
+    """`trainer` (its own reference pass, beta > 0), or `adapter off` (beta is 0; what it would
+    be)."""
+    rollout_T: Ints
+    """Which rollout a token belongs to."""
+    position_T: Ints
+    """Its place in the completion."""
+    ids_T: Ints
+    """Token ids."""
+    gap_T: Floats
+    """Policy minus reference log-prob."""
+    untrained: bool | None
+    """LoRA: whether every B is still zero, so that the gap must be 0; None without LoRA."""
+    moved_gap: float | None
+    """LoRA: mean |policy - reference| after the adapters are moved visibly; 0 means that the
+    reference moves along. None without LoRA."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AloneVsBatch:
+    """The same rollouts scored one at a time without padding, and inside the padded batch."""
+
+    rollouts: Ints
+    """Which ones: those with the most padding first."""
+    padding: Ints
+    """Padding tokens of each inside the batch."""
+    difference: Floats
+    """Largest absolute difference of each, on trained tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Does the sampler follow the trainer's weights, there and back?
+
+    The same few prompts are played at three following steps: with the weights as they are, with
+    every trainable weight moved, and with the old ones restored. Gaps are the mean
+    |sampler - trainer| over the model's tokens, each play scored with the weights of its state;
+    NaN where the sampler gives no log-probs. Where `gap_before` is large already, sampler and
+    trainer differ for another reason, which grows and shrinks with the weights too.
+    """
+
+    visible: float
+    """How far the move shifts the trainer's own log-probs: what there is to be seen."""
+    gap_before: float
+    """Weights as they are."""
+    gap_moved: float
+    """Weights moved. A sampler that kept the old ones shows about `visible`."""
+    gap_restored: float
+    """Weights restored."""
+    moved_changes_samples: bool | None
+    """Whether the moved weights gave other tokens; None for our engine, whose random numbers depend
+    on the step and whose gaps tell."""
+    restored_repeats_samples: bool | None
+    """Whether the restored ones gave the first tokens again; False for samplers without a seed."""
+    versions: Ints
+    """Weight version that the rollouts of the three plays name; empty where none is recorded."""
+    versions_expected: Ints
+    """Optimizer step in force at each play, which each version should be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientCensus:
+    """Gradients of one optimizer step, before clipping. One entry per trainable tensor."""
+
+    names: tuple[str, ...]
+    """Parameter names."""
+    kinds: tuple[str, ...]
+    """`lora_A`, `lora_B` or `weight`. While B is zero, the gradient of A is zero: expected."""
+    missing: Bools
+    """No gradient at all (`grad is None`)."""
+    norms: Floats
+    """Norm of the gradient; 0 where missing."""
+    weight_norms: Floats
+    """Norm of the tensor."""
+    in_optimizer: Bools
+    """Whether the optimizer holds it."""
+    total_norm: float
+    """Norm of all gradients together."""
+    max_grad_norm: float
+    """Where it is clipped; 0 for never."""
+    lora_untrained: bool
+    """Every B is zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneStep:
+    """One real optimizer step on the batch, looked at and undone.
+
+    The optimizer is fresh, as the trainer would create it (or the one it has), and the rate is the
+    configured one, without warm-up, times `lr_scale`.
+    """
+
+    lr_scale: float
+    """What the rate was multiplied with."""
+    learning_rate: float
+    """The rate of the step."""
+    loss: float
+    """Sum over the step's backward passes."""
+    gradients: GradientCensus
+    """What the backward passes left."""
+    changed_share: float
+    """Share of the trainable elements that are not what they were."""
+    changed_share_of: Floats
+    """The same per tensor, in the order of `gradients.names`."""
+    update_norms: Floats
+    """Norm of the change per tensor."""
+    rollouts: Ints
+    """Rollouts of the batch that the step trained on."""
+    advantage: Floats
+    """Of each of them."""
+    change: Floats
+    """Of each: sum over model-authored tokens of the log-prob after minus before."""
+    change_trained: Floats
+    """Of each: the same over trained tokens."""
+    tokens: Ints
+    """Of each: how many model-authored tokens."""
+    correlation: float
+    """Of `advantage` with `change`; NaN where either does not vary."""
+    kl: float
+    """Of the step, per model-authored token: mean of exp(d) - d - 1, d = after - before."""
+
+    @property
+    def per_token(self) -> Floats:
+        """`change` per model-authored token."""
+        return self.change / np.maximum(self.tokens, 1)
+
+    @property
+    def change_up(self) -> float:
+        """Mean change where the advantage is positive."""
+        return _mean(self.change[self.advantage > 0])
+
+    @property
+    def change_down(self) -> float:
+        """Mean change where the advantage is negative."""
+        return _mean(self.change[self.advantage < 0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSweep:
+    """The same step at several learning rates."""
+
+    rates: Floats
+    """Learning rates, rising."""
+    kl: Floats
+    """KL per token of one step at each."""
+    correlation: Floats
+    """Of advantage and change at each."""
+    configured: float
+    """The rate that the trainer has."""
+    configured_kl: float
+    """KL per token of one step at that rate."""
+    recommended: float | None
+    """Rate whose step has the geometric middle of `VISIBLE_STEP`, from the slope between the
+    measured rates; None where no measured rate moves the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The prompts of the batch played a second time, as the next optimizer step would."""
+
+    prompts: int
+    """Distinct prompts."""
+    group_size: int
+    """Completions of each."""
+    unique_first: Floats
+    """Per group: share of distinct completions in the first play."""
+    unique_second: Floats
+    """Per group: the same in the second play."""
+    repeated: float
+    """Share of rollouts whose tokens are those of the same place in the first play."""
+    versions: Ints
+    """Weight versions of the second play's rollouts; empty where none is recorded."""
+    version_expected: int
+    """Optimizer step that they should name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutPath:
+    """Training and held-out evaluation on the same problems with the same random numbers."""
+
+    problems: int
+    """How many problems were played."""
+    prompts_equal: bool
+    """Whether both paths give the model the same prompt tokens."""
+    same_completion: float
+    """Share of plays in which both paths gave the same completion tokens."""
+    training_reward: Floats
+    """Reward of each play on the training path, after the trainer's reward functions."""
+    heldout_reward: Floats
+    """Reward of the same play on the evaluation path."""
+    rescored: Floats
+    """Evaluation's completions, each scored alone by the trainer's reward functions."""
+    limits: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Sampling and limits that differ: name -> (training, evaluation)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleCase:
+    """A scripted play that the trainer's reward functions get wrong."""
+
+    problem: str
+    """Id of the problem."""
+    script: str
+    """`gold`, or what is wrong with the play."""
+    reward: float
+    """What the trainer pays for it."""
+    gold_reward: float
+    """What it pays for gold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Scripted plays scored by the reward functions and weights that the trainer really has."""
+
+    problems: int
+    """How many problems were played."""
+    gold_R: Floats
+    """Reward of gold on each; the maximum is 1."""
+    below_maximum: tuple[OracleCase, ...]
+    """Gold that does not earn the maximum."""
+    not_below_gold: tuple[OracleCase, ...]
+    """Corruptions that earn no less than gold."""
+    played: int
+    """Corruptions played in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataOrder:
+    """Which prompts the trainer will visit, in which order, read off its sampler."""
+
+    step_N: Ints
+    """Optimizer step (from 1) of each generated prompt, rising; covers the first steps only."""
+    prompt_N: Ints
+    """Row of the training data; one entry per group, in order."""
+    prompt_id_N: Texts
+    """Its id, where the data has one; else the row number as text."""
+    hops_N: Floats | None
+    """Difficulty, where it is known."""
+    unique_per_step: Ints
+    """Distinct prompts of each of those steps."""
+    groups_per_step: Ints
+    """Groups of each of those steps; more than distinct prompts means duplicates."""
+    groups_whole: bool
+    """Whether every run of `num_generations` rows in a generation is one prompt."""
+    dataset_size: int
+    """Prompts in the training data."""
+    visited_share: float
+    """Share of them that one epoch generates for."""
+    epoch_complete: bool
+    """Whether the whole epoch was looked at; a very long one is cut."""
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if values.size else float("nan")

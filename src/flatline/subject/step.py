@@ -1,0 +1,196 @@
+"""One optimizer step by the trainer's own `training_step`, looked at and undone.
+
+The backward pass is run once; a step at another learning rate starts from the same gradients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flatline.rollout.record import Author
+from flatline.subject.passes import lora_untrained
+from flatline.subject.records import VISIBLE_STEP, GradientCensus, OneStep, RateSweep
+from flatline.subject.scoring import Inputs, Played, fixed_logps, replaced
+
+ROW = "checkup_row"
+"""Extra tensor that tells the rollouts apart after TRL has shuffled them."""
+
+
+@dataclass(slots=True)
+class Backward:
+    """What the backward passes of one optimizer step left."""
+
+    gradients: Mapping[str, Tensor]
+    """After clipping, by parameter name; missing ones are absent."""
+    census: GradientCensus
+    """The same before clipping, as numbers."""
+    loss: float
+    """Sum over the passes."""
+    rows: list[int]
+    """Rollouts that were trained on."""
+
+
+def backward(trainer: Any, played: Played) -> Backward:
+    """Accumulate the gradients of one optimizer step, as the training loop does."""
+    _ready_optimizer(trainer)
+    trainer.model.zero_grad()
+    trainer._step, trainer._buffered_inputs = 0, None
+    passes = trainer.args.gradient_accumulation_steps
+    trainer.current_gradient_accumulation_steps = passes
+    compute_loss, rows, loss = trainer._compute_loss, set(), 0.0
+
+    def noting(model: Any, inputs: Inputs) -> Any:
+        rows.update(inputs[ROW].tolist())
+        return compute_loss(model, inputs)
+
+    numbered = {**played.inputs, ROW: torch.arange(len(played.rows))}
+    with (
+        replaced(trainer, "_generate_and_score_completions", lambda _: dict(numbered)),
+        replaced(trainer, "_compute_loss", noting),
+    ):
+        for i in range(passes):
+            trainer.accelerator.gradient_state._set_sync_gradients(i == passes - 1)
+            loss += float(trainer.training_step(trainer.model_wrapped, played.rows, None))
+    census = _census(trainer)
+    if trainer.args.max_grad_norm:
+        trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), trainer.args.max_grad_norm)
+    named = trainer.model.named_parameters()
+    left = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
+    return Backward(left, census, loss, sorted(rows))
+
+
+def one_step(
+    trainer: Any, played: Played, before_BT: Tensor, back: Backward, scale: float
+) -> OneStep:
+    """Step with the gradients and score the batch again."""
+    old = {name: weight.detach().clone() for name, weight in _trainable(trainer)}
+    rate = _step(trainer, back, scale)
+    after_BT = fixed_logps(trainer, played.inputs)
+    shares, norms = _changes(trainer, old)
+    sizes = np.array([weight.numel() for weight in old.values()])
+    model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
+    change_BT = (after_BT - before_BT).cpu().double()
+    sums_B, trained_B = (change_BT * model_BT).sum(1), (change_BT * played.trained_BT).sum(1)
+    advantage_B = played.inputs["advantages"].cpu().double()
+    if advantage_B.dim() > 1:
+        advantage_B = advantage_B.mean(1)
+    d_T = change_BT[back.rows][model_BT[back.rows]]
+    return OneStep(
+        lr_scale=scale,
+        learning_rate=rate,
+        loss=back.loss,
+        gradients=back.census,
+        changed_share=float((shares * sizes).sum() / sizes.sum()),
+        changed_share_of=shares,
+        update_norms=norms,
+        rollouts=np.array(back.rows, dtype=np.int64),
+        advantage=advantage_B[back.rows].numpy(),
+        change=sums_B[back.rows].numpy(),
+        change_trained=trained_B[back.rows].numpy(),
+        tokens=model_BT[back.rows].sum(1).numpy(),
+        correlation=_correlation(advantage_B[back.rows], sums_B[back.rows]),
+        kl=float((d_T.exp() - d_T - 1).mean()) if d_T.numel() else float("nan"),
+    )
+
+
+def sweep(steps: Sequence[OneStep]) -> RateSweep:
+    """Steps at several rates, one of them the configured one, side by side."""
+    rising = sorted(steps, key=lambda step: step.learning_rate)
+    configured = next(step for step in rising if step.lr_scale == 1.0)
+    rates = np.array([step.learning_rate for step in rising])
+    kl = np.array([step.kl for step in rising])
+    return RateSweep(
+        rates=rates,
+        kl=kl,
+        correlation=np.array([step.correlation for step in rising]),
+        configured=configured.learning_rate,
+        configured_kl=configured.kl,
+        recommended=_recommended(rates, kl),
+    )
+
+
+def _recommended(rates: np.ndarray[Any, Any], kl: np.ndarray[Any, Any]) -> float | None:
+    """KL grows about with the square of the rate: go from the nearest measured one."""
+    moves = (rates > 0) & (kl > 0) & np.isfinite(kl)
+    if not moves.any():
+        return None
+    target = float(np.log(np.sqrt(VISIBLE_STEP[0] * VISIBLE_STEP[1])))
+    log_rate, log_kl = np.log(rates[moves]), np.log(kl[moves])
+    rises = len(log_kl) > 1 and bool(np.all(np.diff(log_kl) > 0))
+    if rises and log_kl[0] <= target <= log_kl[-1]:
+        return float(np.exp(np.interp(target, log_kl, log_rate)))
+    nearest = int(np.abs(log_kl - target).argmin())
+    return float(np.exp(log_rate[nearest] + (target - log_kl[nearest]) / 2))
+
+
+def _ready_optimizer(trainer: Any) -> None:
+    """The trainer's own, or the one that it would create."""
+    if trainer.optimizer is None:
+        trainer.create_optimizer()
+
+
+def _step(trainer: Any, back: Backward, scale: float) -> float:
+    """Take the step, with the callbacks that stand around it; the rate in force."""
+    _ready_optimizer(trainer)
+    for name, weight in trainer.model.named_parameters():
+        gradient = back.gradients.get(name)
+        weight.grad = None if gradient is None else gradient.clone()
+    handler = trainer.callback_handler
+    handler.optimizer = trainer.optimizer
+    rates = []
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = group.get("initial_lr", group["lr"]) * scale
+        rates.append(float(group["lr"]))
+    handler.on_pre_optimizer_step(trainer.args, trainer.state, trainer.control)
+    trainer.optimizer.step()
+    handler.on_optimizer_step(trainer.args, trainer.state, trainer.control)
+    return max(rates, default=0.0)
+
+
+def _trainable(trainer: Any) -> list[tuple[str, Tensor]]:
+    return [(n, p) for n, p in trainer.model.named_parameters() if p.requires_grad]
+
+
+def _census(trainer: Any) -> GradientCensus:
+    weights = _trainable(trainer)
+    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    norms = [0.0 if p.grad is None else float(p.grad.float().norm()) for _, p in weights]
+    return GradientCensus(
+        names=tuple(name for name, _ in weights),
+        kinds=tuple(_kind(name) for name, _ in weights),
+        missing=np.array([p.grad is None for _, p in weights], dtype=bool),
+        norms=np.array(norms),
+        weight_norms=np.array([float(p.detach().float().norm()) for _, p in weights]),
+        in_optimizer=np.array([id(p) in held for _, p in weights], dtype=bool),
+        total_norm=float(np.linalg.norm(norms)),
+        max_grad_norm=float(trainer.args.max_grad_norm or 0.0),
+        lora_untrained=lora_untrained(trainer.model),
+    )
+
+
+def _kind(name: str) -> str:
+    for half in ("lora_A", "lora_B"):
+        if half in name or half.replace("_", "_embedding_") in name:
+            return half
+    return "weight"
+
+
+def _changes(
+    trainer: Any, old: Mapping[str, Tensor]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Per tensor: share of elements that changed, and the norm of the change."""
+    new = dict(trainer.model.named_parameters())
+    with torch.no_grad():
+        shares = [float((new[n] != value).float().mean()) for n, value in old.items()]
+        norms = [float((new[n] - value).float().norm()) for n, value in old.items()]
+    return np.array(shares), np.array(norms)
+
+
+def _correlation(a: Tensor, b: Tensor) -> float:
+    if len(a) < 2 or float(a.std()) == 0 or float(b.std()) == 0:
+        return float("nan")
+    return float(np.corrcoef(a.numpy(), b.numpy())[0, 1])

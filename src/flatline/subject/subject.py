@@ -1,0 +1,251 @@
+"""`Subject`: one method per measurement, each taken once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor
+
+from flatline.errors import ConfigError, NotRecorded
+from flatline.subject import ours, passes, replay, step
+from flatline.subject.context import Which, context_effect
+from flatline.subject.moving import Move, visible_move
+from flatline.subject.order import data_order
+from flatline.subject.recorded import record
+from flatline.subject.records import (
+    Agreement,
+    AloneVsBatch,
+    Batch,
+    ContextEffect,
+    DataOrder,
+    Delivery,
+    HeldoutPath,
+    OneStep,
+    Oracle,
+    RateSweep,
+    ReferenceGap,
+    Replay,
+    ScoredTwice,
+)
+from flatline.subject.scoring import Played, batch_of, fixed_logps
+from flatline.subject.untouched import untouched
+from flatline.trace import Trace
+from flatline.trace.attach_settings import settings
+from flatline.training.effective import effective
+from flatline.training.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from flatline.training.trainer import Built
+
+T = TypeVar("T")
+
+ENOUGH = 16
+"""Rollouts that will do where only the size of an effect matters."""
+SMALL = 1e-3
+"""KL per token up to which a step of the lab policy raises what was good (correlation above 0.5 on
+every seed tried; at 1e-2 it was between 0.1 and 0.7)."""
+
+
+class Subject:
+    """A live GRPOTrainer, ours or anyone's. Cheap measurements first, as in a checkup.
+
+    A measurement that this trainer cannot give (no tools, no sampler log-probs, not one of ours)
+    raises `NotRecorded`, which a checkup turns into "cannot tell"; where the docstring says so it
+    returns None or empty arrays instead, because that itself is the answer.
+    """
+
+    def __init__(self, trainer: Any, *, built: "Built | None" = None) -> None:
+        _refuse_what_cannot_be_looked_at(trainer)
+        self.trainer = trainer
+        self.built = built
+        func = getattr(trainer, "rollout_func", None)
+        found = func if isinstance(func, Rollouts) else None
+        self._rollouts = found if built is None else built.rollouts
+        self._taken: dict[Any, Any] = {}
+
+    # -- settings: free
+
+    @property
+    def ours(self) -> bool:
+        """Whether task, problems and engine are known."""
+        return self.built is not None
+
+    @property
+    def requested(self) -> Mapping[str, Any] | None:
+        """`RunConfig.to_dict()` of what was asked for; None for a user's trainer."""
+        return None if self.built is None else self.built.config.to_dict()
+
+    @cached_property
+    def effective(self) -> Mapping[str, Any] | None:
+        """What was built, by part (`flatline.training.effective`); None for a user's trainer."""
+        return None if self.built is None else effective(self.trainer, self.built.config)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Canonical settings, as in `run.json` of a trace."""
+        return settings(self.trainer)
+
+    # -- data and reward: no model
+
+    def data_order(self, steps: int = 20) -> DataOrder:
+        """What the trainer's sampler will visit in its first steps, and over an epoch."""
+        known = {} if self.built is None else {p.id: p.hops for p in self.built.problems}
+        return self._take(("order", steps), data_order, self.trainer, steps, known)
+
+    def oracle(self, problems: int = 16) -> Oracle:
+        """Gold and corruptions through the trainer's reward functions. Ours only."""
+        built = self._built("task.gold")
+        return self._take(("oracle", problems), ours.oracle, built, built.problems[:problems])
+
+    # -- one batch, no update
+
+    @property
+    def batch(self) -> Batch:
+        """The batch that all measurements share."""
+        return self._take("batch", batch_of, self.trainer, self._played, self._logps_BT)
+
+    @property
+    def trace(self) -> Trace:
+        """That batch as a trace of one step, so that every sign on one batch can be read."""
+        return self._recorded[2]
+
+    @property
+    def agreement(self) -> Agreement:
+        """Sampler against trainer; NotRecorded where the sampler gives no log-probs."""
+        return self._take("agreement", passes.agreement, self.batch)
+
+    def scored_twice(self) -> ScoredTwice:
+        """Two identical passes, as trained through and as scored."""
+        return self._take("twice", passes.scored_twice, self.trainer, self._some, self._move)
+
+    def context_effect(self, which: Which) -> ContextEffect:
+        """Replace the question, or the tools' output, and score again. Empty without any."""
+        given = (self.trainer, self._played, self._logps_BT, which)
+        return self._take(("context", which), context_effect, *given)
+
+    def reference_gap(self) -> ReferenceGap | None:
+        """Policy minus reference; None where there is no reference and no adapter."""
+        move = self._move if passes.has_adapters(self.trainer) else None
+        given = (self.trainer, self._played, self.batch, self._logps_BT, move)
+        return self._take("reference", passes.reference_gap, *given)
+
+    def alone_vs_batch(self, rollouts: int = 4) -> AloneVsBatch:
+        """Some rollouts scored alone and inside the padded batch."""
+        given = (self.trainer, self._played, self._logps_BT, rollouts)
+        return self._take(("alone", rollouts), passes.alone_vs_batch, *given)
+
+    # -- one update
+
+    def one_step(self, lr_scale: float = 1.0) -> OneStep:
+        """One optimizer step on the batch, measured and undone. Each scale is measured once."""
+        back = self._take("backward", step.backward, self.trainer, self._played)
+        given = (self.trainer, self._played, self._logps_BT, back, lr_scale)
+        return self._take(("step", lr_scale), step.one_step, *given)
+
+    def small_step(self) -> OneStep:
+        """A step so small that it goes where the gradient points; larger ones overshoot, and what
+        they do to a rollout says little about its advantage."""
+        scales = (1.0, 0.1, 0.01, 0.001)
+        steps = (self.one_step(scale) for scale in scales)
+        return next((one for one in steps if one.kl <= SMALL), self.one_step(scales[-1]))
+
+    def rate_sweep(self, lr_scales: Sequence[float] = (0.1, 1.0, 10.0)) -> RateSweep:
+        """The step at several rates; the backward pass is shared, so a further rate is cheap."""
+        return step.sweep([self.one_step(scale) for scale in {*lr_scales, 1.0}])
+
+    # -- more play
+
+    def delivery(self) -> Delivery:
+        """Move the weights, play, restore, play: does the sampler follow there and back?"""
+        # A sampler that does not come back would spoil the other plays, so they go first.
+        with suppress(NotRecorded):
+            self.play_again(), self.heldout_path()
+        return self._take("delivery", replay.delivery, self.trainer, self._played, self._move)
+
+    def play_again(self) -> Replay:
+        """The same prompts, as the next optimizer step would play them."""
+        return self._take("replay", replay.play_again, self.trainer, self._played)
+
+    def heldout_path(self, problems: int = 4) -> HeldoutPath:
+        """Training against held-out evaluation on the same problems. Ours only."""
+        built = self._built("steps.heldout_reward")
+        given = (built, built.problems[:problems])
+        return self._take(("heldout", problems), ours.heldout_path, *given)
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """What happens inside leaves no mark on the trainer."""
+        with untouched(self.trainer, self._rollouts):
+            yield
+
+    # -- what the measurements share
+
+    @property
+    def _recorded(self) -> tuple[Played, Tensor, Trace]:
+        """The first batch of the trainer's own loader, its trained log-probs, and its trace."""
+        return self._take("recorded", record, self.trainer)
+
+    @property
+    def _played(self) -> Played:
+        """That batch, as tensors."""
+        return self._recorded[0]
+
+    @property
+    def _some(self) -> Played:
+        """A group or more of the batch, where all of it would only cost."""
+        group = self.trainer.num_generations
+        return self._played.part(range(group * max(1, ENOUGH // group)))
+
+    @property
+    def _logps_BT(self) -> Tensor:
+        """The trainer's log-probs of the batch, dropout off."""
+        if passes.dropout(self.trainer) == 0:
+            return self._recorded[1]
+        return self._take("logps", fixed_logps, self.trainer, self._played.inputs)
+
+    @property
+    def _move(self) -> Move:
+        """How far the trainable weights must be moved to be seen."""
+        return self._take("move", visible_move, self.trainer, self._some)
+
+    def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
+        """Measure once, without leaving a mark; what failed once is not tried again."""
+        if name not in self._taken:
+            try:
+                with self.untouched():
+                    self._taken[name] = measure(*given)
+            except Exception as error:
+                self._taken[name] = error
+        found: T | Exception = self._taken[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _built(self, needed: str) -> "Built":
+        """What only our own trainers know."""
+        if self.built is None or self.built.config.engine != "embedded":
+            raise NotRecorded(needed)
+        return self.built
+
+
+def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
+    missing = [
+        name
+        for name in ("_generate_and_score_completions", "_compute_loss", "accelerator")
+        if not hasattr(trainer, name)
+    ]
+    if missing:
+        raise ConfigError(
+            f"A {type(trainer).__name__} has no {', '.join(missing)}: it is no GRPOTrainer.\n"
+            "A checkup looks at how TRL samples, scores and steps.\n"
+            "Give the trainer itself: `flatline.checkup(trainer)`."
+        )
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    if sharded or trainer.accelerator.num_processes > 1:
+        raise ConfigError(
+            f"This trainer runs on {trainer.accelerator.num_processes} processes"
+            f"{' with sharded weights' if sharded else ''}.\n"
+            "A checkup moves the weights and puts them back, and needs all of them in one place.\n"
+            "Run it in one process without DeepSpeed or FSDP, on the same model and data."
+        )

@@ -1,0 +1,225 @@
+"""`flatline.attach(trainer, run_dir)`: one line that records any TRL GRPO run.
+
+The trainer's own methods are wrapped on the instance. They run exactly once, with the arguments
+and the result they would have had: no random number is drawn, no weight or gradient is touched, and
+the trained weights are the same bit for bit. What goes wrong in the recording is said once on
+stderr and never reaches the training.
+
+    _generate_and_score_completions   rows, tokens, masks; rewards and time of sampling inside it
+    _compute_loss                     loss mask and advantages really used; log-probs and attention
+                                      mask of the pass that is trained through
+    accelerator.clip_grad_norm_       gradients before they are clipped
+"""
+
+import atexit
+import functools
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flatline.errors import TraceError
+from flatline.trace.attach_batch import Pass
+from flatline.trace.attach_callback import StepWatch
+from flatline.trace.attach_hooks import (
+    Guard,
+    Replaced,
+    listening,
+    nested_models,
+    watching_attention,
+)
+from flatline.trace.attach_recording import Recording
+from flatline.trace.attach_settings import run_facts, settings
+from flatline.trace.reader import Trace
+from flatline.trace.writer import MemorySink, Sink, Writer
+
+HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards")
+"""Methods that TRL has kept from 0.20 on. What has them can be recorded."""
+LOGPS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
+
+
+def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
+    """Record everything that this trainer trains from now on.
+
+    `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
+    is complete when training ends, and can be read at any time before.
+    """
+    missing = [name for name in HOOKS if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise TraceError(
+            f"A {type(trainer).__name__} has no `{missing[0]}`.\n"
+            "There is nothing to listen to: `attach` records TRL's GRPOTrainer and what is built "
+            "on it.\nRecord another loop with `flatline.Recorder(run_dir)`."
+        )
+    return Attachment(trainer, run_dir)
+
+
+class Attachment:
+    """The hooks on one trainer."""
+
+    def __init__(self, trainer: Any, run_dir: str | Path | Sink) -> None:
+        self.trainer = trainer
+        self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
+        """The run's folder; None for a sink."""
+        self._guard = Guard()
+        self._sink: Sink | None = None if isinstance(run_dir, str | Path) else run_dir
+        self._recording: Recording | None = self._open()
+        self._replaced = Replaced()
+        self._install()
+        self._watch = StepWatch(self)
+        trainer.add_callback(self._watch)
+        self._forget = _at_exit(self)
+
+    @property
+    def trace(self) -> Trace:
+        """What is recorded so far."""
+        self.flush()
+        if isinstance(self._sink, MemorySink):
+            return self._sink.trace()
+        if self.path is None:
+            raise TraceError("Only a folder or a `MemorySink` can be read back.")
+        return Trace.open(self.path)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the recording stopped because of an error of its own."""
+        return self._guard.broken
+
+    def note(self, **facts: Any) -> None:
+        """Add facts about the run to `run.json`."""
+        if self._recording is not None:
+            sink = self._recording.sink
+            self._guard(lambda: sink.update_run(**facts))
+
+    def flush(self) -> None:
+        """Write what waits to be trained as it is now."""
+        if self._recording is not None:
+            self._guard(self._recording.flush)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Write everything; a folder is compacted if the run ended well."""
+        if self._recording is None:
+            return
+        self._watch.write_pending()
+        self.flush()
+        recording, self._recording = self._recording, None
+        if self.path is not None:
+            with suppress(Exception):  # the writer has said what is wrong with the disk
+                recording.sink.close(clean=clean and not self.failed)
+
+    def detach(self) -> None:
+        """Leave the trainer as it was before."""
+        self.close()
+        self._replaced.undo()
+        self.trainer.remove_callback(self._watch)
+        self._forget()
+
+    def begin(self) -> None:
+        """Training starts; a second `train()` is a new segment of the same trace."""
+        self._guard(self._begin)
+
+    def _begin(self) -> None:
+        if self._recording is None:
+            self._recording = self._open()
+        self._recording.sink.update_run(settings=settings(self.trainer))
+
+    def work(self, name: str, *args: Any) -> Any:
+        """Have the recording do one of its methods, if there is one that still works."""
+        if self._recording is not None:
+            found: list[Any] = []
+            self._guard(lambda: found.append(getattr(self._recording, name)(*args)))
+            return found[0] if found else None
+        return None
+
+    def _open(self) -> Recording:
+        if self._sink is not None:
+            self._sink.update_run(**run_facts(self.trainer))
+            return Recording(self.trainer, self._sink)
+        assert self.path is not None
+        rank = int(self.trainer.accelerator.process_index)
+        return Recording(self.trainer, Writer(self.path, rank=rank, run=run_facts(self.trainer)))
+
+    def _install(self) -> None:
+        trainer = self.trainer
+        for name, made in (
+            ("_generate_and_score_completions", self._generate),
+            ("_compute_loss", self._compute_loss),
+        ):
+            self._wrap(trainer, name, made)
+        if callable(getattr(trainer.accelerator, "clip_grad_norm_", None)):
+            self._wrap(trainer.accelerator, "clip_grad_norm_", self._clip)
+
+    def _wrap(self, owner: Any, name: str, through: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._recording is None or self._guard.broken:
+                return original(*args, **kwargs)
+            return through(original, *args, **kwargs)
+
+        self._replaced.put(owner, name, call)
+
+    def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Evaluation plays other problems and trains nothing: it is left alone."""
+        rows = args[0] if args else kwargs.get("inputs")
+        one = self.work("begin_generation", rows) if self.trainer.model.training else None
+        if one is None:
+            return original(*args, **kwargs)
+        seconds: list[float] = []
+        heard_sampling = lambda _args, _kwargs, _result, spent: seconds.append(spent)  # noqa: E731
+        start = time.perf_counter()
+        with (
+            listening(self.trainer, "_calculate_rewards", one.hear_rewards, self._guard),
+            listening(self.trainer, "_generate", heard_sampling, self._guard),
+        ):
+            output = original(*args, **kwargs)
+        total = time.perf_counter() - start
+        self.work("generated", one, output)
+        self.work("took", total, sum(seconds) if seconds else None)
+        return output
+
+    def _compute_loss(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        if not self.trainer.model.training or not isinstance(inputs, dict):
+            return original(*args, **kwargs)
+        one = Pass(inputs)
+        name = next((n for n in LOGPS if hasattr(self.trainer, n)), None)
+        with (
+            listening(self.trainer, name, one.hear_logps, self._guard),
+            watching_attention(self._modules(), one.hear_mask, self._guard),
+        ):
+            loss = original(*args, **kwargs)
+        one.loss = loss.detach()
+        self.work("passed", one)
+        return loss
+
+    def _clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.work("gradients_are_whole")
+        norm = original(*args, **kwargs)
+        self.work("clipped", norm)
+        return norm
+
+    def _modules(self) -> list[Any]:
+        """Where attention masks pass by. A compiled graph must not be given a hook."""
+        if getattr(self.trainer.args, "torch_compile", False):
+            return []
+        found: list[Any] = []
+        unwrap = self.trainer.accelerator.unwrap_model
+        self._guard(lambda: found.extend(nested_models(unwrap(self.trainer.model))))
+        return found
+
+
+def _at_exit(attachment: Attachment) -> Callable[[], None]:
+    """Save what a run that broke off has not written yet. Returns how to take that back."""
+    known = weakref.ref(attachment)
+
+    def save() -> None:
+        found = known()
+        if found is not None:
+            found.close(clean=False)
+
+    atexit.register(save)
+    return lambda: atexit.unregister(save)

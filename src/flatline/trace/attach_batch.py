@@ -1,0 +1,160 @@
+"""What TRL's generation made and what its loss was given, row by row, as numpy arrays.
+
+Both come as one dict of padded tensors: prompts to the right, completions to the left. Nothing is
+copied from the device before it is asked for, which is at the end of an optimizer step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flatline.trace.attach_hooks import is_mask
+
+ROLLOUT = "rollout_idx"
+"""Key of the numbers by which rows are found again after TRL has shuffled and split them."""
+
+
+class Batch:
+    """A dict of tensors, one row per rollout."""
+
+    def __init__(self, tensors: Mapping[str, Any], pad: int | None) -> None:
+        self._tensors = tensors
+        self._pad = pad
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return isinstance(self._tensors.get(name), Tensor)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = to_numpy(self._tensors[name])
+        return self._arrays[name]
+
+    @property
+    def width(self) -> int:
+        """Tokens of a padded completion."""
+        return int(self["completion_ids"].shape[1])
+
+    def prompt(self, row: int) -> slice:
+        """Where the prompt stands in its padded row."""
+        seen = np.flatnonzero(self["prompt_mask"][row])
+        if not len(seen):  # a mask that hides the prompt does not make it shorter
+            seen = np.flatnonzero(self["prompt_ids"][row] != self._pad)
+        return slice(int(seen[0]) if len(seen) else 0, self["prompt_ids"].shape[1])
+
+    def completion(self, row: int, listed: Sequence[int] | None) -> slice:
+        """Where the completion stands; `listed` are its ids before they were padded and masked."""
+        ids = self["completion_ids"][row]
+        if listed is not None and np.array_equal(ids[: len(listed)], listed):
+            return slice(0, len(listed))
+        seen = np.flatnonzero(self["completion_mask"][row])
+        if not len(seen):
+            seen = np.flatnonzero(ids != self._pad)
+        return slice(0, int(seen[-1]) + 1 if len(seen) else 0)
+
+    @cached_property
+    def loss_mask(self) -> np.ndarray:
+        """1 on the tokens that carry loss; TRL pads the tool mask with 1."""
+        mask: np.ndarray = self["completion_mask"] != 0
+        return mask & (self["tool_mask"] != 0) if "tool_mask" in self else mask
+
+    def advantage(self, row: int) -> float:
+        """Of the rollout; where tokens have their own, their mean."""
+        return float(self["advantages"][row].mean())
+
+    def tokens(self, name: str, row: int, where: slice) -> np.ndarray | None:
+        return self[name][row, where] if name in self else None
+
+
+@dataclass(slots=True)
+class Generation:
+    """One call of TRL's generation, as it was given; worked on when the step has ended."""
+
+    step: int
+    """The optimizer step that comes next."""
+    weights: int
+    """Optimizer steps behind the weights."""
+    first: int
+    """Position of this process's first rollout in the step."""
+    rows: Sequence[Mapping[str, Any]]
+    """The dataset's rows, one per rollout."""
+    output: dict[str, Any] = field(default_factory=dict)
+    rewards: Tensor | None = None
+    """Of all processes: one row per rollout, one column per reward function."""
+    completions: Sequence[Any] = ()
+    """As text or messages."""
+    completion_ids: Sequence[Sequence[int]] = ()
+    """Before padding."""
+    events: Sequence[Mapping[str, int]] = ()
+    """Counts of tool calls and the like, from environments that keep them."""
+
+    def hear_rewards(self, args: tuple[Any, ...], kwargs: Any, result: Any, seconds: float) -> None:
+        """`_calculate_rewards(inputs, prompts, completions, completion_ids_list)`."""
+        names = ("inputs", "prompts", "completions", "completion_ids_list")
+        given = dict(zip(names, args, strict=False))
+        given |= kwargs
+        self.rewards = result.detach()
+        self.completions = given.get("completions") or ()
+        self.completion_ids = given.get("completion_ids_list") or ()
+
+
+@dataclass(slots=True)
+class Pass:
+    """One call of `_compute_loss`: what it was given and what it came to."""
+
+    inputs: Mapping[str, Any]
+    logps: Tensor | None = None
+    """The trainer's log-probs of the completion."""
+    entropies: Tensor | None = None
+    loss: Tensor | None = None
+    masks: list[Any] = field(default_factory=list)
+    """Attention masks of the forward passes, in their order."""
+    _graded: bool = False
+
+    def hear_logps(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
+        """The pass that is trained through counts; what is compared with it has no gradient."""
+        logps = result[0] if isinstance(result, tuple) else result
+        if self.logps is not None and (self._graded or not logps.requires_grad):
+            return
+        self.logps, self._graded = logps.detach(), bool(logps.requires_grad)
+        entropies = result[1] if isinstance(result, tuple) and len(result) > 1 else None
+        self.entropies = None if entropies is None else entropies.detach()
+
+    def hear_mask(self, depth: int, mask: Any) -> None:
+        """A forward pass goes through several modules; the innermost mask is the real one."""
+        if self.logps is not None:
+            return
+        if depth == 0:
+            self.masks.append(mask)
+        elif self.masks and is_mask(mask):
+            self.masks[-1] = mask
+
+    def attention(self, batch: Batch) -> np.ndarray | None:
+        """The mask over prompt and completion, where the model was given one of this shape."""
+        rows, width = batch["completion_ids"].shape
+        width += batch["prompt_ids"].shape[1]
+        if not self.masks or not all(is_mask(mask) for mask in self.masks):
+            return None
+        found = np.concatenate([to_numpy(mask) for mask in self.masks])
+        return found != 0 if found.shape == (rows, width) else None
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
+    return tensor.cpu().numpy()
+
+
+def column(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """Reads the first of these columns that a row has."""
+
+    def read(row: Mapping[str, Any]) -> Any:
+        return next((row[name] for name in names if row.get(name) is not None), None)
+
+    return read

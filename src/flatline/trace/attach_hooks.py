@@ -1,0 +1,128 @@
+"""Listening to the methods of one live object, and leaving it exactly as it was."""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+_ABSENT = object()
+
+Heard = Callable[[tuple[Any, ...], dict[str, Any], Any, float], None]
+"""Told of one call: its arguments, its keywords, its result and its seconds."""
+
+
+class Guard:
+    """Runs our own work. The first thing that goes wrong in it is said once and ends recording."""
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def __call__(self, work: Callable[..., object], *args: Any) -> None:
+        if self.broken:
+            return
+        try:
+            work(*args)
+        except Exception as error:
+            self.broken = True
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            print(
+                f"flatline: recording stopped, training goes on: {type(error).__name__}: {error} "
+                f"({where.filename}:{where.lineno}). Please report it.",
+                file=sys.stderr,
+            )
+
+
+class Replaced:
+    """Methods replaced on instances. Each can be put back, also where others replaced it since."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any, Any]] = []
+
+    def put(self, owner: Any, name: str, ours: Any) -> None:
+        self._done.append((owner, name, ours, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, ours)
+
+    def undo(self) -> None:
+        """What somebody else put over ours stays; ours then only passes calls on."""
+        for owner, name, ours, before in reversed(self._done):
+            if vars(owner).get(name) is ours:
+                _put_back(owner, name, before)
+        self._done.clear()
+
+
+@contextmanager
+def listening(owner: Any, name: str | None, heard: Heard, guard: Guard) -> Iterator[None]:
+    """Inside, `heard` is told of every call of `owner.name`, as it stands at this moment.
+
+    A method that was replaced after `attach` is therefore heard as well.
+    """
+    original = getattr(owner, name, None) if name else None
+    if name is None or original is None:
+        yield
+        return
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args, **kwargs)
+        guard(heard, args, kwargs, result, time.perf_counter() - start)
+        return result
+
+    before = vars(owner).get(name, _ABSENT)
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        _put_back(owner, name, before)
+
+
+@contextmanager
+def watching_attention(
+    modules: Sequence[nn.Module], heard: Callable[[int, Any], None], guard: Guard
+) -> Iterator[None]:
+    """Inside, `heard` is told the depth and the attention mask of every forward pass."""
+
+    def hook_at(depth: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            guard(heard, depth, kwargs.get("attention_mask"))
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(hook_at(depth), with_kwargs=True)
+        for depth, module in enumerate(modules)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def nested_models(model: nn.Module) -> list[nn.Module]:
+    """The model as the trainer calls it, without its adapter's shell, and without its head.
+
+    A mask may be changed on the way down, so the innermost module that is given one counts.
+    """
+    found = [model]
+    inside = getattr(model, "get_base_model", None)
+    causal = inside() if callable(inside) else model
+    found.append(causal)
+    decoder = getattr(causal, getattr(causal, "base_model_prefix", "") or "model", None)
+    if isinstance(decoder, nn.Module):
+        found.append(decoder)
+    return list(dict.fromkeys(found))
+
+
+def is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    if before is _ABSENT:
+        vars(owner).pop(name, None)
+    else:
+        setattr(owner, name, before)

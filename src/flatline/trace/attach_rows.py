@@ -1,0 +1,246 @@
+"""Rows of the tables `rollouts`, `tokens` and `vocabulary` from what was heard of one generation.
+
+Dataset columns that are understood, each optional: `problem_id`, `prompt_id` or `id`; `answer`,
+`solution`, `gold` or `ground_truth`; `hops` or `n_hops`; `supporting`, the ids of the documents
+that the answer needs; and `rollout`, a `flatline.rollout.record.Rollout`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flatline.rollout.record import Author, Rollout
+from flatline.trace.attach_batch import Batch, Generation, column, to_numpy
+
+GOLD_LENGTH = 500
+"""Characters of a right answer that are kept; worked solutions can be pages long."""
+ENDED = ("answered", "eos")
+"""What a rollout is said to end with when no limit cut it off."""
+
+_prompt_name = column(("problem_id", "prompt_id", "id"))
+_gold = column(("answer", "solution", "gold", "ground_truth"))
+_hops = column(("hops", "n_hops"))
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How this trainer's rows are read."""
+
+    tokenizer: Any
+    """Decodes ids."""
+    eos: frozenset[int]
+    """Ids that end a completion."""
+    pad: int | None
+    rank: int
+    group_size: int
+    reward_names: Sequence[str]
+    reward_weights: np.ndarray
+
+    def batch(self, tensors: Mapping[str, Any]) -> Batch:
+        return Batch(tensors, self.pad)
+
+
+class Held:
+    """One rollout between its generation and the pass that trains it."""
+
+    def __init__(self, generation: Generation, row: int, batch: Batch, rewards: np.ndarray) -> None:
+        self.generation = generation
+        self.row = row
+        """Its row in the generation of this process."""
+        self.batch, self.at = batch, row
+        """Where its tokens stand: in the generation's output, later in the batch of the loss."""
+        self.rewards = rewards
+        """One per reward function, NaN where it gave none."""
+        self.logps: np.ndarray | None = None
+        self.attention: np.ndarray | None = None
+
+    @property
+    def listed(self) -> Sequence[int] | None:
+        ids = self.generation.completion_ids
+        return ids[self.row] if len(ids) > self.row else None
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return self.generation.rows[self.row]
+
+    @property
+    def position(self) -> int:
+        return self.generation.first + self.row
+
+    def trained_by(
+        self, batch: Batch, at: int, logps: np.ndarray | None, attention: np.ndarray | None
+    ) -> None:
+        """From now on its tokens are those that the loss was given."""
+        self.batch, self.at = batch, at
+        self.logps = None if logps is None else logps[at]
+        self.attention = None if attention is None else attention[at]
+
+    def prompt_ids(self) -> np.ndarray:
+        return self.batch["prompt_ids"][self.at, self.batch.prompt(self.at)]
+
+    def ids(self) -> np.ndarray:
+        return self.batch["completion_ids"][self.at, self.where()]
+
+    def where(self) -> slice:
+        return self.batch.completion(self.at, self.listed)
+
+    def authors(self) -> np.ndarray | None:
+        """Who wrote each token, where that is known."""
+        where, played = self.where(), self.data.get("rollout")
+        if isinstance(played, Rollout) and len(played.authors) == where.stop:
+            return np.array(played.authors, dtype=np.uint8)
+        mask = self.batch.tokens("tool_mask", self.at, where)
+        if mask is None:
+            return np.full(where.stop, Author.MODEL, dtype=np.uint8)
+        if not mask.any():  # TRL blanks the mask of what it leaves out of the loss
+            return None
+        return np.where(mask != 0, np.uint8(Author.MODEL), np.uint8(Author.TOOL))
+
+
+def hold(generation: Generation, reader: Reader) -> list[Held]:
+    """The rollouts of this process."""
+    batch, size = reader.batch(generation.output), len(generation.rows)
+    rewards = np.full((size, len(reader.reward_names)), np.nan)
+    if generation.rewards is not None:
+        rewards = to_numpy(generation.rewards)[reader.rank * size :][:size]
+    return [Held(generation, row, batch, rewards[row]) for row in range(size)]
+
+
+def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted sum as TRL takes it: what is missing counts nothing, all missing is missing."""
+    total = np.nansum(rewards * weights, axis=-1)
+    return np.where(np.isnan(rewards).all(axis=-1), np.nan, total)
+
+
+def rollout_rows(held: Sequence[Held], reader: Reader) -> list[Row]:
+    """One row each, with the texts decoded in bulk."""
+    prompts = [one.prompt_ids() for one in held]
+    completions = [one.ids() for one in held]
+    distinct = list({ids.tobytes(): ids.tolist() for ids in prompts}.items())
+    texts = reader.tokenizer.batch_decode(
+        [ids for _, ids in distinct] + [ids.tolist() for ids in completions]
+    )
+    prompt_texts = dict(zip((key for key, _ in distinct), texts, strict=False))
+    rows = []
+    for one, prompt, ids, text in zip(
+        held, prompts, completions, texts[len(distinct) :], strict=True
+    ):
+        row = _facts(one, prompt, ids, reader)
+        row |= _played(one.data) or _counted(one)
+        rows.append(row | {"prompt": prompt_texts[prompt.tobytes()], "completion": text})
+    return rows
+
+
+def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
+    """What is known of every rollout."""
+    data, authors = one.data, one.authors()
+    reward = float(total_reward(one.rewards, reader.reward_weights))
+    named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
+    name, gold = _prompt_name(data), _gold(data)
+    is_model = None if authors is None else authors == Author.MODEL
+    return {
+        "step": one.generation.step,
+        "rank": reader.rank,
+        "rollout": one.position,
+        "group": one.position // reader.group_size,
+        "prompt_id": _digest(prompt) if name is None else str(name),
+        "hops": _hops(data),
+        "reward": None if np.isnan(reward) else reward,
+        "advantage": one.batch.advantage(one.at),
+        "parts": {name: value for name, value in named if value == value},
+        "weight_version": one.generation.weights,
+        "finish": "eos" if len(ids) and int(ids[-1]) in reader.eos else "length",
+        "turns": None if is_model is None else _runs(is_model),
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(ids),
+        "model_tokens": None if is_model is None else int(is_model.sum()),
+        "trained_tokens": int(one.batch.loss_mask[one.at, one.where()].sum()),
+        "gold": None if gold is None else str(gold)[:GOLD_LENGTH],
+    }
+
+
+def _played(data: Mapping[str, Any]) -> Row | None:
+    """What our own record of an episode adds."""
+    played = data.get("rollout")
+    if not isinstance(played, Rollout):
+        return None
+    shown = {id for turn in played.turns for id in turn.documents}
+    needed = data.get("supporting")
+    return {
+        "finish": played.finish.value,
+        "turns": len(played.turns),
+        "weight_version": played.weight_version,
+        "supporting": None if needed is None else len(set(needed)),
+        "supporting_seen": None if needed is None else len(shown & set(needed)),
+        "documents_dropped": sum(len(turn.dropped) for turn in played.turns),
+        **_events(played.events),
+    }
+
+
+def _counted(one: Held) -> Row:
+    """Tool calls, from an environment that counts them or from the messages."""
+    generation, row = one.generation, one.row
+    if len(generation.events) > row:
+        return _events(generation.events[row])
+    said = generation.completions[row] if len(generation.completions) > row else None
+    if not isinstance(said, list):
+        return {}
+    return {"tool_calls": sum(len(message.get("tool_calls") or ()) for message in said)}
+
+
+def _events(counts: Mapping[str, int]) -> Row:
+    kinds = ("tool_calls", "tool_errors", "malformed_calls", "malformed_answers")
+    return {kind: counts.get(kind, 0) for kind in kinds}
+
+
+def token_row(one: Held, reader: Reader) -> Row:
+    """Every token of one rollout. Arrays are views of what TRL itself keeps."""
+    batch, at, where = one.batch, one.at, one.where()
+    prompt, start = batch.prompt(at), batch["prompt_ids"].shape[1]
+    attention = one.attention
+    return {
+        "step": one.generation.step,
+        "rank": reader.rank,
+        "rollout": one.position,
+        "prompt_ids": one.prompt_ids(),
+        "prompt_attended": None if attention is None else attention[prompt].view(np.uint8),
+        "ids": one.ids(),
+        "author": one.authors(),
+        "trained": batch.loss_mask[at, where].view(np.uint8),
+        "attended": None if attention is None else attention[start:][where].view(np.uint8),
+        "sampler": batch.tokens("sampling_per_token_logps", at, where),
+        "trainer": None if one.logps is None else one.logps[where],
+        "old": batch.tokens("old_per_token_logps", at, where),
+        "reference": batch.tokens("ref_per_token_logps", at, where),
+    }
+
+
+class Vocabulary:
+    """Gives the text of every id once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: set[int] = set()
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Rows for the ids of these token rows that were not seen before."""
+        arrays = [row[name] for row in rows for name in ("prompt_ids", "ids")]
+        if not arrays:
+            return []
+        fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)
+        self._known.update(fresh)
+        return [{"id": id, "text": self._tokenizer.decode([id])} for id in fresh]
+
+
+def _runs(flags: np.ndarray) -> int:
+    """How many stretches of True there are."""
+    return int((np.diff(flags.astype(np.int8), prepend=0) == 1).sum())
+
+
+def _digest(ids: np.ndarray) -> str:
+    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()

@@ -1,0 +1,117 @@
+"""What `run.json` says about a trainer that flatline did not build: settings, versions, machine."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from flatline.trace.settings import SETTINGS
+
+PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
+
+
+def run_facts(trainer: Any) -> dict[str, Any]:
+    """Everything about a run that is known before its first step."""
+    return {
+        "source": "attach",
+        "versions": _versions(),
+        "commit": _commit(),
+        "seed": getattr(trainer.args, "seed", None),
+        "fault": None,
+        "hardware": _hardware(trainer),
+        "settings": settings(trainer),
+    }
+
+
+def settings(trainer: Any) -> dict[str, Any]:
+    """The trainer's settings under the names of the trace; None where it has none."""
+    args = trainer.args
+    found = {name: _plain(getattr(args, name, None)) for name in SETTINGS}
+    found["per_device_batch_size"] = args.per_device_train_batch_size
+    found["max_steps"] = trainer.state.max_steps or found["max_steps"]
+    found["warmup_steps"] = _warmup(args, found["max_steps"])
+    found["lora"] = _lora(trainer.model)
+    found["engine"] = _engine(trainer)
+    found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
+    found["prompts_per_step"] = _prompts(found)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Enums of transformers as their text."""
+    return getattr(value, "value", value)
+
+
+def _warmup(args: Any, max_steps: int | None) -> float | None:
+    ask = getattr(args, "get_warmup_steps", None)
+    if callable(ask) and max_steps and max_steps > 0:
+        return int(ask(max_steps))
+    return getattr(args, "warmup_steps", None)
+
+
+def _lora(model: Any) -> dict[str, Any] | None:
+    adapters = getattr(model, "peft_config", None)
+    if not adapters:
+        return None
+    config = next(iter(adapters.values()))
+    targets = getattr(config, "target_modules", None)
+    return {
+        "r": getattr(config, "r", None),
+        "alpha": getattr(config, "lora_alpha", None),
+        "dropout": getattr(config, "lora_dropout", None),
+        "targets": sorted(targets) if isinstance(targets, set | list | tuple) else targets,
+    }
+
+
+def _engine(trainer: Any) -> str:
+    player = getattr(trainer, "rollout_func", None)
+    if player is not None:
+        return str(getattr(player, "name", "rollout_func"))
+    if getattr(trainer, "use_vllm", False):
+        return f"vllm-{getattr(trainer.args, 'vllm_mode', None) or 'server'}"
+    return "transformers"
+
+
+def _length(dataset: Any) -> int | None:
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
+def _prompts(found: Mapping[str, Any]) -> int | None:
+    """Prompts behind one optimizer step, over all processes."""
+    names = ("per_device_batch_size", "gradient_accumulation_steps", "world_size")
+    if any(found[name] is None for name in (*names, "num_generations")):
+        return None
+    batch, passes, processes = (found[name] for name in names)
+    return int(batch * passes * processes) // int(found["num_generations"])
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """Of the repository around the working directory."""
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None
+
+
+def _hardware(trainer: Any) -> dict[str, Any]:
+    device = trainer.accelerator.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": str(device.type), "name": name, "cpus": os.cpu_count(), "os": sys.platform}

@@ -1,0 +1,125 @@
+"""The table `steps`: what one optimizer step trained on and what it did.
+
+Rewards are those of all processes. What needs tokens (KL, ratios, log-prob gaps, lengths) is of
+process 0; the tokens of the others are in the table `tokens`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flatline.trace.attach_batch import Batch, Generation, Pass, to_numpy
+from flatline.trace.attach_rows import ENDED, Reader, Row, total_reward
+
+
+def reward_facts(generations: Sequence[Generation], reader: Reader) -> Row:
+    """From raw rewards: TRL's own `reward_std` cannot tell dead groups from live ones."""
+    known = [to_numpy(g.rewards) for g in generations if g.rewards is not None]
+    if not known:
+        return {}
+    total = np.concatenate([total_reward(rewards, reader.reward_weights) for rewards in known])
+    facts: Row = {"reward": _mean(_known(total))}
+    if len(total) % reader.group_size == 0 and reader.group_size > 1:
+        groups = [_known(group) for group in total.reshape(-1, reader.group_size)]
+        stds = [float(group.std(ddof=1)) for group in groups if len(group) > 1]
+        facts["reward_std_within"] = _mean(np.array(stds))
+        # Sums of float32 parts may differ in their last bit where the rewards are equal.
+        dead = [not len(group) or np.ptp(group) < 1e-6 for group in groups]
+        facts["zero_std_share"] = float(np.mean(dead))
+    return facts
+
+
+def rollout_facts(rows: Sequence[Row]) -> Row:
+    """From the rollouts of process 0."""
+    if not rows:
+        return {}
+    return {
+        "advantage_max": max(abs(row["advantage"]) for row in rows),
+        "completion_length": float(np.mean([row["completion_tokens"] for row in rows])),
+        "truncated_share": float(np.mean([row["finish"] not in ENDED for row in rows])),
+    }
+
+
+class PassFacts:
+    """Sums over the trained tokens of a step's passes."""
+
+    def __init__(self, epsilon: tuple[float, float]) -> None:
+        self._low, self._high = epsilon
+        self._values: dict[str, list[np.ndarray]] = {}
+        self._losses: list[float] = []
+
+    def add(self, one: Pass, batch: Batch, logps: np.ndarray | None) -> None:
+        if one.loss is not None:
+            self._losses.append(float(one.loss))
+        if logps is None:
+            return
+        mask = batch.loss_mask
+        new = logps[mask]
+        if "ref_per_token_logps" in batch:
+            far = batch["ref_per_token_logps"][mask] - new
+            self._keep("kl", np.exp(far) - far - 1)
+        if "sampling_per_token_logps" in batch:
+            gap = np.abs(batch["sampling_per_token_logps"][mask] - new)
+            # vLLM has no log-prob for some tokens; a trainer's NaN must stay to be seen.
+            self._keep("gap", gap[~np.isnan(batch["sampling_per_token_logps"][mask])])
+        if one.entropies is not None:
+            self._keep("entropy", to_numpy(one.entropies)[mask])
+        self._ratios(batch, mask, new)
+
+    def row(self) -> Row:
+        """Means and largest values."""
+        found = {name: np.concatenate(values) for name, values in self._values.items()}
+        facts: Row = {"loss": sum(self._losses) if self._losses else None}
+        for name, into in (("kl", "kl"), ("gap", "logprob_gap"), ("entropy", "entropy")):
+            if name in found:
+                facts[into] = _mean(found[name])
+        for name, into in (("kl", "kl_max"), ("gap", "logprob_gap_max"), ("ratio", "ratio_max")):
+            if name in found:
+                facts[into] = _max(found[name])
+        if "clipped" in found:
+            facts["clip_share"] = _mean(found["clipped"])
+        return facts
+
+    def _ratios(self, batch: Batch, mask: np.ndarray, new: np.ndarray) -> None:
+        """Where TRL has no older log-probs it compares the pass with itself."""
+        old = batch["old_per_token_logps"][mask] if "old_per_token_logps" in batch else new
+        log_ratio = new - old
+        self._keep("ratio", np.abs(log_ratio))
+        advantages = batch["advantages"]
+        wide = advantages if advantages.ndim == 2 else advantages[:, None]
+        sign = np.sign(np.broadcast_to(wide, mask.shape)[mask])
+        ratio = np.exp(log_ratio)
+        clipped = (ratio < 1 - self._low) & (sign < 0) | (ratio > 1 + self._high) & (sign > 0)
+        self._keep("clipped", clipped.astype(np.float64))
+
+    def _keep(self, name: str, values: np.ndarray) -> None:
+        self._values.setdefault(name, []).append(values)
+
+
+def logged_facts(logs: Mapping[str, Any], steps: int) -> Row:
+    """What one line of the trainer's log adds; a line over several steps only says its metrics."""
+    metrics = {n: float(v) for n, v in logs.items() if isinstance(v, int | float)}
+    facts: Row = {"metrics": metrics}
+    if steps == 1:
+        facts |= {name: metrics[name] for name in ("loss", "entropy") if name in metrics}
+    return facts
+
+
+def heldout_reward(logs: Mapping[str, Any]) -> float | None:
+    """Held-out reward in a log line: of flatline's own evaluation, else of TRL's."""
+    found = logs.get("eval_combined", logs.get("eval_reward"))
+    return None if found is None else float(found)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean(dtype=np.float64)) if len(values) else None
+
+
+def _max(values: np.ndarray) -> float | None:
+    return float(values.max()) if len(values) else None
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    known: np.ndarray = values[~np.isnan(values)]
+    return known

@@ -1,0 +1,85 @@
+"""What waits to be written: bounded, and token detail gives way first."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MOST_BYTES, MOST_ITEMS = 256 * 2**20, 4096
+"""What may wait before token detail is dropped."""
+ROOM_WAIT = 2.0
+"""Seconds that rollouts and steps wait for room; after that they are taken all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Something for the writing thread to do."""
+
+    act: Callable[[], None]
+    """What."""
+    size: int = 0
+    """Bytes that it keeps in memory."""
+    token_rows: int = 0
+    """Above 0 for token detail, which may be dropped."""
+
+
+class Backlog:
+    """A queue between the training and the thread that writes."""
+
+    def __init__(self, on_drop: Callable[[int], None]) -> None:
+        self._on_drop = on_drop
+        self._items: deque[Item] = deque()
+        self._held = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._stalled = False
+        """A wait for room was in vain, so none is tried before there is some."""
+
+    def put(self, item: Item) -> None:
+        """Take it, or drop it where it is token detail and there is no room."""
+        with self._changed:
+            if item.token_rows and self._full(item):
+                self._on_drop(item.token_rows)
+                return
+            self._make_room(item)
+            self._items.append(item)
+            self._held += item.size
+            self._changed.notify_all()
+
+    def take(self) -> Item | None:
+        """The next one, as soon as there is one; None after `stop`, when all are taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._items) or self._stopping)
+            return self._items.popleft() if self._items else None
+
+    def done(self, item: Item) -> None:
+        """It no longer needs its memory."""
+        with self._changed:
+            self._held -= item.size
+            self._changed.notify_all()
+
+    def stop(self, *, forget: bool = False) -> None:
+        """Nothing more will come; `forget` also what waits."""
+        with self._changed:
+            self._stopping = True
+            if forget:
+                self._items.clear()
+                self._held = 0
+            self._changed.notify_all()
+
+    def _make_room(self, item: Item) -> None:
+        for waiting in [waiting for waiting in self._items if waiting.token_rows]:
+            if self._full(item):
+                self._items.remove(waiting)
+                self._held -= waiting.size
+                self._on_drop(waiting.token_rows)
+        if not self._full(item):
+            self._stalled = False
+        elif not self._stalled:
+            self._stalled = not self._changed.wait_for(
+                lambda: not self._full(item) or self._stopping, ROOM_WAIT
+            )
+
+    def _full(self, item: Item) -> bool:
+        crowded = bool(self._items) and self._held + item.size > MOST_BYTES
+        return crowded or len(self._items) >= MOST_ITEMS

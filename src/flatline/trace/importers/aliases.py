@@ -1,0 +1,272 @@
+"""One table of metric names: which name of which trainer fills which column of `steps`.
+
+A name fills a column only if its value is what the column means. What is close but different stays
+in `metrics` under its own name, and `KEPT` says why. Names are compared in lower case, with `_` for
+blanks and without a leading `train/`. An earlier name of a column beats a later one; `*` stands for
+any text.
+
+Names come from TRL, old and new (and Unsloth, which logs what TRL logs), transformers, verl,
+OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, flatline's own metrics, and from plain logs.
+"""
+
+STEP = (
+    "step",
+    "global_step",
+    "trainer/global_step",  # SkyRL, Lightning
+    "training/global_step",  # verl
+    "global_steps",
+    "training_step",  # open-instruct
+    "train_step",
+    "optimizer_step",
+    "progress/step",
+    "iteration",
+    "iter",
+    "_step",  # W&B counts calls of `log`, which is a step only where nothing better is there
+)
+"""Names of the optimizer step, best first."""
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "time": ("_timestamp", "wall_time"),
+    "seconds": (
+        "seconds",
+        "step_time",  # TRL
+        "timing_s/step",  # verl
+        "time/step",  # prime-rl
+        "timing/step",  # SkyRL
+        "timing/train/total_step_time",  # NeMo-RL
+    ),
+    "seconds_sampling": (
+        "seconds_sampling",
+        "time/sampling",  # flatline
+        "timing_s/gen",
+        "timing/generate",
+        "timing/train/generation",
+    ),
+    "seconds_scoring": (
+        "seconds_scoring",
+        "time/scoring",  # flatline
+        "timing/fwd_logprobs_values_reward",  # SkyRL
+        "timing/train/policy_and_reference_logprobs",  # NeMo-RL, without the rewards
+    ),
+    "seconds_backward": (
+        "seconds_backward",
+        "time/backward",  # flatline
+        "timing_s/update_actor",
+        "time/forward_backward",
+        "timing/policy_train",
+        "timing/train/policy_training",
+    ),
+    "reward": (
+        "reward",  # TRL, NeMo-RL, OpenRLHF
+        "critic/score/mean",  # verl: the reward function's score, before any KL penalty
+        "reward/avg_raw_reward",  # SkyRL
+        "agg/all/reward/mean",  # prime-rl; `agg/effective` leaves filtered rollouts out
+        "reward/all/mean",
+        "reward/mean",
+        "mean_reward",
+        "avg_reward",
+        "average_reward",
+        "reward_mean",
+        "reward_avg",
+        "rewards/mean",
+        "train_reward",
+        "episode_reward",
+        "mean_episode_reward",
+        "rollout/ep_rew_mean",
+        "critic/rewards/mean",  # verl, see CAVEATS
+    ),
+    "reward_std_within": (
+        "reward_std_within",
+        "debug/reward_std",  # flatline: inside a group, unlike TRL's `reward_std`
+    ),
+    "zero_std_share": ("zero_std_share", "frac_reward_zero_std"),
+    "advantage_max": ("advantage_max", "debug/advantage_max"),
+    "kl": (
+        "kl",  # TRL: k3, mean over tokens (in old versions over sequences)
+        "actor/kl_loss",  # verl
+        "policy/policy_kl",  # SkyRL
+        "kl_penalty",  # NeMo-RL: divided by its coefficient again, k3
+    ),
+    "kl_max": ("kl_max",),
+    "ratio_max": ("ratio_max",),
+    "logprob_gap": (
+        "logprob_gap",
+        "sampling/sampling_logp_difference/mean",  # TRL
+        "debug/logprob_gap_mean",  # flatline
+        "policy/rollout_train_logprobs_abs_diff_mean",  # SkyRL
+        "debug/vllm_vs_local_logprob_diff_mean",  # open-instruct
+    ),
+    "logprob_gap_max": (
+        "logprob_gap_max",
+        "sampling/sampling_logp_difference/max",
+        "debug/logprob_gap_max",
+        "debug/vllm_vs_local_logprob_diff_max",
+    ),
+    "clip_share": (
+        "clip_share",
+        "clip_ratio/region_mean",  # TRL
+        "clip_ratio",  # old TRL
+        "actor/pg_clipfrac",
+        "policy/ppo_clip_ratio",
+        "policy/loss_metrics/clip_ratio",
+        "ppo_clip_ratio",  # OpenRLHF
+    ),
+    "entropy": (
+        "entropy",
+        "actor/entropy",
+        "actor/entropy_loss",  # verl's older name for the entropy itself
+        "policy/policy_entropy",
+        "entropy/all/mean",
+        "entropy/mean",
+        "approx_entropy",  # NeMo-RL: from the sampled tokens only
+        "policy_entropy",
+    ),
+    "loss": ("loss", "loss/mean", "policy/final_loss", "actor/loss"),
+    "grad_norm": (
+        "grad_norm",
+        "actor/grad_norm",
+        "policy/raw_grad_norm",
+        "policy/grad_norm",
+        "optim/grad_norm",
+        "actor_grad_norm",
+    ),
+    "learning_rate": (
+        "learning_rate",
+        "lr",
+        "actor/lr",
+        "policy/policy_lr",
+        "optim/lr",
+        "actor_lr",
+    ),
+    "completion_length": (
+        "completions/mean_length",  # TRL
+        "completion_length",  # old TRL
+        "response_length/mean",  # verl
+        "generate/avg_num_tokens",  # SkyRL
+        "completion_len/all/mean",  # prime-rl
+        "completion_len/mean",
+        "mean_gen_tokens_per_sample",  # NeMo-RL
+        "response_length",  # OpenRLHF
+        "mean_response_length",
+        "avg_response_length",
+    ),
+    "truncated_share": (
+        "truncated_share",
+        "completions/clipped_ratio",
+        "response_length/clip_ratio",
+        "agg/all/is_truncated/mean",
+        "is_truncated/all/mean",
+        "is_truncated/mean",
+        "truncation_rate",
+        "truncated",  # OpenRLHF
+    ),
+    "heldout_reward": (
+        "heldout_reward",
+        "eval_reward",
+        "eval/reward",
+        "eval_combined",  # flatline
+        "eval/combined",
+        "eval/all/avg_score",  # SkyRL
+        "val-core/*/reward/mean@*",  # verl
+        "val-aux/*/reward/mean@*",  # verl, where the reward function also gives `acc`
+        "val/test_score/*",  # verl, older
+        "eval/*/reward/mean",  # prime-rl
+        "eval/*/avg@*",
+        "validation/accuracy",  # NeMo-RL: the mean reward
+    ),
+}
+"""Column of `steps` -> names that may fill it, best first."""
+
+CAVEATS = {
+    "critic/rewards/mean": "it has the KL penalty subtracted where `use_kl_in_reward` is on",
+    "actor/kl_loss": "it is k3 only with kl_loss_type=low_var_kl (or k3)",
+    "policy/policy_kl": "it is k3 only with kl_estimator_type=k3",
+    "frac_reward_zero_std": 'with scale_rewards="batch" it is 0 or 1 for the whole batch',
+    "validation/accuracy": "it is the mean reward of the validation set, whatever its scale",
+}
+"""What a reader of the column should know, told in `run["notes"]` when the name was taken."""
+
+KEPT: dict[str, str] = {
+    "reward_std": "over the batch in TRL 1.16, inside groups in old TRL; a log does not say which",
+    "*rewards/*": "one reward function or part",
+    "eval*": "held-out twin of a training metric",
+    "val-*": "validation",
+    "val/*": "validation",
+    "validation/*": "validation",
+    "epoch": "position in the data",
+    "*/epoch": "position in the data",
+    "num_tokens": "tokens so far",
+    "num_input_tokens_seen": "tokens so far",
+    "total_flos": "bookkeeping",
+    "train_runtime": "one number for the whole run",
+    "train_loss": "mean over the whole run",
+    "train_*_per_second": "one number for the whole run",
+    "completions/*": "lengths other than the mean",
+    "clip_ratio/*": "one side of the clip, or an extreme",
+    "cispo_clip_ratio": "clipped importance weights, which is not a clipped ratio",
+    "sampling/*": "sampler against trainer, as ratio or extreme",
+    "tools/*": "tool use",
+    "policy_loss": "without the KL and entropy terms",
+    "entropy_coef": "a setting",
+    "aux_loss": "mixture-of-experts balance",
+    "vespo/*": "a loss's own weights",
+    "actor/*": "ppo_kl is to the old policy, not to the reference; pg_loss is a part of the loss",
+    "critic/*": "spread of scores, rewards, advantages, returns; signed, not absolute",
+    "response_length/*": "extremes",
+    "response_length_non_aborted/*": "without empty responses",
+    "response/*": "empty responses",
+    "prompt_length/*": "prompts",
+    "num_turns/*": "turns",
+    "tool_call_counts/*": "tool use",
+    "timing*": "seconds of one part",
+    "perf/*": "speed and memory",
+    "performance/*": "speed and memory",
+    "global_seqlen/*": "load balance",
+    "training/*": "rollout_probs_diff is between probabilities, not log-probs",
+    "rollout_corr/*": "importance weights",
+    "mismatch_kl*": "sampler against trainer, not against the reference",
+    "masked_mismatch_kl*": "sampler against trainer",
+    "unmasked_mismatch_kl*": "sampler against trainer",
+    "is_masked*": "importance-weight mask",
+    "importance_ratio*": "importance weights",
+    "kl_ent_ratio*": "a quotient",
+    "seq_len/*": "prompt and completion together",
+    "prompt_len/*": "prompts",
+    "completion_len/*": "extremes",
+    "is_truncated/*": "extremes",
+    "reward/*": "pass@k and parts",
+    "batch/*": "solve_none and solve_all leave out groups that are equal in between",
+    "progress/*": "counters",
+    "optim/*": "optimizer",
+    "loss/*": "extremes and advantages",
+    "entropy/*": "extremes",
+    "metrics/*": "an environment's own metric",
+    "agg/*": "prime-rl's per-rollout statistics",
+    "all/*": "prime-rl's per-rollout statistics",
+    "effective/*": "without filtered rollouts",
+    "time/*": "seconds of one part",
+    "inference/*": "the sampler's load",
+    "system/*": "machine",
+    "policy/*": "optimizer and ratio statistics",
+    "generate/*": "lengths other than the mean",
+    "async/*": "staleness",
+    "trainer/*": "counters",
+    "token_mult_prob_error": "NeMo-RL: mean of exp |gap|, not the gap",
+    "gen_kl_error": "sampler against trainer",
+    "policy_kl_error": "sampler against trainer",
+    "js_divergence_error": "sampler against trainer",
+    "probs_ratio*": "mean ratio",
+    "sampling_importance_ratio": "mean ratio",
+    "return": "OpenRLHF: reward less KL penalty",
+    "total_length": "prompt and completion together",
+    "ppo_kl": "to the old policy, not to the reference",
+    "vllm_kl": "sampler against trainer",
+    "entropy_loss": "may hold its coefficient",
+    "debug/*": "advantage means, context lengths; ratio_off_max is |ratio - 1|, not a log",
+    "lora/*": "adapter weights",
+    "_runtime": "seconds since the run began",
+    "runtime": "seconds since the run began",
+    "elapsed_seconds": "seconds since the run began",
+    "_wandb*": "bookkeeping of W&B",
+}
+"""Names that are known and fill no column -> why not. They stay in `metrics`."""

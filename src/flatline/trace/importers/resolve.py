@@ -1,0 +1,92 @@
+"""Which of a log's metric names fill which columns, by the table in `aliases.py`."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What became of the metric names of one log."""
+
+    aliases: dict[str, str]
+    """Column -> the name that fills it."""
+    unrecognised: list[str]
+    """Names that no alias knows."""
+    notes: list[str]
+    """Choices and caveats, for people."""
+
+
+def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolution:
+    """Give every column of `steps` at most one of these names, and none of those to leave out."""
+    names = list(names)
+    known = {name: plain(name) for name in names if plain(name) not in leave_out}
+    aliases: dict[str, str] = {}
+    notes: list[str] = []
+    for column, wanted in COLUMNS.items():
+        _fill(column, wanted, known, aliases, notes)
+    taken = set(aliases.values())
+    strange = [name for name in names if name not in taken and not is_known(name)]
+    return Resolution(aliases=aliases, unrecognised=sorted(strange), notes=notes)
+
+
+@lru_cache(maxsize=4096)  # asked for every value of a log
+def plain(name: str) -> str:
+    """A name as the table writes it."""
+    text = re.sub(r"\s+", "_", name.strip().lower())
+    while text.startswith("train/"):
+        text = text.removeprefix("train/")
+    return text
+
+
+def is_known(name: str) -> bool:
+    """Whether the table has the name at all, be it for a column or only for `metrics`."""
+    text = plain(name)
+    return text in STEP or _known().fullmatch(text) is not None
+
+
+def _fill(
+    column: str,
+    wanted: tuple[str, ...],
+    known: dict[str, str],
+    aliases: dict[str, str],
+    notes: list[str],
+) -> None:
+    """Take the best name for a column; what else could have filled it is told."""
+    claims = [[name for name, text in known.items() if _matches(text, want)] for want in wanted]
+    found = [(want, names) for want, names in zip(wanted, claims, strict=True) if names]
+    if not found:
+        return
+    want, names = found[0]
+    if "*" in want and len(names) > 1:
+        # Two held-out sets: neither is "the" held-out reward.
+        notes.append(f"`{column}` is left empty: {_listed(names)} could all fill it.")
+        return
+    aliases[column] = names[0]
+    others = [name for _, claimed in found for name in claimed if name != names[0]]
+    if others:
+        notes.append(f"`{column}` is {names[0]!r}, not {_listed(others)}.")
+    if want in CAVEATS:
+        notes.append(f"`{column}` is {names[0]!r}: {CAVEATS[want]}.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _matches(text: str, want: str) -> bool:
+    return _pattern(want).fullmatch(text) is not None if "*" in want else text == want
+
+
+@cache
+def _pattern(want: str) -> re.Pattern[str]:
+    return re.compile(re.escape(want).replace(r"\*", ".*"))
+
+
+@cache
+def _known() -> re.Pattern[str]:
+    wanted = [*KEPT, *(name for names in COLUMNS.values() for name in names)]
+    return re.compile("|".join(_pattern(want).pattern for want in wanted))

@@ -1,0 +1,135 @@
+"""Rows of a log become rows of `steps`: which step each is, and what its numbers are called.
+
+Rows of the same step are one step: trainers log evaluation and training apart. Where a log goes
+back to a step it already has, the run was resumed, and what came after that step is of the branch
+that was given up.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flatline.trace.importers.aliases import COLUMNS, STEP
+from flatline.trace.importers.log import Entry, Log, nothing_in, quoted
+from flatline.trace.importers.numbers import flat, number, unwrapped, whole
+from flatline.trace.importers.resolve import Resolution, plain, resolve
+
+Numbers = dict[str, float]
+_BOOKKEEPING = frozenset({"epoch", "_timestamp", "_runtime", "wall_time", *STEP})
+"""Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
+_OVER_THE_BATCH = ("frac_reward_zero_std",)
+"""What TRL takes over the whole batch with scale_rewards="batch": no share of groups then."""
+_CANDIDATES = frozenset(name for names in COLUMNS.values() for name in names)
+
+
+class StepTable(NamedTuple):
+    """The `steps` table of an imported log."""
+
+    rows: list[dict[str, Any]]
+    """In the order of their steps."""
+    resolution: Resolution
+    """What became of the metric names."""
+
+
+def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
+    """The rows of `steps`; adds to the log's notes and to what could not be used."""
+    entries = [Entry(entry.place, flat(unwrapped(entry.values))) for entry in log.entries]
+    by_step = _merged(log, _numbered(log, entries))
+    names = {name: None for numbers in by_step.values() for name in numbers}
+    if not names:
+        raise nothing_in(log, "row with a step and a number")
+    leave_out = _OVER_THE_BATCH if scale_rewards == "batch" else ()
+    resolution = resolve(names, leave_out=leave_out)
+    log.notes.extend(resolution.notes)
+    rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
+    return StepTable(rows, resolution)
+
+
+def _row(step: int, numbers: Numbers, resolution: Resolution) -> dict[str, Any]:
+    filled = {
+        column: numbers[name] for column, name in resolution.aliases.items() if name in numbers
+    }
+    return {"step": step, **filled, "metrics": numbers}
+
+
+def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
+    """Every usable row with its step."""
+    names = _step_names(entries)
+    if not names:
+        log.notes.append("The log names no step: its rows are numbered from 1.")
+    found: list[tuple[int, Numbers]] = []
+    for entry in entries:
+        numbers = _numbers(log, entry)
+        if not numbers.keys() - _BOOKKEEPING:
+            continue  # text, tables, empty rows: nothing is lost
+        step = _step_of(log, entry, names) if names else len(found) + 1
+        if step is not None:
+            found.append((step, numbers))
+    return found
+
+
+def _numbers(log: Log, entry: Entry) -> Numbers:
+    found: Numbers = {}
+    for name, value in entry.values.items():
+        if plain(name) in STEP:
+            continue
+        as_number = number(value)
+        if as_number is not None:
+            found[name] = as_number
+        elif value not in (None, "") and plain(name) in _CANDIDATES:
+            log.bad.append(f"{entry.place}: `{name}` is no number: {quoted(value)}")
+    return found
+
+
+def _step_names(entries: Sequence[Entry]) -> list[str]:
+    """The best name of the step, then those that always agree with it: they may stand in for it."""
+    order = {name: rank for rank, name in enumerate(STEP)}
+    seen = {name for entry in entries for name in entry.values if plain(name) in order}
+    ranked = sorted(seen, key=lambda name: (order[plain(name)], name))
+    return ranked[:1] + [name for name in ranked[1:] if _agree(entries, ranked[0], name)]
+
+
+def _agree(entries: Sequence[Entry], one: str, other: str) -> bool:
+    both = [e.values for e in entries if one in e.values and other in e.values]
+    return bool(both) and all(whole(v[one]) == whole(v[other]) for v in both)
+
+
+def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
+    name = next((name for name in names if entry.values.get(name) not in (None, "")), None)
+    if name is None:
+        log.bad.append(f"{entry.place}: no `{names[0]}`")
+        return None
+    step = whole(entry.values[name])
+    if step is None:
+        log.bad.append(f"{entry.place}: `{name}` is no step: {quoted(entry.values[name])}")
+    return step
+
+
+def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]:
+    """One set of numbers per step, and a note where a log said a thing twice."""
+    steps: dict[int, Numbers] = {}
+    repeated, dropped, last = set(), set(), -1
+    for step, numbers in rows:
+        held = steps.get(step, {})
+        again = (numbers.keys() & held.keys()) - _BOOKKEEPING
+        if any(numbers[name] != held[name] for name in again):
+            repeated.add(step)
+            if step < last:
+                given_up = {other for other in steps if other >= step}
+                dropped |= given_up
+                for other in given_up:
+                    del steps[other]
+        steps.setdefault(step, {}).update(numbers)
+        last = step
+    _tell(log, (repeated | dropped) & steps.keys(), dropped - steps.keys())
+    return steps
+
+
+def _tell(log: Log, repeated: set[int], lost: set[int]) -> None:
+    if repeated:
+        more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
+        log.notes.append(f"Step {min(repeated)}{more} occurs more than once: the last row wins.")
+    if lost:
+        log.notes.append(
+            f"The log goes back, as a resumed run does: {len(lost)} steps of the branch that was "
+            f"given up are left out, {min(lost)} to {max(lost)}."
+        )

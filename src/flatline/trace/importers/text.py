@@ -1,0 +1,112 @@
+"""Text files, line by line, with the guards that other people's files need."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flatline.errors import TraceError
+from flatline.trace.importers.log import SHOWN_TEXT, Entry, Log, quoted
+
+MAX_LINE = 64 * 2**20
+"""Bytes. A longer line is no row of a log, and reading it could fill the memory."""
+MAX_DOCUMENT = 512 * 2**20
+"""Bytes of a JSON file, which has to be in memory as a whole."""
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; a byte order mark is dropped."""
+    for number, raw in _raw_lines(path):
+        try:
+            yield number, _decoded(number, raw)
+        except ValueError as error:
+            raise TraceError(
+                f"{path}, line {number}: {error}.\n"
+                "Unpack it if it is compressed, or save it as UTF-8. Of binary files, W&B `.wandb` "
+                "and TensorBoard `events.out.tfevents.*` can be read."
+            ) from error
+
+
+def head(path: Path, size: int = 4096) -> bytes:
+    """The first bytes of a file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def document(path: Path) -> str:
+    """A whole file as text."""
+    size = path.stat().st_size
+    if size > MAX_DOCUMENT:
+        raise TraceError(
+            f"{path} has {size / 2**20:.0f} MiB; a JSON file has to fit in memory as a whole, and "
+            f"the limit is {MAX_DOCUMENT // 2**20} MiB.\n"
+            "Write it as JSONL, one object a line: `jq -c '.[]' FILE > FILE.jsonl`."
+        )
+    return "\n".join(line for _, line in lines(path))
+
+
+def parsed(text: str) -> Any:
+    """JSON, with the NaN and Infinity that Python's own writer leaves; ValueError otherwise."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def read_jsonl(path: Path, *, source: str) -> Log:
+    """One object a line. A line that is none is counted and left out."""
+    log = Log(source=source, path=path)
+    for number, raw in _raw_lines(path):
+        place = f"line {number}"
+        try:
+            line = _decoded(number, raw).strip()
+            if not line:
+                continue
+            value = parsed(line)
+        except ValueError as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            log.bad.append(f"{place}: not JSON ({reason}): {quoted(raw[:SHOWN_TEXT])}")
+            continue
+        if isinstance(value, dict):
+            log.entries.append(Entry(place, value))
+        else:
+            log.bad.append(f"{place}: not an object: {quoted(value)}")
+    return log
+
+
+def unreadable(path: Path, error: OSError) -> TraceError:
+    return TraceError(f"{path} cannot be read: {error.strerror}.\nCheck the path and its rights.")
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while raw := file.readline(MAX_LINE + 1):
+                number += 1
+                if len(raw) > MAX_LINE:
+                    raise _too_long(path, number)
+                yield number, raw.rstrip(b"\r\n")
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _decoded(number: int, raw: bytes) -> str:
+    """The text of a line; ValueError where it is none."""
+    if b"\0" in raw:
+        raise ValueError("a zero byte, so this is no UTF-8 text")
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        seen = quoted(raw[error.start : error.start + 8])
+        raise ValueError(f"not UTF-8 text at byte {error.start}: {seen}") from error
+
+
+def _too_long(path: Path, number: int) -> TraceError:
+    return TraceError(
+        f"{path}, line {number} is longer than {MAX_LINE // 2**20} MiB, which no row of a log is.\n"
+        "Check that this is the metrics file and not a dump of tensors or a JSON file on one line."
+    )

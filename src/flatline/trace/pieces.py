@@ -1,0 +1,155 @@
+"""One table of a trace, put together from pieces that are read chunk by chunk and column by column.
+
+A piece is one file, or rows in memory. Its chunks are the batches of a stream or the row groups of
+a parquet file: the least that is read at once. Nothing is read before it is asked for.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from flatline.trace.schema import TABLES
+
+ORDERED = {"steps": ("step",), "rollouts": ("step", "rollout"), "weights": ("step",)}
+"""How rows of several files are put into one order; the other tables stay as they were written."""
+
+_FIRST, _LAST = int(np.iinfo(np.int32).min), int(np.iinfo(np.int32).max)
+
+
+class Piece(Protocol):
+    """Rows of one table from one place."""
+
+    name: str
+    """Where they are from, for messages."""
+    segment: int
+    """Which start of the run wrote them, from 0."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows in every chunk."""
+
+    def read(self, chunk: int, column: str) -> pa.Array | pa.ChunkedArray:
+        """One column of one chunk."""
+
+    def scannable(self) -> Any:
+        """Something that DuckDB reads column by column, so that unused ones cost nothing."""
+
+
+class MemoryPiece:
+    """Batches that never were in a file."""
+
+    def __init__(self, table: str, batches: Sequence[pa.RecordBatch]) -> None:
+        self.name, self.segment, self.table = "memory", 0, table
+        self._batches = list(batches)
+        self.lengths = [batch.num_rows for batch in self._batches]
+
+    def read(self, chunk: int, column: str) -> pa.Array:
+        return self._batches[chunk].column(column)
+
+    def scannable(self) -> pa.Table:
+        return pa.Table.from_batches(self._batches, schema=TABLES[self.table])
+
+
+class Pieces:
+    """All rows of one table, without the steps that a later segment replaced."""
+
+    def __init__(self, table: str, pieces: Sequence[Piece]) -> None:
+        self.table = table
+        self.schema = TABLES[table]
+        self.pieces = list(pieces)
+
+    def __len__(self) -> int:
+        return sum(self._lengths) if self._rows is None else len(self._rows)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One column, in the order of the table."""
+        if self._rows is not None:
+            return self._physical(name).take(pa.array(self._rows))
+        return self._physical(name)
+
+    def gather(self, name: str, rows: np.ndarray) -> pa.ChunkedArray:
+        """Some rows of a column, ascending; only the chunks that hold them are read."""
+        rows = rows if self._rows is None else self._rows[rows]
+        starts = np.cumsum([0, *self._lengths])
+        found = []
+        for index, (piece, chunk) in enumerate(self._chunks):
+            low, high = np.searchsorted(rows, starts[index : index + 2])
+            if low < high:
+                local = rows[low:high] - starts[index]
+                found += _chunks_of(_pick(piece.read(chunk, name), local))
+        return pa.chunked_array(found, type=self.schema.field(name).type)
+
+    def to_table(self) -> pa.Table:
+        columns = [self.column(name) for name in self.schema.names]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def kept(self) -> list[tuple[int, int]]:
+        """For every piece, the first step of it that counts, and the first that no longer does.
+
+        A resumed run goes on from a checkpoint: what it had done after that is not part of it. Step
+        0 is a measurement before training; it says nothing about where a run goes on, and is
+        replaced only by another one.
+        """
+        if "step" not in self.schema.names or len({p.segment for p in self.pieces}) < 2:
+            return [(_FIRST, _LAST)] * len(self.pieces)
+        begins: dict[int, int] = {}
+        measured = set()
+        for piece in self.pieces:
+            steps = self._steps_of(piece)
+            begin = int(steps[steps > 0].min(initial=_LAST))
+            begins[piece.segment] = min(begin, begins.get(piece.segment, begin))
+            measured |= {piece.segment} if (steps == 0).any() else set()
+        return [
+            (
+                1 if any(s > piece.segment for s in measured) else _FIRST,
+                min((begins[s] for s in begins if s > piece.segment), default=_LAST),
+            )
+            for piece in self.pieces
+        ]
+
+    @cached_property
+    def _chunks(self) -> list[tuple[Piece, int]]:
+        return [(piece, i) for piece in self.pieces for i in range(len(piece.lengths))]
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [length for piece in self.pieces for length in piece.lengths]
+
+    def _physical(self, name: str) -> pa.ChunkedArray:
+        parts = [part for piece, i in self._chunks for part in _chunks_of(piece.read(i, name))]
+        return pa.chunked_array(parts, type=self.schema.field(name).type)
+
+    def _steps_of(self, piece: Piece) -> np.ndarray:
+        parts = [
+            np.asarray(part)
+            for i in range(len(piece.lengths))
+            for part in _chunks_of(piece.read(i, "step"))
+        ]
+        return np.concatenate(parts) if parts else np.array([], dtype=np.int32)
+
+    @cached_property
+    def _rows(self) -> np.ndarray | None:
+        """Which physical rows count, in which order; None for all of them as they are."""
+        if len(self.pieces) < 2 or "step" not in self.schema.names:
+            return None
+        counts = []
+        for piece, (first, end) in zip(self.pieces, self.kept(), strict=True):
+            steps = self._steps_of(piece)
+            counts.append((steps >= first) & (steps < end))
+        rows = np.flatnonzero(np.concatenate(counts))
+        keys = [np.asarray(self._physical(key))[rows] for key in ORDERED.get(self.table, ())]
+        return rows[np.lexsort(keys[::-1])] if keys else rows
+
+
+def _chunks_of(array: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return list(array.chunks) if isinstance(array, pa.ChunkedArray) else [array]
+
+
+def _pick(array: pa.Array | pa.ChunkedArray, rows: np.ndarray) -> pa.Array | pa.ChunkedArray:
+    """Rows in a row are a slice, which copies nothing."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return array.slice(rows[0], len(rows))
+    return array.take(pa.array(rows))

@@ -1,0 +1,78 @@
+"""SQL over a trace, answered by DuckDB from the files where they lie.
+
+The text may come from anyone, so the database sees the trace and nothing else: no file, no network,
+no Python variable, no extension, and nothing that it changes outlives the question.
+"""
+
+from collections.abc import Mapping
+
+import duckdb
+import pyarrow as pa
+
+from flatline.errors import TraceError
+from flatline.trace.pieces import Pieces
+from flatline.trace.schema import TABLES
+
+VIEWS = ("steps", "rollouts", "tokens", "weights")
+_KEYS = ("step", "rank", "rollout")
+_PROMPT = ("prompt_ids", "prompt_attended")
+_PER_TOKEN = tuple(name for name in TABLES["tokens"].names if name not in (*_KEYS, *_PROMPT))
+TOKEN_COLUMNS = (*_KEYS, "position", *("id" if name == "ids" else name for name in _PER_TOKEN))
+"""Of the view `tokens`, which has one row per completion token."""
+
+
+def query(tables: Mapping[str, Pieces], sql: str) -> pa.Table:
+    """The answer to one SQL statement over the views."""
+    with duckdb.connect(":memory:") as connection:
+        for name in _mentioned(sql) or VIEWS:
+            _add_view(connection, name, tables[name])
+        for setting in (
+            "enable_external_access = false",
+            "python_enable_replacements = false",
+            "lock_configuration = true",
+        ):
+            connection.execute(f"SET {setting}")
+        try:
+            found = connection.sql(sql)
+            return pa.table({}) if found is None else found.to_arrow_table()
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise TraceError(f"{error}\n{_what_there_is()}") from error
+
+
+def _mentioned(sql: str) -> list[str]:
+    """Views that the statement names: a table that it does not need is not even opened."""
+    return [name for name in VIEWS if name in sql.lower()]
+
+
+def _add_view(connection: duckdb.DuckDBPyConnection, name: str, pieces: Pieces) -> None:
+    parts = []
+    columns = ", ".join(_quoted(column) for column in TABLES[name].names)
+    for number, (first, end) in enumerate(pieces.kept()):
+        source = f"_{name}_{number}"
+        connection.register(source, pieces.pieces[number].scannable())
+        parts.append(f"SELECT {columns} FROM {source} WHERE step >= {first} AND step < {end}")
+    if not parts:
+        connection.register(f"_{name}_none", TABLES[name].empty_table())
+        parts.append(f"SELECT * FROM _{name}_none")
+    rows = " UNION ALL ".join(parts)
+    connection.execute(f"CREATE VIEW {name} AS {_by_token(rows) if name == 'tokens' else rows}")
+
+
+def _by_token(rows: str) -> str:
+    """Only positions are unnested, so that lists which are not asked for are not read."""
+    keys = ", ".join(_KEYS)
+    values = ", ".join(
+        f"{name}[position + 1] AS {_quoted('id' if name == 'ids' else name)}" for name in _PER_TOKEN
+    )
+    numbered = f"SELECT *, unnest(range(len(ids))) AS position FROM ({rows})"
+    return f"SELECT {keys}, position, {values} FROM ({numbered})"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def _what_there_is() -> str:
+    columns = {name: TABLES[name].names for name in VIEWS} | {"tokens": list(TOKEN_COLUMNS)}
+    lines = [f"  {name}({', '.join(found)})" for name, found in columns.items()]
+    return "\n".join(["There are these views, and no other table or file:", *lines])

@@ -1,0 +1,162 @@
+"""Reading a recorded run: `Trace.open` for a directory, `Trace.from_rows` for rows in memory."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flatline.errors import NotRecorded
+from flatline.trace.folder import Folder
+from flatline.trace.frames import Frame, Groups
+from flatline.trace.pieces import MemoryPiece, Pieces
+from flatline.trace.rows import Row, refuse_unknown, to_batch
+from flatline.trace.schema import SCHEMA_VERSION, TABLES
+from flatline.trace.tokens import Tokens
+
+
+class Trace:
+    """What a run recorded. Columns are read when they are asked for.
+
+    trace = Trace.open("runs/x")
+    trace.rollouts["reward"]            # numpy array, one entry per rollout
+    trace.groups().each("reward")       # the same, group by group
+    trace.tokens(steps=[1]).sampler     # flat over the completion tokens of step 1
+    trace.query("SELECT step, avg(reward) FROM rollouts GROUP BY step")
+    """
+
+    def __init__(
+        self, run: Mapping[str, Any], tables: Mapping[str, Pieces], *, warnings: list[str]
+    ) -> None:
+        self.run = dict(run)
+        """What `run.json` says."""
+        self.warnings = warnings
+        """What could not be read, and where; grows while columns are read."""
+        self._tables = dict(tables)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Trace":
+        """The trace in a run directory: finished, still running or crashed."""
+        folder = Folder.open(Path(path))
+        return cls(folder.run, folder.tables, warnings=folder.warnings)
+
+    @classmethod
+    def from_rows(
+        cls,
+        *,
+        run: Mapping[str, Any] | None = None,
+        steps: Sequence[Row] = (),
+        rollouts: Sequence[Row] = (),
+        tokens: Sequence[Row] = (),
+        weights: Sequence[Row] = (),
+        vocabulary: Sequence[Row] = (),
+    ) -> "Trace":
+        """A trace in memory."""
+        rows = {
+            "steps": steps,
+            "rollouts": rollouts,
+            "tokens": tokens,
+            "weights": weights,
+            "vocabulary": vocabulary,
+        }
+        for name, found in rows.items():
+            refuse_unknown(name, {key for row in found for key in row})
+        return cls.from_batches(
+            {name: [to_batch(name, found)] for name, found in rows.items()}, run=run
+        )
+
+    @classmethod
+    def from_batches(
+        cls, batches: Mapping[str, Sequence[pa.RecordBatch]], *, run: Mapping[str, Any] | None
+    ) -> "Trace":
+        """A trace in memory, from Arrow batches of the schema."""
+        tables = {name: Pieces(name, [MemoryPiece(name, batches.get(name, ()))]) for name in TABLES}
+        return cls({"schema": SCHEMA_VERSION, **(run or {})}, tables, warnings=[])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The canonical settings of the run; None where unknown."""
+        found = self.run.get("settings")
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def steps(self) -> Frame:
+        """One row per optimizer step."""
+        return Frame(self._tables["steps"])
+
+    @cached_property
+    def rollouts(self) -> Frame:
+        """One row per rollout."""
+        return Frame(self._tables["rollouts"])
+
+    @cached_property
+    def weights(self) -> Frame:
+        """One row per trainable tensor and step."""
+        return Frame(self._tables["weights"])
+
+    @property
+    def tables(self) -> dict[str, Pieces]:
+        """The tables as they lie in their files."""
+        return dict(self._tables)
+
+    def parts(self) -> dict[str, np.ndarray]:
+        """Every named part of the reward, one entry per rollout, NaN where absent."""
+        return self._parts
+
+    def metric(self, name: str) -> np.ndarray:
+        """What the trainer logged under this name, one entry per step, NaN where absent."""
+        if name not in self._metrics:
+            raise NotRecorded(f"steps.metrics[{name!r}]")
+        return self._metrics[name]
+
+    @property
+    def metric_names(self) -> list[str]:
+        """All names that `metric` knows."""
+        return sorted(self._metrics)
+
+    def groups(self) -> Groups:
+        """The rollouts as GRPO groups them."""
+        return self._groups
+
+    def tokens(self, steps: Collection[int] | None = None) -> Tokens:
+        """Token detail of some steps, or of all; name the steps to bound memory."""
+        return Tokens(self._tables["tokens"], self.rollouts, steps=steps)
+
+    @cached_property
+    def token_steps(self) -> np.ndarray:
+        """The steps that have token detail."""
+        return np.unique(np.asarray(self._tables["tokens"].column("step"), dtype=np.int64))
+
+    def text(self, token_id: int) -> str:
+        """The text of a token; `<id>` where it was not recorded."""
+        return self._vocabulary.get(int(token_id), f"<{int(token_id)}>")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The texts of tokens, joined."""
+        return "".join(self.text(token_id) for token_id in ids)
+
+    def query(self, sql: str) -> pa.Table:
+        """Answer SQL over the views `steps`, `rollouts`, `tokens` (a row a token), `weights`."""
+        from flatline.trace.query import query  # DuckDB takes a while to load
+
+        return query(self._tables, sql)
+
+    @cached_property
+    def _parts(self) -> dict[str, np.ndarray]:
+        return self.rollouts.named("parts")
+
+    @cached_property
+    def _metrics(self) -> dict[str, np.ndarray]:
+        return self.steps.named("metrics")
+
+    @cached_property
+    def _groups(self) -> Groups:
+        return Groups(self.rollouts)
+
+    @cached_property
+    def _vocabulary(self) -> dict[int, str]:
+        table = self._tables["vocabulary"]
+        ids, texts = (table.column(name).to_pylist() for name in ("id", "text"))
+        return dict(zip(ids, texts, strict=True))

@@ -1,0 +1,189 @@
+"""Token detail as flat arrays: one entry per completion token of the chosen steps.
+
+Flat, because a mean over ten million tokens must not be a loop over rollouts.
+"""
+
+from collections.abc import Collection
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flatline.errors import NotRecorded, TraceError
+from flatline.rollout.record import Author
+from flatline.trace.frames import Frame
+from flatline.trace.pieces import Pieces
+
+UNKNOWN_AUTHOR = 255
+
+
+class Tokens:
+    """Tokens of some rollouts. Every field is read when it is asked for.
+
+    A field of which nothing was recorded raises `NotRecorded`. Where only some rollouts have it,
+    the others hold NaN, False or `UNKNOWN_AUTHOR`.
+    """
+
+    def __init__(self, pieces: Pieces, rollouts: Frame, *, steps: Collection[int] | None) -> None:
+        self._pieces, self._rollouts = pieces, rollouts
+        self._rows, self.rollout_rows = _matched(pieces, rollouts, steps)
+
+    rollout_rows: np.ndarray
+    """For every rollout here, its row number in `trace.rollouts`."""
+
+    def __len__(self) -> int:
+        return int(self._lengths.sum())
+
+    @cached_property
+    def row(self) -> np.ndarray:
+        """For every token, the index of its rollout in `rollout_rows`."""
+        return np.repeat(np.arange(len(self._lengths)), self._lengths)
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        """For every token, its place in the completion, from 0."""
+        starts = np.cumsum(self._lengths) - self._lengths
+        return np.asarray(np.arange(len(self)) - np.repeat(starts, self._lengths))
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Token ids."""
+        return self._flat("ids", fill=-1, dtype=np.int32)
+
+    @cached_property
+    def author(self) -> np.ndarray:
+        """Who wrote it: a `flatline.rollout.record.Author`."""
+        return self._flat("author", fill=UNKNOWN_AUTHOR, dtype=np.uint8)
+
+    @cached_property
+    def trained(self) -> np.ndarray:
+        """Whether it has a loss."""
+        return self._flat("trained", fill=0, dtype=np.uint8).astype(bool)
+
+    @cached_property
+    def attended(self) -> np.ndarray:
+        """The attention mask that was really passed to the model."""
+        return self._flat("attended", fill=0, dtype=np.uint8).astype(bool)
+
+    @cached_property
+    def sampler(self) -> np.ndarray:
+        """Log-prob when it was sampled."""
+        return self._flat("sampler", fill=np.nan, dtype=np.float32)
+
+    @cached_property
+    def trainer(self) -> np.ndarray:
+        """Log-prob in the pass that is trained through."""
+        return self._flat("trainer", fill=np.nan, dtype=np.float32)
+
+    @cached_property
+    def old(self) -> np.ndarray:
+        """Log-prob that the ratio is taken against."""
+        return self._flat("old", fill=np.nan, dtype=np.float32)
+
+    @cached_property
+    def reference(self) -> np.ndarray:
+        """Log-prob under the reference model."""
+        return self._flat("reference", fill=np.nan, dtype=np.float32)
+
+    @cached_property
+    def advantage(self) -> np.ndarray:
+        """The advantage of its rollout."""
+        return np.asarray(self._rollouts["advantage"][self.rollout_rows][self.row])
+
+    @cached_property
+    def first_of_turn(self) -> np.ndarray:
+        """Whether it begins a turn of the model."""
+        model = self.author == Author.MODEL
+        after_model = np.concatenate([[False], model[:-1]])
+        return np.asarray(model & ~(after_model & (self.position > 0)))
+
+    @cached_property
+    def turn(self) -> np.ndarray:
+        """Which turn of the model it is in, from 0; -1 where another wrote it."""
+        begun = np.cumsum(self.first_of_turn)
+        starts = np.cumsum(self._lengths) - self._lengths
+        before = np.concatenate([[0], begun])[starts]
+        return np.where(self.author == Author.MODEL, begun - before[self.row] - 1, -1)
+
+    @cached_property
+    def prompt_ids(self) -> np.ndarray:
+        """Token ids of the prompts, one after another."""
+        return self._flat("prompt_ids", fill=-1, dtype=np.int32)
+
+    @cached_property
+    def prompt_attended(self) -> np.ndarray:
+        """The attention mask over the prompts."""
+        return self._flat("prompt_attended", fill=0, dtype=np.uint8).astype(bool)
+
+    @cached_property
+    def prompt_row(self) -> np.ndarray:
+        """For every prompt token, the index of its rollout in `rollout_rows`."""
+        return np.repeat(np.arange(len(self._prompt_lengths)), self._prompt_lengths)
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        return _list_lengths(self._pieces.gather("ids", self._rows))
+
+    @cached_property
+    def _prompt_lengths(self) -> np.ndarray:
+        return _list_lengths(self._pieces.gather("prompt_ids", self._rows))
+
+    def _flat(self, name: str, *, fill: float, dtype: type) -> np.ndarray:
+        column = self._pieces.gather(name, self._rows)
+        if column.null_count == len(column):
+            raise NotRecorded(f"tokens.{name}")
+        lengths = self._prompt_lengths if name.startswith("prompt") else self._lengths
+        here = np.asarray(column.is_valid().combine_chunks())
+        self._refuse_misaligned(name, _list_lengths(column), np.where(here, lengths, 0))
+        parts = [part.flatten().fill_null(fill) for part in column.chunks]
+        values = np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
+        if not here.all():
+            whole = np.full(lengths.sum(), fill, dtype=dtype)
+            whole[np.repeat(here, lengths)] = values
+            values = whole
+        values.flags.writeable = False
+        return values
+
+    def _refuse_misaligned(self, name: str, found: np.ndarray, expected: np.ndarray) -> None:
+        wrong = np.flatnonzero(found != expected)
+        if len(wrong):
+            row = self.rollout_rows[wrong[0]]
+            step, rollout = (int(self._rollouts[key][row]) for key in ("step", "rollout"))
+            raise TraceError(
+                f"`tokens.{name}` of step {step}, rollout {rollout} has {found[wrong[0]]} entries "
+                f"for {expected[wrong[0]]} tokens, so they cannot be matched.\n"
+                "Record one entry per token."
+            )
+
+
+def _matched(
+    pieces: Pieces, rollouts: Frame, steps: Collection[int] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the token table that are wanted, and the rows of `rollouts` they belong to."""
+    step, rollout = (_whole(pieces.column(name)) for name in ("step", "rollout"))
+    usable = np.ones(len(step), dtype=bool)
+    if steps is not None:
+        usable &= np.isin(step, np.asarray(list(steps), dtype=np.int64))
+    keys = _keys(step, rollout)
+    known = _keys(_whole(rollouts.arrow("step")), _whole(rollouts.arrow("rollout")))
+    order = np.argsort(known, kind="stable")
+    place = np.searchsorted(known[order], keys)
+    place = np.minimum(place, max(len(known) - 1, 0))
+    # A crash may have kept the tokens of a rollout and not the rollout.
+    usable &= (known[order][place] == keys) if len(known) else False
+    rows = np.flatnonzero(usable)
+    return rows, order[place[rows]] if len(known) else rows
+
+
+def _keys(step: np.ndarray, rollout: np.ndarray) -> np.ndarray:
+    return np.asarray(step * 2**32 + rollout)
+
+
+def _whole(column: pa.ChunkedArray) -> np.ndarray:
+    """Integers that are never null in a trace of ours; an import without them matches nothing."""
+    return np.asarray(column.cast(pa.int64()).fill_null(-1), dtype=np.int64)
+
+
+def _list_lengths(column: pa.ChunkedArray) -> np.ndarray:
+    return np.asarray(pc.list_value_length(column).fill_null(0), dtype=np.int64)

@@ -1,0 +1,252 @@
+"""Writing a trace while a run trains.
+
+The trainer hands over rows and goes on; a thread turns them into Arrow and appends them to streams.
+Recording never breaks or stalls the training: a full queue drops token detail first, and an error
+of the disk ends the recording, not the run.
+"""
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from flatline.errors import TraceError
+from flatline.trace.backlog import Backlog, Item
+from flatline.trace.files import STREAM, FileName, StreamFile, compact
+from flatline.trace.folder import read_run, write_run
+from flatline.trace.lock import RankLock, folder_lock
+from flatline.trace.reader import Trace
+from flatline.trace.rows import Row, refuse_unknown, to_batch
+from flatline.trace.schema import SCHEMA_VERSION, TABLES
+
+FLUSH_WAIT = 2.0
+"""Seconds that the end of a step waits until it is in the file; usually milliseconds."""
+CLOSE_WAIT = 60.0
+"""Seconds that closing waits for the queue."""
+
+
+class Sink(Protocol):
+    """Where rows go while a run trains."""
+
+    dropped: int
+    """Rollouts whose token detail was dropped."""
+
+    def write(self, table: str, rows: Sequence[Row]) -> None:
+        """Take rows of a table; the caller no longer changes their arrays."""
+
+    def end_step(self) -> None:
+        """What was written before is a completed step."""
+
+    def update_run(self, **facts: Any) -> None:
+        """Merge facts into `run.json`."""
+
+    def close(self, *, clean: bool = True) -> None:
+        """No more rows; `clean` where the run ended by itself."""
+
+
+class MemorySink:
+    """Keeps what is written; `trace` reads it."""
+
+    def __init__(self, *, run: Mapping[str, Any] | None = None) -> None:
+        self.dropped = 0
+        self._run = dict(run or {})
+        self._rows: dict[str, list[Row]] = {table: [] for table in TABLES}
+
+    def write(self, table: str, rows: Sequence[Row]) -> None:
+        refuse_unknown(table, {name for row in rows for name in row})
+        self._rows[table].extend(rows)
+
+    def end_step(self) -> None:
+        pass
+
+    def update_run(self, **facts: Any) -> None:
+        self._run.update(facts)
+
+    def close(self, *, clean: bool = True) -> None:
+        pass
+
+    def trace(self) -> Trace:
+        """What was written until now."""
+        return Trace.from_rows(run=self._run, **self._rows)
+
+
+class Writer:
+    """Writes the rows of one process into a run directory."""
+
+    def __init__(
+        self, folder: str | Path, *, rank: int = 0, run: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder, self.rank = Path(folder), rank
+        self.dropped = 0
+        self._files: dict[str, StreamFile] = {}
+        self._unfit: set[str] = set()
+        self._backlog = Backlog(self._count_dropped)
+        self._broken = self._closed = False
+        self._flushed = threading.Event()
+        self._flushed.set()
+        self._pid = os.getpid()
+        self._begin(dict(run or {}))
+        self._thread = threading.Thread(target=self._work, name="flatline-trace", daemon=True)
+        self._thread.start()
+        atexit.register(self._at_exit)
+
+    def write(self, table: str, rows: Sequence[Row]) -> None:
+        """Take rows of a table; the caller no longer changes their arrays."""
+        if not rows or not self._alive:
+            return
+        item = Item(
+            act=lambda: self._append(table, rows),
+            size=sum(_size(row) for row in rows),
+            token_rows=len(rows) if table == "tokens" else 0,
+        )
+        self._backlog.put(item)
+
+    def end_step(self) -> None:
+        """What was written before is a completed step: a killed process does not lose it."""
+        if not self._alive:
+            return
+        # A disk that hangs costs one wait, not one in every step.
+        behind, self._flushed = not self._flushed.is_set(), threading.Event()
+        done = self._flushed
+
+        def flush() -> None:
+            self._flush()
+            done.set()
+
+        self._backlog.put(Item(act=flush))
+        if not behind:
+            done.wait(FLUSH_WAIT)
+
+    def update_run(self, **facts: Any) -> None:
+        """Merge facts into `run.json`; only process 0 does."""
+        if self.rank == 0 and self._alive:
+            self._backlog.put(Item(act=lambda: self._merge_run(facts)))
+
+    def close(self, *, clean: bool = True) -> None:
+        """Write what waits and let go; after a clean end the streams become parquet."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        self._backlog.stop()
+        self._thread.join(CLOSE_WAIT)
+        try:
+            self._finish(clean=clean and not self._broken and not self._thread.is_alive())
+        except (OSError, TraceError, ValueError) as error:
+            self._stop(error)
+        self._lock.release()
+
+    @property
+    def _alive(self) -> bool:
+        # A forked child has no thread that would ever write.
+        return not (self._closed or self._broken) and os.getpid() == self._pid
+
+    def _begin(self, run: dict[str, Any]) -> None:
+        """Errors here are before the training, when the user can still do something."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = RankLock(self.folder, self.rank)
+            self._file("rollouts")  # marks the segment as begun, even if nothing follows
+            to_batch("rollouts", [])  # Arrow imports pandas on first use, which would delay a step
+            if self.rank == 0:
+                self._merge_run({**_facts_of_start(), **run}, first=True)
+        except (OSError, ValueError) as error:
+            raise TraceError(
+                f"{self.folder} cannot be written: {error}.\n"
+                "Without it nothing of the run would be recorded.\n"
+                "Give a directory that can be created or written to."
+            ) from error
+
+    def _count_dropped(self, rows: int) -> None:
+        if not self.dropped:
+            _say("the disk is slower than the training; some token detail is not recorded.")
+        self.dropped += rows
+
+    def _work(self) -> None:
+        try:
+            while (item := self._backlog.take()) is not None:
+                item.act()
+                self._backlog.done(item)
+            self._flush()
+        except Exception as error:  # whatever it is, the training goes on
+            self._stop(error)
+
+    def _append(self, table: str, rows: Sequence[Row]) -> None:
+        self._file(table).append(to_batch(table, rows, on_unfit=self._say_unfit))
+
+    def _flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
+    def _file(self, table: str) -> StreamFile:
+        if table not in self._files:
+            name = FileName(table, self.rank, self._lock.segment)
+            self._files[table] = StreamFile(self.folder / f"{name}{STREAM}", table)
+        return self._files[table]
+
+    def _merge_run(self, facts: Mapping[str, Any], *, first: bool = False) -> None:
+        with folder_lock(self.folder):
+            known = read_run(self.folder)
+            if first and "created" in known:
+                facts = {**facts, "created": known["created"], "ended": None}
+            write_run(self.folder, {**known, **facts})
+
+    def _finish(self, *, clean: bool) -> None:
+        for file in self._files.values():
+            file.close()
+        if self.dropped:
+            with folder_lock(self.folder):
+                run = read_run(self.folder)
+                lost = run.get("dropped_tokens", 0) + self.dropped
+                write_run(self.folder, {**run, "dropped_tokens": lost})
+        if not clean:
+            return
+        for table, file in self._files.items():
+            compact(file.path, FileName(table, self.rank, self._lock.segment), _say)
+        if self.rank == 0:
+            self._merge_run({"ended": _now()})
+
+    def _stop(self, error: Exception) -> None:
+        if not self._broken:
+            _say(f"recording stopped, the training goes on: {error}")
+        self._broken = True
+        self._backlog.stop(forget=True)
+        self._flushed.set()
+
+    def _say_unfit(self, error: TraceError) -> None:
+        if str(error) not in self._unfit:
+            self._unfit.add(str(error))
+            _say(f"left out of the recording: {error}")
+
+    def _at_exit(self) -> None:
+        self.close(clean=False)
+
+
+def _facts_of_start() -> dict[str, Any]:
+    from flatline import __version__
+
+    return {"schema": SCHEMA_VERSION, "flatline": __version__, "created": _now(), "ended": None}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _size(row: Row) -> int:
+    """Bytes that a row keeps in memory, roughly."""
+    size = 200
+    for value in row.values():
+        found = getattr(value, "nbytes", None)
+        if found is not None:
+            size += int(found)
+        elif isinstance(value, str | list | tuple):
+            size += len(value) * (1 if isinstance(value, str) else 8)
+    return size
+
+
+def _say(text: str) -> None:
+    print(f"flatline: {text}", file=sys.stderr)

@@ -1,0 +1,78 @@
+"""Healthy traces with one thing changed, token by token, and fake subjects for probes."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from tests.traces import M, healthy_rows, run_facts
+
+from flatline.subject.records import Batch, ContextEffect
+from flatline.trace import Trace
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def edited(edit: Edit, *, steps: int = 3, settings: dict[str, Any] | None = None) -> Trace:
+    """A healthy trace after `edit` changed each row of its tokens."""
+    rows = healthy_rows(steps=steps)
+    for row in rows["tokens"]:
+        edit(row)
+    return Trace.from_rows(run=run_facts(**(settings or {})), **rows)
+
+
+def without(table: str, *columns: str, steps: int = 3) -> Trace:
+    """A healthy trace that lacks some columns of a table."""
+    rows = healthy_rows(steps=steps)
+    for row in rows[table]:
+        for column in columns:
+            row.pop(column)
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def model_tokens(row: dict[str, Any]) -> np.ndarray:
+    """Positions of the model's tokens."""
+    return np.flatnonzero(np.asarray(row["author"]) == M)
+
+
+def rng_of(row: dict[str, Any]) -> np.random.Generator:
+    """Random numbers of one rollout."""
+    return np.random.default_rng([row["step"], row["rollout"]])
+
+
+def batch(*, rollouts: int = 8, tokens: int = 12, logprob: float = -1.0) -> Batch:
+    """A batch of single-turn completions, all trained."""
+    n = rollouts * tokens
+    values = np.full(n, logprob)
+    return Batch(
+        prompt_id_R=np.array(["p"] * rollouts, dtype=object),
+        group_R=np.arange(rollouts) // 4,
+        advantage_R=np.zeros(rollouts),
+        rollout_T=np.repeat(np.arange(rollouts), tokens),
+        position_T=np.tile(np.arange(tokens), rollouts),
+        ids_T=np.ones(n, dtype=np.int64),
+        author_T=np.full(n, int(M)),
+        trained_T=np.ones(n, dtype=bool),
+        sampler_T=values,
+        trainer_T=values,
+    )
+
+
+def effect(
+    which: str, change_T: Sequence[float] | np.ndarray, *, rollouts: int = 8
+) -> ContextEffect:
+    """What replacing a part of the context did; empty where there is none."""
+    change = np.asarray(change_T, dtype=float)
+    there = np.arange(rollouts if change.size else 0)
+    return ContextEffect(
+        which=which,
+        rollouts=there,
+        replaced=np.full(len(there), 5),
+        change=np.full(len(there), change.mean() if change.size else 0.0),
+        change_T=change,
+    )
+
+
+def subject(**measurements: Any) -> Any:
+    """What a probe sees; callables are methods."""
+    return SimpleNamespace(**{"settings": {"bf16": False}, **measurements})

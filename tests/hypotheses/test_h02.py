@@ -1,0 +1,98 @@
+"""H02: the loss mask is 1 exactly on what the model wrote."""
+
+import numpy as np
+from tests.hypotheses.edited import edited, model_tokens
+from tests.traces import M, T, healthy_trace, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h02_token_masking import TokenMasking
+from flatline.trace import Trace
+
+H02 = TokenMasking()
+
+
+def test_trained_tool_tokens_are_a_fault_and_are_quoted():
+    def train_all(row):
+        row["trained"] = np.ones(14, np.uint8)
+
+    finding = H02.sign(edited(train_all))
+    assert finding.level is Level.FAULT
+    assert "carries loss" in finding.evidence[0].text
+
+
+def test_a_shifted_mask_is_called_shifted():
+    def shift(row):
+        row["trained"] = np.concatenate([[0], row["trained"][:-1]])
+
+    assert "shifted" in H02.sign(edited(shift)).text
+
+
+def test_an_end_of_turn_that_is_never_trained_is_a_fault():
+    def drop_ends(row):
+        row["trained"] = np.array(row["trained"])
+        row["trained"][[3, 13]] = 0
+
+    finding = H02.sign(edited(drop_ends))
+    assert finding.level is Level.FAULT
+    assert "the last of most turns" in finding.text
+
+
+def test_model_turns_without_loss_are_suspected():
+    def drop_last_turn(row):
+        if row["rollout"] % 2:
+            row["trained"] = np.array(row["trained"])
+            row["trained"][11:] = 0
+
+    assert H02.sign(edited(drop_last_turn)).level is Level.SUSPECT
+
+
+def test_a_healthy_run_trains_what_the_model_wrote():
+    assert H02.sign(healthy_trace(steps=3)).level is Level.OK
+
+
+def test_rollouts_that_are_masked_as_a_whole_are_meant_to_be():
+    def mask_truncated(row):
+        if row["rollout"] % 4 == 0:
+            row["trained"] = np.zeros(14, np.uint8)
+
+    assert H02.sign(edited(mask_truncated)).level is Level.OK
+
+
+def test_a_run_without_any_trained_token_cannot_be_told():
+    def mask_all(row):
+        row["trained"] = np.zeros(14, np.uint8)
+
+    assert H02.sign(edited(mask_all)).level is Level.UNKNOWN
+
+
+def test_unknown_authors_are_not_accused():
+    def forget(row):
+        row["author"] = None if row["rollout"] % 2 else row["author"]
+
+    assert H02.sign(edited(forget)).level is Level.OK
+
+
+def test_stretches_that_were_never_sampled_are_found_where_the_mask_is_all_there_is():
+    def claim_all(row):
+        row["author"] = np.full(14, int(M), np.uint8)
+        row["trained"] = np.ones(14, np.uint8)
+
+    finding = H02.sign(edited(claim_all))
+    assert finding.level is Level.FAULT
+    assert "never sampled" in finding.text
+
+
+def test_a_blind_trainer_does_not_look_like_trained_tool_tokens():
+    def blind(row):
+        row["sampler"] = np.where(np.arange(14) % 7 < 3, 0.0, row["sampler"])
+        row["trainer"] = np.asarray(row["trainer"]) - 4.0
+
+    assert H02.sign(edited(blind)).level is Level.OK
+
+
+def test_a_single_rollout_of_one_tool_token_is_no_problem():
+    rollout = {"step": 1, "rollout": 0, "group": 0}
+    tokens = {"step": 1, "rollout": 0, "ids": [1], "author": [int(T)], "trained": [0]}
+    trace = Trace.from_rows(run=run_facts(), rollouts=[rollout], tokens=[tokens])
+    assert H02.sign(trace).level is Level.UNKNOWN
+    assert model_tokens(tokens).size == 0

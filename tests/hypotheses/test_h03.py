@@ -1,0 +1,105 @@
+"""H03: the KL starts at 0, has the right sign and stays small."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import subject
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h03_kl_divergence import KlDivergence
+from flatline.subject.records import ReferenceGap
+from flatline.trace import Trace
+
+H03 = KlDivergence()
+
+
+def trace_of_kl(kl, *, loss=None, first=1, **settings):
+    steps = [{"step": first + i, "kl": value} for i, value in enumerate(kl)]
+    for row, value in zip(steps, loss if loss is not None else [], strict=False):
+        row["loss"] = value
+    return Trace.from_rows(run=run_facts(**settings), steps=steps)
+
+
+def gap_of(gap_T, *, untrained=True):
+    size = len(gap_T)
+    return ReferenceGap(
+        source="trainer",
+        rollout_T=np.zeros(size, int),
+        position_T=np.arange(size),
+        ids_T=np.ones(size, int),
+        gap_T=np.asarray(gap_T, dtype=float),
+        untrained=untrained,
+        moved_gap=0.1,
+    )
+
+
+def probed(gap):
+    return H03.probe(subject(reference_gap=lambda: gap, trace=healthy_trace(steps=1)))
+
+
+def test_a_kl_above_zero_before_any_update_is_a_fault():
+    rows = healthy_rows(steps=3)
+    rows["steps"][1]["kl"] = 0.5
+    finding = H03.sign(Trace.from_rows(run=run_facts(), **rows))
+    assert finding.level is Level.FAULT
+    assert "reference" in finding.evidence[0].text
+
+
+@pytest.mark.parametrize(("bf16", "level"), [(True, Level.OK), (False, Level.FAULT)])
+def test_bf16_may_start_a_little_above_zero(bf16, level):
+    assert H03.sign(trace_of_kl([5e-3] * 4, bf16=bf16)).level is level
+
+
+def test_a_kl_out_of_control_is_suspected():
+    finding = H03.sign(trace_of_kl([0, 0.1, 13, 377, 15_000, 235_000]))
+    assert finding.level is Level.SUSPECT
+
+
+def test_overflow_counts_as_out_of_control_and_gaps_in_the_log_do_not():
+    assert H03.sign(trace_of_kl([0, np.inf, np.inf, np.inf])).level is Level.SUSPECT
+    assert H03.sign(trace_of_kl([0, None, 0.01, None, 0.02])).level is Level.OK
+
+
+def test_one_spike_is_no_explosion():
+    assert H03.sign(trace_of_kl([0, 0.01, 0.02, 40, 0.02, 0.03])).level is Level.OK
+
+
+def test_a_loss_that_falls_as_the_kl_rises_has_the_wrong_sign():
+    kl = np.array([0, 0.001, 0.002, 0.005, 0.008, 0.013, 0.018])
+    wrong = H03.sign(trace_of_kl(kl, loss=-0.04 * kl, loss_type="grpo"))
+    assert wrong.level is Level.FAULT
+    assert H03.sign(trace_of_kl(kl, loss=0.04 * kl, loss_type="grpo")).level is Level.OK
+
+
+def test_a_loss_that_other_things_move_says_nothing_about_the_sign():
+    kl = np.array([0, 0.001, 0.002, 0.005, 0.008, 0.013, 0.018])
+    assert H03.sign(trace_of_kl(kl, loss=-10 * kl, loss_type="grpo")).level is Level.OK
+
+
+def test_beta_below_zero_is_a_fault():
+    assert H03.sign(trace_of_kl([0, 0, 0], beta=-0.04)).level is Level.FAULT
+
+
+def test_without_a_kl_term_it_does_not_apply():
+    trace = Trace.from_rows(run=run_facts(beta=0.0), steps=[{"step": 1, "reward": 0.5}])
+    assert H03.sign(trace).text.startswith("Does not apply")
+
+
+def test_a_healthy_run_has_a_small_kl():
+    assert H03.sign(healthy_trace(steps=6)).level is Level.OK
+
+
+def test_two_late_steps_are_too_little():
+    assert H03.sign(trace_of_kl([5.0, 6.0], first=30)).level is Level.UNKNOWN
+
+
+def test_the_probe_wants_zero_while_the_adapters_are_untrained():
+    assert probed(gap_of([0.0] * 10)).level is Level.OK
+    assert probed(gap_of([0.0] * 9 + [-3.0])).level is Level.FAULT
+    assert probed(gap_of([0.5] * 10, untrained=None)).level is Level.SUSPECT
+    assert probed(gap_of([0.5] * 10, untrained=False)).level is Level.OK
+
+
+def test_the_probe_has_nothing_to_say_without_a_reference_or_tokens():
+    assert probed(None).level is Level.OK
+    assert probed(gap_of([])).level is Level.UNKNOWN

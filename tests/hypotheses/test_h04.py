@@ -1,0 +1,85 @@
+"""H04: limits on length cut what is needed."""
+
+import numpy as np
+import pytest
+from tests.traces import M, T, healthy_trace, rollout_rows, run_facts, trace_of
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h04_context_truncation import ContextTruncation
+from flatline.trace import Trace
+
+H04 = ContextTruncation()
+GROUPS = [[0.0, 1.0, 0.5, 0.5]] * 12
+
+
+def observations(lengths):
+    """One observation per rollout, of these lengths."""
+    rollouts = rollout_rows(GROUPS, finish="answered")
+    tokens = [
+        {
+            "step": 1,
+            "rollout": row["rollout"],
+            "ids": np.arange(length + 2),
+            "author": [int(M), *[int(T)] * length, int(M)],
+            "trained": [1, *[0] * length, 1],
+        }
+        for row, length in zip(rollouts, lengths, strict=True)
+    ]
+    return Trace.from_rows(run=run_facts(), rollouts=rollouts, tokens=tokens)
+
+
+def test_documents_that_were_left_out_are_suspected():
+    trace = trace_of(GROUPS, finish="answered", documents_dropped=[0, 1] * 24)
+    assert H04.sign(trace).level is Level.SUSPECT
+
+
+def test_a_full_context_is_suspected():
+    finding = H04.sign(trace_of(GROUPS, finish=["context", "answered"] * 24))
+    assert finding.level is Level.SUSPECT
+    assert finding.evidence[0].rollout == 0
+
+
+def test_completions_that_are_cut_off_are_suspected_when_many():
+    assert H04.sign(trace_of(GROUPS, finish=["length", "eos"] * 24)).level is Level.SUSPECT
+    assert H04.sign(trace_of(GROUPS, finish=["length", *["eos"] * 11] * 4)).level is Level.OK
+
+
+def test_observations_that_all_have_one_length_were_cut():
+    assert H04.sign(observations([13] * 40 + [5] * 8)).level is Level.SUSPECT
+
+
+def test_observations_with_longer_ones_among_them_were_not_cut():
+    assert H04.sign(observations([17] * 34 + [21] * 14)).level is Level.OK
+
+
+def test_short_answers_of_a_calculator_have_one_length():
+    assert H04.sign(observations([2] * 48)).level is Level.OK
+
+
+def test_prompts_that_fill_the_limit_are_suspected():
+    full = np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48) // 4)
+    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=full)).level is Level.SUSPECT
+
+
+def test_one_long_prompt_is_no_limit():
+    lengths = np.where(np.arange(48) < 4, 4096, 1000)
+    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=lengths)).level is Level.OK
+
+
+def test_a_healthy_run_meets_no_limit():
+    assert H04.sign(healthy_trace(steps=4)).level is Level.OK
+
+
+def test_one_prompt_is_too_little_and_an_empty_log_says_nothing():
+    assert H04.sign(trace_of([[0.0, 1.0]], finish="length")).level is Level.UNKNOWN
+    with pytest.raises(NotRecorded):
+        H04.sign(Trace.from_rows(run=run_facts(), steps=[{"step": 1}]))
+
+
+def test_observations_are_looked_at_where_no_finish_was_recorded():
+    trace = observations([13] * 48)
+    rows = [{k: v for k, v in row.items() if k != "finish"} for row in rollout_rows(GROUPS)]
+    tokens = trace.tables["tokens"].to_table().to_pylist()
+    unfinished = Trace.from_rows(run=run_facts(), rollouts=rows, tokens=tokens)
+    assert H04.sign(unfinished).level is Level.SUSPECT

@@ -1,0 +1,98 @@
+"""H05 reward-signal."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h05_reward_signal import RewardSignal
+from flatline.trace import Trace
+
+H = RewardSignal()
+
+
+def changed(change, steps=8):
+    rng = np.random.default_rng(0)
+    rows = healthy_rows(steps=steps)
+    for at, row in enumerate(rows["rollouts"]):
+        row["completion"] += f" {at}"
+        row |= change(row, rng)
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def noisy(row, rng):
+    return {"reward": row["reward"] + rng.normal(0, 3)}
+
+
+def brief(row, rng):
+    short = float(rng.random())
+    return {"reward": row["reward"] + 9 * short, "parts": {**row["parts"], "brevity": short}}
+
+
+def subject(gold):
+    return SimpleNamespace(
+        oracle=lambda: SimpleNamespace(gold_R=np.array(gold)), trace=healthy_trace(steps=1)
+    )
+
+
+def test_noise_that_drowns_the_answer_is_suspected():
+    found = H.sign(changed(noisy))
+    assert found.level is Level.SUSPECT
+    assert found.measured.high < 0.4
+
+
+def test_the_part_that_the_reward_follows_instead_is_named():
+    found = H.sign(changed(brief))
+    assert found.level is Level.SUSPECT
+    assert "`brevity` more" in found.text
+
+
+def test_one_completion_with_two_rewards_is_suspected():
+    rng = np.random.default_rng(0)
+    rewards = rng.random((8, 8)).tolist()
+    found = H.sign(trace_of(rewards, completion=["same", "other"] * 32))
+    assert found.level is Level.SUSPECT
+    assert "same text" in found.evidence[0].text
+
+
+def test_healthy_runs_are_ruled_out():
+    assert H.sign(healthy_trace()).level is Level.OK
+    assert H.sign(healthy_trace(generations=4, steps=12)).level is Level.OK
+
+
+def test_parts_that_fight_each_other_are_only_noted():
+    def fight(row, rng):
+        right = row["parts"]["exact_match"]
+        parts = {"exact_match": right, "recall": right, "precision": 1 - right}
+        return {"parts": parts, "reward": right}
+
+    found = H.sign(changed(fight))
+    assert found.level is Level.NOTE
+    assert "fight" in found.text
+
+
+def test_a_run_that_trains_on_another_part_alone_means_it():
+    def form(row, rng):
+        return {"reward": row["parts"]["format"]}
+
+    assert "`format` alone" in H.sign(changed(form)).text
+
+
+def test_few_groups_and_rewards_without_parts_say_nothing():
+    assert H.sign(changed(noisy, steps=1)).level in (Level.UNKNOWN, Level.SUSPECT)
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]] * 8))
+    flat = trace_of([[0.5] * 4] * 4, parts={"exact_match": 1.0}, completion="x")
+    assert H.sign(flat).level is Level.UNKNOWN
+
+
+def test_the_probe_suspects_gold_whose_reward_scatters():
+    assert H.probe(subject(np.random.default_rng(0).normal(1, 1, 16))).level is Level.SUSPECT
+
+
+def test_the_probe_allows_a_factor_for_hops_and_crumbs():
+    assert H.probe(subject([1.0, 1.5, 2.0, 1.5])).level is Level.OK
+    assert H.probe(subject(1 + np.random.default_rng(0).normal(0, 0.003, 16))).level is Level.OK

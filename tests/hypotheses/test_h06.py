@@ -1,0 +1,151 @@
+"""H06: weights reach the sampler, stay out of the reference and can move."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import edited, rng_of, subject, without
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h06_lora_weight_sync import LoraWeightSync
+from flatline.subject.records import Delivery
+from flatline.trace import Trace
+
+H06 = LoraWeightSync()
+LORA = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": []}}
+
+
+def drift(row):
+    noise = rng_of(row).normal(0, 0.05 * (row["step"] - 1), 14)
+    row["trainer"] = np.asarray(row["trainer"]) + noise
+
+
+def rebuilt(change, **settings):
+    rows = healthy_rows(steps=5)
+    change(rows)
+    return Trace.from_rows(run=run_facts(**settings), **rows)
+
+
+def adapter_rows(names):
+    return [{"step": 1, "name": name, "update_norm": 0.1} for name in names]
+
+
+def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=None):
+    done = Delivery(
+        visible=visible,
+        gap_before=before,
+        gap_moved=moved,
+        gap_restored=restored,
+        moved_changes_samples=samples,
+        restored_repeats_samples=None,
+        versions=np.array([0, 1, 2]),
+        versions_expected=np.array([0, 1, 2]),
+    )
+    return H06.probe(subject(reference_gap=lambda: None, delivery=lambda: done))
+
+
+def lora_probe(*, moved_gap=0.2, kinds=("lora_A", "lora_B")):
+    return H06.probe(
+        subject(
+            reference_gap=lambda: SimpleNamespace(moved_gap=moved_gap),
+            one_step=lambda: SimpleNamespace(gradients=SimpleNamespace(kinds=kinds)),
+            delivery=lambda: pytest.fail("not needed"),
+        )
+    )
+
+
+def test_a_gap_that_grows_under_the_newest_weights_is_suspected():
+    finding = H06.sign(edited(drift, steps=5))
+    assert finding.level is Level.SUSPECT
+    assert finding.evidence
+
+
+def test_one_weight_version_for_all_steps_is_a_fault():
+    def freeze(rows):
+        for row in rows["rollouts"]:
+            row["weight_version"] = 0
+
+    assert H06.sign(rebuilt(freeze)).level is Level.FAULT
+
+
+def test_a_late_delivery_is_left_to_h17():
+    def delay(rows):
+        for row in rows["rollouts"]:
+            row["weight_version"] = max(row["step"] - 2, 0)
+        for row in rows["tokens"]:
+            drift(row)
+
+    assert H06.sign(rebuilt(delay)).level is Level.UNKNOWN
+
+
+def test_one_generation_for_many_steps_is_by_design():
+    def one_generation(rows):
+        for row in rows["rollouts"]:
+            row["weight_version"] = 0
+
+    finding = H06.sign(rebuilt(one_generation, steps_per_generation=8))
+    assert finding.level not in (Level.FAULT, Level.SUSPECT)
+
+
+def test_a_reference_that_is_the_policy_after_updates_is_a_fault():
+    def same(rows):
+        for row in rows["tokens"]:
+            row["reference"] = row["trainer"]
+
+    assert H06.sign(rebuilt(same, **LORA)).level is Level.FAULT
+    assert H06.sign(rebuilt(same, **LORA, beta=0.0)).level is Level.OK
+    assert H06.sign(rebuilt(same, **LORA, bf16=True)).level is Level.OK
+
+
+def test_an_adapter_without_its_second_half_is_a_fault():
+    def freeze(rows):
+        rows["weights"] = adapter_rows(["q.lora_A", "v.lora_A", "v.lora_B"])
+
+    assert H06.sign(rebuilt(freeze, **LORA)).level is Level.FAULT
+
+
+def test_a_healthy_run_delivers():
+    assert H06.sign(healthy_trace(steps=6)).level is Level.OK
+
+
+def test_a_trainer_that_disagrees_from_the_start_is_left_to_others():
+    def far(row):
+        row["trainer"] = np.asarray(row["trainer"]) - 3.0
+
+    assert H06.sign(edited(far, steps=5)).level is Level.UNKNOWN
+
+
+def test_noise_of_dropout_is_not_a_missing_delivery():
+    def noisy(row):
+        row["prompt_ids"], row["ids"] = np.zeros(6, int), np.arange(14)  # all begin alike
+        drift(row)
+
+    assert H06.sign(edited(noisy, steps=5)).level is Level.UNKNOWN
+
+
+def test_one_step_is_too_little_and_no_log_probs_are_not_recorded():
+    assert H06.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
+    with pytest.raises(NotRecorded):
+        H06.sign(without("tokens", "sampler", steps=2))
+
+
+def test_the_probe_follows_the_sampler_there_and_back():
+    assert delivered().level is Level.OK
+    assert delivered(moved=0.28).level is Level.FAULT
+    assert delivered(restored=0.2).level is Level.FAULT
+    assert delivered(before=0.02, moved=0.03, restored=0.02).level is Level.OK
+    assert delivered(before=4.0, moved=4.2, restored=4.0).level is Level.UNKNOWN
+    assert delivered(visible=1e-4).level is Level.UNKNOWN
+
+
+def test_the_probe_of_a_sampler_without_log_probs_looks_at_its_tokens():
+    silent = {"before": np.nan, "moved": np.nan, "restored": np.nan}
+    assert delivered(**silent, samples=False).level is Level.FAULT
+    assert delivered(**silent, samples=True).level is Level.UNKNOWN
+
+
+def test_the_probe_finds_a_reference_that_moves_along_and_a_frozen_adapter():
+    assert lora_probe(moved_gap=0.0).level is Level.FAULT
+    assert lora_probe(kinds=("lora_A", "lora_A", "lora_B")).level is Level.FAULT

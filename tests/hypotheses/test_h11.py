@@ -1,0 +1,64 @@
+"""H11: clean rollouts that jump inside a turn."""
+
+import numpy as np
+from tests.hypotheses.edited import edited, rng_of
+from tests.traces import healthy_trace
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h11_retokenisation import Retokenisation
+
+H11 = Retokenisation()
+
+
+def respelt(row):
+    if row["rollout"] % 5 == 0:
+        row["trainer"] = np.array(row["trainer"])
+        row["trainer"][3] -= 12
+        row["trainer"][11:] -= rng_of(row).exponential(0.2, 3)
+
+
+def coarse(row):
+    row["trainer"] = np.asarray(row["trainer"]) + rng_of(row).normal(0, 0.02, 14)
+
+
+def test_clean_rollouts_that_jump_inside_a_turn_are_a_fault():
+    finding = H11.sign(edited(respelt))
+    assert finding.level is Level.FAULT
+    assert finding.evidence
+
+
+def test_in_bf16_impossible_tokens_are_suspected():
+    def edit(row):
+        coarse(row)
+        respelt(row)
+
+    assert H11.sign(edited(edit, settings={"bf16": True})).level is Level.SUSPECT
+
+
+def test_a_healthy_run_does_not_jump():
+    assert H11.sign(healthy_trace(steps=2)).level is Level.OK
+    assert H11.sign(edited(coarse, settings={"bf16": True})).level is Level.OK
+
+
+def test_a_gap_where_turns_begin_is_left_to_h10():
+    def header(row):
+        row["trainer"] = np.array(row["trainer"])
+        row["trainer"][11:] -= 4
+
+    assert H11.sign(edited(header)).level is Level.OK
+
+
+def test_a_trainer_that_disagrees_everywhere_hides_single_tokens():
+    def far(row):
+        row["trainer"] = np.asarray(row["trainer"]) - rng_of(row).exponential(3.0, 14)
+
+    assert H11.sign(edited(far)).level is Level.UNKNOWN
+
+
+def test_one_broken_rollout_is_not_enough():
+    def one(row):
+        if row["rollout"] == 0:
+            row["trainer"] = np.array(row["trainer"])
+            row["trainer"][3] -= 12
+
+    assert H11.sign(edited(one)).level is Level.OK

@@ -1,0 +1,68 @@
+"""H21: another temperature, or tokens cut off."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import edited, rng_of, without
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h21_sampling_parameters import SamplingParameters
+from flatline.trace import Trace
+
+H21 = SamplingParameters()
+
+
+def scaled(factor):
+    def edit(row):
+        row["trainer"] = np.asarray(row["trainer"]) * factor
+
+    return edit
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.5, "hotter"), (0.7, "colder")])
+def test_a_slope_is_a_temperature(factor, word):
+    finding = H21.sign(edited(scaled(factor)))
+    assert finding.level is Level.SUSPECT
+    assert word in finding.text
+
+
+def test_a_trainer_that_is_never_above_the_sampler_shows_tokens_cut_off():
+    def cut(row):
+        row["trainer"] = np.asarray(row["trainer"]) - rng_of(row).exponential(0.01, 14)
+
+    finding = H21.sign(edited(cut))
+    assert finding.level is Level.SUSPECT
+    assert "cuts tokens off" in finding.text
+
+
+def test_settings_that_cut_are_noted_even_without_tokens():
+    assert H21.sign(healthy_trace(steps=1, top_k=20)).level is Level.NOTE
+    assert H21.sign(Trace.from_rows(run=run_facts(repetition_penalty=1.05))).level is Level.NOTE
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.2])
+def test_a_healthy_run_has_slope_one_at_any_temperature(temperature):
+    trace = healthy_trace(steps=1, temperature=temperature, top_p=1, top_k=-1)
+    assert H21.sign(trace).level is Level.OK
+
+
+def test_bf16_noise_is_no_temperature():
+    def coarse(row):
+        row["trainer"] = np.asarray(row["trainer"]) + rng_of(row).normal(0, 0.03, 14)
+
+    assert H21.sign(edited(coarse, settings={"bf16": True})).level is Level.OK
+
+
+def test_another_context_is_no_temperature():
+    def far(row):
+        row["trainer"] = np.asarray(row["trainer"]) * 0.5 - rng_of(row).exponential(4.0, 14)
+
+    assert H21.sign(edited(far)).level is Level.OK
+
+
+def test_few_prompts_and_missing_log_probs_cannot_be_told():
+    rows = healthy_rows(steps=1, prompts=2)
+    assert H21.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
+    with pytest.raises(NotRecorded):
+        H21.sign(without("tokens", "sampler"))

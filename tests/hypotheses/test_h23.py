@@ -1,0 +1,93 @@
+"""H23: the same tokens get another log-prob in every pass."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import edited, rng_of, subject
+from tests.traces import healthy_trace
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h23_dropout_in_scoring import DropoutInScoring
+from flatline.subject.records import ScoredTwice
+
+H23 = DropoutInScoring()
+
+
+def alike(row):
+    """All rollouts begin with the same four tokens at the same log-probs, and then part."""
+    row["prompt_ids"] = np.full(6, row["rollout"] // 8)
+    row["ids"] = np.concatenate([np.arange(4), 100 + row["rollout"] + np.arange(10)])
+    row["trainer"] = np.concatenate([[-0.5, -1, -0.2, -2], row["trainer"][4:]])
+
+
+def noisy(size):
+    def edit(row):
+        alike(row)
+        row["trainer"] = row["trainer"] + rng_of(row).normal(0, size, 14)
+
+    return edit
+
+
+def twice(**values):
+    measured = dict.fromkeys(ScoredTwice.__dataclass_fields__, 0.0) | values
+    return H23.probe(subject(scored_twice=lambda: ScoredTwice(**measured)))
+
+
+def test_equal_beginnings_with_unequal_log_probs_are_a_fault():
+    assert H23.sign(edited(noisy(0.3))).level is Level.FAULT
+
+
+def test_a_little_noise_is_noted_in_float32_and_ignored_in_bf16():
+    assert H23.sign(edited(noisy(0.01))).level is Level.NOTE
+    assert H23.sign(edited(noisy(0.01), settings={"bf16": True})).level is Level.OK
+
+
+def test_a_healthy_run_scores_equal_beginnings_alike():
+    assert H23.sign(edited(alike)).level is Level.OK
+
+
+def test_another_context_for_all_is_not_noise():
+    def far(row):
+        alike(row)
+        row["trainer"] = row["trainer"] - 5
+
+    assert H23.sign(edited(far)).level is Level.OK
+
+
+def test_a_trace_without_prompts_cannot_be_told():
+    def forget(row):
+        noisy(0.3)(row)
+        row["prompt_ids"] = row["prompt_attended"] = None
+
+    assert H23.sign(edited(forget)).level is Level.UNKNOWN
+
+
+def test_the_same_tokens_at_another_step_may_be_scored_otherwise():
+    def learn(row):
+        alike(row)
+        row["prompt_ids"] = np.zeros(6, int)
+        row["trainer"] = row["trainer"] + row["step"]
+
+    assert H23.sign(edited(learn)).measured.value == 0
+
+
+def test_rollouts_that_never_begin_alike_cannot_be_told():
+    assert H23.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("values", "level"),
+    [
+        ({}, Level.OK),
+        ({"scoring": 0.4, "trained": 0.4, "dropout": 0.1}, Level.FAULT),
+        ({"moved_scoring": 0.2, "moved_trained": 0.2, "dropout": 0.05}, Level.FAULT),
+        ({"moved_trained": 0.2, "dropout": 0.05}, Level.NOTE),
+        ({"trained": 0.2}, Level.FAULT),
+    ],
+)
+def test_two_identical_passes_must_agree(values, level):
+    assert twice(**values).level is level
+
+
+def test_a_batch_without_trained_tokens_cannot_be_told():
+    nothing = dict.fromkeys(ScoredTwice.__dataclass_fields__, float("nan"))
+    assert twice(**nothing).level is Level.UNKNOWN

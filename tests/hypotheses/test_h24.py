@@ -1,0 +1,99 @@
+"""H24 learning-rate."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h24_learning_rate import LearningRate
+from flatline.trace import Trace
+
+H = LearningRate()
+
+
+def run(steps=30, gain=0.0, change=lambda row: {}, **settings):
+    """A run whose rows of `steps` are changed."""
+    rows = healthy_rows(steps=steps, gain=gain)
+    rows["steps"] = [{**row, **(change(row) if row["step"] else {})} for row in rows["steps"]]
+    return Trace.from_rows(run=run_facts(**settings), **rows)
+
+
+def subject(kl, *, rate=1e-5, steps=50, recommended=1e-3):
+    sweep = SimpleNamespace(configured=rate, configured_kl=kl, recommended=recommended)
+    return SimpleNamespace(rate_sweep=lambda: sweep, settings={"max_steps": steps})
+
+
+def test_a_kl_that_stays_at_zero_while_the_reward_does_not_rise_is_suspected():
+    found = H.sign(run(change=lambda row: {"kl": 1e-6}))
+    assert found.level is Level.SUSPECT
+    assert "1e-06" in found.text
+
+
+def test_without_kl_unchanged_entropy_and_length_are_suspected():
+    noise = np.random.default_rng(0)
+    still = run(change=lambda row: {"kl": None, "entropy": 1 + noise.normal(0, 0.02)})
+    assert H.sign(still).level is Level.SUSPECT
+
+
+def test_a_healthy_run_is_ruled_out_by_its_rise():
+    assert H.sign(healthy_trace(steps=30)).level is Level.OK
+
+
+def test_a_run_whose_entropy_falls_has_moved():
+    moved = run(change=lambda row: {"kl": None, "entropy": 1 - 0.02 * row["step"]})
+    assert H.sign(moved).level is Level.OK
+
+
+def test_few_steps_and_warm_up_say_nothing():
+    assert H.sign(run(steps=10)).level is Level.UNKNOWN
+    warming = run(change=lambda row: {"kl": 1e-6, "learning_rate": 1e-9 if row["step"] < 30 else 1})
+    assert H.sign(warming).level is Level.UNKNOWN
+
+
+def test_a_trainer_that_leaves_the_sampler_behind_moves_although_nothing_is_seen_of_it():
+    parted = run(change=lambda row: {"kl": None, "entropy": 1.0, "logprob_gap": 0.01 * row["step"]})
+    assert H.sign(parted).level is Level.OK
+
+
+def test_a_policy_that_breaks_after_its_first_step_is_suspected():
+    rows = healthy_rows(steps=12)
+    for row in rows["rollouts"]:
+        row["reward"] = row["reward"] if row["step"] == 1 else 0.0
+    for row in rows["steps"][2:]:
+        row["entropy"] = 5.0
+    found = H.sign(Trace.from_rows(run=run_facts(), **rows))
+    assert found.level is Level.SUSPECT
+    assert "fell" in found.text
+
+
+def test_a_fall_with_unchanged_behaviour_is_no_matter_of_the_rate():
+    falling = run(gain=-0.35, change=lambda row: {"kl": 1e-3, "entropy": 1.0})
+    assert H.sign(falling).level is not Level.SUSPECT
+
+
+@pytest.mark.parametrize(
+    ("kl", "level"),
+    [
+        (1e-9, Level.SUSPECT),
+        (1e-4, Level.OK),
+        (1e-2, Level.OK),
+        (5.0, Level.SUSPECT),
+        (float("nan"), Level.SUSPECT),
+    ],
+)
+def test_the_kl_of_one_step_says_whether_the_rate_fits(kl, level):
+    found = H.probe(subject(kl))
+    assert found.level is level
+    if level is Level.SUSPECT:
+        assert found.fix == "Set learning_rate=0.001."
+
+
+def test_a_long_run_may_take_small_steps():
+    assert H.probe(subject(1e-8, steps=20)).level is Level.SUSPECT
+    assert H.probe(subject(1e-8, steps=1000)).level is Level.OK
+
+
+def test_a_rate_of_zero_is_left_to_h26():
+    assert "H26" in H.probe(subject(0.0, rate=0.0)).text

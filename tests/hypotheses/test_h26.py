@@ -1,0 +1,134 @@
+"""H26 optimizer-not-stepping."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h26_optimizer_not_stepping import OptimizerNotStepping
+from flatline.trace import Trace
+
+H = OptimizerNotStepping()
+NAMES = ("q.lora_A", "q.lora_B", "v.lora_A", "v.lora_B")
+
+
+def trace_with(weights=lambda row: {}, steps=lambda row: {}, n=5):
+    rows = healthy_rows(steps=n)
+    rows["weights"] = [{**row, **weights(row)} for row in rows["weights"]]
+    rows["steps"] = [{**row, **(steps(row) if row["step"] else {})} for row in rows["steps"]]
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def subject(*, norms=(0, 1, 0, 1), updates=(0, 1, 0, 1), held=(1, 1, 1, 1), rate=1e-3, advantage=1):
+    census = SimpleNamespace(
+        names=NAMES,
+        kinds=tuple(name[2:] for name in NAMES),
+        norms=np.array(norms, float),
+        in_optimizer=np.array(held, bool),
+        total_norm=float(np.linalg.norm(norms)),
+        lora_untrained=True,
+    )
+    step = SimpleNamespace(
+        gradients=census,
+        learning_rate=rate,
+        advantage=np.array([advantage, -advantage], float),
+        update_norms=np.array(updates, float),
+        changed_share_of=np.array(updates, float),
+    )
+    return SimpleNamespace(one_step=lambda: step)
+
+
+def test_tensors_with_gradient_and_rate_that_never_change_are_a_fault():
+    found = H.sign(trace_with(lambda row: {"update_norm": 0.0, "changed_share": 0.0}))
+    assert found.level is Level.FAULT
+    assert "layers.0.weight" in found.evidence[0].text
+
+
+def test_one_lost_tensor_is_a_fault_too():
+    lost = trace_with(lambda row: {"update_norm": 0.0} if "0" in row["name"] else {})
+    assert H.sign(lost).level is Level.FAULT
+
+
+def test_a_tensor_in_half_precision_may_be_rounded_away():
+    half = trace_with(
+        lambda row: {"update_norm": 0.0, "dtype": "bfloat16"} if "layers.0" in row["name"] else {}
+    )
+    assert H.sign(half).level is not Level.FAULT
+
+
+def test_gradients_of_zero_with_advantages_are_a_fault():
+    found = H.sign(trace_with(lambda row: {"grad_norm": 0.0, "update_norm": 0.0}))
+    assert found.level is Level.FAULT
+    assert "exactly 0" in found.text
+
+
+def test_a_rate_of_zero_is_a_fault():
+    assert "rate is 0" in H.sign(trace_with(steps=lambda row: {"learning_rate": 0.0})).text
+
+
+def test_gradients_that_are_no_number_are_a_fault():
+    assert "no number" in H.sign(trace_with(steps=lambda row: {"grad_norm": np.nan})).text
+
+
+def test_a_healthy_run_moves_every_tensor():
+    assert H.sign(healthy_trace()).level is Level.OK
+
+
+def test_the_first_gradient_of_a_lora_a_is_zero_in_a_healthy_run():
+    def first(row):
+        return {"grad_norm": 0.0, "update_norm": 0.0} if row["step"] == 1 else {}
+
+    assert H.sign(trace_with(first)).level is Level.OK
+
+
+def test_steps_without_advantages_do_not_count():
+    rows = healthy_rows(steps=4)
+    for row in rows["rollouts"]:
+        row["advantage"] = 0.0
+    for row in rows["weights"]:
+        row |= {"grad_norm": 0.0, "update_norm": 0.0}
+    assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
+
+
+def test_a_skipped_step_is_no_fault_and_one_step_is_too_little():
+    skipped = trace_with(lambda row: {"update_norm": 0.0} if row["step"] == 3 else {})
+    assert H.sign(skipped).level is Level.OK
+    assert H.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
+
+
+def test_a_sharded_tensor_of_which_nothing_was_seen_is_no_fault():
+    unseen = trace_with(lambda row: {"update_norm": 0.0, "sampled": 0})
+    assert H.sign(unseen).level is Level.UNKNOWN
+
+
+def test_without_weights_a_growing_kl_shows_movement_and_nothing_else_does():
+    rows = healthy_rows(steps=8) | {"weights": []}
+    assert H.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"held": (1, 1, 0, 0)}, "lacks 2 of 4"),
+        ({"norms": (0, 0, 0, 0)}, "gets a gradient"),
+        ({"updates": (0, 0, 0, 0)}, "changes no weight"),
+        ({"rate": 0.0}, "rate is 0"),
+    ],
+)
+def test_the_probe_names_what_keeps_the_weights_still(broken, says):
+    found = H.probe(subject(**broken))
+    assert found.level is Level.FAULT
+    assert says in found.text
+
+
+def test_the_probe_expects_no_gradient_of_a_lora_a_whose_b_is_zero():
+    assert H.probe(subject()).level is Level.OK
+
+
+def test_the_probe_needs_advantages():
+    assert H.probe(subject(advantage=0.0)).level is Level.UNKNOWN

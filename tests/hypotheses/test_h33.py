@@ -1,0 +1,141 @@
+"""H33 group-integrity."""
+
+from types import SimpleNamespace
+
+import numpy as np
+from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, trace_of
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h33_group_integrity import GroupIntegrity
+from flatline.trace import Trace
+
+H = GroupIntegrity()
+DIFFER = [[0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]] * 8
+
+
+def changed(change, steps=6, **settings):
+    rows = healthy_rows(steps=steps)
+    change(rows["rollouts"])
+    return Trace.from_rows(run=run_facts(**settings), **rows)
+
+
+def order(**changes):
+    facts = {
+        "groups_whole": True,
+        "groups_per_step": np.full(20, 8),
+        "unique_per_step": np.full(20, 8),
+        "dataset_size": 1000,
+        "visited_share": 1.0,
+        "epoch_complete": True,
+    }
+    found = SimpleNamespace(**{**facts, **changes})
+    return SimpleNamespace(data_order=lambda: found, trace=healthy_trace(steps=1))
+
+
+def transpose(rows):
+    """Give each rollout of a step the rewards of another, as the wrong layout of a batch does."""
+    for step in {row["step"] for row in rows}:
+        mine = [row for row in rows if row["step"] == step]
+        pay = [(row["reward"], row["parts"], row["advantage"]) for row in mine]
+        for at, row in enumerate(mine):
+            row["reward"], row["parts"], row["advantage"] = pay[at % 8 * 8 + at // 8]
+
+
+def test_two_prompts_in_one_group_are_a_fault():
+    ids = [f"p{at // 8}" for at in range(64)]
+    ids[3] = "stranger"
+    found = H.sign(trace_of(DIFFER, prompt_id=ids))
+    assert found.level is Level.FAULT
+    assert "stranger" in found.evidence[0].text
+
+
+def test_a_group_of_the_wrong_size_is_a_fault_unless_it_is_in_the_last_step_or_imported():
+    rows = rollout_rows(DIFFER[:2], step=1)[:-1] + rollout_rows(DIFFER[:2], step=2)[:-3]
+    assert "another size" in H.sign(Trace.from_rows(run=run_facts(), rollouts=rows)).text
+    whole_before = rollout_rows(DIFFER[:2], step=1) + rollout_rows(DIFFER[:2], step=2)[:-3]
+    assert H.sign(Trace.from_rows(run=run_facts(), rollouts=whole_before)).level is Level.OK
+    imported = {**run_facts(), "source": "import:verl"}
+    assert H.sign(Trace.from_rows(run=imported, rollouts=rows)).level is Level.OK
+
+
+def test_rewards_that_changed_places_are_a_fault_although_they_agree_with_their_parts():
+    found = H.sign(changed(transpose))
+    assert found.level is Level.FAULT
+    assert "changed places" in found.text
+    assert found.evidence
+
+
+def test_one_batch_is_enough_to_see_that_rewards_changed_places():
+    assert H.sign(changed(transpose, steps=1)).level is Level.FAULT
+
+
+def test_right_answers_paid_as_wrong_alone_are_left_to_h39():
+    def misread(rows):
+        for row in rows:
+            if row["parts"]["exact_match"]:
+                row["parts"] = {"exact_match": 0.0, "format": 1.0}
+
+    assert H.sign(changed(misread)).level is Level.OK
+
+
+def test_unrecorded_aliases_and_a_strict_format_are_no_exchange():
+    rng = np.random.default_rng(0)
+
+    def lenient(rows):
+        for row in rows:
+            right = bool(row["parts"]["exact_match"])
+            if rng.random() < 0.2:
+                row["parts"] = {"exact_match": float(not right)}
+
+    assert H.sign(changed(lenient)).level is not Level.FAULT
+
+
+def test_advantages_that_do_not_follow_their_rewards_are_suspected():
+    rng = np.random.default_rng(0)
+
+    def shuffled(rows):
+        for row in rows:
+            row["advantage"] = rng.normal()
+
+    assert H.sign(changed(shuffled)).level is Level.SUSPECT
+
+
+def test_prompts_that_stand_in_a_step_several_times_are_suspected():
+    def repeated(rows):
+        for row in rows:
+            row["prompt_id"] = f"{row['step']}-{row['group'] // 4}"
+
+    found = H.sign(changed(repeated))
+    assert found.level is Level.SUSPECT
+    assert found.measured.value == 0.75
+
+
+def test_a_data_set_smaller_than_a_step_must_repeat_prompts():
+    def few(rows):
+        for row in rows:
+            row["prompt_id"] = str(row["group"] % 4)
+
+    assert H.sign(changed(few, dataset_size=4)).level is Level.OK
+
+
+def test_healthy_runs_of_several_shapes_are_whole():
+    assert H.sign(healthy_trace(steps=3)).level is Level.OK
+    assert H.sign(healthy_trace(steps=3, prompts=2, generations=16)).level is Level.OK
+
+
+def test_groups_of_one_cannot_be_judged():
+    alone = trace_of([[1.0], [0.0]], run=run_facts(num_generations=None))
+    assert H.sign(alone).level is Level.UNKNOWN
+
+
+def test_the_probe_reads_the_sampler():
+    assert H.probe(order()).level is Level.OK
+    assert H.probe(order(groups_whole=False)).level is Level.FAULT
+    assert H.probe(order(unique_per_step=np.full(20, 2))).level is Level.FAULT
+    assert H.probe(order(visited_share=0.5)).level is Level.SUSPECT
+
+
+def test_the_probe_also_looks_at_the_batch_that_was_played():
+    subject = order()
+    subject.trace = changed(transpose, steps=1)
+    assert H.probe(subject).level is Level.FAULT

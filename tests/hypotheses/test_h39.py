@@ -1,0 +1,167 @@
+"""H39 reward-parser."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.answers import given_answer
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h39_reward_parser import RewardParser
+from flatline.trace import Trace
+
+H = RewardParser()
+
+
+def changed(change, steps=6):
+    rows = healthy_rows(steps=steps)
+    for row in rows["rollouts"]:
+        row |= change(row)
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def misread(row):
+    """Right answers of most prompts earn nothing."""
+    hit = row["parts"]["exact_match"] and row["group"] % 8 < 6
+    return {"reward": 0.0, "parts": {"exact_match": 0.0, "format": 0.0}} if hit else {}
+
+
+def case(reward, gold, script="gold"):
+    return SimpleNamespace(problem="p", script=script, reward=reward, gold_reward=gold)
+
+
+def oracle(gold=(1.0,) * 8, below=(), above=(), played=40):
+    found = SimpleNamespace(
+        problems=len(gold),
+        gold_R=np.array(gold),
+        below_maximum=tuple(below),
+        not_below_gold=tuple(above),
+        played=played,
+    )
+    return SimpleNamespace(oracle=lambda: found, trace=healthy_trace(steps=1))
+
+
+def test_right_answers_paid_as_wrong_are_suspected_with_examples():
+    found = H.sign(changed(misread))
+    assert found.level is Level.SUSPECT
+    assert "'right'" in found.evidence[0].text
+    assert found.evidence[0].rollout is not None
+
+
+def test_one_batch_is_enough():
+    assert H.sign(changed(misread, steps=1)).level is Level.SUSPECT
+
+
+def test_a_reward_without_parts_is_judged_by_its_own_two_values():
+    rewards = [[0.0] * 6 + [1.0, 0.0]] * 8
+    texts = (["<answer>b</answer>"] * 3 + ["<answer>a</answer>"] * 4 + ["no answer"]) * 8
+    found = H.sign(trace_of(rewards, completion=texts, gold="a", finish="eos"))
+    assert found.level is Level.SUSPECT
+    assert "the reward" in found.text
+
+
+def test_a_healthy_run_is_ruled_out():
+    assert H.sign(healthy_trace()).level is Level.OK
+
+
+def test_a_perfect_policy_whose_format_varies_is_healthy():
+    def perfect(row):
+        tidy = row["parts"]["format"]
+        parts = {"exact_match": 1.0, "format": tidy}
+        return {
+            "reward": 0.9 + 0.1 * tidy,
+            "parts": parts,
+            "completion": "<answer>right</answer>",
+        }
+
+    assert H.sign(changed(perfect)).level is Level.OK
+
+
+def test_an_answer_marked_in_a_way_that_is_never_paid_is_not_held_against_the_reward():
+    def boxed(row):
+        right = row["parts"]["exact_match"]
+        strange = right and row["rollout"] % 2
+        parts = {"exact_match": 0.0 if strange else right, "format": 1.0}
+        return {"parts": parts} | ({"completion": "\\boxed{right}"} if strange else {})
+
+    assert H.sign(changed(boxed)).level is Level.OK
+
+
+def test_rollouts_that_a_limit_cut_off_do_not_count():
+    def cut(row):
+        return {**misread(row), "finish": "turn_length"}
+
+    assert H.sign(changed(cut)).level in (Level.UNKNOWN, Level.NOTE)
+
+
+def test_pay_that_is_wrong_in_both_directions_is_left_to_h33():
+    def inverted(row):
+        return {"parts": {"exact_match": 1 - row["parts"]["exact_match"], "format": 1.0}}
+
+    found = H.sign(changed(inverted))
+    assert found.level is Level.NOTE
+    assert "H33" in found.text
+
+
+def test_no_right_answer_says_nothing_and_no_gold_is_said():
+    wrong = changed(lambda row: {"completion": "<answer>wrong</answer>", "reward": 0.5})
+    assert H.sign(wrong).level in (Level.UNKNOWN, Level.NOTE)
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]], completion="<answer>a</answer>"))
+
+
+def test_all_rewards_missing_is_said():
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[np.nan, np.nan]], completion="<answer>a</answer>", gold="a"))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so <answer> 12 </answer>", "12"),
+        ("thus \\boxed{12}", "12"),
+        ("it is\n#### 1,200<|im_end|>", "1,200"),
+        ("<think><answer>3</answer></think><answer>4</answer>", "4"),
+        ("<answer>3</answer> or <answer>4</answer>", None),
+        ("<answer>3</answer><|im_start|>assistant\nI do not know", None),
+        ("nothing", None),
+        ("<answer></answer>", None),
+    ],
+)
+def test_only_a_single_marked_answer_of_the_last_message_is_read(text, answer):
+    found = given_answer(text)
+    assert (found[1] if found else None) == answer
+
+
+def test_the_probe_faults_gold_that_earns_less_than_the_maximum():
+    found = H.probe(oracle(gold=(0.0, 1.0, 1.0), below=[case(0.0, 0.0)]))
+    assert found.level is Level.FAULT
+    assert found.evidence
+
+
+def test_the_probe_faults_a_corruption_that_beats_gold():
+    assert H.probe(oracle(above=[case(1.2, 1.0, "cite_all")])).level is Level.FAULT
+
+
+def test_the_probe_suspects_a_corruption_that_equals_gold():
+    assert H.probe(oracle(above=[case(1.0, 1.0, "empty")])).level is Level.SUSPECT
+
+
+def test_the_probe_leaves_noise_to_h05_and_a_saturated_reward_to_h32():
+    noisy = tuple(np.random.default_rng(0).normal(1, 1, 8))
+    below = [case(value, value) for value in noisy if value < 1]
+    assert "H05" in H.probe(oracle(gold=noisy, below=below)).text
+    assert "H32" in H.probe(oracle(above=[case(1.0, 1.0, "x")] * 30)).text
+
+
+def test_the_probe_passes_a_sound_reward_and_one_with_a_factor_for_hops():
+    assert H.probe(oracle()).level is Level.OK
+    assert H.probe(oracle(gold=(1.0, 1.5, 2.0, 1.0))).level is Level.OK
+
+
+def test_the_probe_also_looks_at_the_batch_that_was_played():
+    subject = oracle()
+    subject.trace = changed(misread, steps=1)
+    assert H.probe(subject).level is Level.SUSPECT

@@ -1,0 +1,501 @@
+"""Recording a live GRPOTrainer: what is in the trace, and that the trainer never notices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import TrainerCallback
+from transformers.trainer_utils import IntervalStrategy
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from trl import GRPOConfig, GRPOTrainer
+
+import flatline
+from flatline.errors import TraceError
+from flatline.rollout.record import Author
+from flatline.trace.attach_weights import Census
+from flatline.trace.writer import MemorySink
+from tests.tiny import tiny_model, tokenizer_with
+
+torch.set_num_threads(1)
+
+STOPS = list(range(0, 250, 8))
+"""Tokens that end a completion of the random model, so that lengths differ."""
+
+
+def letters(completions, **_):
+    return [float(len(set(str(completion)))) for completion in completions]
+
+
+def length(completion_ids, **_):
+    return [None if len(ids) > 9 else float(len(ids)) for ids in completion_ids]
+
+
+def trainer_of(folder, *, lora=False, reward_funcs=(letters, length), rows=None, **changes):
+    tokenizer = tokenizer_with()
+    model = tiny_model(vocab=len(tokenizer))
+    model.generation_config.eos_token_id = STOPS
+    source = folder / "source"
+    if changes.get("beta"):
+        model.save_pretrained(source)
+        model.config._name_or_path = str(source)
+    rows = rows or [{"prompt": f"Question {i}: " + "a" * (i % 5)} for i in range(8)]
+    settings = {
+        "max_steps": 2,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "temperature": 1.0,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": True,
+        "report_to": [],
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "reward_weights": [1.0, 0.5][: len(reward_funcs)],
+    }
+    return GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=list(reward_funcs),
+        args=GRPOConfig(output_dir=str(folder / "out"), **{**settings, **changes}),
+        train_dataset=Dataset.from_list(rows),
+        peft_config=LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+        if lora
+        else None,
+    )
+
+
+def recorded(trainer):
+    """The trace of a run, in memory."""
+    sink = MemorySink()
+    attachment = flatline.attach(trainer, sink)
+    trainer.train()
+    assert not attachment.failed
+    attachment.detach()
+    return sink.trace()
+
+
+def weights_of(trainer):
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+# -- the trainer does not notice --------------------------------------------------------------
+
+SETUPS = {
+    "full": {},
+    "lora": {"lora": True},
+    "kl, two passes": {"beta": 0.1, "num_iterations": 2, "max_steps": 4},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "several steps per generation": {"steps_per_generation": 2, "max_steps": 4},
+    "several generations per step": {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
+    "steps across generations": {"gradient_accumulation_steps": 2, "steps_per_generation": 3},
+    "truncated left out": {"mask_truncated_completions": True},
+    "checkpointed, no clipping": {"gradient_checkpointing": True, "max_grad_norm": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_weights_are_the_same_with_and_without_recording(tmp_path, name):
+    plain, watched = (trainer_of(tmp_path / kind, **SETUPS[name]) for kind in ("a", "b"))
+    torch.manual_seed(3)
+    plain.train()
+    state = torch.random.get_rng_state()
+    torch.manual_seed(3)
+    trace = recorded(watched)
+    assert torch.equal(state, torch.random.get_rng_state()), "no random number was drawn"
+    assert len(trace.steps) == watched.state.global_step
+    expected = weights_of(plain)
+    assert all(torch.equal(expected[n], p) for n, p in weights_of(watched).items())
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_every_rollout_has_its_tokens_and_whole_groups(tmp_path, name):
+    trainer = trainer_of(tmp_path, **SETUPS[name])
+    trace = recorded(trainer)
+    generations = trainer._step / (trainer.args.steps_per_generation * trainer.num_iterations)
+    expected = -(-generations // 1) * trainer.args.steps_per_generation * 4
+    assert len(trace.rollouts) == expected
+    keys = list(zip(trace.rollouts["step"], trace.rollouts["rollout"], strict=True))
+    assert len(set(keys)) == len(keys), "every rollout is recorded once"
+    assert (trace.groups().size == 4).all()
+    assert len({tuple(set(p)) for p in trace.groups().each("prompt_id") if len(set(p)) > 1}) == 0
+    tokens = trace.tokens()
+    assert len(tokens.ids) == trace.rollouts["completion_tokens"].sum()
+
+
+def test_detaching_leaves_the_trainer_as_it_was(tmp_path):
+    trainer = trainer_of(tmp_path)
+    before, callbacks = dict(vars(trainer)), list(trainer.callback_handler.callbacks)
+    clip = dict(vars(trainer.accelerator))
+    flatline.attach(trainer, MemorySink()).detach()
+    assert dict(vars(trainer)) == before
+    assert dict(vars(trainer.accelerator)) == clip
+    assert trainer.callback_handler.callbacks == callbacks
+
+
+def test_detaching_keeps_what_others_replaced_before_and_since(tmp_path):
+    trainer = trainer_of(tmp_path)
+    theirs = trainer._compute_loss
+    trainer._compute_loss = lambda *a, **k: theirs(*a, **k)
+    before = trainer._compute_loss
+    attachment = flatline.attach(trainer, MemorySink())
+    inner = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda *a, **k: inner(*a, **k)
+    since = trainer._generate_and_score_completions
+    attachment.detach()
+    assert trainer._compute_loss is before
+    assert trainer._generate_and_score_completions is since
+    trainer.train()
+
+
+def test_an_error_of_the_recording_never_reaches_the_training(tmp_path, capsys):
+    class Broken(MemorySink):
+        def write(self, table, rows):
+            raise RuntimeError("no more disk")
+
+    trainer, plain = trainer_of(tmp_path / "a"), trainer_of(tmp_path / "b")
+    attachment = flatline.attach(trainer, Broken())
+    for one in (trainer, plain):
+        torch.manual_seed(3)
+        one.train()
+    assert attachment.failed
+    said = capsys.readouterr().err
+    assert said.count("recording stopped") == 1 and "no more disk" in said
+    assert all(torch.equal(weights_of(plain)[n], p) for n, p in weights_of(trainer).items())
+
+
+def test_an_error_of_the_training_passes_through_and_what_was_sampled_is_kept(tmp_path):
+    trainer = trainer_of(tmp_path)
+    inner = trainer._compute_loss
+
+    def breaks(*args, **kwargs):
+        if trainer.state.global_step == 1:
+            raise ValueError("out of memory")
+        return inner(*args, **kwargs)
+
+    trainer._compute_loss = breaks
+    sink = MemorySink()
+    attachment = flatline.attach(trainer, sink)
+    with pytest.raises(ValueError, match="out of memory"):
+        trainer.train()
+    trace = attachment.trace
+    assert trace.rollouts["step"].tolist() == [1] * 4 + [2] * 4
+    assert len(trace.tokens(steps=[2]).ids) and not attachment.failed
+
+
+@pytest.mark.parametrize("thing", [object(), torch.nn.Linear(1, 1)])
+def test_what_is_no_grpo_trainer_is_refused(thing):
+    with pytest.raises(TraceError, match=r"no `_generate_and_score.*\n.*\n.*Recorder"):
+        flatline.attach(thing, MemorySink())
+
+
+# -- what is in the trace ---------------------------------------------------------------------
+
+
+def test_token_facts_are_those_of_a_plain_forward_pass(tmp_path):
+    trainer = trainer_of(tmp_path, beta=0.1, max_steps=1, learning_rate=0.0)
+    trace = recorded(trainer)
+    tokens = trace.tokens()
+    texts = [trace.rollouts[name][tokens.rollout_rows] for name in ("prompt", "completion")]
+    for row in range(len(trace.rollouts)):
+        prompt = tokens.prompt_ids[tokens.prompt_row == row].astype(int).tolist()
+        ids = tokens.ids[tokens.row == row].astype(int).tolist()
+        with torch.no_grad():
+            logits = trainer.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logps = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].numpy()
+        assert np.allclose(tokens.trainer[tokens.row == row], logps, atol=1e-5)
+        assert np.allclose(tokens.reference[tokens.row == row], logps, atol=1e-5)
+        decoded = [trainer.processing_class.decode(part) for part in (prompt, ids)]
+        assert decoded == [text[row] for text in texts]
+    assert trace.steps["kl"].tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+def test_rewards_parts_and_advantages_are_trls(tmp_path):
+    trainer = trainer_of(tmp_path, gradient_accumulation_steps=2)
+    trace = recorded(trainer)
+    parts = trace.parts()
+    reward = trace.rollouts["reward"]
+    expected = parts["letters"] + 0.5 * np.nan_to_num(parts["length"])
+    assert np.allclose(reward, expected)
+    assert np.isnan(parts["length"]).any(), "a function that gives None has no part"
+    for rewards, advantages in zip(
+        trace.groups().each("reward"), trace.groups().each("advantage"), strict=True
+    ):
+        spread = rewards.std(ddof=1) + 1e-4
+        assert np.allclose(advantages, (rewards - rewards.mean()) / spread, atol=1e-4)
+    by_step = [reward[trace.rollouts["step"] == step].mean() for step in (1, 2)]
+    assert np.allclose(trace.steps["reward"], by_step)
+    within = np.array([rewards.std(ddof=1) for rewards in trace.groups().each("reward")])
+    expected = [within[trace.groups().step == step].mean() for step in (1, 2)]
+    assert np.allclose(trace.steps["reward_std_within"], expected)
+
+
+def test_steps_hold_what_the_trainer_logged_and_what_it_did_not(tmp_path):
+    trainer = trainer_of(tmp_path, logging_steps=2, max_steps=4, learning_rate=1e-3)
+    trace = recorded(trainer)
+    assert trace.steps["step"].tolist() == [1, 2, 3, 4]
+    rates = 1e-3 * np.array([1.0, 0.75, 0.5, 0.25])
+    assert np.allclose(trace.steps["learning_rate"], rates), "the rate in force in each step"
+    assert np.isfinite(trace.steps["grad_norm"]).all()
+    logged = trace.metric("grad_norm")
+    assert np.isnan(logged[[0, 2]]).all()
+    assert np.allclose(logged[[1, 3]], trace.steps["grad_norm"][[1, 3]])
+    assert np.allclose(trace.metric("entropy")[1], trace.steps["entropy"][:2].mean(), rtol=0.2)
+    parts = [trace.steps[f"seconds_{part}"] for part in ("sampling", "scoring", "backward")]
+    assert all((part >= 0).all() for part in parts)
+    assert (sum(parts) <= trace.steps["seconds"] + 1e-6).all()
+
+
+def test_only_the_first_pass_over_a_batch_is_recorded_but_every_step_is(tmp_path):
+    trace = recorded(trainer_of(tmp_path, num_iterations=2, max_steps=4))
+    assert sorted(set(trace.rollouts["step"])) == [1, 3]
+    assert trace.steps["ratio_max"][0] == pytest.approx(0, abs=1e-5)
+    assert trace.steps["ratio_max"][1] > 1e-3, "the second pass has moved away from the sampler"
+    assert np.isnan(trace.steps["reward"][[1, 3]]).all(), "no new rollouts, no new reward"
+    tokens = trace.tokens()
+    assert np.allclose(tokens.old, tokens.trainer, atol=1e-5)
+
+
+def test_weights_say_how_far_each_tensor_moved(tmp_path):
+    trainer = trainer_of(tmp_path, lora=True, max_steps=1, max_grad_norm=1e-4)
+    before = weights_of(trainer)
+    trace = recorded(trainer)
+    names = trace.weights["name"].tolist()
+    assert names == [n for n, p in trainer.model.named_parameters() if p.requires_grad]
+    after = weights_of(trainer)
+    for at, name in enumerate(names):
+        moved = (after[name] - before[name]).norm().item()
+        assert trace.weights["update_norm"][at] == pytest.approx(moved, rel=1e-4, abs=1e-9)
+        assert trace.weights["norm"][at] == pytest.approx(after[name].norm().item(), rel=1e-4)
+    total = np.sqrt((trace.weights["grad_norm"] ** 2).sum())
+    assert total == pytest.approx(trace.steps["grad_norm"][0], rel=1e-4), "before clipping"
+    assert total > 1e-3
+    assert "base_model.model.lm_head.weight" not in names
+
+
+def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
+    model = torch.nn.Linear(1000, 400, bias=False)
+    census = Census(model)
+    census.before_step(scaled=False)
+    with torch.no_grad():
+        model.weight[:, ::2] += 0.5
+    (row,) = census.after_step(1)
+    assert row["size"] == 400_000 and row["sampled"] < 70_000
+    assert row["changed_share"] == pytest.approx(0.5, abs=0.01)
+    assert row["update_norm"] == pytest.approx(0.5 * np.sqrt(200_000), rel=0.01)
+    census.every = 10
+    assert [step for step in range(1, 31) if census.is_due(step)] == [1, 10, 20, 30]
+
+
+def test_the_attention_mask_is_the_one_the_model_got(tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=1)
+    attachment = flatline.attach(trainer, MemorySink())
+    inner = trainer._get_per_token_logps_and_entropies
+
+    def hides_the_prompt(model, ids, mask, keep, *args, **kwargs):
+        mask = torch.cat([torch.zeros_like(mask[:, :-keep]), mask[:, -keep:]], dim=1)
+        return inner(model, ids, mask, keep, *args, **kwargs)
+
+    trainer._get_per_token_logps_and_entropies = hides_the_prompt
+    trainer.train()
+    tokens = attachment.trace.tokens()
+    assert not tokens.prompt_attended.any()
+    assert tokens.attended.all() and len(tokens.prompt_ids)
+    assert trainer._get_per_token_logps_and_entropies is hides_the_prompt
+
+
+def test_what_was_replaced_after_attach_is_what_is_recorded(tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=1)
+    attachment = flatline.attach(trainer, MemorySink())
+    rewards, loss = trainer._calculate_rewards, trainer._compute_loss
+    trainer._calculate_rewards = lambda *a, **k: torch.full_like(rewards(*a, **k), 7.0)
+
+    def trains_half(model, inputs):
+        inputs = dict(inputs)
+        inputs["completion_mask"] = inputs["completion_mask"].clone()
+        inputs["completion_mask"][:, 1:] = 0
+        return loss(model, inputs)
+
+    trainer._compute_loss = trains_half
+    trainer.train()
+    trace = attachment.trace
+    assert set(trace.rollouts["reward"]) == {7 * 1.5}
+    assert trace.steps["zero_std_share"].tolist() == [1.0]
+    assert set(trace.rollouts["trained_tokens"]) == {1}
+    assert (trace.rollouts["completion_tokens"] > 1).any(), "a mask does not shorten a completion"
+
+
+def test_columns_of_the_dataset_tell_prompts_answers_and_hops(tmp_path):
+    rows = [
+        {"prompt": "Same?", "problem_id": f"p{i}", "solution": 4 + i, "hops": 2} for i in range(4)
+    ]
+    trace = recorded(trainer_of(tmp_path, rows=rows, max_steps=2))
+    assert set(trace.rollouts["prompt_id"]) <= {"p0", "p1", "p2", "p3"}
+    assert len(set(trace.rollouts["prompt_id"])) == 2
+    golds = {f"p{i}": str(4 + i) for i in range(4)}
+    pairs = zip(trace.rollouts["prompt_id"], trace.rollouts["gold"], strict=True)
+    assert all(golds[name] == gold for name, gold in pairs)
+    assert set(trace.rollouts["hops"]) == {2}
+
+
+def test_evaluation_is_not_taken_for_training(tmp_path):
+    trainer = trainer_of(tmp_path, per_device_eval_batch_size=4)
+    trainer.eval_dataset = trainer.train_dataset.select(range(2))
+    trainer.args.eval_strategy, trainer.args.eval_steps = IntervalStrategy.STEPS, 1
+    trace = recorded(trainer)
+    assert len(trace.rollouts) == 8
+    assert np.isfinite(trace.steps["heldout_reward"]).all()
+    logged = [line["eval_reward"] for line in trainer.state.log_history if "eval_reward" in line]
+    assert np.allclose(trace.steps["heldout_reward"], logged)
+
+
+def test_a_rollout_function_brings_log_probs_and_a_mask(tmp_path):
+    def play(prompts, trainer):
+        n = len(prompts)
+        return {
+            "prompt_ids": [[5, 6, 7]] * n,
+            "completion_ids": [[8, 9, 10 + i, 11, 12] for i in range(n)],
+            "logprobs": [[-1.0, -2.0, 0.0, 0.0, -3.0]] * n,
+            "env_mask": [[1, 1, 0, 0, 1]] * n,
+        }
+
+    trainer = trainer_of(tmp_path, max_steps=1)
+    trainer.rollout_func = play
+    trace = recorded(trainer)
+    tokens = trace.tokens()
+    first = tokens.row == 0
+    model, tool = Author.MODEL, Author.TOOL
+    assert tokens.author[first].tolist() == [model, model, tool, tool, model]
+    assert tokens.trained[first].tolist() == [1, 1, 0, 0, 1]
+    assert tokens.sampler[first].tolist() == [-1, -2, 0, 0, -3]
+    assert trace.rollouts["turns"].tolist() == [2] * 4
+    assert trace.rollouts["model_tokens"].tolist() == [3] * 4
+    gap = np.abs(tokens.sampler - tokens.trainer)[tokens.trained == 1]
+    assert trace.steps["logprob_gap"][0] == pytest.approx(gap.mean(), rel=1e-4)
+    assert trace.steps["logprob_gap_max"][0] == pytest.approx(gap.max(), rel=1e-4)
+
+
+def test_a_batch_played_by_hand_is_recorded_as_well(tmp_path):
+    trainer = trainer_of(tmp_path)
+    sink = MemorySink()
+    attachment = flatline.attach(trainer, sink)
+    trainer.model.train()
+    batch = trainer._generate_and_score_completions([{"prompt": "Who?"}] * 4)
+    trainer.current_gradient_accumulation_steps = 1
+    trainer._compute_loss(trainer.model, batch)
+    attachment.detach()
+    trace = sink.trace()
+    assert len(trace.rollouts) == 4
+    assert np.isfinite(trace.tokens().trainer).all()
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def test_a_folder_holds_settings_versions_and_is_compacted_at_the_end(tmp_path):
+    trainer = trainer_of(tmp_path, lora=True, warmup_steps=1)
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    trace = flatline.Trace.open(tmp_path / "run")
+    assert not trace.warnings
+    assert not list((tmp_path / "run").glob("*.arrow"))
+    said = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert said["source"] == "attach" and said["versions"]["trl"]
+    chosen = {"num_generations": 4, "max_steps": 2, "warmup_steps": 1, "prompts_per_step": 1}
+    assert chosen.items() <= trace.settings.items()
+    assert trace.settings["lora"]["r"] == 2 and trace.settings["engine"] == "transformers"
+    assert trace.decode(trace.tokens().ids[:2].astype(int)) == trainer.processing_class.decode(
+        trace.tokens().ids[:2].astype(int)
+    )
+
+
+def test_training_twice_makes_a_second_segment_that_replaces_the_first(tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=3)
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    trainer.args.max_steps = 2
+    trainer.train()
+    trace = flatline.Trace.open(tmp_path / "run")
+    assert trace.steps["step"].tolist() == [1, 2]
+    assert len(trace.rollouts) == 8
+
+
+def test_a_killed_run_keeps_every_finished_step(tmp_path):
+    code = f"""
+import os, signal
+from pathlib import Path
+from tests.test_attach import Kill, trainer_of
+import flatline
+trainer = trainer_of(Path({str(tmp_path)!r}), max_steps=9)
+flatline.attach(trainer, {str(tmp_path / "run")!r})
+trainer.add_callback(Kill())
+trainer.train()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent)
+    assert done.returncode < 0
+    trace = flatline.Trace.open(tmp_path / "run")
+    assert {1, 2} <= set(trace.steps["step"]) and len(trace.tokens(steps=[2]).ids)
+
+
+class Kill(TrainerCallback):
+    """Ends the process at the beginning of the fourth step."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            os.kill(os.getpid(), 9)
+
+
+TWO = """
+import os
+from pathlib import Path
+import torch; torch.set_num_threads(1)
+from tests.test_attach import trainer_of, weights_of
+import flatline
+folder = Path(os.environ["FOLDER"])
+rank = int(os.environ["RANK"])
+made = {}
+for kind in ("plain", "watched"):
+    trainer = trainer_of(folder / kind / str(rank), per_device_train_batch_size=2)
+    if kind == "watched":
+        flatline.attach(trainer, folder / "run")
+    torch.manual_seed(rank)
+    trainer.train()
+    made[kind] = weights_of(trainer)
+assert all(torch.equal(made["plain"][n], p) for n, p in made["watched"].items())
+"""
+
+
+def test_two_processes_record_their_own_rollouts_and_one_the_steps(tmp_path):
+    (tmp_path / "two.py").write_text(TWO)
+    # `--multi_gpu` only chooses how processes are started; the trainer itself asks for the CPU.
+    command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--main_process_port", "0"]
+    root = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, *command, str(tmp_path / "two.py")],
+        env={**os.environ, "FOLDER": str(tmp_path), "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    trace = flatline.Trace.open(tmp_path / "run")
+    assert trace.steps["step"].tolist() == [1, 2]
+    assert len(trace.rollouts) == 8
+    order = np.lexsort((trace.rollouts["rollout"], trace.rollouts["step"]))
+    assert trace.rollouts["rank"][order].tolist() == [0, 0, 1, 1] * 2
+    assert trace.rollouts["rollout"][order].tolist() == [0, 1, 2, 3] * 2
+    assert (trace.groups().size == 4).all()
+    by_step = [trace.rollouts["reward"][trace.rollouts["step"] == s].mean() for s in (1, 2)]
+    assert np.allclose(trace.steps["reward"], by_step), "rewards of all processes"

@@ -1,0 +1,165 @@
+"""Findings become a report: causes before symptoms, and no hypothesis can spoil the others."""
+
+import json
+
+import numpy as np
+
+from flatline.diagnose import Report, diagnose, explained_by, guarded, rank
+from flatline.errors import NotRecorded
+from flatline.hypotheses import HYPOTHESES
+from flatline.hypotheses.base import ALARMS, HasSign, Hypothesis, Level
+from flatline.stats import UNKNOWN
+from flatline.trace import Trace
+from tests.traces import healthy_trace, run_facts
+
+
+def hypothesis(code, level=Level.OK, *, explains=(), severity=1.0, raises=None):
+    """One that always finds the same."""
+
+    class Fixed(Hypothesis):
+        id, name = code, f"name-{code}"
+
+        def sign(self, trace):
+            if raises:
+                raise raises
+            return self.found(level, f"text of {code}", severity=severity, measured=UNKNOWN)
+
+    found = Fixed()
+    found.explains = explains
+    return found
+
+
+def report_of(*hypotheses, trace=None):
+    return diagnose(trace or healthy_trace(steps=2), hypotheses=hypotheses)
+
+
+def order(report):
+    return [finding.hypothesis for finding in report.findings]
+
+
+def test_alarms_come_first_then_the_surer_then_the_further_beyond_its_threshold():
+    report = report_of(
+        hypothesis("H1", Level.OK),
+        hypothesis("H2", Level.UNKNOWN),
+        hypothesis("H3", Level.SUSPECT, severity=2.0),
+        hypothesis("H4", Level.SUSPECT, severity=9.0),
+        hypothesis("H5", Level.FAULT),
+        hypothesis("H6", Level.NOTE),
+    )
+    assert order(report) == ["H5", "H4", "H3", "H6", "H1", "H2"]
+
+
+def test_a_symptom_goes_behind_its_cause_even_where_it_is_surer():
+    report = report_of(
+        hypothesis("H3", Level.FAULT),
+        hypothesis("H9", Level.SUSPECT, explains=("H3",)),
+    )
+    assert order(report) == ["H9", "H3"]
+    assert [finding.hypothesis for finding in report.causes] == ["H9"]
+    assert report.to_json()["explained_by"] == {"H3": "H9"}
+
+
+def test_only_an_alarm_explains_another():
+    quiet = report_of(hypothesis("H3", Level.FAULT), hypothesis("H9", Level.OK, explains=("H3",)))
+    assert [finding.hypothesis for finding in quiet.causes] == ["H3"]
+
+
+def test_of_two_causes_the_surer_one_is_named():
+    findings = report_of(
+        hypothesis("H3", Level.SUSPECT),
+        hypothesis("H8", Level.SUSPECT, explains=("H3",)),
+        hypothesis("H9", Level.FAULT, explains=("H3",)),
+    ).findings
+    assert explained_by(findings) == {"H3": "H9"}
+
+
+def test_alarms_that_explain_each_other_are_not_lost():
+    report = report_of(
+        hypothesis("H1", Level.FAULT, explains=("H2",)),
+        hypothesis("H2", Level.FAULT, explains=("H1",)),
+    )
+    assert len(report.causes) == 2
+    assert "H1" in report.summary
+
+
+def test_a_severity_that_is_no_number_does_not_spoil_the_order():
+    findings = [
+        hypothesis(f"H{at}", Level.SUSPECT, severity=value).sign(None)
+        for at, value in enumerate([1.0, np.nan, 3.0, np.inf, 2.0])
+    ]
+    assert [f.hypothesis for f in rank(findings)] == ["H1", "H3", "H2", "H4", "H0"]
+
+
+def test_what_is_not_recorded_cannot_be_told_and_the_column_is_named():
+    finding = guarded(*looking(NotRecorded("tokens.trainer")))
+    assert finding.level is Level.UNKNOWN
+    assert "`tokens.trainer`" in finding.text
+
+
+def test_a_hypothesis_that_trips_does_not_cost_the_others():
+    report = report_of(hypothesis("H1", raises=ZeroDivisionError("by zero")), hypothesis("H2"))
+    tripped = next(f for f in report.findings if f.hypothesis == "H1")
+    assert tripped.level is Level.UNKNOWN
+    assert "ZeroDivisionError" in tripped.text
+    assert report.tested == 1
+
+
+def looking(error):
+    one = hypothesis("H1", raises=error)
+    return one, one.sign, None
+
+
+def test_the_summary_names_the_first_cause_and_the_others():
+    report = report_of(hypothesis("H1", Level.FAULT), hypothesis("H2", Level.SUSPECT))
+    assert "H1 name-H1 is broken: text of H1" in report.summary
+    assert "Also: H2 name-H2." in report.summary
+    assert "is suspected" in report_of(hypothesis("H2", Level.SUSPECT)).summary
+
+
+def test_the_summary_says_so_when_nothing_fired_or_nothing_could_be_told():
+    told = report_of(hypothesis("H1"), hypothesis("H2", Level.UNKNOWN))
+    assert "1 of 2 hypotheses" in told.summary
+    assert "Cannot tell" in report_of(hypothesis("H1", Level.UNKNOWN)).summary
+
+
+def test_the_summary_begins_with_the_trend_where_there_is_one():
+    report = report_of(hypothesis("H1"), trace=healthy_trace(steps=20))
+    assert report.summary.startswith("The training reward rises")
+
+
+def test_meaning_fix_and_explanations_belong_to_alarms_only():
+    quiet = hypothesis("H1", Level.OK, explains=("H2",))
+    quiet.meaning = quiet.fix = "something"
+    finding = quiet.sign(None)
+    assert (finding.meaning, finding.fix, finding.explains) == ("", "", ())
+
+
+def test_the_report_names_what_was_looked_at():
+    named = diagnose(healthy_trace(steps=1), hypotheses=(), name="runs/x")
+    assert isinstance(named, Report)
+    assert named.subject == "runs/x"
+    assert diagnose(Trace.from_rows(run={}), hypotheses=()).subject == "this run"
+
+
+def test_the_report_of_every_hypothesis_is_json_and_none_trips():
+    report = diagnose(healthy_trace(steps=20))
+    shape = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert shape["version"] == 1
+    assert len(shape["findings"]) == sum(isinstance(h, HasSign) for h in HYPOTHESES)
+    assert not any("defect of flatline" in finding.text for finding in report.findings)
+
+
+def test_an_empty_trace_can_be_looked_at():
+    report = diagnose(Trace.from_rows(run=run_facts()))
+    assert report.trend is None
+    assert not any("defect of flatline" in finding.text for finding in report.findings)
+    assert all(finding.level not in ALARMS for finding in report.findings)
+
+
+def test_no_hypothesis_is_its_own_symptom():
+    explains = {one.id: set(one.explains) for one in HYPOTHESES}
+    reached = {code: set(found) for code, found in explains.items()}
+    for _ in explains:
+        for code in reached:
+            reached[code] |= {far for near in reached[code] for far in explains.get(near, set())}
+    assert [code for code, found in reached.items() if code in found] == []

@@ -1,0 +1,425 @@
+"""The Subject measures what it says, and leaves no mark."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from flatline.config import RunConfig
+from flatline.errors import ConfigError, NotRecorded
+from flatline.subject import Subject
+from flatline.tasks import make_task
+from flatline.training.environment import (
+    environment_factory,
+    environment_reward,
+    environment_rows,
+    tokenizer_for_trl,
+)
+from flatline.training.models import load_policy
+from flatline.training.trainer import build
+from tests.tiny import tiny_model, tokenizer_with
+
+torch.set_num_threads(1)
+
+TINY = RunConfig(
+    datasets="lab,,train[:24]",
+    eval_limit=0,
+    batch_size=16,
+    num_generations=4,
+    max_steps=2,
+    max_new_tokens=64,
+)
+
+
+def built_in(folder, **changes):
+    return build(replace(TINY, output_dir=str(folder), **changes))
+
+
+def subject_in(folder, **changes):
+    built = built_in(folder, **changes)
+    return Subject(built.trainer, built=built)
+
+
+def users_trainer(folder, **changes):
+    """A GRPOTrainer as anybody writes one: single turn, TRL's own sampling, a reward function."""
+    tokenizer = tokenizer_with()
+    settings = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 6,
+        "max_steps": 2,
+        "learning_rate": 1e-2,
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": 3,
+    }
+    prompts = [f"say {word} now" for word in ("one", "two", "three", "four", "five", "six")]
+    return GRPOTrainer(
+        model=tiny_model(vocab=len(tokenizer)),
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, **_: [float(sum(map(ord, c)) % 7) for c in completions],
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        args=GRPOConfig(**{**settings, **changes}),
+    )
+
+
+def tool_trainer(folder):
+    """TRL's own tool loop with the lab policy, adapters and a reference."""
+    policy, task = load_policy("lab"), make_task("musique")
+    problems = task.load("lab,,train[:4]", split="train")
+    return GRPOTrainer(
+        model=policy.model,
+        processing_class=tokenizer_for_trl(policy.tokenizer),
+        reward_funcs=environment_reward,
+        environment_factory=environment_factory(task, problems),
+        train_dataset=Dataset.from_list(environment_rows(task, problems)),
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            per_device_train_batch_size=4,
+            num_generations=2,
+            max_completion_length=160,
+            max_steps=2,
+            beta=0.04,
+            report_to=[],
+            disable_tqdm=True,
+        ),
+    )
+
+
+def look_at_everything(subject):
+    """Every measurement that the trainer can give."""
+    subject.data_order(), subject.batch, subject.trace, subject.settings
+    subject.context_effect("prompt"), subject.context_effect("tool")
+    subject.scored_twice(), subject.reference_gap(), subject.alone_vs_batch()
+    subject.rate_sweep(), subject.delivery(), subject.play_again()
+    if subject.ours:
+        subject.agreement, subject.oracle(), subject.heldout_path(2)
+
+
+def state_of(trainer):
+    """All that decides what the next steps do."""
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    held = [] if optimizer is None else [v for s in optimizer.state.values() for v in s.values()]
+    return {
+        "weights": [p.detach().clone() for p in trainer.model.parameters()],
+        "gradients": [p.grad is None for p in trainer.model.parameters()],
+        "optimizer": [v.clone() if isinstance(v, torch.Tensor) else v for v in held],
+        "random": (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()),
+        "modes": [m.training for m in trainer.model.modules()],
+        "metrics": {mode: dict(found) for mode, found in trainer._metrics.items()},
+        "logs": list(trainer._logs["advantages"]),
+        "state": str(trainer.state),
+        "step": trainer._step,
+        "names": sorted(vars(trainer)),
+    }
+
+
+def assert_same(a, b):
+    for name, value in a.items():
+        pairs = zip(value, b[name], strict=True) if isinstance(value, list | tuple) else ()
+        for one, other in pairs:
+            if isinstance(one, torch.Tensor):
+                assert torch.equal(one, other), name
+            else:
+                assert one == other, name
+        if not isinstance(value, list | tuple):
+            assert value == b[name], name
+
+
+def trained(trainer):
+    trainer.train()
+    log = [line for line in trainer.state.log_history if "loss" in line]
+    kept = ("loss", "grad_norm", "reward", "entropy")
+    state = (trainer.state.global_step, trainer.state.num_input_tokens_seen)
+    numbers = [[line.get(name) for name in kept] for line in log]
+    return {**state_of(trainer), "metrics": numbers, "state": state}  # the rest is seconds
+
+
+# -- no mark ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"peft": False, "kl_beta": 0.04, "sampler_weights": "copy"},
+        {"lora_dropout": 0.3, "num_iterations": 2, "gradient_accumulation_steps": 2},
+    ],
+    ids=["lora", "full", "dropout"],
+)
+def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_path, changes):
+    changes = {"batch_size": 8, **changes}
+    plain = trained(built_in(tmp_path, **changes).trainer)
+    subject = subject_in(tmp_path, **changes)
+    before = state_of(subject.trainer)
+    look_at_everything(subject)
+    assert_same(before, state_of(subject.trainer))
+    assert subject.built.rollouts.weights is None and subject.built.rollouts.engine is None
+    assert_same(plain, trained(subject.trainer))
+
+
+def test_a_users_trainer_goes_on_as_if_nobody_had_looked(tmp_path):
+    plain = trained(users_trainer(tmp_path))
+    trainer = users_trainer(tmp_path)
+    before = state_of(trainer)
+    look_at_everything(Subject(trainer))
+    assert_same(before, state_of(trainer))
+    assert_same(plain, trained(trainer))
+
+
+def test_a_look_in_the_middle_of_training_leaves_no_mark_either(tmp_path):
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == 1:
+                look_at_everything(subject)
+
+    plain = trained(built_in(tmp_path, batch_size=8).trainer)
+    subject = subject_in(tmp_path, batch_size=8)
+    subject.trainer.add_callback(Look())
+    assert_same(plain, trained(subject.trainer))
+
+
+def test_what_breaks_inside_is_put_back_too(tmp_path):
+    subject = subject_in(tmp_path)
+    before = state_of(subject.trainer)
+    with pytest.raises(ZeroDivisionError), subject.untouched():
+        torch.rand(3)
+        for weight in subject.trainer.model.parameters():
+            weight.data += 1
+        subject.trainer._metrics["train"]["x"].append(1.0)
+        1 / 0  # noqa: B018
+    assert_same(before, state_of(subject.trainer))
+
+
+def test_a_recording_in_progress_does_not_hear_the_measurements(tmp_path):
+    from flatline.trace.attach import attach
+    from flatline.trace.writer import MemorySink
+
+    subject, sink = subject_in(tmp_path), MemorySink()
+    attachment = attach(subject.trainer, sink)
+    subject.one_step(), subject.play_again()
+    subject.trainer.train()
+    attachment.detach()
+    assert sink.trace().rollouts["step"].tolist() == [1.0] * 16 + [2.0] * 16
+
+
+# -- healthy ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    return subject_in(tmp_path_factory.mktemp("healthy"))
+
+
+def test_the_batch_is_the_one_that_training_starts_with(healthy, tmp_path):
+    seen = []
+    trainer = built_in(tmp_path, max_steps=1).trainer
+    original = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda rows: seen.append(original(rows)) or seen[0]
+    trainer.train()
+    ids = seen[0]["completion_ids"][seen[0]["completion_mask"].bool()]
+    assert ids.tolist() == healthy.batch.ids_T.tolist()
+    assert np.allclose(seen[0]["advantages"], healthy.batch.advantage_R)
+
+
+def test_sampler_and_trainer_agree(healthy):
+    found = healthy.agreement
+    assert np.abs(found.gap_T).max() < 1e-4
+    assert found.first_of_turn_T.sum() == sum(
+        len(set(found.turn_T[found.rollout_T == r])) for r in range(healthy.batch.rollouts)
+    )
+
+
+@pytest.mark.parametrize("which", ["prompt", "tool"])
+def test_the_context_matters(healthy, which):
+    found = healthy.context_effect(which)
+    assert found.mean > 0.1 and len(found.rollouts) == 16
+    assert (found.replaced > 0).all()
+
+
+def test_two_passes_and_one_alone_agree(healthy):
+    twice = healthy.scored_twice()
+    assert max(twice.trained, twice.scoring, twice.moved_between, twice.fixed) == 0
+    assert healthy.alone_vs_batch().difference.max() < 1e-4
+
+
+def test_the_reference_is_the_start_and_does_not_move_along(healthy):
+    found = healthy.reference_gap()
+    assert found.untrained and np.abs(found.gap_T).max() == 0
+    assert found.moved_gap > 0.1
+
+
+def test_a_step_raises_what_was_good(healthy):
+    step = healthy.one_step()
+    assert step.change_up > step.change_down
+    assert step.kl > 0
+    half_b = np.array(step.gradients.kinds) == "lora_B"
+    assert (step.gradients.norms[half_b] > 0).all() and step.gradients.in_optimizer.all()
+    assert (step.gradients.norms[~half_b] == 0).all() and step.gradients.lora_untrained
+    assert (step.changed_share_of[half_b] > 0.99).all()
+    assert step.rollouts.tolist() == list(range(16))
+
+
+def test_a_small_step_goes_where_the_advantages_point(healthy):
+    step = healthy.small_step()
+    assert step.lr_scale < 1 and step.kl <= 1e-3
+    assert step.correlation > 0.4 and step.change_up > 0 > step.change_down
+
+
+def test_a_larger_rate_moves_the_policy_further(healthy):
+    found = healthy.rate_sweep()
+    assert (np.diff(found.kl) > 0).all()
+    assert found.rates[0] < found.recommended < found.rates[-1]
+
+
+def test_the_sampler_follows_the_weights_there_and_back(healthy):
+    found = healthy.delivery()
+    assert found.visible > 0.1
+    assert max(found.gap_before, found.gap_moved, found.gap_restored) < 1e-3
+    assert found.versions.tolist() == found.versions_expected.tolist()
+
+
+def test_the_next_play_is_another_one(healthy):
+    found = healthy.play_again()
+    assert found.repeated < 0.5 and found.unique_second.mean() > 0.5
+    assert set(found.versions) == {found.version_expected}
+
+
+def test_training_and_evaluation_go_the_same_way(healthy):
+    found = healthy.heldout_path(2)
+    assert found.prompts_equal and found.same_completion == 1 and not found.limits
+    assert np.allclose(found.training_reward, found.heldout_reward)
+    assert np.allclose(found.rescored, found.heldout_reward)
+
+
+def test_gold_earns_the_maximum_and_nothing_else_does(healthy):
+    found = healthy.oracle(4)
+    assert not found.below_maximum and not found.not_below_gold and found.played > 4
+
+
+def test_an_epoch_visits_every_problem_once(healthy):
+    found = healthy.data_order()
+    assert found.visited_share == 1 and found.groups_whole and found.epoch_complete
+    assert (found.unique_per_step == 4).all() and len(set(found.prompt_N)) == 24
+    assert set(found.hops_N) <= {2, 3, 4}
+
+
+def test_the_trace_of_the_batch_has_what_signs_need(healthy):
+    trace = healthy.trace
+    assert len(trace.rollouts) == 16 and len(trace.steps) == 1
+    tokens = trace.tokens()
+    assert np.allclose(
+        tokens.sampler[tokens.trained > 0], tokens.trainer[tokens.trained > 0], atol=1e-4
+    )
+    assert healthy.settings["num_generations"] == 4
+
+
+# -- sick -------------------------------------------------------------------------------------
+
+
+def test_a_hidden_context_has_no_effect(tmp_path):
+    subject = subject_in(tmp_path)
+    scorer = subject.trainer._get_per_token_logps_and_entropies
+
+    def blind(model, ids, mask, keep, **kwargs):
+        mask = mask.clone()
+        mask[:, :-keep] = 0
+        return scorer(model, ids, mask, keep, **kwargs)
+
+    subject.trainer._get_per_token_logps_and_entropies = blind
+    assert subject.context_effect("prompt").max == 0
+    assert subject.context_effect("tool").mean > 0.1
+    assert np.abs(subject.agreement.gap_T).mean() > 0.1
+
+
+def test_a_sampler_that_is_never_updated_stays_behind(tmp_path):
+    subject = subject_in(tmp_path, sampler_weights="copy")
+    rollouts = subject.built.rollouts
+    deliver = rollouts._deliver
+
+    def once(model, trainer):
+        if rollouts.weights is None:
+            deliver(model, trainer)
+
+    rollouts._deliver = once
+    found = subject.delivery()
+    assert found.gap_before < 1e-3 and found.gap_moved > 0.1 and found.gap_restored < 1e-3
+    assert found.versions.tolist() == [0, 0, 0]
+
+
+def test_dropout_shows_once_the_weights_have_moved(tmp_path):
+    found = subject_in(tmp_path, lora_dropout=0.3).scored_twice()
+    assert found.trained == 0 and found.moved_trained > 1e-3
+    assert found.scoring == found.moved_scoring == 0 and found.dropout == 0.3
+
+
+def test_advantages_that_are_turned_round_push_the_wrong_way(tmp_path):
+    subject = subject_in(tmp_path)
+    loss = subject.trainer._compute_loss
+    turned = lambda model, inputs: loss(model, {**inputs, "advantages": -inputs["advantages"]})  # noqa: E731
+    subject.trainer._compute_loss = turned
+    step = subject.small_step()
+    assert step.correlation < -0.4 and step.change_up < 0 < step.change_down
+
+
+def test_sizes_that_were_changed_behind_trl_leave_prompts_out(tmp_path):
+    trainer = users_trainer(tmp_path)
+    trainer.args.steps_per_generation = 2
+    trainer.args.gradient_accumulation_steps = 2
+    found = Subject(trainer).data_order()
+    assert (found.unique_per_step < found.groups_per_step).any()
+
+
+# -- a user's trainer -------------------------------------------------------------------------
+
+
+def test_a_users_trainer_is_measured_as_far_as_it_can_be(tmp_path):
+    subject = Subject(users_trainer(tmp_path))
+    assert subject.requested is None and subject.effective is None
+    with pytest.raises(NotRecorded):
+        _ = subject.agreement
+    with pytest.raises(NotRecorded):
+        subject.oracle()
+    assert subject.reference_gap() is None
+    assert len(subject.context_effect("tool").rollouts) == 0
+    assert subject.context_effect("prompt").max > 0
+    found = subject.delivery()
+    assert np.isnan(found.gap_moved)
+    assert found.moved_changes_samples and found.restored_repeats_samples
+    assert subject.one_step().correlation > 0.3
+
+
+def test_trls_own_tool_loop_is_measured_and_left_alone(tmp_path):
+    plain = trained(tool_trainer(tmp_path))
+    trainer = tool_trainer(tmp_path)
+    subject = Subject(trainer)
+    look_at_everything(subject)
+    assert subject.context_effect("tool").mean > 0.1
+    found = subject.reference_gap()
+    assert found.source == "trainer" and np.abs(found.gap_T).max() < 1e-5
+    assert found.moved_gap > 0.1
+    assert_same(plain, trained(trainer))
+
+
+def test_a_reference_that_keeps_the_adapter_moves_along(tmp_path):
+    subject = subject_in(tmp_path, kl_beta=0.04, fault="reference-keeps-adapter")
+    assert subject.reference_gap().moved_gap < 1e-5
+
+
+def test_what_is_no_trainer_is_refused():
+    with pytest.raises(ConfigError, match="no GRPOTrainer"):
+        Subject(object())

@@ -1,0 +1,214 @@
+"""SQL over a trace, and the commands that look into one."""
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from flatline.cli import app
+from flatline.errors import TraceError
+from flatline.trace import Recorder, Trace
+from tests.traces import PIECE, SETTINGS, healthy_rows, healthy_trace, trace_of
+
+HOSTILE = "\x1b[31mred [bold]x[/bold] \u202e"
+outside = pa.table({"a": [1]})
+"""A variable that no SQL may see."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    rows = healthy_rows(steps=2, prompts=2, generations=2)
+    rows["rollouts"][1]["completion"] = HOSTILE
+    rows["tokens"][1]["trained"][7] = 1  # a tool's token with a loss
+    rows["tokens"][1]["attended"][8] = 0
+    rows["tokens"][1]["trainer"] = rows["tokens"][1]["trainer"].copy()
+    rows["tokens"][1]["trainer"][2] -= 0.5
+    with Recorder(folder, settings=SETTINGS) as recorder:
+        recorder.log_vocabulary({i: HOSTILE if i % 2 else f" w{i}" for i in range(100)})
+        recorder.log_rollouts(rows["rollouts"])
+        recorder.log_tokens(rows["tokens"][:4])  # only of step 1
+        for row in rows["steps"]:
+            recorder.log_step(**row)
+    return folder
+
+
+def flatline(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_views_have_the_columns_of_the_tables():
+    trace = healthy_trace(steps=3)
+    found = trace.query("SELECT step, avg(reward) AS r FROM rollouts GROUP BY step ORDER BY step")
+    expected = [trace.rollouts["reward"][trace.rollouts["step"] == s].mean() for s in (1, 2, 3)]
+    np.testing.assert_allclose(found["r"].to_numpy(), expected)
+    assert trace.query("SELECT metrics['reward'] m FROM steps WHERE step = 1")["m"][0].is_valid
+    assert trace.query("SELECT count(DISTINCT name) n FROM weights").to_pylist() == [{"n": 2}]
+
+
+def test_the_view_of_tokens_has_one_row_per_token():
+    trace = healthy_trace(steps=2)
+    found = trace.query(
+        "SELECT count(*) n, max(position) last, sum(trained) t, max(abs(sampler - trainer)) "
+        "FILTER (author = 1) gap FROM tokens WHERE step = 2"
+    ).to_pylist()[0]
+    assert found["n"] == 64 * len(PIECE)
+    assert found["last"] == len(PIECE) - 1
+    assert int(found["t"]) == trace.tokens([2]).trained.sum()
+    assert found["gap"] < 1e-4
+
+
+def test_an_empty_trace_has_the_views_and_no_rows():
+    assert Trace.from_rows().query("SELECT * FROM tokens").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM outside",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM 'https://example.com/x.parquet'",
+        "COPY rollouts TO '/tmp/flatline-must-not-exist.csv'",
+        "EXPORT DATABASE '/tmp/flatline-must-not-exist'",
+        "ATTACH '/tmp/flatline-must-not-exist.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET python_enable_replacements = true",
+        "RESET lock_configuration",
+        "DELETE FROM rollouts",
+    ],
+)
+def test_sql_reaches_nothing_but_the_trace(sql):
+    with pytest.raises(TraceError):
+        trace_of([[1.0]]).query(sql)
+
+
+def test_nothing_that_sql_changes_outlives_the_question():
+    trace = trace_of([[1.0, 2.0]])
+    trace.query("DROP VIEW rollouts; SELECT 1")
+    assert trace.query("SELECT * FROM rollouts").num_rows == 2
+
+
+def test_an_error_names_the_views_and_their_columns():
+    with pytest.raises(TraceError, match=r"rollouts\(step, rank, rollout") as caught:
+        trace_of([[1.0]]).query("SELECT rewrd FROM rollouts")
+    assert "tokens(step, rank, rollout, position, id, author" in str(caught.value)
+
+
+def test_query_prints_a_table_or_json(run):
+    sql = "SELECT step, avg(reward) AS mean FROM rollouts GROUP BY step ORDER BY step"
+    shown = flatline("query", run, sql)
+    assert shown.exit_code == 0
+    assert "mean" in shown.stdout
+    rows = json.loads(flatline("query", run, sql, "--json").stdout)
+    assert [row["step"] for row in rows] == [1, 2]
+
+
+def test_query_prints_text_of_a_model_as_visible_text(run):
+    shown = flatline("query", run, "SELECT completion FROM rollouts WHERE rollout = 1 AND step = 1")
+    assert "\\x1b[31mred [bold]x[/bold] \\u202e" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+def test_query_prints_nan_as_null_in_json(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.log_step(step=1, reward=math.nan, metrics={"x": math.inf})
+    rows = json.loads(flatline("query", tmp_path, "SELECT * FROM steps", "--json").stdout)
+    assert rows[0]["reward"] is None
+    assert rows[0]["metrics"] == {"x": None}
+
+
+def test_query_says_what_is_wrong_and_exits_with_2(run):
+    shown = flatline("query", run, "SELEC 1")
+    assert shown.exit_code == 2
+    assert "There are these views" in shown.stderr
+
+
+def test_show_sums_up_the_run(run):
+    shown = flatline("show", run).stdout
+    for part in ("recorded by recorder", "reward", "num_generations", "tokens", "--step 2"):
+        assert part in shown
+
+
+def test_show_step_lists_rollouts_by_group(run):
+    shown = flatline("show", run, "--step", 1).stdout
+    assert shown.count("group ") == 2
+    assert "\\u202e" in shown
+    assert "\x1b" not in shown
+
+
+def test_show_rollout_marks_authors_and_masks_without_any_colour(run):
+    shown = flatline("show", run, "--step", 1, "--rollout", 1).stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert any(words[:2] == ["tool", "loss"] for words in lines)
+    assert any(words[:2] == ["tool", "hidden"] for words in lines)
+    assert any(words[:2] == ["model", "loss"] for words in lines)
+    assert "\x1b" not in shown
+
+
+def test_show_logprobs_puts_the_worst_token_first(run):
+    shown = flatline("show", run, "--step", 1, "--rollout", 1, "--logprobs").stdout
+    lines = [line.split() for line in shown.splitlines()]
+    first = lines[[line[:2] for line in lines].index(["at", "token"]) + 1]
+    assert first[0] == "2"
+    assert "+5.0e-01" in first
+
+
+def test_show_falls_back_on_text_where_a_step_has_no_token_detail(run):
+    shown = flatline("show", run, "--step", 2, "--rollout", 0).stdout
+    assert "Steps that have it: 1" in shown
+    assert "<answer>" in shown
+    assert flatline("show", run, "--step", 2, "--rollout", 0, "--logprobs").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--step", 99], "from 1 to 2"),
+        (["--step", 1, "--rollout", 99], "numbered 0 to 3"),
+        (["--rollout", 1], "--step 1 --rollout 1"),
+        (["--step", 1, "--logprobs"], "--rollout 0 --logprobs"),
+    ],
+)
+def test_show_says_what_to_type_instead(run, arguments, said):
+    shown = flatline("show", run, *arguments)
+    assert shown.exit_code == 2
+    assert said in shown.stderr
+
+
+def test_show_reads_runs_without_steps_or_rollouts(tmp_path):
+    Recorder(tmp_path / "none").close()
+    assert "no step was completed" in flatline("show", tmp_path / "none").stdout
+    with Recorder(tmp_path / "steps") as recorder:
+        recorder.log_step(step=1, reward=math.nan)
+    assert flatline("show", tmp_path / "steps").exit_code == 0
+    shown = flatline("show", tmp_path / "steps", "--step", 1)
+    assert shown.exit_code == 2
+    assert "no rollouts" in shown.stderr
+
+
+def test_show_warns_of_what_could_not_be_read(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.log_step(step=1, reward=1.0)
+    (tmp_path / "rollouts.r0.0.parquet").write_bytes(b"PAR1 nonsense")
+    assert "rollouts.r0.0.parquet" in flatline("show", tmp_path).stderr
+
+
+def test_sql_over_damaged_parquet_is_an_error_and_not_a_wrong_number(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        for step in range(1, 2001):
+            recorder.log_rollouts([{"step": step, "rollout": 0, "reward": math.sqrt(step)}])
+    path = tmp_path / "rollouts.r0.0.parquet"
+    data = bytearray(path.read_bytes())
+    for at in range(len(data) // 4, len(data) // 2, 97):
+        data[at] ^= 0x10
+    path.write_bytes(bytes(data))
+    with pytest.raises(TraceError):
+        Trace.open(tmp_path).query("SELECT sum(reward) FROM rollouts")

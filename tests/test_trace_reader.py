@@ -1,0 +1,214 @@
+"""Traces in memory: columns, groups, tokens and names."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flatline.errors import NotRecorded, TraceError
+from flatline.rollout.record import Author
+from flatline.trace import Trace
+from flatline.trace.tokens import UNKNOWN_AUTHOR
+from tests.traces import PIECE, healthy_rows, healthy_trace, rollout_rows, trace_of
+
+M, T = Author.MODEL, Author.TOOL
+
+
+def token_row(rollout=0, *, step=1, n=3, **columns):
+    row = {"step": step, "rollout": rollout, "ids": list(range(n)), "author": [M] * n}
+    return row | {"trained": [1] * n} | columns
+
+
+def test_numbers_are_float64_with_nan_for_null():
+    trace = Trace.from_rows(rollouts=[{"step": 1, "rollout": 0, "hops": 2}, {"step": 1}])
+    hops = trace.rollouts["hops"]
+    assert hops.dtype == np.float64
+    assert hops[0] == 2
+    assert math.isnan(hops[1])
+
+
+def test_text_is_objects_with_none_for_null():
+    trace = Trace.from_rows(rollouts=[{"step": 1, "gold": "x"}, {"step": 1}])
+    assert trace.rollouts["gold"].tolist() == ["x", None]
+
+
+def test_a_column_without_a_value_is_not_recorded_rather_than_zero():
+    trace = trace_of([[0.0, 1.0]])
+    assert "hops" not in trace.rollouts
+    assert "reward" in trace.rollouts
+    with pytest.raises(NotRecorded) as caught:
+        trace.rollouts["hops"]
+    assert caught.value.column == "rollouts.hops"
+
+
+def test_a_recorded_nan_is_recorded():
+    trace = Trace.from_rows(steps=[{"step": 1, "kl": math.nan}])
+    assert "kl" in trace.steps
+    assert math.isnan(trace.steps["kl"][0])
+
+
+def test_a_misspelt_column_is_a_bug_and_not_a_missing_measurement():
+    with pytest.raises(KeyError, match="reward"):
+        trace_of([[1.0]]).rollouts["rewrd"]
+    with pytest.raises(TraceError, match="Did you mean `reward`"):
+        Trace.from_rows(rollouts=[{"step": 1, "rewards": 1.0}])
+
+
+def test_columns_are_shared_and_cannot_be_changed():
+    trace = trace_of([[1.0, 2.0]])
+    with pytest.raises(ValueError, match="read-only"):
+        trace.rollouts["reward"][0] = 5.0
+
+
+def test_an_empty_trace_answers_every_question_with_not_recorded():
+    trace = Trace.from_rows()
+    assert len(trace.steps) == len(trace.rollouts) == len(trace.tokens()) == 0
+    assert trace.parts() == {}
+    assert trace.settings == {}
+    assert len(trace.token_steps) == 0
+    for ask in (
+        lambda: trace.steps["reward"],
+        lambda: trace.groups(),
+        lambda: trace.metric("reward"),
+        lambda: trace.tokens().ids,
+    ):
+        with pytest.raises(NotRecorded):
+            ask()
+
+
+def test_nan_and_infinity_pass_through_every_kind_of_column():
+    odd = [math.nan, math.inf, -math.inf]
+    trace = Trace.from_rows(
+        steps=[{"step": i, "reward": x, "metrics": {"a": x}} for i, x in enumerate(odd)],
+        rollouts=[
+            {"step": 1, "rollout": i, "group": 0, "reward": x, "hops": x, "parts": {"p": x}}
+            for i, x in enumerate(odd)
+        ],
+        tokens=[token_row(i, n=1, sampler=[x]) for i, x in enumerate(odd)],
+    )
+    for found in (
+        trace.steps["reward"],
+        trace.metric("a"),
+        trace.rollouts["reward"],
+        trace.parts()["p"],
+        trace.tokens().sampler,
+        trace.groups().each("reward")[0],
+    ):
+        np.testing.assert_array_equal(found, odd)
+    assert "hops" not in trace.rollouts  # a whole number cannot be NaN
+
+
+def test_half_a_surrogate_pair_is_kept_as_an_escape():
+    trace = Trace.from_rows(rollouts=[{"step": 1, "rollout": 0, "completion": "a\ud800b"}])
+    assert trace.rollouts["completion"][0] == "a\\ud800b"
+
+
+def test_values_that_fit_no_column_are_refused_with_its_name():
+    with pytest.raises(TraceError, match=r"rollouts\.hops"):
+        Trace.from_rows(rollouts=[{"step": 1, "hops": "two"}])
+
+
+def test_groups_are_the_rollouts_of_one_prompt_in_one_step():
+    rows = rollout_rows([[1.0, 0.0], [0.5, 0.5]], step=1) + rollout_rows([[2.0, 3.0]], step=2)
+    groups = Trace.from_rows(rollouts=rows).groups()
+    assert groups.n == 3
+    assert groups.index.tolist() == [0, 0, 1, 1, 2, 2]
+    assert groups.size.tolist() == [2, 2, 2]
+    assert groups.step.tolist() == [1, 1, 2]
+    assert groups.prompt_id.tolist() == ["p1-0", "p1-1", "p2-0"]
+    assert [part.tolist() for part in groups.each("reward")] == [[1, 0], [0.5, 0.5], [2, 3]]
+
+
+def test_groups_need_not_lie_together():
+    rows = rollout_rows([[1.0, 2.0], [3.0, 4.0]])
+    groups = Trace.from_rows(rollouts=[rows[i] for i in (2, 0, 3, 1)]).groups()
+    assert [part.tolist() for part in groups.each("reward")] == [[1, 2], [3, 4]]
+
+
+def test_without_group_numbers_the_prompt_makes_the_group():
+    rows = [{**row, "group": None} for row in rollout_rows([[1.0, 0.0], [0.5]])]
+    assert Trace.from_rows(rollouts=rows).groups().size.tolist() == [2, 1]
+    rows = [{**row, "prompt_id": None} for row in rows]
+    with pytest.raises(NotRecorded):
+        Trace.from_rows(rollouts=rows).groups()
+
+
+def test_parts_and_metrics_are_aligned_and_nan_where_absent():
+    trace = trace_of([[1.0, 0.0]], parts=[{"a": 1.0, "b": 2.0}, {"b": 3.0}])
+    np.testing.assert_array_equal(trace.parts()["a"], [1.0, math.nan])
+    np.testing.assert_array_equal(trace.parts()["b"], [2.0, 3.0])
+    steps = [{"step": 1, "metrics": {"x": 1.0}}, {"step": 2}]
+    np.testing.assert_array_equal(Trace.from_rows(steps=steps).metric("x"), [1.0, math.nan])
+
+
+def test_tokens_are_flat_and_know_their_rollout():
+    trace = Trace.from_rows(
+        rollouts=rollout_rows([[1.0, 0.0]]),
+        tokens=[token_row(1, n=2, prompt_ids=[7]), token_row(0, n=3, prompt_ids=[8, 9])],
+    )
+    tokens = trace.tokens()
+    assert tokens.rollout_rows.tolist() == [1, 0]
+    assert tokens.row.tolist() == [0, 0, 1, 1, 1]
+    assert tokens.position.tolist() == [0, 1, 0, 1, 2]
+    assert tokens.ids.tolist() == [0, 1, 0, 1, 2]
+    assert tokens.prompt_ids.tolist() == [7, 8, 9]
+    assert tokens.prompt_row.tolist() == [0, 1, 1]
+    assert (tokens.advantage[:2] < 0).all()
+    assert (tokens.advantage[2:] > 0).all()
+    assert tokens.trained.dtype == bool
+
+
+def test_turns_are_counted_from_the_authors():
+    rows = [
+        token_row(0, n=5, author=[M, M, T, M, T], trained=[0] * 5),
+        token_row(1, n=3, author=[M, T, M], trained=[0] * 3),
+    ]
+    tokens = Trace.from_rows(rollouts=rollout_rows([[1.0, 0.0]]), tokens=rows).tokens()
+    assert tokens.turn.tolist() == [0, 0, -1, 1, -1, 0, -1, 1]
+    assert tokens.first_of_turn.tolist() == [True, False, False, True, False, True, False, True]
+
+
+def test_a_field_that_some_rollouts_lack_is_filled_there():
+    rows = [token_row(0, n=2, sampler=[-1.0, -2.0]), token_row(1, n=1, author=None, trained=None)]
+    tokens = Trace.from_rows(rollouts=rollout_rows([[1.0, 0.0]]), tokens=rows).tokens()
+    np.testing.assert_array_equal(tokens.sampler, np.float32([-1, -2, math.nan]))
+    assert tokens.author.tolist() == [M, M, UNKNOWN_AUTHOR]
+    assert tokens.trained.tolist() == [True, True, False]
+    with pytest.raises(NotRecorded):
+        tokens.reference  # noqa: B018
+
+
+def test_lists_of_another_length_are_refused_rather_than_shifted():
+    rows = [token_row(0, n=3, sampler=[-1.0, -2.0])]
+    tokens = Trace.from_rows(rollouts=rollout_rows([[1.0]]), tokens=rows).tokens()
+    with pytest.raises(TraceError, match="step 1, rollout 0 has 2 entries for 3 tokens"):
+        tokens.sampler  # noqa: B018
+
+
+def test_tokens_of_chosen_steps_are_those_and_no_others():
+    trace = healthy_trace(steps=4, prompts=2, generations=2)
+    tokens = trace.tokens(steps=[2, 4])
+    assert set(trace.rollouts["step"][tokens.rollout_rows]) == {2, 4}
+    assert len(tokens) == 2 * 4 * len(PIECE)
+    assert trace.token_steps.tolist() == [1, 2, 3, 4]
+    assert len(trace.tokens(steps=[])) == len(trace.tokens(steps=[99])) == 0
+
+
+def test_tokens_whose_rollout_is_lost_are_left_out():
+    rows = [token_row(0, n=1), token_row(5, n=1)]
+    tokens = Trace.from_rows(rollouts=rollout_rows([[1.0]]), tokens=rows).tokens()
+    assert len(tokens) == 1
+
+
+def test_text_of_a_token_comes_from_the_vocabulary():
+    trace = Trace.from_rows(vocabulary=[{"id": 3, "text": " hop"}])
+    assert trace.decode([3, 4]) == " hop<4>"
+
+
+def test_the_healthy_trace_of_the_tests_has_every_column():
+    trace = healthy_trace()
+    for frame in (trace.steps, trace.rollouts, trace.weights):
+        assert [name for name in frame.table.column_names if name not in frame] == []
+    tokens = trace.tokens()
+    assert np.abs(tokens.sampler - tokens.trainer)[tokens.trained].max() < 1e-4
+    assert len(healthy_rows()["tokens"]) == len(trace.rollouts)

@@ -1,0 +1,266 @@
+"""Recording beside a training: a slow disk, a full one, a forgotten close, a fork."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from flatline.errors import TraceError
+from flatline.trace import Recorder, Trace, backlog, writer
+from flatline.trace.files import StreamFile
+from flatline.trace.writer import MemorySink, Writer
+from tests.traces import healthy_rows, rollout_rows
+
+
+def token_rows(step, *, n=1000, rollouts=4):
+    return [{"step": step, "rollout": i, "ids": np.arange(n)} for i in range(rollouts)]
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Nothing reaches the files until the event is set."""
+    go = threading.Event()
+    append = StreamFile.append
+
+    def wait(self, batch):
+        go.wait(20)
+        append(self, batch)
+
+    monkeypatch.setattr(StreamFile, "append", wait)
+    monkeypatch.setattr(writer, "FLUSH_WAIT", 0.05)
+    monkeypatch.setattr(backlog, "ROOM_WAIT", 0.05)
+    monkeypatch.setattr(backlog, "MOST_BYTES", 60_000)
+    yield go
+    go.set()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def fail(self, batch):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StreamFile, "append", fail)
+
+
+def test_a_full_queue_drops_token_detail_and_never_rollouts_or_steps(tmp_path, slow_disk, capsys):
+    sink = Writer(tmp_path)
+    for step in range(1, 21):
+        sink.write("rollouts", rollout_rows([[1.0, 0.0]], step=step))
+        sink.write("tokens", token_rows(step))
+        sink.write("steps", [{"step": step, "reward": 1.0}])
+    assert sink.dropped > 0
+    slow_disk.set()
+    sink.close()
+    trace = Trace.open(tmp_path)
+    assert len(trace.steps) == 20
+    assert len(trace.rollouts) == 40
+    assert len(trace.tables["tokens"]) == 80 - sink.dropped
+    assert trace.run["dropped_tokens"] == sink.dropped
+    assert capsys.readouterr().err.count("token detail") == 1
+
+
+def test_token_detail_that_waits_makes_room_for_rollouts(tmp_path, slow_disk):
+    sink = Writer(tmp_path)
+    sink.write("steps", [{"step": 0}])  # keeps the thread busy
+    sink.write("tokens", token_rows(1, rollouts=6))
+    assert sink.dropped == 0
+    sink.write("rollouts", rollout_rows([[1.0] * 64], completion="x" * 500))
+    assert sink.dropped == 6
+    slow_disk.set()
+    sink.close()
+    assert len(Trace.open(tmp_path).rollouts) == 64
+
+
+def test_a_hanging_disk_costs_one_short_wait_and_not_one_in_every_step(tmp_path, slow_disk):
+    sink = Writer(tmp_path)
+    start = time.perf_counter()
+    for step in range(1, 101):
+        sink.write("rollouts", rollout_rows([[1.0, 0.0]], step=step, completion="x" * 500))
+        sink.write("steps", [{"step": step}])
+        sink.end_step()
+    assert time.perf_counter() - start < 2.0
+    slow_disk.set()
+    sink.close()
+    assert len(Trace.open(tmp_path).steps) == 100
+    assert len(Trace.open(tmp_path).rollouts) == 200
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_training(tmp_path, full_disk, capsys):
+    sink = Writer(tmp_path)
+    for step in range(1, 50):
+        sink.write("rollouts", rollout_rows([[1.0, 0.0]], step=step))
+        sink.end_step()
+    sink.update_run(note="x")
+    sink.close()
+    said = capsys.readouterr().err
+    assert said.count("recording stopped, the training goes on") == 1
+    assert "No space left" in said
+    assert len(Trace.open(tmp_path).rollouts) == 0
+    Writer(tmp_path).close()  # the lock was let go
+
+
+def test_a_disk_that_fills_up_when_the_run_ends_keeps_the_streams(tmp_path, monkeypatch, capsys):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer, "compact", fail)
+    sink = Writer(tmp_path)
+    sink.write("steps", [{"step": 1}])
+    sink.close()
+    assert "No space left" in capsys.readouterr().err
+    assert len(Trace.open(tmp_path).steps) == 1
+
+
+def test_a_value_that_fits_no_column_costs_that_column_alone(tmp_path, capsys):
+    sink = Writer(tmp_path)
+    for step in (1, 2):
+        sink.write("rollouts", [{"step": step, "rollout": 0, "hops": "two", "gold": 5}])
+    sink.close()
+    trace = Trace.open(tmp_path)
+    assert trace.rollouts["step"].tolist() == [1, 2]
+    assert "hops" not in trace.rollouts
+    assert trace.rollouts["gold"].tolist() == ["5", "5"]
+    assert capsys.readouterr().err.count("rollouts.hops") == 1
+
+
+def test_closing_twice_and_writing_after_it_do_nothing(tmp_path):
+    sink = Writer(tmp_path)
+    sink.close()
+    sink.close()
+    sink.write("steps", [{"step": 1}])
+    sink.end_step()
+    assert len(Trace.open(tmp_path).steps) == 0
+
+
+def test_facts_are_merged_into_run_json_by_process_0_alone(tmp_path):
+    first, second = Writer(tmp_path, run={"seed": 3, "a": 1}), Writer(tmp_path, rank=1)
+    first.update_run(a=2, b=[1])
+    second.update_run(a=99)
+    first.close()
+    second.close()
+    run = Trace.open(tmp_path).run
+    assert (run["seed"], run["a"], run["b"], run["schema"]) == (3, 2, [1], 1)
+    assert run["created"]
+    assert run["ended"]
+
+
+def test_a_resumed_run_keeps_the_date_of_its_first_start(tmp_path):
+    Writer(tmp_path, run={"created": "2026-01-01"}).close()
+    Writer(tmp_path, run={"created": "2026-02-02"}).close(clean=False)
+    run = Trace.open(tmp_path).run
+    assert run["created"] == "2026-01-01"
+    assert run["ended"] is None
+
+
+FORGETFUL = """
+import sys
+from flatline.trace.writer import Writer
+sink = Writer(sys.argv[1])
+for step in range(1, 200):
+    sink.write("steps", [{"step": step}])
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "1 / 0"])
+def test_a_process_that_ends_without_closing_keeps_everything_and_does_not_hang(tmp_path, ending):
+    code = [sys.executable, "-c", FORGETFUL + ending, str(tmp_path)]
+    subprocess.run(code, check=False, timeout=60, stderr=subprocess.DEVNULL)
+    assert len(Trace.open(tmp_path).steps) == 199
+
+
+def test_a_forked_child_writes_nothing_and_closes_nothing(tmp_path):
+    sink = Writer(tmp_path)
+    child = os.fork()
+    if not child:
+        sink.write("steps", [{"step": 99}])
+        sink.end_step()
+        sink.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    sink.write("steps", [{"step": 1}])
+    sink.close()
+    assert Trace.open(tmp_path).steps["step"].tolist() == [1]
+
+
+def test_the_end_of_a_step_takes_milliseconds(tmp_path):
+    rows = healthy_rows(steps=20, prompts=8)
+    sink = Writer(tmp_path)
+    seconds = []
+    for step in range(1, 21):
+        start = time.perf_counter()
+        for table in ("rollouts", "tokens", "steps", "weights"):
+            sink.write(table, [row for row in rows[table] if row["step"] == step])
+        sink.end_step()
+        seconds.append(time.perf_counter() - start)
+    sink.close()
+    assert np.median(seconds) < 0.1
+
+
+def test_rows_in_memory_become_a_trace():
+    sink = MemorySink(run={"settings": {"beta": 0.5}})
+    sink.write("rollouts", rollout_rows([[1.0, 0.0]]))
+    sink.end_step()
+    sink.update_run(seed=4)
+    sink.close(clean=False)
+    assert sink.trace().rollouts["reward"].tolist() == [1.0, 0.0]
+    assert sink.trace().settings == {"beta": 0.5}
+    assert sink.trace().run["seed"] == 4
+    with pytest.raises(TraceError, match="`reward`"):
+        sink.write("rollouts", [{"rewrd": 1.0}])
+
+
+def test_a_recorder_serves_any_loop(tmp_path):
+    with Recorder(tmp_path, settings={"num_generations": 2}, seed=7) as recorder:
+        recorder.log_vocabulary({0: "a", 1: "b"})
+        for step in (1, 2):
+            recorder.log_rollouts(rollout_rows([[1.0, 0.0]], step=step))
+            recorder.log_tokens([{"step": step, "rollout": 0, "ids": [0, 1], "trained": [1, 1]}])
+            recorder.log_weights([{"step": step, "name": "w", "norm": 1.0}])
+            recorder.log_step(step=step, reward=0.5, metrics={"mine": 3.0})
+    trace = Trace.open(tmp_path)
+    assert trace.metric("mine").tolist() == [3.0, 3.0]
+    assert trace.decode(trace.tokens([2]).ids) == "ab"
+    assert trace.settings["num_generations"] == 2
+    assert trace.settings["beta"] is None
+    assert (trace.run["source"], trace.run["seed"]) == ("recorder", 7)
+
+
+def test_a_recorder_leaves_a_failed_run_as_a_crash_would(tmp_path):
+    with pytest.raises(ZeroDivisionError), Recorder(tmp_path) as recorder:
+        recorder.log_step(step=1, reward=0.5)
+        raise ZeroDivisionError
+    assert list(tmp_path.glob("*.arrow"))
+    assert len(Trace.open(tmp_path).steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda r: r.log_step(step=1, rewrd=1.0), "Did you mean `reward`"),
+        (lambda r: r.log_rollouts([{"step": 1, "rollout": 0, "tool_call": 1}]), "`tool_calls`"),
+        (lambda r: r.log_rollouts([{"reward": 1.0}]), "lacks `step`"),
+        (lambda r: r.log_step(step=1, reward="good"), "steps.reward"),
+        (
+            lambda r: r.log_tokens([{"step": 1, "rollout": 0, "ids": [1, 2], "trained": [1]}]),
+            "1 entries for 2 tokens",
+        ),
+        (
+            lambda r: r.log_tokens([{"step": 1, "rollout": 0, "ids": [], "prompt_attended": [1]}]),
+            "1 entries for 0 tokens",
+        ),
+    ],
+)
+def test_a_recorder_refuses_what_would_be_lost_without_a_word(tmp_path, call, said):
+    with Recorder(tmp_path) as recorder, pytest.raises(TraceError, match=said):
+        call(recorder)
+    assert len(Trace.open(tmp_path).steps) == 0
+
+
+def test_a_recorder_refuses_settings_that_diagnosis_does_not_know(tmp_path):
+    with pytest.raises(TraceError, match="`num_generations`"):
+        Recorder(tmp_path, settings={"num_generation": 8})

@@ -1,0 +1,116 @@
+"""The trend of the reward: raw, by group, and silent where it cannot tell."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flatline.hypotheses.trend import FEWEST, trend_of
+from flatline.stats import difference_of_means
+from flatline.trace import Trace
+from tests.traces import healthy_trace, rollout_rows, run_facts
+
+
+def run(rewards_by_step):
+    rows = [
+        row
+        for step, rewards in enumerate(rewards_by_step, start=1)
+        for row in rollout_rows(rewards, step=step)
+    ]
+    return Trace.from_rows(run=run_facts(), rollouts=rows)
+
+
+def noise(mean_of_step, steps=30, prompts=8, generations=8, seed=0):
+    """Rewards of 0 and 1 whose prompts differ in difficulty."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for step in range(steps):
+        chance = np.clip(mean_of_step(step) + rng.normal(0, 0.15, prompts), 0, 1)
+        found.append((rng.random((prompts, generations)) < chance[:, None]).astype(float).tolist())
+    return run(found)
+
+
+def test_a_run_that_learns_rises():
+    trend = trend_of(healthy_trace(steps=20))
+    assert trend.flat is False
+    assert "rises" in trend.text
+
+
+def test_a_run_that_unlearns_falls():
+    trend = trend_of(noise(lambda step: 0.8 - 0.02 * step))
+    assert trend.flat is False
+    assert "falls" in trend.text
+
+
+def test_a_long_still_run_is_flat_and_a_short_one_cannot_be_told():
+    still = trend_of(noise(lambda step: 0.5, steps=300))
+    assert still.flat is True
+    short = trend_of(noise(lambda step: 0.5, steps=9, prompts=2))
+    assert short.flat is None
+    assert "more would show" in short.text
+
+
+def test_a_still_run_is_said_to_move_about_once_in_twenty():
+    moved = [trend_of(noise(lambda step: 0.5, seed=seed)).flat is False for seed in range(60)]
+    assert np.mean(moved) <= 0.15
+
+
+def test_groups_count_and_rollouts_do_not():
+    trend = trend_of(noise(lambda step: 0.5, steps=9, prompts=4, generations=16))
+    assert trend.change.n == 12
+
+
+def test_rollouts_of_unequal_groups_weigh_by_group():
+    early = [[0.0] * 8, [1.0]]
+    trend = trend_of(run([early] * 3 + [[[0.5] * 4] * 2] * 3))
+    assert trend.change.value == pytest.approx(0.0)
+
+
+def test_a_log_of_steps_alone_is_judged_by_step():
+    steps = [{"step": step, "reward": 0.1 * step} for step in range(1, 13)]
+    trend = trend_of(Trace.from_rows(run=run_facts(), steps=steps))
+    assert trend.change.n == 4
+    assert trend.flat is False
+
+
+def test_too_few_steps_and_no_reward_have_no_trend():
+    assert trend_of(healthy_trace(steps=FEWEST - 1)) is None
+    assert trend_of(Trace.from_rows(run=run_facts())) is None
+    assert trend_of(run([[[np.nan, np.nan]]] * 9)) is None
+
+
+def test_a_missing_reward_does_not_cost_its_group():
+    trend = trend_of(run([[[np.nan, 0.5], [0.5, 0.5]]] * 6))
+    assert trend.change.n == 4
+    assert trend.flat is True
+
+
+def test_two_constant_thirds_of_a_few_groups_prove_nothing():
+    trend = trend_of(run([[[0.0, 0.0]]] * 3 + [[[1.0, 1.0]]] * 3))
+    assert trend.flat is None
+
+
+def test_the_trend_as_json_has_no_infinity():
+    shape = trend_of(noise(lambda step: 0.5, steps=6, prompts=1)).to_json()
+    assert json.loads(json.dumps(shape, allow_nan=False)).keys() == {"change", "flat", "text"}
+
+
+@pytest.mark.parametrize("sizes", [(8, 8), (4, 40)])
+def test_the_difference_of_means_covers_the_truth_95_times_in_100(sizes):
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(600):
+        got = difference_of_means(rng.normal(0, 1, sizes[0]), rng.normal(1, 3, sizes[1]))
+        hits.append(got.low <= 1 <= got.high)
+    assert 0.92 <= np.mean(hits) <= 0.98
+
+
+def test_a_difference_of_nothing_is_unknown_and_of_one_value_has_no_interval():
+    assert difference_of_means([], [1.0]).n == 0
+    assert difference_of_means([1.0], [2.0, 3.0]).low == -np.inf
+
+
+def test_equal_constants_do_not_differ_and_unequal_ones_need_numbers():
+    assert difference_of_means([0.5] * 4, [0.5] * 4)[:3] == (0.0, 0.0, 0.0)
+    assert difference_of_means([0.0] * 2, [1.0] * 2).low < 0
+    assert difference_of_means([0.0] * 50, [1.0] * 50).low > 0.8
