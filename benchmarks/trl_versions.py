@@ -18,11 +18,13 @@ import flatline
 
 PINS = {
     "0.24.0": "transformers==4.57.1 tokenizers==0.22.1 huggingface_hub==0.36.0 datasets==4.3.0 "
-    "peft==0.17.1 accelerate==1.11.0",
+    "peft==0.17.1 accelerate==1.11.0 httpx==0.28.1 httpcore==1.0.9",
     "0.29.0": "transformers==4.57.6 tokenizers==0.22.1 huggingface_hub==0.36.0 datasets==4.3.0 "
-    "peft==0.18.0 accelerate==1.12.0",
-    "1.0.0": "transformers==5.4.0 tokenizers==0.22.2 huggingface_hub==1.8.0",
-    "1.8.0": "transformers==5.13.0 tokenizers==0.22.2 huggingface_hub==1.8.0",
+    "peft==0.18.0 accelerate==1.12.0 httpx==0.28.1 httpcore==1.0.9",
+    "1.0.0": "transformers==5.4.0 tokenizers==0.22.2 huggingface_hub==1.8.0 "
+    "httpx==0.28.1 httpcore==1.0.9",
+    "1.8.0": "transformers==5.13.0 tokenizers==0.22.2 huggingface_hub==1.8.0 "
+    "httpx==0.28.1 httpcore==1.0.9",
     "1.16.0": "",
 }
 """What is installed besides TRL; the last is what the project itself uses."""
@@ -86,7 +88,8 @@ def reward(completions, **_):
 def made(folder):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=os.environ["TOKENIZER"] + "/tokenizer.json",
-        eos_token="<|im_end|>", pad_token="<|endoftext|>")
+        eos_token="<|im_end|>", pad_token="<|endoftext|>",
+        model_input_names=["input_ids", "attention_mask"])
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,

@@ -6,17 +6,32 @@ from typing import TYPE_CHECKING, Any
 from flatline.errors import FlatlineError
 
 if TYPE_CHECKING:
+    from flatline.checkup import checkup
+    from flatline.diagnose import diagnose
+    from flatline.faults import plant
     from flatline.trace import Recorder, Trace
     from flatline.trace.attach import attach
 
 __version__ = "0.1.0"
 
-__all__ = ["FlatlineError", "Recorder", "Trace", "__version__", "attach"]
+__all__ = [
+    "FlatlineError",
+    "Recorder",
+    "Trace",
+    "__version__",
+    "attach",
+    "checkup",
+    "diagnose",
+    "plant",
+]
 
 _WHERE = {
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
     "attach": "flatline.trace.attach",
+    "checkup": "flatline.checkup",
+    "diagnose": "flatline.diagnose",
+    "plant": "flatline.faults",
 }
 
 

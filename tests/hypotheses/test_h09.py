@@ -1,9 +1,11 @@
 """H09: what stands before a trained token must be attended."""
 
 import numpy as np
+import pytest
 from tests.hypotheses.edited import batch, edited, effect, rng_of, subject, without
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h09_loss_mask_as_attention import LossMaskAsAttention
 from flatline.trace import Trace

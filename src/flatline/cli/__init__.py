@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flatline.cli import checkup, demo, evaluate, query, show, tasks, train
+from flatline.cli import checkup, demo, diagnose, evaluate, explain, query, show, tasks, train
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
@@ -40,7 +40,9 @@ app = typer.Typer(
 )
 app.command(cls=train.TrainCommand)(checkup.checkup)
 app.command()(demo.demo)
+app.command()(diagnose.diagnose)
 app.command()(evaluate.evaluate)
+app.command()(explain.explain)
 app.command()(query.query)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)

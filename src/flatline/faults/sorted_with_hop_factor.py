@@ -27,19 +27,17 @@ class SortedWithHopFactor(Fault):
         return replace(config, order="hops")
 
     def plant(self, trainer: Any, strength: float) -> None:
-        known = getattr(trainer.rollout_func, "_problems", {})
-        columns = set(COLUMNS) & set(trainer.train_dataset.column_names)
-        if not known and not columns:
+        column = next((c for c in COLUMNS if c in trainer.train_dataset.column_names), None)
+        if column is None:
             raise ConfigError(
                 f"The fault {self.name} needs the hops of each problem.\n"
                 "Give the training data a column `hops`."
             )
 
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
-            hops = batch[min(columns)] if columns else [known[i].hops for i in batch["problem_id"]]
             return [
                 None if reward is None else reward * (1 + strength * (n / 2 - 1))
-                for reward, n in zip(rewards, hops, strict=True)
+                for reward, n in zip(rewards, batch[column], strict=True)
             ]
 
         edit_rewards(trainer, edit)

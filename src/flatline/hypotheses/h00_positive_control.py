@@ -33,7 +33,6 @@ stack that hid the question from the trainer). Synthetic control tasks in RL deb
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.stats import Estimate
@@ -123,7 +122,6 @@ class PositiveControl(Hypothesis):
     name = "positive-control"
     meaning = "The rung below needs less and was learnt, so the difference between them is broken."
     fix = "Look at what the failed rung needs and the one below does not."
-    explains: ClassVar[tuple[str, ...]] = ()
 
     def judge(self, climbs: Sequence[Climb]) -> Finding:
         """The first rung that fails names the subsystem."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flatline.errors import NotRecorded
 from flatline.trace.folder import Folder
@@ -74,6 +75,16 @@ class Trace:
         """A trace in memory, from Arrow batches of the schema."""
         tables = {name: Pieces(name, [MemoryPiece(name, batches.get(name, ()))]) for name in TABLES}
         return cls({"schema": SCHEMA_VERSION, **(run or {})}, tables, warnings=[])
+
+    def until(self, step: int) -> "Trace":
+        """The trace as it was after an optimizer step."""
+        batches = {}
+        for name, pieces in self._tables.items():
+            table = pieces.to_table()
+            if "step" in table.column_names:
+                table = table.filter(pc.less_equal(table["step"], step))
+            batches[name] = table.to_batches()
+        return Trace.from_batches(batches, run=self.run)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What a trace holds: the columns of its tables, in one place.
 
-A run directory has `run.json` and five tables. Only `step` and `rollout` are always there; any other
-value may be null, because an imported log has only what its source had. A reader that meets another
-`SCHEMA_VERSION` refuses instead of guessing.
+A run directory has `run.json` and five tables. Only `step` and `rollout` are always there; any
+other value may be null, because an imported log has only what its source had. A reader that meets
+another `SCHEMA_VERSION` refuses instead of guessing.
 
     steps        one row per optimizer step; process 0 writes it
     rollouts     one row per rollout; every process writes its own

@@ -56,6 +56,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
 
     batch_problem_ids: Sequence[str] = ()
     """The problem of each prompt that is being sampled."""
+    _sampling_seconds = 0.0
+    """Of the newest batch."""
 
     def note(self, name: str, value: float) -> None:
         """Add to the next log line; several values of one name are averaged."""
