@@ -4,8 +4,9 @@
     python benchmarks/diagnosis.py --runs runs/faults    checkup and diagnose of all, the table
 
 For every fault: the rank of its hypothesis in a checkup of the untrained setup, its rank in the
-diagnosis of seed 0 after 10, 20 and 40 steps, and the held-out reward that it costs. A rank is 1 for
-the first alarm; `-` means that it raised none. A fault that does not hurt is listed and not counted.
+diagnosis of seed 0 after 10, 20 and 40 steps, and the held-out reward that it costs. A rank is 1
+for the first alarm; `-` means that it raised none. A fault that does not hurt is listed, but not
+counted.
 """
 
 import argparse
@@ -34,7 +35,8 @@ def main() -> int:
     args = _arguments()
     names = [name for name in (HEALTHY, *all_names()) if (args.runs / f"{name}-s0").is_dir()]
     with ThreadPoolExecutor(args.jobs) as pool:
-        checkups = dict(zip(names, pool.map(lambda name: checkup(args.runs, name), names)))
+        looks = pool.map(lambda name: checkup(args.runs, name), names)
+        checkups = dict(zip(names, looks, strict=True))
     rows = [row(args.runs, name, checkups[name], args.seeds) for name in names]
     print_table(rows)
     write_atomically(args.runs / "diagnosis.json", [json.dumps(rows, indent=2)])

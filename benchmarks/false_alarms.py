@@ -3,8 +3,9 @@
     python benchmarks/false_alarms.py [--jobs 2] [--steps 30] [--out runs/healthy]
 
 Trains every setup (a process of its own, one thread; a finished run is not run again), then asks
-diagnose about its trace and checkup about its trainer. Prints what each learnt, every alarm, and the
-count of alarming setups with its interval. A setup that does not learn is left out: not healthy.
+diagnose about its trace and checkup about its trainer. Prints what each learnt, every alarm, and
+the count of alarming setups with its interval. A setup that does not learn is not healthy and is
+left out.
 """
 
 import argparse

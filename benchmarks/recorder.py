@@ -1,6 +1,6 @@
 """What recording costs: a healthy lab run with every token recorded, beside the same run without.
 
-    python benchmarks/recorder.py [--steps 20] [--full]
+    python benchmarks/recorder.py [--steps 20] [--full] [--config run.toml]
 
 The runs train in turns, one optimizer step each, in one process: they sample the same rollouts,
 and a busy machine is unfair to all alike. A step counts from its beginning to the beginning of the
@@ -24,7 +24,9 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging
 
 import flatline
-from flatline.config import RunConfig
+from flatline.config import RunConfig, load_config
+from flatline.trace.attach_hooks import Guard
+from flatline.trace.writer import Writer
 from flatline.training.trainer import build
 
 WARM_UP = 2
@@ -42,18 +44,17 @@ class TakeTurns(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._end()
-        self._next.release()
         self._mine.acquire()
         self._start = now()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._end()
-        self._next.release()
 
     def _end(self) -> None:
         if self._start is not None:
             wall, cpu = now()
             self.seconds.append((wall - self._start[0], cpu - self._start[1]))
+            self._next.release()
 
 
 def now() -> tuple[float, float]:
@@ -64,18 +65,54 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="train all weights, not adapters")
+    parser.add_argument("--config", type=Path, help="another run than the lab's (TOML)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = RunConfig(
-            max_steps=args.steps, eval_limit=0, peft=not args.full, output_dir=str(folder / "out")
-        )
+        changes = {"max_steps": args.steps, "eval_limit": 0, "output_dir": str(folder / "out")}
+        if args.config:
+            config = load_config(args.config, **changes)
+        else:
+            config = RunConfig(peft=not args.full, **changes)
+        own = OwnWork()
         seconds = measure(config, recorders(), folder)
         kept = {name: sum(f.stat().st_size for f in (folder / name).glob("**/*") if f.is_file())
                 for name in seconds}  # fmt: skip
-    show(seconds, kept, args.steps * config.batch_size)
+    rollouts = args.steps * config.batch_size * config.gradient_accumulation_steps
+    show(seconds, kept, rollouts)
+    share = own.cpu / args.steps / float(np.median(seconds["plain"][:, 1]))
+    print(
+        f"flatline's own code: {1e3 * own.cpu / args.steps:.1f} ms of CPU per step "
+        f"({share:.2%} of a plain step), {1e3 * own.thread / args.steps:.1f} ms of it in its thread"
+    )
+
+
+class OwnWork:
+    """CPU seconds inside the guard that all of the recording runs under, and in its thread.
+
+    Where a step varies by more than recording costs, this tells what the difference cannot.
+    """
+
+    def __init__(self) -> None:
+        self.cpu = self.thread = 0.0
+        for owner, name in ((Guard, "__call__"), (Writer, "_append"), (Writer, "_flush")):
+            self._count(owner, name)
+
+    def _count(self, owner: Any, name: str) -> None:
+        inner = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                spent = time.thread_time() - start
+                self.cpu += spent
+                self.thread += spent if owner is Writer else 0.0
+
+        setattr(owner, name, counted)
 
 
 def recorders() -> dict[str, Callable[[Any, Path], object] | None]:
@@ -94,7 +131,7 @@ def measure(
     config: RunConfig, sides: dict[str, Callable[[Any, Path], object] | None], folder: Path
 ) -> dict[str, np.ndarray]:
     """Wall and CPU seconds of every step of every side."""
-    turns = [threading.Semaphore(0) for _ in sides]
+    turns = [threading.Semaphore(int(i == 0)) for i in range(len(sides))]
     takers, threads = {}, []
     for i, (name, attach) in enumerate(sides.items()):
         trainer = build(config).trainer
@@ -127,7 +164,8 @@ def show(seconds: dict[str, np.ndarray], kept: dict[str, int], rollouts: int) ->
 def overhead(values: np.ndarray, plain: np.ndarray) -> str:
     """Median over steps of what is added, with its standard error."""
     share = values / plain - 1
-    error = 1.25 * share.std(ddof=1) / np.sqrt(len(share))
+    spread = 1.48 * np.median(np.abs(share - np.median(share)))  # a busy machine makes outliers
+    error = 1.25 * spread / np.sqrt(len(share))
     return f"{np.median(share):+.1%} ± {error:.1%}"
 
 

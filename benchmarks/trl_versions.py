@@ -21,9 +21,9 @@ PINS = {
     "peft==0.17.1 accelerate==1.11.0 httpx==0.28.1 httpcore==1.0.9",
     "0.29.0": "transformers==4.57.6 tokenizers==0.22.1 huggingface_hub==0.36.0 datasets==4.3.0 "
     "peft==0.18.0 accelerate==1.12.0 httpx==0.28.1 httpcore==1.0.9",
-    "1.0.0": "transformers==5.4.0 tokenizers==0.22.2 huggingface_hub==1.8.0 "
+    "1.0.0": "transformers==5.4.0 tokenizers==0.22.2 huggingface_hub==1.8.0 datasets==4.7.0 "
     "httpx==0.28.1 httpcore==1.0.9",
-    "1.8.0": "transformers==5.13.0 tokenizers==0.22.2 huggingface_hub==1.8.0 "
+    "1.8.0": "transformers==5.13.0 tokenizers==0.22.2 huggingface_hub==1.8.0 datasets==4.7.0 "
     "httpx==0.28.1 httpcore==1.0.9",
     "1.16.0": "",
 }

@@ -189,6 +189,7 @@ def test_an_error_of_the_training_passes_through_and_what_was_sampled_is_kept(tm
     attachment = flatline.attach(trainer, sink)
     with pytest.raises(ValueError, match="out of memory"):
         trainer.train()
+    attachment.flush()
     trace = attachment.trace
     assert trace.rollouts["step"].tolist() == [1] * 4 + [2] * 4
     assert len(trace.tokens(steps=[2]).ids) and not attachment.failed
@@ -282,6 +283,7 @@ def test_weights_say_how_far_each_tensor_moved(tmp_path):
     assert total == pytest.approx(trace.steps["grad_norm"][0], rel=1e-4), "before clipping"
     assert total > 1e-3
     assert "base_model.model.lm_head.weight" not in names
+    assert set(trace.weights["in_optimizer"]) == {1}
 
 
 def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
@@ -428,6 +430,26 @@ def test_training_twice_makes_a_second_segment_that_replaces_the_first(tmp_path)
     trainer.train()
     trace = flatline.Trace.open(tmp_path / "run")
     assert trace.steps["step"].tolist() == [1, 2]
+    assert len(trace.rollouts) == 8
+
+
+def test_training_again_after_an_interruption_leaves_every_step_once(tmp_path):
+    class Interrupt(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                raise KeyboardInterrupt
+
+    trainer, interrupt = trainer_of(tmp_path, gradient_accumulation_steps=2), Interrupt()
+    trainer.args.max_steps = 4
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.add_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.remove_callback(interrupt)
+    trainer.args.max_steps = 1
+    trainer.train()
+    trace = flatline.Trace.open(tmp_path / "run")
+    assert trace.steps["step"].tolist() == [1]
     assert len(trace.rollouts) == 8
 
 

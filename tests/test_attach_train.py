@@ -62,6 +62,26 @@ def test_authors_are_known_and_only_the_models_tokens_are_trained(run):
     assert np.abs(tokens.sampler - tokens.trainer)[model].max() < 1e-4
 
 
+def test_a_sound_run_trains_the_very_ids_that_were_sampled(run):
+    _, trace = run
+    assert set(trace.rollouts["as_sampled"]) == {1}
+    assert trace.tokens().divergences == []
+
+
+def test_what_was_sampled_is_kept_where_other_ids_are_trained(tmp_path):
+    short = replace(CONFIG, max_steps=1, fault="retokenised")
+    train(replace(short, output_dir=str(tmp_path)))
+    trace = flatline.Trace.open(tmp_path)
+    assert set(trace.rollouts["as_sampled"]) == {0}
+    found = trace.tokens().divergences
+    assert len(found) == len(trace.rollouts)
+    assert not any(one.in_prompt for one in found)
+    one = found[0]
+    assert trace.decode(one.sampled).startswith("<tool_call>")
+    assert one.sampled[one.position] != one.trained[one.position]
+    assert "<" not in trace.text(one.sampled[one.position]), "sampled ids have their text too"
+
+
 def test_the_run_file_has_what_was_asked_for_and_what_is_done(run):
     _, trace = run
     assert trace.run["requested"]["kl_beta"] == 0.04

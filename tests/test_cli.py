@@ -8,7 +8,6 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-import flatline.cli.demo as demo
 import flatline.cli.evaluate as command
 from flatline.cli import app
 from flatline.cli.text import visible
@@ -271,10 +270,13 @@ def test_a_template_that_knows_no_tools_is_replaced_loudly(tmp_path):
     assert "`hermes`" in done.stderr
 
 
-def test_the_demo_plays_the_lab_policy_and_says_what_rl_could_gain(monkeypatch):
-    monkeypatch.setattr(demo, "_PROBLEMS", 8)
-    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"], prog_name="flatline")
+def test_the_demo_breaks_finds_mends_and_proves(tmp_path):
+    arguments = ["demo", "--steps", "6", "--problems", "8", "--output-dir", str(tmp_path)]
+    done = CliRunner(env={"COLUMNS": "100"}).invoke(app, arguments, prog_name="flatline")
     assert done.exit_code == 0
-    assert "The worst of 8 plays of the first problem" in done.stdout
-    assert "What this says" in done.stdout
-    assert "8 problems x 8, seed 0" in done.stdout
+    assert "Cause: H09 loss-mask-as-attention" in done.stdout
+    chapters = ["The symptom", "The control", "The checkup", "The proof", "The answer"]
+    places = [done.stdout.index(chapter) for chapter in chapters]
+    assert places == sorted(places)
+    assert {path.name for path in tmp_path.iterdir()} >= {"broken", "control", "mended"}
+    assert (tmp_path / "broken" / "diagnosis.json").is_file()

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from flatline.diagnose import Report, diagnose, explained_by, guarded, rank
 from flatline.errors import NotRecorded
@@ -13,7 +14,9 @@ from flatline.trace import Trace
 from tests.traces import healthy_trace, run_facts
 
 
-def hypothesis(code, level=Level.OK, *, explains=(), severity=1.0, raises=None):
+def hypothesis(
+    code, level=Level.OK, *, explains=(), severity=1.0, raises=None, proven=False, measured=UNKNOWN
+):
     """One that always finds the same."""
 
     class Fixed(Hypothesis):
@@ -22,7 +25,9 @@ def hypothesis(code, level=Level.OK, *, explains=(), severity=1.0, raises=None):
         def sign(self, trace):
             if raises:
                 raise raises
-            return self.found(level, f"text of {code}", severity=severity, measured=UNKNOWN)
+            return self.found(
+                level, f"text of {code}", severity=severity, measured=measured, proven=proven
+            )
 
     found = Fixed()
     found.explains = explains
@@ -57,6 +62,15 @@ def test_a_symptom_goes_behind_its_cause_even_where_it_is_surer():
     assert order(report) == ["H9", "H3"]
     assert [finding.hypothesis for finding in report.causes] == ["H9"]
     assert report.to_json()["explained_by"] == {"H3": "H9"}
+
+
+def test_what_is_proven_is_a_cause_of_its_own():
+    report = report_of(
+        hypothesis("H9", Level.FAULT, explains=("H3", "H4"), severity=9.0),
+        hypothesis("H3", Level.FAULT, proven=True),
+        hypothesis("H4", Level.FAULT),
+    )
+    assert [finding.hypothesis for finding in report.causes] == ["H9", "H3"]
 
 
 def test_only_an_alarm_explains_another():
@@ -139,6 +153,30 @@ def test_the_report_names_what_was_looked_at():
     assert isinstance(named, Report)
     assert named.subject == "runs/x"
     assert diagnose(Trace.from_rows(run={}), hypotheses=()).subject == "this run"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_measurement_that_is_no_number_is_null_in_json(value):
+    assert hypothesis("H1", measured=float(value)).sign(None).to_json()["measured"] is None
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"steps": 1},
+        {"steps": 3},
+        {"steps": 30},
+        {"generations": 4},
+        {"generations": 16, "prompts": 4},
+        {"steps": 30, "gain": 0.0},
+        {"steps": 20, "bf16": True},
+        {"steps": 20, "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": []}},
+        {"beta": 0.0},
+    ],
+)
+def test_a_healthy_run_raises_no_alarm(shape):
+    assert [finding.text for finding in diagnose(healthy_trace(**shape)).alarms] == []
 
 
 def test_the_report_of_every_hypothesis_is_json_and_none_trips():

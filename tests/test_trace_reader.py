@@ -200,6 +200,29 @@ def test_tokens_whose_rollout_is_lost_are_left_out():
     assert len(tokens) == 1
 
 
+def test_a_divergence_is_where_what_is_trained_first_differs_from_what_was_sampled():
+    rollouts = [{"step": 1, "rollout": at, "as_sampled": int(at == 0)} for at in range(3)]
+    trace = Trace.from_rows(
+        rollouts=rollouts,
+        tokens=[
+            token_row(0, prompt_ids=[5, 6]),
+            token_row(1, prompt_ids=[5, 6], sampled_prompt_ids=[5, 7, 6]),
+            token_row(2, prompt_ids=[5, 6], sampled_ids=[0, 1, 2, 3]),
+        ],
+    )
+    prompt, completion = trace.tokens().divergences
+    assert (prompt.row, prompt.in_prompt, prompt.position) == (1, True, 1)
+    assert prompt.sampled.tolist() == [5, 7, 6]
+    assert (completion.row, completion.in_prompt, completion.position) == (2, False, 3)
+    assert completion.trained.tolist() == [0, 1, 2]
+
+
+def test_what_was_sampled_may_not_be_known():
+    trace = Trace.from_rows(rollouts=[{"step": 1, "rollout": 0}], tokens=[token_row()])
+    with pytest.raises(NotRecorded):
+        _ = trace.tokens().divergences
+
+
 def test_text_of_a_token_comes_from_the_vocabulary():
     trace = Trace.from_rows(vocabulary=[{"id": 3, "text": " hop"}])
     assert trace.decode([3, 4]) == " hop<4>"

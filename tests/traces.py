@@ -160,6 +160,7 @@ def _rollouts(rng: Any, step: int, right: np.ndarray, tidy: np.ndarray) -> list[
         completion_tokens=len(PIECE),
         model_tokens=PIECE.count(M),
         trained_tokens=PIECE.count(M),
+        as_sampled=1,
         prompt="Who wrote it?",
         completion=[f"<answer>{'right' if c else 'wrong'}</answer>" for c in correct],
         gold="right",
@@ -169,7 +170,7 @@ def _rollouts(rng: Any, step: int, right: np.ndarray, tidy: np.ndarray) -> list[
 def _tokens(rng: Any, rollout: Mapping[str, Any]) -> dict[str, Any]:
     model = np.array([author is M for author in PIECE])
     sampler = np.where(model, -rng.exponential(0.5, len(PIECE)), 0.0).astype(np.float32)
-    trainer = sampler + np.where(model, rng.normal(0, 1e-6, len(PIECE)), 0.0)
+    trainer = sampler + np.where(model, rng.normal(0, 2e-7, len(PIECE)), 0.0)
     others = np.where(model, trainer, -rng.exponential(2.0, len(PIECE))).astype(np.float32)
     return {
         "step": rollout["step"],
@@ -184,7 +185,8 @@ def _tokens(rng: Any, rollout: Mapping[str, Any]) -> dict[str, Any]:
         "sampler": sampler,
         "trainer": others,
         "old": others,
-        "reference": others + rng.normal(0, 0.02, len(PIECE)).astype(np.float32),
+        # Before the first update the policy is its reference.
+        "reference": others + rng.normal(0, 0.02 * (rollout["step"] > 1), len(PIECE)),
     }
 
 
@@ -206,8 +208,8 @@ def _step(
         "reward_std_within": deviations.mean(),
         "zero_std_share": (deviations == 0).mean(),
         "advantage_max": 2.5,
-        "kl": 1e-3 * step,
-        "kl_max": 0.05,
+        "kl": 1e-3 * (step - 1),
+        "kl_max": 0.05 * (step > 1),
         "ratio_max": 1e-6,
         "logprob_gap": gaps.mean(),
         "logprob_gap_max": gaps.max(),
@@ -234,6 +236,7 @@ def _weights(rng: Any, step: int) -> list[dict[str, Any]]:
             "update_norm": rng.uniform(2e-3, 4e-3),
             "changed_share": 1.0,
             "sampled": 4096,
+            "in_optimizer": 1,
         }
         for layer in range(2)
     ]

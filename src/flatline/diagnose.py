@@ -136,7 +136,7 @@ def explained_by(findings: Sequence[Finding]) -> dict[str, str]:
     causes: dict[str, str] = {}
     for cause in sorted(alarms, key=lambda finding: list(Level).index(finding.level)):
         for alarm in alarms:
-            if alarm.hypothesis in cause.explains:
+            if alarm.hypothesis in cause.explains and not alarm.proven:
                 causes.setdefault(alarm.hypothesis, cause.hypothesis)
     return causes
 

@@ -14,11 +14,26 @@ Edit = Callable[[dict[str, Any]], None]
 
 
 def edited(edit: Edit, *, steps: int = 3, settings: dict[str, Any] | None = None) -> Trace:
-    """A healthy trace after `edit` changed each row of its tokens."""
+    """A healthy trace after `edit` changed each row of its tokens; what was sampled is unknown."""
     rows = healthy_rows(steps=steps)
+    for row in rows["rollouts"]:
+        del row["as_sampled"]
     for row in rows["tokens"]:
         edit(row)
     return Trace.from_rows(run=run_facts(**(settings or {})), **rows)
+
+
+def sampled_otherwise(
+    *, every: int = 1, ids: Callable[..., Any] | None = None, **columns: Callable[..., Any]
+) -> Trace:
+    """A healthy trace of which the sampler had other ids, in one rollout of `every` so many."""
+    rows = healthy_rows(steps=3)
+    other = {**columns, **({"sampled_ids": ids} if ids else {})}
+    for at, (rollout, row) in enumerate(zip(rows["rollouts"], rows["tokens"], strict=True)):
+        if at % every == 0:
+            rollout["as_sampled"] = 0
+            row |= {name: np.array(change(row)) for name, change in other.items()}
+    return Trace.from_rows(run=run_facts(), **rows)
 
 
 def without(table: str, *columns: str, steps: int = 3) -> Trace:

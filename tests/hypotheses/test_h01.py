@@ -1,9 +1,13 @@
 """H01 advantage-scaling."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from tests.hypotheses.edited import subject
 from tests.traces import healthy_trace, rollout_rows, run_facts, trace_of
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h01_advantage_scaling import AdvantageScaling
 from flatline.trace import Trace
@@ -50,6 +54,18 @@ def test_healthy_runs_are_ruled_out():
 def test_small_rewards_are_not_crumbs_where_all_rewards_are_small():
     small = (np.random.default_rng(0).random((16, 8)) * 1e-3).tolist()
     assert H.sign(trace_of(small)).level is Level.OK
+
+
+def test_the_probe_knows_what_gold_earns_where_the_batch_holds_crumbs_alone():
+    batch = trace_of((1 + np.random.default_rng(0).normal(0, 3e-3, (8, 8))).tolist())
+
+    def no_task():
+        raise NotRecorded("task.gold")
+
+    paid = SimpleNamespace(gold_R=np.ones(16))
+    assert H.sign(batch).level is Level.OK
+    assert H.probe(subject(oracle=lambda: paid, trace=batch)).level is Level.SUSPECT
+    assert H.probe(subject(oracle=no_task, trace=batch)).level is Level.OK
 
 
 def test_equal_rewards_are_left_to_h32_and_missing_ones_say_nothing():

@@ -1,5 +1,7 @@
 """H03: the KL starts at 0, has the right sign and stays small."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from tests.hypotheses.edited import subject
@@ -33,8 +35,24 @@ def gap_of(gap_T, *, untrained=True):
     )
 
 
-def probed(gap):
-    return H03.probe(subject(reference_gap=lambda: gap, trace=healthy_trace(steps=1)))
+def probed(gap, *, beta=0.04):
+    advantages = SimpleNamespace(advantage_R=np.array([1.0, -1.0, 0.0]))
+    return H03.probe(
+        subject(
+            reference_gap=lambda: gap,
+            trace=healthy_trace(steps=1),
+            batch=advantages,
+            settings={"bf16": False, "beta": beta},
+        )
+    )
+
+
+def held(*, kl=0.002, beta=5.0, gain=0.0, steps=9):
+    rows = healthy_rows(steps=steps, gain=gain)
+    for row in rows["steps"][2:]:
+        row["kl"] = kl
+    rows["steps"][1]["kl"] = 0.0
+    return H03.sign(Trace.from_rows(run=run_facts(beta=beta), **rows))
 
 
 def test_a_kl_above_zero_before_any_update_is_a_fault():
@@ -98,6 +116,27 @@ def test_the_probe_wants_zero_while_the_adapters_are_untrained():
     assert probed(gap_of([0.0] * 9 + [-3.0])).level is Level.FAULT
     assert probed(gap_of([0.5] * 10, untrained=None)).level is Level.SUSPECT
     assert probed(gap_of([0.5] * 10, untrained=False)).level is Level.OK
+
+
+def test_a_beta_above_the_advantages_that_holds_the_policy_is_suspected():
+    finding = held()
+    assert finding.level is Level.SUSPECT
+    assert "wins once a token has moved" in finding.text
+
+
+def test_a_heavy_beta_is_no_alarm_while_the_reward_rises_the_policy_moves_or_steps_are_few():
+    assert held(gain=0.5, steps=30).level is Level.OK
+    assert held(kl=0.5).level is Level.OK
+    assert held(steps=4).level is Level.OK
+
+
+def test_a_usual_beta_may_hold_the_policy_as_it_likes():
+    assert held(beta=0.1).level is Level.OK
+
+
+def test_the_probe_weighs_beta_against_the_advantages_of_the_batch():
+    assert probed(gap_of([0.0] * 10), beta=5.0).level is Level.SUSPECT
+    assert probed(gap_of([0.0] * 10), beta=0.1).level is Level.OK
 
 
 def test_the_probe_has_nothing_to_say_without_a_reference_or_tokens():

@@ -58,8 +58,15 @@ def test_short_answers_of_a_calculator_have_one_length():
 
 
 def test_prompts_that_fill_the_limit_are_suspected():
-    full = np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48) // 4)
+    full = np.where(np.arange(48) // 4 % 2, 4096, 1000 + np.arange(48))
     assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=full)).level is Level.SUSPECT
+
+
+def test_prompts_of_a_fixed_form_are_often_the_longest_without_being_cut():
+    few = np.where(np.arange(48) // 4 < 11, 463, 455 + np.arange(48) % 3)
+    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=few)).level is Level.OK
+    thin = 440 + np.arange(48) // 4 % 12
+    assert H04.sign(trace_of(GROUPS, finish="eos", prompt_tokens=thin)).level is Level.OK
 
 
 def test_one_long_prompt_is_no_limit():

@@ -28,8 +28,11 @@ def rebuilt(change, **settings):
     return Trace.from_rows(run=run_facts(**settings), **rows)
 
 
-def adapter_rows(names):
-    return [{"step": 1, "name": name, "update_norm": 0.1} for name in names]
+def adapter_rows(names, **held):
+    return [
+        {"step": 1, "name": name, "update_norm": 0.1, "in_optimizer": held.get(name[-6:])}
+        for name in names
+    ]
 
 
 def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=None):
@@ -46,11 +49,12 @@ def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=No
     return H06.probe(subject(reference_gap=lambda: None, delivery=lambda: done))
 
 
-def lora_probe(*, moved_gap=0.2, kinds=("lora_A", "lora_B")):
+def lora_probe(*, moved_gap=0.2, kinds=("lora_A", "lora_B"), held=None):
+    census = SimpleNamespace(kinds=kinds, in_optimizer=held or [True] * len(kinds))
     return H06.probe(
         subject(
             reference_gap=lambda: SimpleNamespace(moved_gap=moved_gap),
-            one_step=lambda: SimpleNamespace(gradients=SimpleNamespace(kinds=kinds)),
+            one_step=lambda: SimpleNamespace(gradients=census),
             delivery=lambda: pytest.fail("not needed"),
         )
     )
@@ -106,6 +110,27 @@ def test_an_adapter_without_its_second_half_is_a_fault():
     assert H06.sign(rebuilt(freeze, **LORA)).level is Level.FAULT
 
 
+def test_an_adapter_of_which_the_optimizer_holds_one_half_is_a_fault():
+    def half(rows):
+        rows["weights"] = adapter_rows(["q.lora_A", "q.lora_B"], lora_A=1, lora_B=0)
+
+    def none(rows):
+        rows["weights"] = adapter_rows(["q.lora_A", "q.lora_B"], lora_A=0, lora_B=0)
+
+    assert H06.sign(rebuilt(half, **LORA)).level is Level.FAULT
+    assert H06.sign(rebuilt(none, **LORA)).level is Level.OK, "left to H26"
+
+
+def test_a_policy_that_never_moves_says_nothing_about_its_reference():
+    def still(rows):
+        for row in rows["tokens"]:
+            row["reference"] = row["trainer"]
+        for row in rows["weights"]:
+            row["update_norm"] = 0.0
+
+    assert H06.sign(rebuilt(still, **LORA)).level is Level.OK
+
+
 def test_a_healthy_run_delivers():
     assert H06.sign(healthy_trace(steps=6)).level is Level.OK
 
@@ -149,3 +174,4 @@ def test_the_probe_of_a_sampler_without_log_probs_looks_at_its_tokens():
 def test_the_probe_finds_a_reference_that_moves_along_and_a_frozen_adapter():
     assert lora_probe(moved_gap=0.0).level is Level.FAULT
     assert lora_probe(kinds=("lora_A", "lora_A", "lora_B")).level is Level.FAULT
+    assert lora_probe(held=[True, False]).level is Level.FAULT

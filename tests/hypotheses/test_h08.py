@@ -35,7 +35,7 @@ def path(**changes):
     return SimpleNamespace(heldout_path=lambda: found)
 
 
-@pytest.mark.parametrize("before", [0.95, 0.0])
+@pytest.mark.parametrize("before", [0.99, -0.2])
 def test_a_start_on_which_both_disagree_is_suspected_in_either_direction(before):
     found = H.sign(run(before))
     assert found.level is Level.SUSPECT

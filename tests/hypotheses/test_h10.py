@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import edited, rng_of, without
-from tests.traces import healthy_trace
+from tests.hypotheses.edited import edited, rng_of, sampled_otherwise
+from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h10_template_drift import TemplateDrift
+from flatline.trace import Trace
 
 H10 = TemplateDrift()
 
@@ -81,4 +82,43 @@ def test_single_turns_and_runs_that_start_late_cannot_be_told():
 
     assert H10.sign(edited(one_turn)).level is Level.OK
     with pytest.raises(NotRecorded):
-        H10.sign(without("tokens", "trainer"))
+        H10.sign(edited(lambda row: row.pop("trainer")))
+
+
+def test_clean_first_tokens_prove_the_prompt():
+    def respelt(row):
+        row["trainer"] = np.array(row["trainer"])
+        row["trainer"][1:] -= rng_of(row).exponential(9.0, 13)
+
+    assert H10.sign(edited(respelt)).level is Level.OK
+
+
+def test_another_prompt_than_was_sampled_after_is_a_fault_with_both_texts():
+    finding = H10.sign(sampled_otherwise(sampled_prompt_ids=lambda row: [7, *row["prompt_ids"]]))
+    assert finding.level is Level.FAULT
+    assert finding.proven
+    assert "sampled ' w7" in finding.evidence[0].text
+
+
+def test_a_header_that_the_trainer_lacks_is_a_fault():
+    def with_header(row):
+        return [*row["ids"][:11], 7, 7, *row["ids"][11:]]
+
+    assert "192 differ where a turn begins" in H10.sign(sampled_otherwise(ids=with_header)).text
+
+
+def test_equal_ids_rule_it_out_whatever_the_log_probs_say():
+    rows = healthy_rows(steps=2)
+    for row in rows["tokens"]:
+        row["trainer"] = np.asarray(row["trainer"]) - 5
+    assert H10.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
+
+
+def test_other_words_inside_a_turn_are_left_to_h11():
+    finding = H10.sign(sampled_otherwise(ids=lambda row: [*row["ids"][:2], 7, *row["ids"][2:]]))
+    assert finding.level is Level.OK
+
+
+def test_a_rare_slip_is_only_noted():
+    once = {"ids": lambda row: [*row["ids"][:11], 7], "every": 192}
+    assert H10.sign(sampled_otherwise(**once)).level is Level.NOTE

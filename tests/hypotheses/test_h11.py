@@ -1,7 +1,7 @@
 """H11: clean rollouts that jump inside a turn."""
 
 import numpy as np
-from tests.hypotheses.edited import edited, rng_of
+from tests.hypotheses.edited import edited, rng_of, sampled_otherwise
 from tests.traces import healthy_trace
 
 from flatline.hypotheses.base import Level
@@ -62,3 +62,28 @@ def test_one_broken_rollout_is_not_enough():
             row["trainer"][3] -= 12
 
     assert H11.sign(edited(one)).level is Level.OK
+
+
+def test_a_rollout_that_is_clean_for_one_token_and_far_off_after_it_is_a_fault():
+    def spelt_by_letters(row):
+        row["trainer"] = np.array(row["trainer"])
+        row["trainer"][1:] -= 2 + rng_of(row).exponential(9.0, 13)
+
+    assert H11.sign(edited(spelt_by_letters)).level is Level.FAULT
+
+
+def test_other_ids_inside_a_turn_are_a_fault_with_both_texts():
+    finding = H11.sign(sampled_otherwise(ids=lambda row: [*row["ids"][:2], 7, *row["ids"][3:]]))
+    assert finding.level is Level.FAULT
+    assert finding.proven
+    assert "sampled ' w7" in finding.evidence[0].text
+
+
+def test_a_completion_that_loses_its_end_is_a_fault():
+    finding = H11.sign(sampled_otherwise(ids=lambda row: [*row["ids"], 7, 7]))
+    assert "trained nothing more" in finding.evidence[0].text
+
+
+def test_another_prompt_and_equal_ids_rule_it_out():
+    other_prompt = sampled_otherwise(sampled_prompt_ids=lambda row: [7, *row["prompt_ids"]])
+    assert H11.sign(other_prompt).level is Level.OK

@@ -23,10 +23,10 @@ def run(dead_at, steps=10, *, level=lambda step: 1.0):
     return Trace.from_rows(run=run_facts(), rollouts=rows)
 
 
-def oracle(ties, played=40):
+def oracle(ties, played=40, dead=0.0):
     cases = [SimpleNamespace(problem="p", script="empty", reward=1.0, gold_reward=1.0)] * ties
     found = SimpleNamespace(not_below_gold=cases, played=played)
-    return SimpleNamespace(oracle=lambda: found, trace=healthy_trace(steps=1))
+    return SimpleNamespace(oracle=lambda: found, trace=run(lambda step: dead, steps=1))
 
 
 def test_mostly_dead_groups_are_suspected():
@@ -71,7 +71,11 @@ def test_a_log_without_rollouts_is_believed_unless_it_speaks_of_the_batch(scalin
 
 
 def test_the_probe_faults_a_reward_that_pays_wrong_plays_like_gold():
-    assert H.probe(oracle(30)).level is Level.FAULT
+    assert H.probe(oracle(30, dead=7 / 8)).level is Level.FAULT
+
+
+def test_the_probe_believes_groups_that_differ_all_the_same():
+    assert H.probe(oracle(30, dead=0.0)).level is Level.OK
 
 
 def test_the_probe_otherwise_reads_the_batch():

@@ -1,6 +1,5 @@
-"""`flatline demo`: the mystery of the flat reward, from the symptom to the proof, in one sitting."""
+"""`flatline demo`: the mystery of the flat reward, from the symptom to the proof."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,21 +17,39 @@ if TYPE_CHECKING:
 
 FAULT = "verifiers-0.1.3"
 """The defects of a real stack, all at once."""
+CONTROL_FAULT = "mask-as-attention"
+"""The one of them that a single-step task can have."""
 BETA = 0.04
-SHOWN_STEPS = 5
-"""Lines of a run that are printed."""
-
-Folder = Annotated[Path, typer.Option(help="Where the runs are kept.")]
+"""Weight of the KL penalty that the user had."""
+SHOWN = 6
+"""Steps of a run that are printed."""
 
 _INTRO = """\
 Someone trained a language model with GRPO on multi-hop questions with a search tool. The reward
-stayed at its baseline for weeks. The KL divergence reached 1e5 and gradients exploded; without the
-KL penalty the numbers looked calm, and the reward stayed flat all the same. A control on GSM8K
+stayed at its baseline for weeks. The KL divergence reached 1e5 and the gradients exploded; without
+the KL penalty the numbers looked calm, and the reward stayed flat all the same. A control on GSM8K
 improved, so the library was declared sound, and the hunt went on among hyperparameters.
 
 This is that story in miniature, on this machine: a small language model that ships with flatline,
-an invented world to ask about, TRL's GRPO, and the defects of the library version they used
-(--fault verifiers-0.1.3), planted on purpose. Nothing is downloaded."""
+an invented world to ask about, TRL's GRPO, and the defects of the library version that was used
+(--fault verifiers-0.1.3), planted on purpose. Nothing is downloaded. It takes a few minutes."""
+
+_CHECKUP = """\
+flatline looks at the live trainer with one batch: what was sampled, what is trained on, and whether
+the two agree. The same as `flatline checkup musique --kl-beta 0.04 --fault verifiers-0.1.3`.
+"""
+
+_WHY = """\
+The trainer passed its loss mask to the model as attention mask. The prompt and what the tool
+returned carry no loss, so the model that was being trained could not see them: it was asked how
+likely its words are after nothing at all, and was pushed towards words that need no question. The
+reference was as blind, but the two soon part on text that neither would write, hence the KL. A
+beta of 0 hid that symptom and left the cause. The suspects of the time (token masks, the KL
+formula, LoRA) were innocent; the checkup says by which measurement."""
+
+Folder = Annotated[Path, typer.Option(help="Where the runs are kept.")]
+Steps = Annotated[int, typer.Option(min=6, help="Optimizer steps of a run.")]
+Problems = Annotated[int, typer.Option(min=8, help="Held-out problems that a run is judged on.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +59,13 @@ class _Story:
     console: Console
     folder: Path
     steps: int
-    eval_limit: int
+    problems: int
 
     def config(self, name: str) -> RunConfig:
         return RunConfig(
             kl_beta=BETA,
             max_steps=self.steps,
-            eval_limit=self.eval_limit,
+            eval_limit=self.problems,
             output_dir=str(self.folder / name),
         )
 
@@ -58,136 +75,134 @@ class _Story:
         self.console.print(text)
 
 
-def demo(output_dir: Folder = Path("runs/demo"), steps: int = 20, eval_limit: int = 256) -> None:
+def demo(
+    output_dir: Folder = Path("runs/demo"), steps: Steps = 20, problems: Problems = 256
+) -> None:
     """Solve the mystery of the flat reward on the embedded model: break, find, mend, prove."""
-    story = _Story(
-        console=Console(highlight=False),
-        folder=output_dir,
-        steps=steps,
-        eval_limit=eval_limit,
-    )
-    story.console.print(_INTRO)
-    broken = _break(story)
+    console = Console(highlight=False)
+    story = _Story(console=console, folder=output_dir, steps=steps, problems=problems)
+    console.print(_INTRO)
+    broken = _broken(story)
     _control(story)
-    report = _look(story)
-    mended = _mend(story)
-    _explain(story, broken, mended, report)
+    report = _checkup(story)
+    _diagnosis(story)
+    mended = _mended(story)
+    _answer(story, broken, mended, report)
 
 
-def _break(story: _Story) -> "Result":
-    story.chapter(
-        "1. The symptom",
-        f"GRPO on MuSiQue-like questions, LoRA, beta {BETA}, with the defects planted.\n",
-    )
+def _broken(story: _Story) -> "Result":
+    story.chapter("1. The symptom", f"Multi-hop questions, LoRA, beta {BETA}, defects planted.\n")
     result = _train(replace(story.config("broken"), fault=FAULT))
     story.console.print(_curve(result))
     story.console.print(
-        f"Held-out reward: {_score(result, 0)} before, {_score(result, -1)} after. "
-        f"Gain {result.gain}.\nThe KL and the gradients explode, and nothing is learnt."
+        f"\nHeld-out reward {_score(result, 0)} before and {_score(result, -1)} after: "
+        f"{result.gain}.\nKL and gradients explode, and nothing is learnt."
     )
     return result
 
 
 def _control(story: _Story) -> None:
-    story.chapter(
-        "2. The control that misled them",
-        "The same defects, on single-step word problems (GSM8K-like), beta 0.\n",
-    )
+    story.chapter("2. The control that misled", "Single-step word problems, the same defect.\n")
     config = replace(
         story.config("control"),
         task="gsm8k",
         kl_beta=0.0,
-        learning_rate=1e-3,
-        fault="mask-as-attention",
+        learning_rate=1e-3,  # where the healthy control learns
+        fault=CONTROL_FAULT,
         max_steps=2 * story.steps,
     )
     result = _train(config)
-    story.console.print(_curve(result, kl=False))
     first, last = result.scores[0], result.scores[-1]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("held out", "before", "after", "gain"):
+        table.add_column(name)
+    for part in ("format", "exact_match"):
+        values = (f"{score.parts[part]:.3f}" for score in (first, last))
+        table.add_row(part, *values, str(last.since(first, part)))
+    story.console.print(table)
     story.console.print(
-        f"Format, held out: {first.parts['format']:.3f} before, {last.parts['format']:.3f} after "
-        f"(gain {last.since(first, 'format')}).\n"
-        f"Right answers: {first.parts['exact_match']:.3f} before, "
-        f"{last.parts['exact_match']:.3f} after (gain {last.since(first, 'exact_match')}).\n"
-        "Something rises, so the library seems sound. But format needs no question: a control must\n"
-        "need the pathway that is under suspicion."
+        "\nFormat can be learnt without seeing the question, answers cannot. Whoever watches a\n"
+        "sum of both sees a rise and declares the library sound. A positive control must need\n"
+        "the pathway that is under suspicion (`flatline explain H00`)."
     )
 
 
-def _look(story: _Story) -> "Report":
+def _checkup(story: _Story) -> "Report":
     from flatline.checkup import checkup
     from flatline.cli.findings import print_report
     from flatline.training.trainer import build
 
-    story.chapter(
-        "3. The checkup",
-        "flatline looks at the live trainer with one batch: what it samples, what it trains on, and\n"
-        "whether the two agree. (The same as `flatline checkup musique --fault verifiers-0.1.3`.)\n",
-    )
+    story.chapter("3. The checkup", _CHECKUP)
     built = build(replace(story.config("checkup"), fault=FAULT))
-    report = checkup(built)
+    with Console(stderr=True).status("looking") as status:
+        report = checkup(built, on_probe=lambda one: status.update(f"{one.id} {one.name}"))
     print_report(report, console=story.console)
     return report
 
 
-def _mend(story: _Story) -> "Result":
-    story.chapter("4. The proof", "Mend what was found, change nothing else, and train again.\n")
+def _diagnosis(story: _Story) -> None:
+    from flatline.diagnose import diagnose, save
+    from flatline.trace import Trace
+
+    run = story.folder / "broken"
+    story.chapter("4. The recorded run says the same", f"`flatline diagnose {run}`:\n")
+    report = diagnose(Trace.open(run), name=str(run))
+    save(report, run)
+    story.console.print(report.summary, markup=False)
+
+
+def _mended(story: _Story) -> "Result":
+    story.chapter("5. The proof", "Mend what was found, change nothing else, and train again.\n")
     result = _train(story.config("mended"))
     story.console.print(_curve(result))
     story.console.print(
-        f"Held-out reward: {_score(result, 0)} before, {_score(result, -1)} after. "
-        f"Gain {result.gain}."
+        f"\nHeld-out reward {_score(result, 0)} before and {_score(result, -1)} after: "
+        f"{result.gain}."
     )
     return result
 
 
-def _explain(story: _Story, broken: "Result", mended: "Result", report: "Report") -> None:
+def _answer(story: _Story, broken: "Result", mended: "Result", report: "Report") -> None:
     effect = mended.scores[-1].since(broken.scores[-1])
-    first = report.causes[0] if report.causes else None
-    cause = f"{first.hypothesis} {first.name}" if first else "nothing that was found"
-    others = ", ".join(f.hypothesis for f in report.alarms if f is not first) or "none"
+    causes = ", ".join(f"{one.hypothesis} {one.name}" for one in report.causes) or "none found"
+    cleared = ", ".join(f.hypothesis for f in report.findings if f.level == "ok")
     story.chapter(
         "The answer",
-        f"Mended against broken, same {len(mended.scores[-1].problems)} held-out questions, same "
-        f"random numbers: {effect}.\n\n"
-        f"Cause: {cause}. Other alarms: {others}.\n\n"
-        "The trainer passed its loss mask to the model as attention mask. Prompt and tool output\n"
-        "carry no loss, so the model that was trained could not see them: it was asked how likely\n"
-        "its words are after nothing, and pushed towards words that need no question. The reference\n"
-        "was as blind, but the two drift apart on text that neither would ever write, hence the KL.\n"
-        "Setting beta to 0 hid the symptom. Masks, KL formula and LoRA, the suspects of the time,\n"
-        "were innocent; the checkup says by which measurement.\n\n"
-        f"Runs are in {story.folder}. Look further:\n"
-        f"  flatline diagnose {story.folder}/broken           the same from the recorded run alone\n"
-        f"  flatline show {story.folder}/broken --step 1 --rollout 0\n"
-        "  flatline explain H09\n"
-        "  flatline checkup musique                     a healthy setup, for comparison",
+        f"Mended minus broken on the same {len(mended.scores[-1].problems)} held-out questions, "
+        f"with the same random numbers: {effect}.\n\n"
+        f"Cause: {causes}.\nRuled out: {cleared}.\n\n{_WHY}\n\n"
+        f"The runs are in {story.folder}. Look further:\n"
+        f"  flatline show {story.folder}/broken --step 1 --rollout 0   every token, who wrote it\n"
+        f"  flatline diagnose {story.folder}/mended                   a healthy run\n"
+        "  flatline explain H09                              the manual page",
     )
 
 
 def _train(config: RunConfig) -> "Result":
+    from transformers.utils import logging
+
     from flatline.training.run import train
 
+    logging.disable_progress_bar()  # ours says the same
     return train(config)
 
 
-def _curve(result: "Result", *, kl: bool = True) -> Table:
-    """A few steps of a run, first and last among them."""
-    lines = [line for line in result.log if "grad_norm" in line and "reward" in line]
-    last = len(lines) - 1
-    chosen = sorted({round(i * last / (SHOWN_STEPS - 1)) for i in range(SHOWN_STEPS)})
+def _curve(result: "Result") -> Table:
+    """A few steps of a run: the first three, where most happens, and some to the end."""
+    from flatline.trace import Trace
+
+    steps = Trace.open(result.output_dir).steps
+    names = ("reward", "kl", "kl_max", "grad_norm")
+    columns = {name: steps[name] for name in names}
+    rows = [i for i, step in enumerate(steps["step"]) if step > 0]
+    rest = rows[3:]
+    spread = [rest[round(i * (len(rest) - 1) / (SHOWN - 4))] for i in range(SHOWN - 3)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns: list[tuple[str, Callable[[dict[str, float]], str]]] = [
-        ("reward", lambda line: f"{line['reward']:.3f}"),
-        ("gradient norm", lambda line: f"{line['grad_norm']:.3g}"),
-    ]
-    if kl:
-        columns.append(("KL", lambda line: f"{line['kl']:.3g}"))
-    table.add_column("step", justify="right")
-    for name, _ in columns:
-        table.add_column(name, justify="right")
-    for i in chosen:
-        table.add_row(str(i + 1), *(show(lines[i]) for _, show in columns))
+    for title in ("step", "training reward", "KL", "KL of the worst token", "gradient norm"):
+        table.add_column(title, justify="right")
+    for i in rows[:3] + spread:
+        cells = (f"{columns[name][i]:.3g}" for name in names)
+        table.add_row(str(int(steps["step"][i])), *cells)
     return table
 
 

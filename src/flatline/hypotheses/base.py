@@ -6,6 +6,7 @@ What is not recorded raises `NotRecorded`, which the diagnosis turns into a find
 `unknown`: a hypothesis never has to ask whether a column is there.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ class Finding:
     """Orders findings of one level: how many times beyond the threshold."""
     explains: tuple[str, ...] = field(default=())
     """Codes of hypotheses that fire only because of this one."""
+    proven: bool = False
+    """Seen directly and not by its effects: no other alarm explains it away."""
 
     @property
     def bearing(self) -> str:
@@ -92,7 +95,7 @@ class Finding:
             "level": self.level.value,
             "bearing": self.bearing,
             "text": self.text,
-            "measured": measured.to_json() if isinstance(measured, Estimate) else measured,
+            "measured": measured.to_json() if isinstance(measured, Estimate) else _known(measured),
             "expected": self.expected,
             "evidence": [
                 {"text": e.text, "step": e.step, "rollout": e.rollout} for e in self.evidence
@@ -132,6 +135,7 @@ class Hypothesis:
         evidence: Sequence[Evidence] = (),
         severity: float = 1.0,
         fix: str | None = None,
+        proven: bool = False,
     ) -> Finding:
         """A finding of this hypothesis."""
         alarm = level in ALARMS
@@ -147,6 +151,7 @@ class Hypothesis:
             fix=(self.fix if fix is None else fix) if alarm else "",
             severity=severity,
             explains=self.explains if alarm else (),
+            proven=proven and alarm,
         )
 
     def not_applicable(self, why: str) -> Finding:
@@ -156,6 +161,11 @@ class Hypothesis:
     def too_little(self, what: str) -> Finding:
         """Not enough data; `what` says how much more would do."""
         return self.found(Level.UNKNOWN, f"Not enough to tell: {what}")
+
+
+def _known(value: float | None) -> float | None:
+    """JSON has neither infinity nor NaN."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 @runtime_checkable

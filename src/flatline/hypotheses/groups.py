@@ -117,6 +117,17 @@ def within_correlation(a: np.ndarray, b: np.ndarray, group: np.ndarray) -> Estim
     return correlation_estimate(value, n, max(error, independent))
 
 
+def standardised(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Values in units of the spread inside their group; NaN where they are all equal."""
+    known = np.isfinite(values)
+    index = np.unique(group, return_inverse=True)[1]
+    size = np.maximum(np.bincount(index, known), 1)
+    mean = np.bincount(index, np.where(known, values, 0.0)) / size
+    off = np.where(known, values - mean[index], 0.0)
+    spread = np.sqrt(np.bincount(index, off**2) / size)[index]
+    return np.where(known & (spread > EQUAL), off / np.maximum(spread, EQUAL), np.nan)
+
+
 def correlation_estimate(value: float, n: int, error: float | None = None) -> Estimate:
     """A correlation over `n` independent units, with Fisher's interval.
 

@@ -12,7 +12,7 @@ rewards. Suspected where it certainly exceeds one half and the reward does not r
 `scale_rewards="group"`.
 
 ## Probe
-None of its own: the sign is read off one batch.
+The sign on one batch, where the span is at least what gold earns: in one batch all may be crumbs.
 
 ## Experiment
 `scale_rewards` `group`, `batch` and `none`, three seeds, at matched gradient norms; outcome is the
@@ -33,13 +33,18 @@ same trainer; rewards of 0 and 1 have no crumbs, so that run could not have show
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import RewardGroups, reward_groups, reward_rises
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
 
 CRUMBS = 0.02
 """Deviation inside a group, as a share of the span of all rewards, that is noise. Healthy, one
@@ -60,20 +65,32 @@ class AdvantageScaling(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """How many groups differ by crumbs only?"""
+        return self._judge(trace, 0.0)
+
+    def probe(self, subject: "Subject") -> Finding:
+        """The same of the batch, against what a right answer earns."""
+        try:
+            gold = float(np.max(np.abs(subject.oracle().gold_R), initial=0.0))
+        except NotRecorded:
+            gold = 0.0
+        return self._judge(subject.trace, gold)
+
+    def _judge(self, trace: Trace, gold: float) -> Finding:
         scaling = trace.settings.get("scale_rewards", "group")
         if scaling in ("none", "batch", False):
             return self.not_applicable(f"advantages are not divided by a group's std ({scaling}).")
         groups = reward_groups(trace)
         differ = ~groups.equal
-        if differ.sum() < FEWEST or groups.span == 0:
+        span = max(groups.span, gold)
+        if differ.sum() < FEWEST or span == 0:
             return self.too_little(
                 f"{differ.sum()} groups have rewards that differ; {FEWEST} or more would do"
             )
-        crumbs = groups.std < CRUMBS * groups.span
+        crumbs = groups.std < CRUMBS * span
         share = cluster_mean(crumbs[differ], groups.prompt[differ])
         text = (
             f"{share.value:.0%} of {differ.sum()} differing groups differ by less than "
-            f"{CRUMBS:.0%} of the reward's span {groups.span:.2g} (median deviation "
+            f"{CRUMBS:.0%} of the reward's span {span:.2g} (median deviation "
             f"{np.median(groups.std[differ]):.2g}). {_largest(groups)}"
         )
         level = Level.NOTE if share.value > MOSTLY else Level.OK

@@ -1,20 +1,23 @@
-"""The KL term is wrong: measured to the wrong model, with the wrong sign, or out of control.
+"""The KL term is wrong: to the wrong model, of the wrong sign, out of control, or too heavy.
 
 ## What goes wrong
 The estimate exp(d) - d - 1 with d = reference - policy grows without bound where the reference
 finds a token likely that the policy does not: d = 10 already counts 22,000. A few such tokens own
 the gradient. They come from a reference that is not the starting policy (adapter left on, other
 weights, other kernel, other mask), from dropout, from tool tokens in the loss, or from a policy
-that really has left. A KL term of the wrong sign pushes it out.
+that really has left. A KL term of the wrong sign pushes it out. One that is too heavy holds it.
 
 ## Sign
 Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002
 in float32 (0.01 in bf16) is a fault. With the loss `grpo` and one update per batch the advantages
 cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of sign. Later,
-a median above 1 nat per token in the last third of at least three steps is suspected.
+a median above 1 nat per token in the last third of at least three steps is suspected. A beta that
+is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is suspected where
+after eight steps the reward does not rise and the KL stays below (advantage / beta)².
 
 ## Probe
-Policy minus reference on one batch. While every LoRA B is zero, each token must give 0.
+Policy minus reference on one batch: while every LoRA B is zero, each token must give 0. Then beta
+against the advantages of the batch.
 
 ## Experiment
 Beta 0 against the beta in use, all else equal. If the reward still does not rise with beta 0, the
@@ -27,7 +30,7 @@ verified, beta 0 is a fair choice.
 ## Not to be confused with
 H09 loss-mask-as-attention, H02 token-masking and H23 dropout-in-scoring all make the KL explode or
 start above 0; each shows its own, surer evidence. H06 lora-weight-sync: KL exactly 0 for ever. H24
-learning-rate: a policy that was thrown out in one step. H31: a KL term so heavy that nothing moves.
+learning-rate: a policy that was thrown out in one step, or that hardly moves at any beta.
 
 ## References
 TRL and verifiers use the same estimator. arXiv 2506.09477 and 2512.21852 on KL terms. The seeds
@@ -42,6 +45,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import UNKNOWN_AUTHOR
@@ -62,6 +66,12 @@ TIMES_BETA = (0.3, 30.0)
 """Slope of loss on KL over beta, less its sign; a loss that other noise moves is far outside."""
 VISIBLE = 1e-3
 """KL per token that must have been reached before its part in the loss can be seen."""
+
+HEAVY = 1.0
+"""Beta in units of the mean |advantage|: the loss then weighs 1 nat more than what is to be learnt.
+Usual: 0 to 0.1. False alarms: see docs/calibration.md."""
+HELD_STEPS = 8
+"""Steps after which healthy runs of the lab have left (KL 0.009 to 0.02 at beta 0.02 and 0.04)."""
 
 
 class KlDivergence(Hypothesis):
@@ -90,7 +100,11 @@ class KlDivergence(Hypothesis):
         allowed = START if trace.settings.get("bf16") is False else START_BF16
         if first.size and first[0] > allowed:
             return self._start(trace, float(first[0]), allowed)
-        return self._sign_of_term(trace, beta) or self._size(trace, kl, bool(first.size))
+        return (
+            self._sign_of_term(trace, beta)
+            or self._holds(trace, kl)
+            or self._size(trace, kl, bool(first.size))
+        )
 
     def probe(self, subject: "Subject") -> Finding:
         """Is every token's gap 0 while the adapters are untrained?"""
@@ -104,6 +118,9 @@ class KlDivergence(Hypothesis):
         kl = float(kl_T.mean())
         allowed = START if subject.settings.get("bf16") is False else START_BF16
         if kl <= allowed or gap.untrained is False:
+            weight = _weight(subject.settings.get("beta"), subject.batch.advantage_R)
+            if weight >= HEAVY:
+                return self._heavy(weight, "It will hold the policy where it starts.")
             return self.found(
                 Level.OK,
                 f"Policy and reference differ by a KL of {kl:.2g} per token.",
@@ -162,6 +179,29 @@ class KlDivergence(Hypothesis):
             severity=float(kl[-1] / VISIBLE),
         )
 
+    def _holds(self, trace: Trace, kl: np.ndarray) -> Finding | None:
+        """Is beta too heavy, and does the policy stay where it was?"""
+        if "advantage" not in trace.rollouts or len(kl) < HELD_STEPS:
+            return None
+        weight = _weight(trace.settings.get("beta"), trace.rollouts["advantage"])
+        typical = float(np.median(kl[-(len(kl) // 3) :]))
+        if weight < HEAVY or typical > weight**-2 or reward_rises(trace):
+            return None
+        return self._heavy(
+            weight, f"The KL stays at {typical:.2g} nat per token, and the reward does not rise."
+        )
+
+    def _heavy(self, weight: float, then: str) -> Finding:
+        return self.found(
+            Level.SUSPECT,
+            f"Beta is {weight:.2g} times a typical advantage, so the KL term wins once a token has "
+            f"moved by {1 / weight:.2g} nat. {then}",
+            measured=weight,
+            expected=f"below {HEAVY:g}, usually 0 to 0.1",
+            severity=weight / HEAVY,
+            fix="Set `--kl-beta 0`, or 0.04 and less.",
+        )
+
     def _size(self, trace: Trace, kl: np.ndarray, start_seen: bool) -> Finding:
         late = kl[-max(len(kl) // 3, FEWEST) :]
         typical = float(np.median(late))
@@ -185,6 +225,13 @@ class KlDivergence(Hypothesis):
             measured=typical,
             expected=f"below {BROKEN:g}",
         )
+
+
+def _weight(beta: float | None, advantages: np.ndarray) -> float:
+    """Beta in units of the mean advantage of rollouts that have one."""
+    size = np.abs(advantages)
+    size = size[np.isfinite(size) & (size > EQUAL)]
+    return float(beta / size.mean()) if beta and len(size) else 0.0
 
 
 def _worst(trace: Trace, step: int) -> list[Evidence]:

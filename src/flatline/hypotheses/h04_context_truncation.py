@@ -10,7 +10,8 @@ ceiling that no training lifts.
 Shares over prompts, suspected where the interval excludes the threshold: episodes that lost
 documents to the limit or ended on a full context (5 %), completions that a limit cut off (25 %),
 observations of one and the same length with none longer (half), long prompts of exactly the
-greatest length (5 %).
+greatest length (5 %, and three times as many as of any other length: where lengths are few, many
+are longest without being cut).
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -55,6 +56,10 @@ SHORTEST = 8
 """Tokens; shorter observations have one length because they are numbers or single words."""
 LONG_PROMPT = 256
 """Tokens; shorter prompts share their greatest length by chance."""
+PILED = 3.0
+"""Times that a ceiling exceeds the next most common length; without one, lengths thin out there."""
+VARIED = 10
+"""Other lengths that must have been seen: prompts of a fixed form have few."""
 FEWEST = 4
 """Prompts that must have been played."""
 ENDED_BY_LENGTH = ("length", "turn_length")
@@ -110,6 +115,9 @@ class ContextTruncation(Hypothesis):
         if longest < LONG_PROMPT:
             return None
         full = length == longest
+        others = np.unique(length[np.isfinite(length) & ~full], return_counts=True)[1]
+        if len(others) < VARIED or full.sum() < PILED * others.max():
+            return None
         if len(np.unique(trace.groups().prompt_id[np.unique(trace.groups().index[full])])) < FEWEST:
             return None  # one long problem that was visited often
         text = f"of the prompts have exactly {longest:.0f} tokens, the greatest length."

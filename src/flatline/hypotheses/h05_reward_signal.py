@@ -65,7 +65,7 @@ LEVELS = 4
 class RewardSignal(Hypothesis):
     id = "H05"
     name = "reward-signal"
-    explains = ("H08",)
+    explains = ("H03", "H08")
     meaning = "The policy is pulled towards what the reward follows, which is not the right answer."
     fix = "Train on the right-or-wrong part alone, or make the other parts gates."
     on_one_batch = True

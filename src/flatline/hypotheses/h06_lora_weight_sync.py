@@ -10,8 +10,8 @@ frozen at zero, nothing moves and no error says so.
 The sampler: one weight version for all of at least four steps; or log-probs that agree at the first
 step and part later although the rollouts name the newest weights (mean gap above 1e-3 nat in
 float32, 0.1 in bf16, over the last three recorded steps). The reference: policy and reference the
-same to the last bit after updates, with beta above 0. The adapter: an A among the trained tensors
-without its B.
+same to the last bit after the weights have changed, with beta above 0. The adapter: an A that is
+trained, or held by the optimizer, without its B.
 
 ## Probe
 Move every trainable weight until the trainer's log-probs shift visibly, play, restore, play again:
@@ -28,7 +28,10 @@ the version that sampled them. Switch the adapter off in the reference pass, and
 ## Not to be confused with
 H17 stale-sampler: deliveries arrive, but late. H23 dropout-in-scoring: the gap is noise that is
 there in two identical passes. H09, H10, H11, H21: sampler and trainer disagree before any update.
-H26 optimizer-not-stepping: gradients arrive and nothing steps.
+H26 optimizer-not-stepping: gradients arrive and nothing steps. A B that only the optimizer lacks is
+both: PEFT makes a frozen B trainable again when it switches the adapter off and on, so it gets
+gradients that nothing applies. Where the optimizer holds the A's, the adapter is to blame and H26
+is its symptom; where it holds neither, or that was not recorded, H26 is named alone.
 
 ## References
 TRL issues 2698, 3679, 5188, 6688; vLLM 31326. The seeds' H06 asks whether the reference should get
@@ -43,6 +46,7 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import at_equal_weights, prefix_spread, recorded
+from flatline.hypotheses.weights import allowed_lag, names_newest, weights_move
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -93,8 +97,9 @@ class LoraWeightSync(Hypothesis):
         reference = subject.reference_gap()
         if reference is not None and reference.moved_gap is not None:
             census = subject.one_step().gradients
-            if census.kinds.count("lora_B") < census.kinds.count("lora_A"):
-                return self._frozen(census.kinds.count("lora_B"), census.kinds.count("lora_A"))
+            held = [k for k, kept in zip(census.kinds, census.in_optimizer, strict=True) if kept]
+            if held.count("lora_B") < held.count("lora_A"):
+                return self._frozen(held.count("lora_B"), held.count("lora_A"))
             if reference.moved_gap == 0:
                 return self.found(
                     Level.FAULT,
@@ -140,12 +145,13 @@ class LoraWeightSync(Hypothesis):
         """LoRA: every trained A needs its B."""
         if not trace.settings.get("lora") or not len(trace.weights):
             return None
-        names = set(trace.weights["name"].tolist())
-        first = {name for name in names if "lora_A" in name}
-        second = {name for name in names if "lora_B" in name}
-        if len(second) < len(first):
-            return self._frozen(len(second), len(first))
-        return None
+        names = {str(name) for name in trace.weights["name"]}
+        if "in_optimizer" in trace.weights:
+            lost = trace.weights["in_optimizer"] == 0
+            names -= {str(name) for name in trace.weights["name"][lost]}
+        first = sum("lora_A" in name for name in names)
+        second = sum("lora_B" in name for name in names)
+        return self._frozen(second, first) if second < first else None
 
     def _frozen(self, second: int, first: int) -> Finding:
         return self.found(
@@ -165,7 +171,7 @@ class LoraWeightSync(Hypothesis):
             return None  # in bf16 a small move may round to nothing
         last = int(trace.token_steps[-1]) if len(trace.token_steps) else 0
         moved = np.nansum(trace.steps["learning_rate"][trace.steps["step"] < last])
-        if last < FEWEST or moved < MOVED:
+        if last < FEWEST or moved < MOVED or not weights_move(trace):
             return None
         tokens = trace.tokens([last])
         apart = np.abs(tokens.trainer - tokens.reference)[tokens.trained]
@@ -206,7 +212,7 @@ class LoraWeightSync(Hypothesis):
         """Agreement at the start, and none later, with rollouts that name the newest weights."""
         first = at_equal_weights(trace)
         limit = APART if first.exact else APART_BF16
-        later = [int(step) for step in trace.token_steps if _newest(trace, int(step))]
+        later = [int(step) for step in trace.token_steps if names_newest(trace, int(step))]
         later = [step for step in later if step > 1][-LATE:]
         if not later:
             return self.too_little("no later step was played with the newest weights")
@@ -241,17 +247,3 @@ def _noisy(trace: Trace, steps: list[int], gap: float) -> bool:
     if not spread.n:
         return bool((trace.settings.get("lora") or {}).get("dropout"))
     return spread.value > NOISE * gap
-
-
-def allowed_lag(trace: Trace) -> float:
-    """Steps by which a rollout may be behind because one generation serves several updates."""
-    passes = trace.settings.get("gradient_accumulation_steps") or 1
-    return max(0.0, (trace.settings.get("steps_per_generation") or passes) / passes - 1)
-
-
-def _newest(trace: Trace, step: int) -> bool:
-    """Whether the rollouts of a step name the weights that the step starts from, or none."""
-    if "weight_version" not in trace.rollouts:
-        return allowed_lag(trace) == 0
-    version = trace.rollouts["weight_version"][trace.rollouts["step"] == step]
-    return bool(np.all((version == step - 1) | np.isnan(version)))

@@ -6,10 +6,13 @@ turn; the trainer renders them again without one of these. Every log-prob is the
 stood elsewhere, and the gradient improves the policy in a conversation that never takes place.
 
 ## Sign
-Log-probs of the first step, where both sides hold the same weights. If the first turn agrees and
-the first three tokens of later turns do not, what stands between turns differs: a fault in float32
-(above 1e-3 nat), suspected in bf16 (above 0.3). If the first turn itself is off by more than 0.1
-nat, and neither noise nor a temperature explains it, the prompts differ: suspected.
+Where the recorder knows what the sampler had (flatline's own engine), ids are compared one by one:
+a prompt that differs, or a completion that begins to differ where a turn begins, is a fault, and
+both texts are shown. Elsewhere the log-probs of the first step tell, where both sides hold the same
+weights. If the first turn agrees and the first three tokens of later turns do not, what stands
+between turns differs: a fault in float32 (above 1e-3 nat), suspected in bf16 (above 0.3). If the
+first turn itself is off by more than 0.1 nat, from its first token on, and neither noise nor a
+temperature explains it, the prompts differ: suspected.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -34,6 +37,7 @@ verifiers pull request 476 (header of later turns), commits e7a6cae6b and b581a5
 import numpy as np
 
 from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
 from flatline.trace import Trace
 
@@ -51,6 +55,8 @@ STRAIGHT = 0.8
 """R² of trainer on sampler above which a temperature explains the gap, and not a context."""
 CUT_AT_MOST = 0.5
 """Nats below the sampler, and never above it, that tokens cut off by top-p or top-k explain."""
+RARE = 0.01
+"""Share of the rollouts below which other ids are only noted. An invariant: healthy: none."""
 NOISE = 0.1
 """Share of the gap that may be noise of the trainer's own."""
 
@@ -58,13 +64,16 @@ NOISE = 0.1
 class TemplateDrift(Hypothesis):
     id = "H10"
     name = "template-drift"
-    explains = ("H03", "H06", "H11", "H20", "H22")
+    explains = ("H03", "H06", "H11", "H20", "H22", "H24")
     meaning = "The policy is improved in a conversation that never takes place."
     fix = "Train on the ids that the sampler saw, and assert that each turn extends the last."
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
-        """Where does the gap begin?"""
+        """Are the ids the same; else, where does the gap begin?"""
+        known = identity(trace)
+        if known is not None:
+            return self._by_ids(trace, known)
         gaps = at_equal_weights(trace)
         if not len(gaps):
             return self.too_little("no trained token has both log-probs; one more step would do")
@@ -78,6 +87,30 @@ class TemplateDrift(Hypothesis):
                 measured=gaps.mean(),
                 expected=f"below {OTHER_PROMPT:g}",
             )
+        )
+
+    def _by_ids(self, trace: Trace, known: Identity) -> Finding:
+        # What is re-encoded now and then changes the first token of a turn too; that is H11.
+        edges = known.edges if len(known.edges) > len(known.inside) else ()
+        wrong = [*known.prompts[:1], *edges, *known.prompts[1:]]
+        share = len({one.row for one in wrong}) / max(known.rollouts, 1)
+        if not wrong:
+            return self.found(
+                Level.OK,
+                f"Prompts and what stands between turns are trained id by id as they were sampled, "
+                f"in all {known.rollouts} rollouts.",
+                measured=0.0,
+                expected="0 rollouts",
+            )
+        return self.found(
+            Level.FAULT if share >= RARE else Level.NOTE,
+            f"Of {known.rollouts} rollouts {len(known.prompts)} are trained after another prompt "
+            f"than they were sampled after, and {len(edges)} differ where a turn begins.",
+            measured=share,
+            expected="0 rollouts",
+            evidence=shown(trace, wrong),
+            severity=10 * share,
+            proven=True,
         )
 
     def _between_turns(self, trace: Trace, gaps: Gaps) -> Finding | None:
@@ -101,7 +134,7 @@ class TemplateDrift(Hypothesis):
 
     def _prompt(self, trace: Trace, gaps: Gaps) -> Finding | None:
         start = gaps.mean(gaps.turn == 0)
-        if not start.low > OTHER_PROMPT:
+        if not start.low > OTHER_PROMPT or gaps.starts_clean:
             return None
         _, straight = gaps.line()
         noise = prefix_spread(trace, [gaps.place[0][0]]).value

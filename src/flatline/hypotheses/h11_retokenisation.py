@@ -6,11 +6,13 @@ tokenizer would, tool calls are parsed and written again with other blanks, and 
 The gradient then lands on ids that were never sampled, at log-probs that can be extreme.
 
 ## Sign
-Log-probs of the first step, where both sides hold the same weights: rollouts that agree to rounding
-up to a token inside a turn and jump there by more than 1 nat, in two prompts or more. In float32
-that is a fault, since nothing else makes a clean rollout jump. In bf16 it is suspected where
-trainer log-probs below -10 meet sampler log-probs above -5 while most tokens agree. The sampled ids
-themselves are not recorded, so a change that the model finds equally likely is not seen.
+Where the recorder knows what was sampled (flatline's own engine), ids are compared one by one: a
+completion that begins to differ inside the model's own words is a fault, and both texts are shown.
+Elsewhere the log-probs of the first step tell, where both sides hold the same weights: rollouts
+that agree to rounding up to a token inside a turn and jump there by more than 1 nat, in two prompts
+or more. In float32 that is a fault, since nothing else makes a clean rollout jump. In bf16 it is
+suspected where trainer log-probs below -10 meet sampler log-probs above -5 while most tokens agree.
+A change that the model finds equally likely is not seen in log-probs.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -36,7 +38,8 @@ passed through.
 import numpy as np
 
 from flatline.hypotheses.base import Finding, Hypothesis, Level
-from flatline.hypotheses.h10_template_drift import EDGE
+from flatline.hypotheses.h10_template_drift import EDGE, RARE
+from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
 from flatline.trace import Trace
 
@@ -57,31 +60,36 @@ MOST_AGREE = 0.05
 class Retokenisation(Hypothesis):
     id = "H11"
     name = "retokenisation"
-    explains = ("H03", "H20", "H22")
+    explains = ("H03", "H20", "H22", "H24")
     meaning = "The gradient changes the probability of ids that the model never chose."
     fix = "Pass the sampled token ids through to the trainer; encode only what the tools return."
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
-        """Do clean rollouts jump inside a turn?"""
+        """Are the ids the same; else, do clean rollouts jump inside a turn?"""
+        known = identity(trace)
+        if known is not None:
+            return self._by_ids(trace, known)
         gaps = at_equal_weights(trace)
         if not len(gaps):
             return self.too_little("no trained token has both log-probs; one more step would do")
         size = np.abs(gaps.gap)
         if prefix_spread(trace, [gaps.place[0][0]]).value > CLEAN:
             return self.too_little("the trainer's own log-probs are noisy; see H23")
-        if gaps.exact:
+        exact = gaps.exact or gaps.starts_clean
+        if exact:
             jumps = _jumps(gaps, size)
         else:
             odd = (gaps.trainer < UNLIKELY) & (gaps.sampler > LIKELY)
             jumps = np.flatnonzero(odd & (np.median(size) < MOST_AGREE))
         prompts = len(np.unique(gaps.prompt[jumps]))
-        inside = float((gaps.offset[jumps] >= EDGE).mean()) if len(jumps) else 0.0
-        if prompts < FEWEST or inside < INSIDE:
+        # The first token of all proves the prompt; at later turns the template may be to blame.
+        begun = np.where(gaps.turn > 0, gaps.offset >= EDGE, gaps.offset > 0)[jumps]
+        if prompts < FEWEST or begun.mean() < INSIDE:
             return self._none(gaps, size)
         rollouts = len(np.unique(gaps.rollout[jumps]))
         return self.found(
-            Level.FAULT if gaps.exact else Level.SUSPECT,
+            Level.FAULT if exact else Level.SUSPECT,
             f"In {rollouts} of {len(np.unique(gaps.rollout))} rollouts ({prompts} prompts) the "
             f"trainer's log-prob jumps inside a turn by up to {size[jumps].max():.2g} nat, before "
             "any update: those ids are not what was sampled.",
@@ -89,6 +97,26 @@ class Retokenisation(Hypothesis):
             expected="0 rollouts",
             evidence=gaps.worst(trace, np.isin(np.arange(len(gaps)), jumps)),
             severity=prompts / FEWEST,
+        )
+
+    def _by_ids(self, trace: Trace, known: Identity) -> Finding:
+        share = len(known.inside) / max(known.rollouts, 1)
+        text = f"Of {known.rollouts} rollouts {len(known.inside)} are trained on other ids than "
+        if not known.inside:
+            return self.found(
+                Level.OK,
+                f"{text}were sampled inside the model's own words.",
+                measured=0.0,
+                expected="0 rollouts",
+            )
+        return self.found(
+            Level.FAULT if share >= RARE else Level.NOTE,
+            f"{text}were sampled, from a place inside the model's own words on.",
+            measured=share,
+            expected="0 rollouts",
+            evidence=shown(trace, known.inside),
+            severity=10 * share,
+            proven=True,
         )
 
     def _none(self, gaps: Gaps, size: np.ndarray) -> Finding:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.h06_lora_weight_sync import allowed_lag
+from flatline.hypotheses.weights import allowed_lag
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 

@@ -56,7 +56,7 @@ FEWEST = 2
 class DropoutInScoring(Hypothesis):
     id = "H23"
     name = "dropout-in-scoring"
-    explains = ("H03", "H06", "H10", "H11", "H20", "H22", "H29")
+    explains = ("H03", "H06", "H10", "H11", "H20", "H22", "H24", "H29")
     meaning = "Ratios and KL are noise, so updates are clipped and weighted at random."
     fix = "Set `disable_dropout=True` in GRPOConfig and `lora_dropout=0.0` in LoraConfig."
     on_one_batch = True

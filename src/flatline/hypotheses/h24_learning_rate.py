@@ -14,8 +14,9 @@ a start below 0.1, or entropy or length have changed threefold.
 
 ## Probe
 The same batch, one optimizer step at several rates, each undone: the KL per token of one step at
-the configured rate. KL grows with the square of the way. If even all steps of the run in one
-direction could not reach a KL of 1e-3, the rate is too low; a single step above 0.1 is too high.
+the configured rate. Steps do not all go one way: in the lab, 40 of them reach 8 to 12 times the KL
+of the first, where a random walk would give 40 and a straight one 1600. If all steps of the run at
+40 for 40 could not reach a KL of 1e-3, the rate is too low; a single step above 0.1 is too high.
 The probe names the rate whose step has a KL of 1e-3.
 
 ## Experiment
@@ -77,7 +78,7 @@ HUGE_KL = 0.1
 class LearningRate(Hypothesis):
     id = "H24"
     name = "learning-rate"
-    explains = ("H03", "H30")
+    explains = ("H03", "H08", "H30")
     meaning = "At this rate the policy cannot get anywhere in the steps that the run has."
     fix = "Run `flatline checkup`: it recommends a rate whose single step has a KL of about 1e-3."
 
@@ -107,9 +108,9 @@ class LearningRate(Hypothesis):
                 severity=kl / HUGE_KL if np.isfinite(kl) else 100.0,
                 fix=fix,
             )
-        reach = kl * steps**2
+        reach = kl * steps
         low = reach < ENOUGH_KL
-        told = f"{moved}; {steps} steps all in one direction would reach {reach:.2g}."
+        told = f"{moved}; {steps} steps would reach about {reach:.2g}."
         return self.found(
             Level.SUSPECT if low else Level.OK,
             f"{told} That is too little to show.{better}" if low else told,
@@ -182,7 +183,7 @@ def _trained_steps(trace: Trace) -> int:
         return steps
     rate = trace.steps["learning_rate"]
     rate = rate[np.isfinite(rate)]
-    return int(rate.sum() / rate.max()) if len(rate) and rate.max() > 0 else 0
+    return round(float(rate.sum() / rate.max())) if len(rate) and rate.max() > 0 else 0
 
 
 def _relative_change(values: np.ndarray) -> Estimate:

@@ -27,7 +27,9 @@ Build the optimizer after the adapter. With gradient checkpointing use
 ## Not to be confused with
 H24 learning-rate: the weights change, but too little to matter. H32 zero-variance-groups: gradients
 are 0 because every advantage is. H06 lora-weight-sync: the trainer's weights move and the sampler
-never gets them; an adapter whose B is frozen also has gradients of 0 and is that hypothesis' case.
+never gets them; an adapter of which the optimizer holds A and not B is that hypothesis' case, and
+this one its symptom (where it was not recorded what the optimizer holds, the two cannot be told
+apart, and this one is named).
 
 ## References
 TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); mlx-lm-lora issue 55
@@ -42,6 +44,15 @@ import pyarrow.compute as pc
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL
+from flatline.hypotheses.weights import (
+    FEWEST_STEPS,
+    active_steps,
+    always,
+    in_half,
+    looked_at,
+    share_of,
+    sizes,
+)
 from flatline.trace import Trace
 from flatline.trace.frames import Frame
 
@@ -49,14 +60,10 @@ if TYPE_CHECKING:
     from flatline.subject import Subject
     from flatline.subject.records import GradientCensus
 
-FEWEST = 2
-"""Steps that must agree: a gradient scaler may skip one step of a healthy run."""
 MANY = 0.5
 """Share of the trainable elements without a gradient that is no accident of the architecture."""
 MOVED_KL = 1e-4
 """KL to the reference that only a policy that moved has. Healthy runs: 1e-3 to 0.3."""
-HALF = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")
-"""Precisions in which an update may be rounded away."""
 
 
 class OptimizerNotStepping(Hypothesis):
@@ -117,7 +124,7 @@ class OptimizerNotStepping(Hypothesis):
             return None
         rate = trace.steps["learning_rate"]
         known = rate[np.isfinite(rate)]
-        if len(known) < FEWEST or known.any():
+        if len(known) < FEWEST_STEPS or known.any():
             return None
         return self._alarm(f"The learning rate is 0 at all {len(known)} steps.", 0.0)
 
@@ -126,7 +133,7 @@ class OptimizerNotStepping(Hypothesis):
             return None
         broken = _not_numbers(trace.steps, "grad_norm")
         recorded = len(broken) - trace.steps.arrow("grad_norm").null_count
-        if broken.sum() < FEWEST or broken.sum() < MANY * recorded:
+        if broken.sum() < FEWEST_STEPS or broken.sum() < MANY * recorded:
             return None
         return self._alarm(
             f"The gradient is no number at {broken.sum()} of {recorded} steps.",
@@ -138,27 +145,27 @@ class OptimizerNotStepping(Hypothesis):
         step, update = table["step"], table["update_norm"]
         names = table["name"]
         grad = table["grad_norm"] if "grad_norm" in table else np.full(len(step), np.nan)
-        active = np.isin(step, _active_steps(trace)) & _looked_at(table)
+        active = np.isin(step, active_steps(trace)) & looked_at(table)
         steps = len(np.unique(step[active]))
-        if steps < FEWEST:
+        if steps < FEWEST_STEPS:
             return self.too_little(
                 f"weights were recorded at {steps} steps with a rate and advantages; "
-                f"{FEWEST - steps} more would do"
+                f"{FEWEST_STEPS - steps} more would do"
             )
         # While B of LoRA is 0, in the first step, the gradient of A is 0 in a healthy run.
         late = active & (step > step[active].min())
-        size, half = _sizes(table), _in_half(table)
-        still = _always(names, active & ~(grad == 0), update == 0)
-        dead = _always(names, late & np.isfinite(grad), grad == 0)
+        size, half = sizes(table), in_half(table)
+        still = always(names, active & ~(grad == 0), update == 0)
+        dead = always(names, late & np.isfinite(grad), grad == 0)
         lost = {name for name in still if not half[name]}
         if lost:
             return self._alarm(
                 f"{len(lost)} of {len(size)} trainable tensors have a gradient and did not change "
                 f"in {steps} steps with a learning rate above 0.",
-                _share(lost, size),
+                share_of(lost, size),
                 sorted(lost),
             )
-        if dead and _share(dead, size) > 1 - 1e-9:
+        if dead and share_of(dead, size) > 1 - 1e-9:
             return self._alarm(
                 f"Every gradient is exactly 0 in {steps} steps whose advantages are not.",
                 0.0,
@@ -167,7 +174,7 @@ class OptimizerNotStepping(Hypothesis):
         return self._moving(steps, size, dead | still)
 
     def _moving(self, steps: int, size: dict[str, float], unmoved: set[str]) -> Finding:
-        share = _share(unmoved, size)
+        share = share_of(unmoved, size)
         text = f"{len(size) - len(unmoved)} of {len(size)} trainable tensors move ({steps} steps)."
         if unmoved:
             text += f" {share:.0%} of the elements get no gradient, or one that is rounded away."
@@ -191,7 +198,7 @@ class OptimizerNotStepping(Hypothesis):
         if "grad_norm" in trace.steps and "zero_std_share" in trace.steps:
             known = trace.steps["grad_norm"][trace.steps["zero_std_share"] < 1]
             known = known[np.isfinite(known)]
-            if len(known) >= FEWEST and not known.any():
+            if len(known) >= FEWEST_STEPS and not known.any():
                 return self.found(
                     Level.SUSPECT,
                     f"The gradient is exactly 0 at all {len(known)} steps in which rewards differ "
@@ -209,49 +216,6 @@ class OptimizerNotStepping(Hypothesis):
             expected="every trainable tensor changes",
             evidence=_named(names or []),
         )
-
-
-def _active_steps(trace: Trace) -> np.ndarray:
-    """Steps that had something to learn from and a rate to learn it with."""
-    steps = np.unique(trace.weights["step"])
-    if "learning_rate" in trace.steps:
-        rate = trace.steps["learning_rate"]
-        steps = steps[~np.isin(steps, trace.steps["step"][rate == 0])]
-    if "advantage" in trace.rollouts:
-        told = np.abs(trace.rollouts["advantage"]) > EQUAL
-        if "trained_tokens" in trace.rollouts:
-            told &= trace.rollouts["trained_tokens"] > 0
-        at = trace.rollouts["step"]
-        # With several passes over one generation only the first step names its rollouts.
-        steps = steps[np.isin(steps, at[told]) | ~np.isin(steps, at)]
-    return steps
-
-
-def _looked_at(table: Frame) -> np.ndarray:
-    """A process that holds no part of a sharded tensor has seen nothing of it."""
-    return table["sampled"] > 0 if "sampled" in table else np.ones(len(table), dtype=bool)
-
-
-def _always(names: np.ndarray, where: np.ndarray, what: np.ndarray) -> set[str]:
-    """Tensors for which `what` holds at all of at least `FEWEST` steps in `where`."""
-    known, index = np.unique(names[where].astype(str), return_inverse=True)
-    times = np.bincount(index, minlength=len(known))
-    held = np.bincount(index, what[where], minlength=len(known))
-    return {str(name) for name in known[(times >= FEWEST) & (held == times)]}
-
-
-def _sizes(table: Frame) -> dict[str, float]:
-    size = table["size"] if "size" in table else np.ones(len(table))
-    return dict(zip(map(str, table["name"]), np.nan_to_num(size, nan=1.0).tolist(), strict=True))
-
-
-def _in_half(table: Frame) -> dict[str, bool]:
-    dtype = table["dtype"] if "dtype" in table else np.full(len(table), None)
-    return {str(name): kind in HALF for name, kind in zip(table["name"], dtype, strict=True)}
-
-
-def _share(names: set[str], size: dict[str, float]) -> float:
-    return sum(size[name] for name in names) / max(sum(size.values()), 1.0)
 
 
 def _not_numbers(frame: Frame, column: str) -> np.ndarray:

@@ -12,8 +12,9 @@ and the reward does not rise. A run that has learnt its prompts ends there too, 
 Above one half it is noted.
 
 ## Probe
-Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, no
-group can differ. Otherwise the sign is read off one batch.
+Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, and
+groups of the played batch are dead too, no group can differ. Otherwise the sign is read off the
+batch.
 
 ## Experiment
 The same prompts with G = 8 and G = 32, or prompts filtered to a solve rate of 0.1 to 0.9 against
@@ -85,7 +86,9 @@ class ZeroVarianceGroups(Hypothesis):
         """Does the reward tell wrong plays from gold?"""
         oracle = subject.oracle()
         ties = [c for c in oracle.not_below_gold if abs(c.reward - c.gold_reward) < 1e-6]
-        if oracle.played and len(ties) > SATURATED * oracle.played:
+        seen = self.sign(subject.trace)
+        dead = seen.level is not Level.OK  # groups that do differ, if by crumbs, are H01's
+        if dead and oracle.played and len(ties) > SATURATED * oracle.played:
             return self.found(
                 Level.FAULT,
                 f"{len(ties)} of {oracle.played} wrong plays earn exactly what gold earns, so "
@@ -97,7 +100,7 @@ class ZeroVarianceGroups(Hypothesis):
                     for c in ties[:3]
                 ],
             )
-        return self.sign(subject.trace)
+        return seen
 
     def _judge(
         self, share: Estimate, *, early: float, rises: bool, told: str, evidence: list[Evidence]

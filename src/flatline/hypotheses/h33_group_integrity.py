@@ -44,7 +44,12 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import prompts_of, unless_batch_alarms, within_correlation
+from flatline.hypotheses.groups import (
+    prompts_of,
+    standardised,
+    unless_batch_alarms,
+    within_correlation,
+)
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
@@ -176,7 +181,11 @@ class GroupIntegrity(Hypothesis):
         if "advantage" not in trace.rollouts:
             return None
         reward, advantage = trace.rollouts["reward"], trace.rollouts["advantage"]
-        follows = within_correlation(reward, advantage, trace.groups().index)
+        index = trace.groups().index
+        # In the units of its own group: advantages may be scaled by its spread, or not at all.
+        follows = within_correlation(
+            standardised(reward, index), standardised(advantage, index), index
+        )
         if not follows.high < FOLLOWS:
             return None
         return self.found(

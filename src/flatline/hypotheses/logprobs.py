@@ -24,6 +24,8 @@ UNSURE = -0.05
 """Log-prob below which a token was in doubt: others are near 0 on both sides whatever is wrong."""
 ROUNDING = 1e-4
 """Difference that float32 arithmetic explains (healthy: mean 1e-6, largest 2e-4)."""
+CLEAN_STARTS = 0.9
+"""Share of the rollouts whose first token agrees where prompts are the same. Healthy: all."""
 PREFIX = 12
 """Tokens at the start of completions that are compared between rollouts of one prompt."""
 FEWEST_FOR_SLOPE = 5
@@ -75,6 +77,14 @@ class Gaps:
         if self.coarse or len(doubt) < FEWEST_UNSURE:
             return False
         return bool(np.quantile(doubt, 0.1) < ROUNDING)
+
+    @property
+    def starts_clean(self) -> bool:
+        """Whether first tokens agree to float32 rounding: both sides then have the same prompt."""
+        first = np.abs(self.gap[(self.turn == 0) & (self.offset == 0)])
+        return (
+            not self.coarse and len(first) > 0 and float((first < ROUNDING).mean()) > CLEAN_STARTS
+        )
 
     def mean(self, where: np.ndarray | None = None) -> Estimate:
         """Mean |gap| over prompts."""

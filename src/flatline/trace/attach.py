@@ -66,6 +66,7 @@ class Attachment:
         self._guard = Guard()
         self._sink: Sink | None = None if isinstance(run_dir, str | Path) else run_dir
         self._recording: Recording | None = self._open()
+        self._begun = False
         self._replaced = Replaced()
         self._install()
         self._watch = StepWatch(self)
@@ -74,8 +75,7 @@ class Attachment:
 
     @property
     def trace(self) -> Trace:
-        """What is recorded so far."""
-        self.flush()
+        """What is written so far; `flush` first for what still waits to be trained."""
         if isinstance(self._sink, MemorySink):
             return self._sink.trace()
         if self.path is None:
@@ -94,7 +94,7 @@ class Attachment:
             self._guard(lambda: sink.update_run(**facts))
 
     def flush(self) -> None:
-        """Write what waits to be trained as it is now."""
+        """Write what waits to be trained as it is now; a later pass adds nothing to it."""
         if self._recording is not None:
             self._guard(self._recording.flush)
 
@@ -121,6 +121,9 @@ class Attachment:
         self._guard(self._begin)
 
     def _begin(self) -> None:
+        if self._begun:  # a training that broke off left its last step half recorded
+            self.close(clean=False)
+        self._begun = True
         if self._recording is None:
             self._recording = self._open()
         self._recording.sink.update_run(settings=settings(self.trainer))

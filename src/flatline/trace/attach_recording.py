@@ -195,7 +195,7 @@ class Recording:
         """Made at the first step: only then are the weights where they are trained."""
         if self._census is None:
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-            self._census = Census(model)
+            self._census = Census(model, self._trainer.optimizer)
             self.sink.update_run(weights_every=self._census.every)
         return self._census
 

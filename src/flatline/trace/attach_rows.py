@@ -52,17 +52,11 @@ class Held:
         self.generation = generation
         self.row = row
         """Its row in the generation of this process."""
-        self.batch, self.at = batch, row
-        """Where its tokens stand: in the generation's output, later in the batch of the loss."""
+        self._stands_in(batch, row)
         self.rewards = rewards
         """One per reward function, NaN where it gave none."""
         self.logps: np.ndarray | None = None
         self.attention: np.ndarray | None = None
-
-    @property
-    def listed(self) -> Sequence[int] | None:
-        ids = self.generation.completion_ids
-        return ids[self.row] if len(ids) > self.row else None
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -76,23 +70,47 @@ class Held:
         self, batch: Batch, at: int, logps: np.ndarray | None, attention: np.ndarray | None
     ) -> None:
         """From now on its tokens are those that the loss was given."""
-        self.batch, self.at = batch, at
+        self._stands_in(batch, at)
         self.logps = None if logps is None else logps[at]
         self.attention = None if attention is None else attention[at]
 
+    def _stands_in(self, batch: Batch, at: int) -> None:
+        self.batch, self.at = batch, at
+        """Where its tokens stand: in the generation's output, later in the batch of the loss."""
+        self._slices: tuple[slice, slice] | None = None
+
     def prompt_ids(self) -> np.ndarray:
-        return self.batch["prompt_ids"][self.at, self.batch.prompt(self.at)]
+        return self.batch["prompt_ids"][self.at, self.before()]
 
     def ids(self) -> np.ndarray:
         return self.batch["completion_ids"][self.at, self.where()]
 
+    def before(self) -> slice:
+        """Where in its padded row the prompt stands."""
+        return self._places()[0]
+
     def where(self) -> slice:
-        return self.batch.completion(self.at, self.listed)
+        """Where in its padded row the completion stands."""
+        return self._places()[1]
+
+    def _places(self) -> tuple[slice, slice]:
+        if self._slices is None:
+            listed = self.generation.completion_ids
+            known = listed[self.row] if len(listed) > self.row else None
+            completion = self.batch.completion(self.at, known)
+            self._slices = (self.batch.prompt(self.at), completion)
+        return self._slices
+
+    @property
+    def played(self) -> Rollout | None:
+        """Our own record of the episode, where our engine played it."""
+        played = self.data.get("rollout")
+        return played if isinstance(played, Rollout) else None
 
     def authors(self) -> np.ndarray | None:
         """Who wrote each token, where that is known."""
-        where, played = self.where(), self.data.get("rollout")
-        if isinstance(played, Rollout) and len(played.authors) == where.stop:
+        where, played = self.where(), self.played
+        if played is not None and len(played.authors) == where.stop:
             return np.array(played.authors, dtype=np.uint8)
         mask = self.batch.tokens("tool_mask", self.at, where)
         if mask is None:
@@ -131,7 +149,7 @@ def rollout_rows(held: Sequence[Held], reader: Reader) -> list[Row]:
         held, prompts, completions, texts[len(distinct) :], strict=True
     ):
         row = _facts(one, prompt, ids, reader)
-        row |= _played(one.data) or _counted(one)
+        row |= _counted(one) if one.played is None else _episode(one, one.played)
         rows.append(row | {"prompt": prompt_texts[prompt.tobytes()], "completion": text})
     return rows
 
@@ -164,14 +182,13 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
     }
 
 
-def _played(data: Mapping[str, Any]) -> Row | None:
+def _episode(one: Held, played: Rollout) -> Row:
     """What our own record of an episode adds."""
-    played = data.get("rollout")
-    if not isinstance(played, Rollout):
-        return None
     shown = {id for turn in played.turns for id in turn.documents}
-    needed = data.get("supporting")
+    needed = one.data.get("supporting")
+    same = np.array_equal(one.prompt_ids(), played.prompt_ids)
     return {
+        "as_sampled": int(same and np.array_equal(one.ids(), played.completion_ids)),
         "finish": played.finish.value,
         "turns": len(played.turns),
         "weight_version": played.weight_version,
@@ -201,7 +218,7 @@ def _events(counts: Mapping[str, int]) -> Row:
 def token_row(one: Held, reader: Reader) -> Row:
     """Every token of one rollout. Arrays are views of what TRL itself keeps."""
     batch, at, where = one.batch, one.at, one.where()
-    prompt, start = batch.prompt(at), batch["prompt_ids"].shape[1]
+    prompt, start = one.before(), batch["prompt_ids"].shape[1]
     attention = one.attention
     return {
         "step": one.generation.step,
@@ -217,6 +234,23 @@ def token_row(one: Held, reader: Reader) -> Row:
         "trainer": None if one.logps is None else one.logps[where],
         "old": batch.tokens("old_per_token_logps", at, where),
         "reference": batch.tokens("ref_per_token_logps", at, where),
+        **_sampled(one),
+    }
+
+
+def _sampled(one: Held) -> Row:
+    """What the sampler had, where it is known and not what is trained."""
+    played = one.played
+    if played is None:
+        return {}
+    pairs = {
+        "sampled_prompt_ids": (played.prompt_ids, one.prompt_ids()),
+        "sampled_ids": (played.completion_ids, one.ids()),
+    }
+    return {
+        name: np.array(had, dtype=np.int32)
+        for name, (had, has) in pairs.items()
+        if not np.array_equal(had, has)
     }
 
 
@@ -229,7 +263,8 @@ class Vocabulary:
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Rows for the ids of these token rows that were not seen before."""
-        arrays = [row[name] for row in rows for name in ("prompt_ids", "ids")]
+        names = ("prompt_ids", "ids", "sampled_prompt_ids", "sampled_ids")
+        arrays = [row[name] for row in rows for name in names if row.get(name) is not None]
         if not arrays:
             return []
         fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)

@@ -30,10 +30,11 @@ class _Look:
 class Census:
     """Looks at the trainable weights of a model around its optimizer steps."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, optimizer: Any = None) -> None:
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in trained]
         self._weights = [weight for _, weight in trained]
+        self._held = _held(optimizer, self._weights)
         elements = sum(_size(weight) for weight in self._weights)
         kind = self._weights[0].device.type if self._weights else "cpu"
         self.every = max(1, math.ceil(elements / PER_STEP.get(kind, PER_STEP["cuda"])))
@@ -88,7 +89,17 @@ class Census:
             "update_norm": change * math.sqrt(size / sampled) if sampled else None,
             "changed_share": changed / sampled if sampled else None,
             "sampled": sampled,
+            "in_optimizer": self._held[at],
         }
+
+
+def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
+    """Whether the optimizer has each of the weights; a sharded one may stand there as another."""
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups:
+        return [None] * len(weights)
+    held = {id(weight) for group in groups for weight in group["params"]}
+    return [None if _is_part(weight) else int(id(weight) in held) for weight in weights]
 
 
 def len_of(sample: Tensor) -> int:

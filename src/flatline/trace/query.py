@@ -15,8 +15,8 @@ from flatline.trace.schema import TABLES
 
 VIEWS = ("steps", "rollouts", "tokens", "weights")
 _KEYS = ("step", "rank", "rollout")
-_PROMPT = ("prompt_ids", "prompt_attended")
-_PER_TOKEN = tuple(name for name in TABLES["tokens"].names if name not in (*_KEYS, *_PROMPT))
+_OTHER_LENGTH = ("prompt_ids", "prompt_attended", "sampled_prompt_ids", "sampled_ids")
+_PER_TOKEN = tuple(name for name in TABLES["tokens"].names if name not in (*_KEYS, *_OTHER_LENGTH))
 TOKEN_COLUMNS = (*_KEYS, "position", *("id" if name == "ids" else name for name in _PER_TOKEN))
 """Of the view `tokens`, which has one row per completion token."""
 

@@ -71,6 +71,7 @@ ROLLOUTS = pa.schema(
         ("completion_tokens", pa.int32()),
         ("model_tokens", pa.int32()),  # of the completion, written by the model
         ("trained_tokens", pa.int32()),  # of the completion, with a loss
+        ("as_sampled", pa.int8()),  # 1: trained on the very ids that were sampled; 0: on others
         ("prompt", pa.string()),
         ("completion", pa.string()),
         ("gold", pa.string()),  # the right answer, where the data has one
@@ -92,6 +93,9 @@ TOKENS = pa.schema(
         ("trainer", pa.list_(pa.float32())),  # log-prob in the pass that is trained through
         ("old", pa.list_(pa.float32())),  # log-prob that the ratio is taken against
         ("reference", pa.list_(pa.float32())),
+        # What the sampler had; null where it is what is trained, or unknown (`as_sampled` says).
+        ("sampled_prompt_ids", pa.list_(pa.int32())),
+        ("sampled_ids", pa.list_(pa.int32())),
     ]
 )
 
@@ -106,6 +110,7 @@ WEIGHTS = pa.schema(
         ("update_norm", pa.float64()),  # of the change that the step made
         ("changed_share", pa.float64()),  # elements that are not what they were
         ("sampled", pa.int64()),  # elements looked at for the last two; less than `size` if large
+        ("in_optimizer", pa.int8()),  # 1: the optimizer holds this very tensor; null if sharded
     ]
 )
 

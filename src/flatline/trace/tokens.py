@@ -4,6 +4,7 @@ Flat, because a mean over ten million tokens must not be a loop over rollouts.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,22 @@ from flatline.trace.frames import Frame
 from flatline.trace.pieces import Pieces
 
 UNKNOWN_AUTHOR = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Where what is trained first differs from what was sampled, in one prompt or completion."""
+
+    row: int
+    """Index of the rollout in `rollout_rows`."""
+    in_prompt: bool
+    """Whether it is the prompt that differs."""
+    position: int
+    """Of the first token that differs; one has ended there where the other goes on."""
+    sampled: np.ndarray
+    """All ids as they were sampled, or sampled after."""
+    trained: np.ndarray
+    """All ids as they are trained."""
 
 
 class Tokens:
@@ -122,6 +139,34 @@ class Tokens:
         return np.repeat(np.arange(len(self._prompt_lengths)), self._prompt_lengths)
 
     @cached_property
+    def divergences(self) -> list[Divergence]:
+        """Every prompt and completion that is not trained as it was sampled; raises `NotRecorded`
+        where no rollout says what was sampled."""
+        self._rollouts["as_sampled"]
+        return [
+            *self._differing("sampled_prompt_ids", "prompt_ids"),
+            *self._differing("sampled_ids", "ids"),
+        ]
+
+    def _differing(self, sampled: str, trained: str) -> list[Divergence]:
+        had = self._pieces.gather(sampled, self._rows)
+        rows = np.flatnonzero(np.asarray(had.is_valid().combine_chunks()))
+        if not len(rows):
+            return []
+        has = self._pieces.gather(trained, self._rows[rows])
+        pairs = zip(rows, had.take(pa.array(rows)).to_pylist(), has.to_pylist(), strict=True)
+        return [
+            Divergence(
+                row=int(row),
+                in_prompt=trained == "prompt_ids",
+                position=_first_difference(a, b),
+                sampled=np.array(a, dtype=np.int32),
+                trained=np.array(b, dtype=np.int32),
+            )
+            for row, a, b in pairs
+        ]
+
+    @cached_property
     def _lengths(self) -> np.ndarray:
         return _list_lengths(self._pieces.gather("ids", self._rows))
 
@@ -174,6 +219,11 @@ def _matched(
     usable &= (known[order][place] == keys) if len(known) else False
     rows = np.flatnonzero(usable)
     return rows, order[place[rows]] if len(known) else rows
+
+
+def _first_difference(a: list[int], b: list[int]) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 def _keys(step: np.ndarray, rollout: np.ndarray) -> np.ndarray:
