@@ -286,6 +286,15 @@ def test_weights_say_how_far_each_tensor_moved(tmp_path):
     assert set(trace.weights["in_optimizer"]) == {1}
 
 
+def test_weights_that_the_optimizer_lacks_are_marked():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([model.weight, torch.nn.Parameter(torch.ones(2))])
+    census = Census(model, optimizer)
+    census.before_step(scaled=False)
+    held = {row["name"]: row["in_optimizer"] for row in census.after_step(1)}
+    assert held == {"weight": 1, "bias": 0}
+
+
 def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
     model = torch.nn.Linear(1000, 400, bias=False)
     census = Census(model)

@@ -35,7 +35,7 @@ def adapter_rows(names, **held):
     ]
 
 
-def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=None):
+def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=None, bf16=False):
     done = Delivery(
         visible=visible,
         gap_before=before,
@@ -46,7 +46,9 @@ def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=No
         versions=np.array([0, 1, 2]),
         versions_expected=np.array([0, 1, 2]),
     )
-    return H06.probe(subject(reference_gap=lambda: None, delivery=lambda: done))
+    return H06.probe(
+        subject(reference_gap=lambda: None, delivery=lambda: done, settings={"bf16": bf16})
+    )
 
 
 def lora_probe(*, moved_gap=0.2, kinds=("lora_A", "lora_B"), held=None):
@@ -160,8 +162,9 @@ def test_the_probe_follows_the_sampler_there_and_back():
     assert delivered().level is Level.OK
     assert delivered(moved=0.28).level is Level.FAULT
     assert delivered(restored=0.2).level is Level.FAULT
-    assert delivered(before=0.02, moved=0.03, restored=0.02).level is Level.OK
+    assert delivered(before=0.02, moved=0.03, restored=0.02, bf16=True).level is Level.OK
     assert delivered(before=4.0, moved=4.2, restored=4.0).level is Level.UNKNOWN
+    assert delivered(before=0.02, moved=0.26, restored=0.01).level is Level.UNKNOWN, "top-k"
     assert delivered(visible=1e-4).level is Level.UNKNOWN
 
 

@@ -1,11 +1,14 @@
 """H11: clean rollouts that jump inside a turn."""
 
 import numpy as np
+import pytest
 from tests.hypotheses.edited import edited, rng_of, sampled_otherwise
-from tests.traces import healthy_trace
+from tests.traces import healthy_rows, healthy_trace, run_facts
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h11_retokenisation import Retokenisation
+from flatline.trace import Trace
 
 H11 = Retokenisation()
 
@@ -87,3 +90,12 @@ def test_a_completion_that_loses_its_end_is_a_fault():
 def test_another_prompt_and_equal_ids_rule_it_out():
     other_prompt = sampled_otherwise(sampled_prompt_ids=lambda row: [7, *row["prompt_ids"]])
     assert H11.sign(other_prompt).level is Level.OK
+
+
+def test_other_ids_without_token_detail_cannot_be_told():
+    rows = healthy_rows(steps=2)
+    rows["tokens"] = [row for row in rows["tokens"] if row["step"] == 1]
+    for row in rows["rollouts"]:
+        row["as_sampled"] = int(row["step"] == 1)
+    with pytest.raises(NotRecorded):
+        H11.sign(Trace.from_rows(run=run_facts(), **rows))

@@ -108,7 +108,7 @@ class TemplateDrift(Hypothesis):
             f"than they were sampled after, and {len(edges)} differ where a turn begins.",
             measured=share,
             expected="0 rollouts",
-            evidence=shown(trace, wrong),
+            evidence=shown(trace, known, wrong),
             severity=10 * share,
             proven=True,
         )

@@ -114,7 +114,7 @@ class Retokenisation(Hypothesis):
             f"{text}were sampled, from a place inside the model's own words on.",
             measured=share,
             expected="0 rollouts",
-            evidence=shown(trace, known.inside),
+            evidence=shown(trace, known, known.inside),
             severity=10 * share,
             proven=True,
         )

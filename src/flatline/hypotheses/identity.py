@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
@@ -23,6 +24,8 @@ class Identity:
 
     rollouts: int
     """Rollouts that were compared."""
+    place: Sequence[tuple[int, int]] = ()
+    """Step and number of each rollout that a divergence may name."""
     prompts: Sequence[Divergence] = ()
     """The prompt differs."""
     edges: Sequence[Divergence] = ()
@@ -38,11 +41,16 @@ def identity(trace: Trace) -> Identity | None:
     same = trace.rollouts["as_sampled"]
     if not (same == 0).any():
         return Identity(rollouts=int(np.isfinite(same).sum()))
-    tokens = trace.tokens(some_steps(trace))
+    tokens = trace.tokens(_steps(trace, same == 0))
     found = tokens.divergences
+    if not found:
+        raise NotRecorded("tokens.sampled_ids")
     kinds = [_kind(tokens, one) for one in found]
+    rows = tokens.rollout_rows
+    step, number = (trace.rollouts[name][rows].astype(int) for name in ("step", "rollout"))
     return Identity(
-        rollouts=int(np.isfinite(same[tokens.rollout_rows]).sum()),
+        rollouts=int(np.isfinite(same[rows]).sum()),
+        place=list(zip(step.tolist(), number.tolist(), strict=True)),
         **{
             name: [one for one, kind in zip(found, kinds, strict=True) if kind == name]
             for name in ("prompts", "edges", "inside")
@@ -50,19 +58,25 @@ def identity(trace: Trace) -> Identity | None:
     )
 
 
-def shown(trace: Trace, found: Sequence[Divergence], n: int = 3) -> list[Evidence]:
+def shown(trace: Trace, known: Identity, found: Sequence[Divergence], n: int = 3) -> list[Evidence]:
     """Both texts around the first difference of some rollouts."""
-    rows = trace.tokens(some_steps(trace)).rollout_rows
     return [
         Evidence(
             text=f"{'prompt' if one.in_prompt else 'completion'}, after {_before(trace, one)}: "
             f"sampled {_from(trace, one.sampled, one.position)}, "
             f"trained {_from(trace, one.trained, one.position)}",
-            step=int(trace.rollouts["step"][rows[one.row]]),
-            rollout=int(trace.rollouts["rollout"][rows[one.row]]),
+            step=known.place[one.row][0],
+            rollout=known.place[one.row][1],
         )
         for one in found[:n]
     ]
+
+
+def _steps(trace: Trace, differs: np.ndarray) -> list[int]:
+    """A few recorded steps, and the first of them that has what is looked for."""
+    steps = trace.token_steps
+    wanted = steps[np.isin(steps, trace.rollouts["step"][differs])]
+    return sorted({*some_steps(trace), *wanted[:1].tolist()})
 
 
 def _kind(tokens: Tokens, one: Divergence) -> str:
