@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flatline.diagnose import Report, diagnose
+from flatline.diagnosis import Report, diagnose
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.groups import reward_groups, standardised, within_correlation

@@ -20,7 +20,7 @@ from typing import Any
 
 from faults import HEALTHY, all_names, folder, summary
 
-from flatline.diagnose import diagnose
+from flatline.diagnosis import diagnose
 from flatline.evaluate import write_atomically
 from flatline.faults import PRESETS, find
 from flatline.trace import Trace

@@ -137,8 +137,8 @@ def _look(config: RunConfig) -> None:
     from dataclasses import replace
     from tempfile import TemporaryDirectory
 
-    from flatline.checkup import checkup
-    from flatline.diagnose import diagnose
+    from flatline.diagnosis import diagnose
+    from flatline.examination import checkup
     from flatline.trace import Trace
     from flatline.training.trainer import build
 

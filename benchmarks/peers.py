@@ -21,7 +21,7 @@ from pathlib import Path
 from faults import summary
 from peers_ask import ASK, RLDOCTOR, RLPROBE, Opinion, ask, log_lines, shown, version, write_lines
 
-from flatline.diagnose import diagnose
+from flatline.diagnosis import diagnose
 from flatline.faults import find
 from flatline.stats import cluster_mean
 from flatline.trace import Trace

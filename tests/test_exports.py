@@ -17,3 +17,12 @@ def test_at_most_fifteen_names_are_exported_in_order():
 
 def test_the_version_is_the_package_version():
     assert flatline.__version__ == version("flatline")
+
+
+def test_functions_stay_functions_once_their_modules_are_loaded():
+    import flatline.diagnosis
+    import flatline.examination
+
+    assert callable(flatline.checkup) and callable(flatline.diagnose)
+    assert flatline.diagnose is flatline.diagnosis.diagnose
+    assert flatline.checkup is flatline.examination.checkup

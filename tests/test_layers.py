@@ -21,9 +21,9 @@ FLOW = (
     "faults",
     "training",
     "hypotheses",
-    "diagnose",
+    "diagnosis",
     "subject",
-    "checkup",
+    "examination",
     "ladder",
     "cli",
 )

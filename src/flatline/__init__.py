@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from flatline.errors import FlatlineError
 
 if TYPE_CHECKING:
-    from flatline.checkup import checkup
-    from flatline.diagnose import diagnose
+    from flatline.diagnosis import diagnose
+    from flatline.examination import checkup
     from flatline.faults import plant
     from flatline.trace import Recorder, Trace
     from flatline.trace.attach import attach
@@ -29,8 +29,8 @@ _WHERE = {
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
     "attach": "flatline.trace.attach",
-    "checkup": "flatline.checkup",
-    "diagnose": "flatline.diagnose",
+    "checkup": "flatline.examination",
+    "diagnose": "flatline.diagnosis",
     "plant": "flatline.faults",
 }
 

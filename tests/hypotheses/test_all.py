@@ -110,5 +110,5 @@ def test_explain_prints_the_page_and_lists_all():
 def test_diagnosis_needs_no_torch():
     heavy = ("torch", "transformers", "trl")
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in heavy)
-    code = f"import sys; {blocked}import flatline.diagnose, flatline.trace.importers"
+    code = f"import sys; {blocked}import flatline.diagnosis, flatline.trace.importers"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

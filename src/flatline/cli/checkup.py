@@ -17,7 +17,7 @@ from flatline.config import RunConfig, load_config
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flatline.diagnose import Report
+    from flatline.diagnosis import Report
 
 Ladder = Annotated[
     bool,
@@ -50,7 +50,7 @@ def look(config: RunConfig, *, ladder: bool, say: Callable[[str], None]) -> "Rep
     try:
         from transformers.utils import logging
 
-        from flatline.checkup import checkup as examine
+        from flatline.examination import checkup as examine
         from flatline.training.run import check_all
         from flatline.training.trainer import build
     except ImportError as error:
@@ -68,7 +68,7 @@ def look(config: RunConfig, *, ladder: bool, say: Callable[[str], None]) -> "Rep
 
 
 def _with_ladder(report: "Report", config: RunConfig, say: Callable[[str], None]) -> "Report":
-    from flatline.diagnose import rank
+    from flatline.diagnosis import rank
     from flatline.ladder import climb_ladder
 
     say("Climbing the ladder")

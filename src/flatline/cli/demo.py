@@ -12,7 +12,7 @@ from rich.table import Table
 from flatline.config import RunConfig
 
 if TYPE_CHECKING:
-    from flatline.diagnose import Report
+    from flatline.diagnosis import Report
     from flatline.training.run import Result
 
 FAULT = "verifiers-0.1.3"
@@ -128,8 +128,8 @@ def _control(story: _Story) -> None:
 
 
 def _checkup(story: _Story) -> "Report":
-    from flatline.checkup import checkup
     from flatline.cli.findings import print_report
+    from flatline.examination import checkup
     from flatline.training.trainer import build
 
     story.chapter("3. The checkup", _CHECKUP)
@@ -141,7 +141,7 @@ def _checkup(story: _Story) -> "Report":
 
 
 def _diagnosis(story: _Story) -> None:
-    from flatline.diagnose import diagnose, save
+    from flatline.diagnosis import diagnose, save
     from flatline.trace import Trace
 
     run = story.folder / "broken"

@@ -20,8 +20,8 @@ Source = Annotated[
 def diagnose(run: Source, json: options.Json = False) -> None:
     """Ask every hypothesis what it sees in a recorded run."""
     from flatline.cli.findings import exit_code, print_report
-    from flatline.diagnose import diagnose as look
-    from flatline.diagnose import save
+    from flatline.diagnosis import diagnose as look
+    from flatline.diagnosis import save
     from flatline.trace.importers import open_log
 
     trace = open_log(run)

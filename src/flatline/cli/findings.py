@@ -11,7 +11,7 @@ from rich.text import Text
 from flatline.cli.text import shortened, visible
 
 if TYPE_CHECKING:  # these would bring numpy
-    from flatline.diagnose import Report
+    from flatline.diagnosis import Report
     from flatline.hypotheses.base import Evidence, Finding
 
 HEALTHY, FINDINGS = 0, 1
@@ -39,7 +39,7 @@ def exit_code(report: "Report") -> int:
 
 def report_text(report: "Report") -> RenderableType:
     """The answer first, then each alarm with its evidence, then what was ruled out and by what."""
-    from flatline.diagnose import explained_by
+    from flatline.diagnosis import explained_by
 
     explained = explained_by(report.findings)
     alarms = [_alarm(f, explained.get(f.hypothesis)) for f in report.alarms]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from flatline.diagnose import Report, diagnose, explained_by, guarded, rank
+from flatline.diagnosis import Report, diagnose, explained_by, guarded, rank
 from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, HasSign, Hypothesis, Level

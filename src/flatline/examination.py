@@ -9,7 +9,7 @@ looks at the trace of the batch, if it needs no history. The others need a recor
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flatline.diagnose import Report, guarded, rank
+from flatline.diagnosis import Report, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level

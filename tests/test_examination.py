@@ -8,10 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from flatline.checkup import checkup
 from flatline.cli import app
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
+from flatline.examination import checkup
 from flatline.hypotheses.base import Hypothesis, Level
 from flatline.training.trainer import build
 from tests.test_subject import users_trainer
@@ -149,7 +149,7 @@ def run(*args):
 @pytest.fixture
 def few(monkeypatch):
     """The command with few hypotheses, so that a test of the command is one."""
-    import flatline.checkup as module
+    import flatline.examination as module
 
     def choose(*hypotheses):
         whole = module.checkup
