@@ -24,6 +24,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/step_time.py
 	$(BIN)/python benchmarks/healthy.py
+	$(BIN)/python benchmarks/recorder.py
+	$(BIN)/python benchmarks/trace_scale.py
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/diagnosis.py
+	$(BIN)/python benchmarks/false_alarms.py
 
 # Builds the lab policy anew. Minutes on a GPU; hours on two cores.
 lab: $(READY)

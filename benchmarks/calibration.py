@@ -71,7 +71,7 @@ class Quantity:
         if not found:
             return math.nan, "", 0
         value, name = (min if self.below else max)(found)
-        return value, name, len(found)
+        return value, "all" if len({one for one, _ in found}) == 1 else name, len(found)
 
     def _value(self, run: Run) -> float:
         with suppress(NotRecorded):
@@ -269,6 +269,7 @@ def _live_line(
 ) -> str:
     known = [(one[code], name) for name, one in found.items() if math.isfinite(one[code])]
     value, name = (min if below else max)(known, default=(math.nan, ""))
+    name = "all" if len({one for one, _ in known}) == 1 else name
     quantity = Quantity(code, what, limit, lambda run: math.nan, below)
     return line(quantity, value, name, len(known))
 

@@ -95,5 +95,9 @@ def test_a_long_run_may_take_small_steps():
     assert H.probe(subject(1e-5, steps=1000)).level is Level.OK
 
 
+def test_a_step_that_moves_nothing_is_left_to_others():
+    assert H.probe(subject(0.0)).level is Level.UNKNOWN
+
+
 def test_a_rate_of_zero_is_left_to_h26():
     assert "H26" in H.probe(subject(0.0, rate=0.0)).text

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from flatline.subject import Subject
 
 ORDERED = 0.5
-"""Correlation of hops and step. Healthy: 0, within 0.13 on 240 groups. False alarms: see
+"""Correlation of hops and step. Healthy: 0, within 0.21 in the lab. False alarms: see
 docs/calibration.md."""
 MOST_STEPS = 1000
 """Steps of the sampler that the probe follows."""
