@@ -275,6 +275,8 @@ def test_the_demo_breaks_finds_mends_and_proves(tmp_path):
     done = CliRunner(env={"COLUMNS": "100"}).invoke(app, arguments, prog_name="flatline")
     assert done.exit_code == 0
     assert "Cause: H09 loss-mask-as-attention" in done.stdout
+    cleared = done.stdout.split("Ruled out: ")[1]
+    assert all(code in cleared for code in ("H02", "H03", "H06"))
     chapters = ["The symptom", "The control", "The checkup", "The proof", "The answer"]
     places = [done.stdout.index(chapter) for chapter in chapters]
     assert places == sorted(places)

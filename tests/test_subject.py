@@ -361,6 +361,11 @@ def test_a_sampler_that_is_never_updated_stays_behind(tmp_path):
     assert found.versions.tolist() == [0, 0, 0]
 
 
+def test_delivery_can_be_told_where_the_trainer_scores_without_its_context(tmp_path):
+    found = subject_in(tmp_path, fault="mask-as-attention").delivery()
+    assert max(found.gap_before, found.gap_moved, found.gap_restored) < 1e-3
+
+
 def test_dropout_shows_once_the_weights_have_moved(tmp_path):
     found = subject_in(tmp_path, lora_dropout=0.3).scored_twice()
     assert found.trained == 0 and found.moved_trained > 1e-3

@@ -24,28 +24,33 @@ BETA = 0.04
 SHOWN = 6
 """Steps of a run that are printed."""
 
-_INTRO = """\
-Someone trained a language model with GRPO on multi-hop questions with a search tool. The reward
-stayed at its baseline for weeks. The KL divergence reached 1e5 and the gradients exploded; without
-the KL penalty the numbers looked calm, and the reward stayed flat all the same. A control on GSM8K
-improved, so the library was declared sound, and the hunt went on among hyperparameters.
+_INTRO = (
+    "Someone trained a language model with GRPO on multi-hop questions with a search tool. The "
+    "reward stayed at its baseline for weeks. The KL divergence reached 1e5 and the gradients "
+    "exploded; without the KL penalty the numbers looked calm, and the reward stayed flat all the "
+    "same. A control on GSM8K improved, so the library was declared sound, and the hunt went on "
+    "among hyperparameters.\n\n"
+    "This is that story in miniature, on this machine: a small language model that ships with "
+    "flatline, an invented world to ask about, TRL's GRPO, and the defects of the library version "
+    "that was used (--fault verifiers-0.1.3), planted on purpose. Nothing is downloaded. It takes "
+    "a few minutes."
+)
 
-This is that story in miniature, on this machine: a small language model that ships with flatline,
-an invented world to ask about, TRL's GRPO, and the defects of the library version that was used
-(--fault verifiers-0.1.3), planted on purpose. Nothing is downloaded. It takes a few minutes."""
+_CHECKUP = (
+    "flatline looks at the live trainer with one batch: what was sampled, what is trained on, and "
+    "whether the two agree. The same as `flatline checkup musique --kl-beta 0.04 --fault "
+    "verifiers-0.1.3`.\n"
+)
 
-_CHECKUP = """\
-flatline looks at the live trainer with one batch: what was sampled, what is trained on, and whether
-the two agree. The same as `flatline checkup musique --kl-beta 0.04 --fault verifiers-0.1.3`.
-"""
-
-_WHY = """\
-The trainer passed its loss mask to the model as attention mask. The prompt and what the tool
-returned carry no loss, so the model that was being trained could not see them: it was asked how
-likely its words are after nothing at all, and was pushed towards words that need no question. The
-reference was as blind, but the two soon part on text that neither would write, hence the KL. A
-beta of 0 hid that symptom and left the cause. The suspects of the time (token masks, the KL
-formula, LoRA) were innocent; the checkup says by which measurement."""
+_WHY = (
+    "The trainer passed its loss mask to the model as attention mask. The prompt and what the "
+    "tool returned carry no loss, so the model that was being trained could not see them: it was "
+    "asked how likely its words are after nothing at all, and was pushed towards words that need "
+    "no question. The reference was as blind, but the two soon part on text that neither would "
+    "write, hence the KL. A beta of 0 hid that symptom and left the cause. The suspects of the "
+    "time (token masks, the KL formula, LoRA) were innocent; the checkup says by which "
+    "measurement."
+)
 
 Folder = Annotated[Path, typer.Option(help="Where the runs are kept.")]
 Steps = Annotated[int, typer.Option(min=6, help="Optimizer steps of a run.")]
@@ -121,8 +126,8 @@ def _control(story: _Story) -> None:
         table.add_row(part, *values, str(last.since(first, part)))
     story.console.print(table)
     story.console.print(
-        "\nFormat can be learnt without seeing the question, answers cannot. Whoever watches a\n"
-        "sum of both sees a rise and declares the library sound. A positive control must need\n"
+        "\nFormat can be learnt without seeing the question, answers cannot. Whoever watches a "
+        "sum of both sees a rise and declares the library sound. A positive control must need "
         "the pathway that is under suspicion (`flatline explain H00`)."
     )
 
@@ -165,16 +170,16 @@ def _mended(story: _Story) -> "Result":
 def _answer(story: _Story, broken: "Result", mended: "Result", report: "Report") -> None:
     effect = mended.scores[-1].since(broken.scores[-1])
     causes = ", ".join(f"{one.hypothesis} {one.name}" for one in report.causes) or "none found"
-    cleared = ", ".join(f.hypothesis for f in report.findings if f.level == "ok")
+    cleared = ", ".join(sorted(f.hypothesis for f in report.findings if f.level == "ok"))
     story.chapter(
         "The answer",
         f"Mended minus broken on the same {len(mended.scores[-1].problems)} held-out questions, "
         f"with the same random numbers: {effect}.\n\n"
         f"Cause: {causes}.\nRuled out: {cleared}.\n\n{_WHY}\n\n"
         f"The runs are in {story.folder}. Look further:\n"
-        f"  flatline show {story.folder}/broken --step 1 --rollout 0   every token, who wrote it\n"
-        f"  flatline diagnose {story.folder}/mended                   a healthy run\n"
-        "  flatline explain H09                              the manual page",
+        f"  flatline show {story.folder}/broken --step 1 --rollout 0\n"
+        f"  flatline diagnose {story.folder}/mended\n"
+        "  flatline explain H09",
     )
 
 

@@ -77,9 +77,16 @@ def _text(change: Estimate, steps: int) -> str:
         return f"The training reward falls by {moved} over {steps} steps."
     if change.high < SMALLEST:
         return f"The training reward is flat: {moved} over {steps} steps."
-    half = (change.high - change.low) / 2
-    more = math.ceil(steps * ((half / SMALLEST) ** 2 - 1)) if math.isfinite(half) else steps
     return (
         f"Whether the training reward moves cannot be told from {steps} steps ({moved}); "
-        f"about {max(more, 1)} more would show a change of {SMALLEST}."
+        f"about {_more(change, steps)} more would tell."
     )
+
+
+def _more(change: Estimate, steps: int) -> int:
+    """Steps until the interval excludes no rise or a rise that matters, if the mean stays."""
+    half = (change.high - change.low) / 2
+    if not math.isfinite(half):
+        return steps
+    enough = max(change.value, SMALLEST - change.value)
+    return max(1, math.ceil(steps * ((half / enough) ** 2 - 1)))

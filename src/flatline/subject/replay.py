@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from flatline.rollout.record import Author, Rollout
+from flatline.rollout.table import evaluating
 from flatline.subject.moving import Move, moved
 from flatline.subject.records import Delivery, Floats, Ints, Replay
 from flatline.subject.scoring import Played, fixed_logps, play, prompt_ids
@@ -69,12 +70,32 @@ def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: 
 
 def _gap(trainer: Any, played: Played) -> float:
     """Mean |sampler - trainer| over the model's tokens; NaN without sampler log-probs."""
+    recorded = [row["rollout"] for row in played.rows if isinstance(row.get("rollout"), Rollout)]
+    if recorded:
+        return _plain_gap(trainer, recorded)
     sampler_BT = played.inputs.get("sampling_per_token_logps")
     if sampler_BT is None:
         return float("nan")
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     trainer_BT = fixed_logps(trainer, played.inputs)
     return float((sampler_BT - trainer_BT).abs().cpu()[model_BT].mean())
+
+
+def _plain_gap(trainer: Any, rollouts: list[Rollout]) -> float:
+    """The same against plain passes over what was sampled. Delivery is a matter of weights, and is
+    told apart from a trainer that scores other ids, or with another mask."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    gaps = []
+    with torch.no_grad(), evaluating(model), trainer.accelerator.autocast():
+        for rollout in rollouts:
+            ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids], device=model.device)
+            start = len(rollout.prompt_ids)
+            logits_TV = model(input_ids=ids).logits[0, start - 1 : -1].float()
+            logps_TV = (logits_TV / trainer.temperature).log_softmax(-1)
+            logps_T = logps_TV.gather(1, ids[0, start:, None])[:, 0].cpu()
+            ours_T = torch.tensor(rollout.loss_mask).bool()
+            gaps.append((logps_T - torch.tensor(rollout.logprobs)).abs()[ours_T])
+    return float(torch.cat(gaps).mean())
 
 
 def _versions(played: Played) -> Ints:
