@@ -20,8 +20,7 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.trend import Trend, trend_of
 from flatline.trace import Trace
-
-RUN_FILE = "run.json"
+from flatline.trace.folder import RUN_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ def subject_of(trainer: "Any | Built") -> Subject:
 def _looks(hypothesis: Hypothesis) -> list[Look]:
     """How a hypothesis can look at a live trainer, best first; none where it needs history."""
     looks: list[Look] = [hypothesis.probe] if isinstance(hypothesis, HasProbe) else []
-    if isinstance(hypothesis, HasSign) and getattr(hypothesis, "on_one_batch", False):
+    if isinstance(hypothesis, HasSign) and hypothesis.on_one_batch:
         sign = hypothesis.sign
         looks.append(lambda subject: sign(subject.trace))
     return looks

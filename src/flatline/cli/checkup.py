@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatline.cli.train import train
-from flatline.config import RunConfig, load_config
+from flatline.cli.train import config_of, train
+from flatline.config import RunConfig
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ def checkup(**given: Any) -> None:
 
     from flatline.cli.findings import exit_code, print_report
 
-    file, json, ladder = given.pop("config"), given.pop("json"), given.pop("ladder")
-    changes = {name: value for name, value in given.items() if value is not None}
-    config = load_config(file, **changes) if file else RunConfig.from_dict(changes)
+    json, ladder = given.pop("json"), given.pop("ladder")
+    config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
         report = look(config, ladder=ladder, say=status.update)
     if json:

@@ -38,10 +38,15 @@ class TrainCommand(TyperCommand):
 
 def train(**given: Any) -> None:
     """Train a policy with GRPO on one of the tasks, and score it on held-out problems."""
-    file, dry_run, json = given.pop("config"), given.pop("dry_run"), given.pop("json")
+    dry_run, json = given.pop("dry_run"), given.pop("json")
+    run(config_of(given), dry_run=dry_run, as_json=json)
+
+
+def config_of(given: Mapping[str, Any]) -> RunConfig:
+    """The run that the flags describe, over the file if one is named."""
     changes = {name: value for name, value in given.items() if value is not None}
-    config = load_config(file, **changes) if file else RunConfig.from_dict(changes)
-    run(config, dry_run=dry_run, as_json=json)
+    file = changes.pop("config", None)
+    return load_config(file, **changes) if file else RunConfig.from_dict(changes)
 
 
 def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:

@@ -119,6 +119,8 @@ class Hypothesis:
     """What to do about it."""
     meaning: str = ""
     """Why it matters, in a sentence."""
+    on_one_batch: bool = False
+    """Whether its sign needs no history, so that a checkup can read it from one batch."""
 
     @classmethod
     def manual(cls) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from flatline.subject.records import DataOrder, Floats
+from flatline.trace.attach_rows import PROMPT_NAMES
 
 AT_MOST = 5_000_000
 """Row numbers read of one epoch."""
-_IDS = ("problem_id", "prompt_id", "id")
 _HOPS = ("hops", "n_hops", "num_hops")
 
 
@@ -28,7 +28,7 @@ def data_order(trainer: Any, steps: int, hops: dict[str, int]) -> DataOrder:
     early = [(step, rows[::group]) for step, rows in generations if step <= steps]
     step_N = np.concatenate([np.full(len(rows), step) for step, rows in early])
     prompt_N = np.concatenate([rows for _, rows in early])
-    ids = _column(trainer.train_dataset, _IDS, prompt_N)
+    ids = _column(trainer.train_dataset, PROMPT_NAMES, prompt_N)
     names = [str(n) for n in prompt_N] if ids is None else [str(id) for id in ids]
     each = np.unique(step_N)
     return DataOrder(

@@ -4,7 +4,6 @@ Log-probs are caught where `_compute_loss` asks for them, so whatever the traine
 way to its loss (its masks, its temperature, a subclass, a planted fault) is in them.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from torch import Tensor
 from flatline.errors import NotRecorded
 from flatline.rollout.record import Author, Rollout
 from flatline.subject.records import Batch, Floats
+from flatline.trace.attach_rows import prompt_name
 
 Inputs = dict[str, Any]
 """What TRL's generation hands to its loss: tensors with one row per rollout."""
 
 _SCORERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 """The method that computes log-probs, by its name today and in older releases."""
-_IDS = ("problem_id", "prompt_id", "id")
-"""Columns that name a problem."""
 
 
 class Generated(NamedTuple):
@@ -218,14 +216,9 @@ def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:
 
 def prompt_ids(played: Played) -> list[str]:
     """Name of each rollout's prompt: the data's own, else a hash of its tokens."""
-    names = []
-    for row, ids, mask in zip(
-        played.rows, played.inputs["prompt_ids"], played.inputs["prompt_mask"], strict=True
-    ):
-        own = next((str(row[name]) for name in _IDS if row.get(name) is not None), None)
-        tokens = ids[mask.bool()].cpu().numpy().tobytes()
-        names.append(own or hashlib.blake2b(tokens, digest_size=6).hexdigest())
-    return names
+    prompts = zip(played.inputs["prompt_ids"], played.inputs["prompt_mask"], strict=True)
+    tokens = [ids[mask.bool()].cpu().numpy() for ids, mask in prompts]
+    return [prompt_name(row, ids) for row, ids in zip(played.rows, tokens, strict=True)]
 
 
 def _caught(trainer: Any, inputs: Inputs) -> Tensor:

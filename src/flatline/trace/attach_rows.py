@@ -20,7 +20,10 @@ GOLD_LENGTH = 500
 ENDED = ("answered", "eos")
 """What a rollout is said to end with when no limit cut it off."""
 
-_prompt_name = column(("problem_id", "prompt_id", "id"))
+PROMPT_NAMES = ("problem_id", "prompt_id", "id")
+"""Columns that may name a prompt, the first that is there counts."""
+
+_own_name = column(PROMPT_NAMES)
 _gold = column(("answer", "solution", "gold", "ground_truth"))
 _hops = column(("hops", "n_hops"))
 
@@ -154,19 +157,27 @@ def rollout_rows(held: Sequence[Held], reader: Reader) -> list[Row]:
     return rows
 
 
+def prompt_name(data: Mapping[str, Any], ids: np.ndarray) -> str:
+    """The data's own name of a prompt, else a hash of its tokens."""
+    own = _own_name(data)
+    if own is not None:
+        return str(own)
+    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
+
+
 def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
     """What is known of every rollout."""
     data, authors = one.data, one.authors()
     reward = float(total_reward(one.rewards, reader.reward_weights))
     named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
-    name, gold = _prompt_name(data), _gold(data)
+    gold = _gold(data)
     is_model = None if authors is None else authors == Author.MODEL
     return {
         "step": one.generation.step,
         "rank": reader.rank,
         "rollout": one.position,
         "group": one.position // reader.group_size,
-        "prompt_id": _digest(prompt) if name is None else str(name),
+        "prompt_id": prompt_name(data, prompt),
         "hops": _hops(data),
         "reward": None if np.isnan(reward) else reward,
         "advantage": one.batch.advantage(one.at),
@@ -275,7 +286,3 @@ class Vocabulary:
 def _runs(flags: np.ndarray) -> int:
     """How many stretches of True there are."""
     return int((np.diff(flags.astype(np.int8), prepend=0) == 1).sum())
-
-
-def _digest(ids: np.ndarray) -> str:
-    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.trace.folder import RUN_FILE
 from flatline.trace.importers.csv_file import read_csv
 from flatline.trace.importers.json_file import find_state, read_json
 from flatline.trace.importers.log import Entry, Log, nothing_in
@@ -45,7 +46,7 @@ def open_log(path: str | Path) -> Trace:
     """The trace of a run directory, or of anybody's log."""
     path = Path(path).expanduser()
     if path.is_dir():
-        if (path / "run.json").is_file() or next(path.glob("*.arrow"), None) is not None:
+        if (path / RUN_FILE).is_file() or next(path.glob("*.arrow"), None) is not None:
             return Trace.open(path)
         return _trace(_read_folder(path))
     if not path.is_file():
