@@ -12,6 +12,7 @@ import flatline
 PACKAGE = Path(flatline.__file__).parent
 FLOW = (
     "errors",
+    "text",
     "config",
     "stats",
     "tasks",
@@ -25,6 +26,11 @@ FLOW = (
     "subject",
     "examination",
     "ladder",
+    "verdict",
+    "experiment",
+    "journal",
+    "investigation",
+    "report",
     "cli",
 )
 """Earlier parts know nothing of later ones."""

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference, pass_at_k
+from flatline.stats import (
+    UNKNOWN,
+    Estimate,
+    cluster_mean,
+    mean_of_units,
+    paired_difference,
+    pass_at_k,
+    sequential_level,
+    spread_of_units,
+)
 
 REPEATS = 600
 
@@ -169,3 +178,56 @@ def test_pass_at_k_of_a_thousand_plays_does_not_overflow():
 def test_impossible_counts_are_refused(counts, k):
     with pytest.raises(ValueError):
         pass_at_k(counts, 4, k)
+
+
+@pytest.mark.parametrize(("n", "level"), [(2, 0.95), (3, 0.98), (6, 0.95)])
+def test_means_of_a_few_seeds_cover_the_truth_as_often_as_asked(n, level):
+    rng = np.random.default_rng(n)
+    got = [mean_of_units(rng.normal(0.1, 0.05, n).tolist(), level=level) for _ in range(4000)]
+    assert np.mean([e.low <= 0.1 <= e.high for e in got]) == pytest.approx(level, abs=0.015)
+
+
+def test_a_mean_of_seeds_is_students():
+    from scipy.stats import ttest_1samp
+
+    values = [0.1, 0.3, 0.2, 0.25]
+    by_scipy = ttest_1samp(values, 0).confidence_interval(0.99)
+    assert mean_of_units(values, level=0.99)[1:3] == pytest.approx(tuple(by_scipy))
+
+
+def test_one_seed_and_none_leave_everything_open():
+    assert mean_of_units([0.5]) == (0.5, -math.inf, math.inf, 1)
+    assert mean_of_units([]) is UNKNOWN
+
+
+def test_equal_seeds_keep_a_spread():
+    assert spread_of_units([0.4, 0.4, 0.4]) == pytest.approx(np.std([0.4, 0.4, 0.4, 0], ddof=1))
+    assert spread_of_units([0.0] * 3, unseen=0.2) == pytest.approx(np.std([0, 0, 0, 0.2], ddof=1))
+    assert spread_of_units([0.3 - 0.2, 0.1]) == pytest.approx(spread_of_units([0.1, 0.1]))
+
+
+def test_one_look_has_the_whole_error_rate():
+    assert sequential_level((5,), 0.05) == 0.05
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 8, 1e-4])
+@pytest.mark.parametrize("looks", [(2, 3), (3, 4, 5, 6), (3, 6, 12, 24)])
+def test_the_level_of_a_look_lies_between_bonferroni_and_alpha(looks, alpha):
+    assert alpha / len(looks) <= sequential_level(looks, alpha) < alpha
+
+
+def test_looks_far_apart_approach_the_levels_that_pocock_published():
+    # Two and five looks after equal, large groups: 0.0294 and 0.0158 (Pocock 1977).
+    assert sequential_level((50, 100), 0.05) == pytest.approx(0.0294, abs=0.001)
+    assert sequential_level((30, 60, 90, 120, 150), 0.05) == pytest.approx(0.0158, abs=0.001)
+
+
+def test_looking_at_every_look_keeps_the_error_rate():
+    looks, alpha = (3, 4, 5, 6), 0.05
+    level = sequential_level(looks, alpha)
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for row in rng.normal(0, 1, (10_000, 6)).tolist():
+        seen = [mean_of_units(row[:n], level=1 - level) for n in looks]
+        wrong += any(not e.low <= 0 <= e.high for e in seen)
+    assert wrong / 10_000 == pytest.approx(alpha, abs=0.009)

@@ -1,30 +1,38 @@
-"""Numbers with their 95 % interval. Array in, `Estimate` out; `n` counts problems, never rollouts.
+"""Numbers with their interval. Array in, `Estimate` out; `n` is problems or seeds, never rollouts.
 
 Means of bounded values get a Wilson score interval at the *effective* number of problems. Wilson,
 because rewards sit near 0 or 1, where a symmetric interval misses too often and has no width at all
 once every value is equal. Effective, because the plays of one problem are not independent: the
 variance is measured between problems and expressed as the number of coin flips that would have it.
+
+Means over seeds are means of a few numbers without bounds: they get Student's interval. Who looks
+at them more than once, as the runs come in, asks `sequential_level` how wide it has to be.
 """
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.95
-"""Coverage every interval aims at."""
+"""Coverage an interval aims at, unless it is asked for another one."""
 UNSEEN = 1.0
 """Weight, in problems, of the widest possible spread in every variance: what was never seen."""
+DRAWS = 400_000
+"""Simulated experiments behind `sequential_level`: alpha 0.05 is met to 0.0007 (two sigma)."""
+ROUNDING = 1e-9
+"""Rewards that differ by less are equal: 0.3 - 0.2 is not 0.1 to the last bit."""
 
 Array = NDArray[np.float64]
 Clusters = Sequence[Any] | NDArray[Any]
 
 
 class Estimate(NamedTuple):
-    """A number with its 95 % interval and the count of independent units behind it."""
+    """A number with its interval, of 95 % unless said, and the count of independent units."""
 
     value: float
     low: float
@@ -158,3 +166,69 @@ def difference_of_means(before: ArrayLike, after: ArrayLike) -> Estimate:
     freedom = variance**2 / (parts[0] ** 2 / (a.size - 1) + parts[1] ** 2 / (b.size - 1))
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
     return Estimate(value, value - half, value + half, n)
+
+
+def mean_of_units(
+    values: Sequence[float], *, level: float = LEVEL, unseen: float = 0.0
+) -> Estimate:
+    """Mean of a few independent units, such as seeds, with Student's interval of that coverage."""
+    n = len(values)
+    if n == 0:
+        return UNKNOWN
+    value = math.fsum(values) / n
+    if n < 2:
+        return Estimate(value, -math.inf, math.inf, n)
+    half = t_score(n - 1, level) * spread_of_units(values, unseen=unseen) / math.sqrt(n)
+    return Estimate(value, value - half, value + half, n)
+
+
+def spread_of_units(values: Sequence[float], *, unseen: float = 0.0) -> float:
+    """Standard deviation between at least two units, which a coincidence cannot make 0.
+
+    Equal values are what a coarse outcome gives by chance, not knowledge of the spread. One further
+    value stands for what was never seen: off by `unseen`, or by the value itself if that is larger.
+    """
+    n = len(values)
+    mean = math.fsum(values) / n
+    spread = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
+    if spread > ROUNDING * max(1.0, abs(mean)):
+        return spread
+    return max(unseen, abs(mean)) / math.sqrt(n + 1)
+
+
+@lru_cache(maxsize=4096)
+def t_score(freedom: int, level: float) -> float:
+    """How many standard errors the two-sided interval of coverage `level` reaches to each side."""
+    return float(stdtrit(freedom, (1 + level) / 2))
+
+
+@lru_cache(maxsize=256)
+def sequential_level(looks: tuple[int, ...], alpha: float) -> float:
+    """Error level for each of several looks at a growing mean, so that all of them keep `alpha`.
+
+    Pocock's rule for Student's t: the same level at every look, namely the `alpha` quantile of the
+    least p-value of all looks where there is no effect and the noise is normal. It is simulated
+    with a fixed seed; an alpha too small for that many draws gets Bonferroni's `alpha / looks`.
+    """
+    if len(looks) == 1:
+        return alpha
+    bonferroni = alpha / len(looks)
+    if alpha * DRAWS < 100:
+        return bonferroni
+    return float(np.clip(np.quantile(_least_p_values(looks), alpha), bonferroni, alpha))
+
+
+@lru_cache(maxsize=4)
+def _least_p_values(looks: tuple[int, ...]) -> Array:
+    """The least two-sided p-value over the looks of each simulated experiment without an effect."""
+    rng = np.random.default_rng(0)
+    total, squares = np.zeros(DRAWS), np.zeros(DRAWS)
+    least = np.ones(DRAWS)
+    for n in range(1, looks[-1] + 1):
+        drawn = rng.standard_normal(DRAWS)
+        total += drawn
+        squares += drawn**2
+        if n in looks:
+            error = np.sqrt((squares - total**2 / n) / (n - 1) / n)
+            np.minimum(least, 2 * stdtr(n - 1, -np.abs(total / n) / error), out=least)
+    return least

@@ -1,0 +1,93 @@
+"""The criterion of an experiment: what is looked at, when, and how often it may err.
+
+The effect is the mean of one difference per matched seed. Its interval is as wide as looking at it
+at every one of `looks` demands (`stats.sequential_level`), so whoever stops at the first look that
+settles the question still errs in at most `alpha` of all investigations.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from flatline.errors import ConfigError
+from flatline.stats import Estimate, mean_of_units, sequential_level, spread_of_units, t_score
+
+MOST_SEEDS = 30
+"""More further seeds than these are not proposed: another outcome or longer runs cost less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The criterion, registered before the first run."""
+
+    smallest_effect: float = 0.05
+    """The least difference in the outcome that matters."""
+    looks: tuple[int, ...] = (3, 4, 5, 6)
+    """Numbers of matched seeds at which the effect is looked at; the last is the most ever run."""
+    alpha: float = 0.05
+    """Two-sided error rate of all looks at all effects of the family together."""
+    family: int = 1
+    """Effects tested on one set of runs; each gets alpha / family."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.smallest_effect) and self.smallest_effect > 0):
+            raise ConfigError(
+                f"smallest_effect is {self.smallest_effect}, but it must be above 0: without it "
+                "no effect can be called too small to matter.\n"
+                "Give the least gain you would act on, such as 0.05."
+            )
+        if not 0 < self.alpha < 1 or self.family < 1:
+            raise ConfigError(
+                f"alpha is {self.alpha} and family {self.family}: an error rate lies between 0 "
+                "and 1, and a family has at least one effect.\nThe usual alpha is 0.05."
+            )
+        if not self.looks or self.looks[0] < 2 or any(a >= b for a, b in pairwise(self.looks)):
+            raise ConfigError(
+                f"looks are {self.looks}, but they must rise and begin at 2 or more: one seed "
+                "says nothing about the spread between seeds.\nThe usual looks are (3, 4, 5, 6)."
+            )
+
+    @property
+    def level(self) -> float:
+        """Error level of one look at one effect; its interval covers 1 - level."""
+        return sequential_level(self.looks, self.alpha / self.family)
+
+    def refuse(self, differences: Sequence[float]) -> None:
+        """Raises what is wrong with differences that no verdict can be based on."""
+        for number, difference in enumerate(differences, start=1):
+            if not math.isfinite(difference):
+                raise ConfigError(
+                    f"The difference of matched seed number {number} is {difference}: one of its "
+                    "two runs has no outcome, so there is no effect to compute.\n"
+                    "Look at the logs of that seed's runs, then run the same command again."
+                )
+        if len(differences) > self.looks[-1]:
+            raise ConfigError(
+                f"There are {len(differences)} matched seeds, but the plan ends at "
+                f"{self.looks[-1]}: seeds added until an effect shows break the error rate.\n"
+                "Register a new plan whose looks go that far."
+            )
+
+
+def effect_of(differences: Sequence[float], rule: Rule) -> Estimate:
+    """Mean difference with the interval that holds at every look of the rule."""
+    return mean_of_units(differences, level=1 - rule.level, unseen=rule.smallest_effect)
+
+
+def more_seeds(differences: Sequence[float], rule: Rule) -> int | None:
+    """Further matched seeds that would decide if they came out like these; None: over MOST_SEEDS.
+
+    Inside the plan only looks count. Before the first look: the seeds that are missing to it.
+    """
+    n = len(differences)
+    if n < rule.looks[0]:
+        return rule.looks[0] - n
+    mean = math.fsum(differences) / n
+    spread = spread_of_units(differences, unseen=rule.smallest_effect)
+    room = mean if mean >= rule.smallest_effect else rule.smallest_effect - mean
+    for seeds in range(n, n + MOST_SEEDS + 1):
+        looked_at = seeds in rule.looks or seeds > rule.looks[-1]
+        if looked_at and t_score(seeds - 1, 1 - rule.level) * spread / math.sqrt(seeds) < room:
+            return seeds - n
+    return None

@@ -1,0 +1,76 @@
+"""Before the first run: what a rule can detect. Simulated with a fixed seed, for normal noise."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatline.errors import ConfigError
+from flatline.stats import Array, t_score
+from flatline.verdict.criterion import Rule
+
+DRAWS = 20_000
+"""Simulated investigations behind a power: it is met to 0.007 (two sigma)."""
+
+
+def power(rule: Rule, *, effect: float, sd: float) -> float:
+    """Chance that a true `effect` is validated, for a mechanism that flips.
+
+    `sd` is the standard deviation of the difference between matched seeds.
+    """
+    _require_numbers(effect, sd)
+    return _chance(rule, effect, sd)
+
+
+@lru_cache(maxsize=256)
+def detectable(rule: Rule, *, sd: float, power: float = 0.8) -> float:
+    """The least true effect that is validated with that chance, to 1 % of `smallest_effect`."""
+    _require_numbers(0.0, sd)
+    if not 0 < power < 1:
+        raise ConfigError(
+            f"The power asked for is {power}, but no plan detects always or never: it lies "
+            "between 0 and 1.\nThe usual power is 0.8."
+        )
+    low, high = 0.0, rule.smallest_effect
+    while _chance(rule, high, sd) < power:
+        low, high = high, 2 * high
+    while high - low > rule.smallest_effect / 100:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _chance(rule, middle, sd) >= power else (middle, high)
+    return high
+
+
+def _chance(rule: Rule, effect: float, sd: float) -> float:
+    return float(validated_rows(effect + sd * _noise(rule.looks[-1]), rule).mean())
+
+
+@lru_cache(maxsize=8)
+def _noise(seeds: int) -> Array:
+    return np.random.default_rng(0).standard_normal((DRAWS, seeds))
+
+
+def validated_rows(differences: Array, rule: Rule) -> NDArray[np.bool_]:
+    """Which rows, each the differences of one investigation, end validated.
+
+    `decide` for many at once, where no two differences are equal; a test holds the two together.
+    """
+    running = np.ones(len(differences), dtype=bool)
+    validated = np.zeros(len(differences), dtype=bool)
+    for look in rule.looks:
+        seen = differences[:, :look]
+        mean = seen.mean(axis=1)
+        half = t_score(look - 1, 1 - rule.level) * seen.std(axis=1, ddof=1) / math.sqrt(look)
+        moved = (mean - half > 0) & (mean >= rule.smallest_effect)
+        validated |= running & moved
+        running &= ~moved & (mean + half >= rule.smallest_effect)
+    return validated
+
+
+def _require_numbers(effect: float, sd: float) -> None:
+    if not (math.isfinite(effect) and math.isfinite(sd) and sd > 0):
+        raise ConfigError(
+            f"The effect is {effect} and its standard deviation between seeds {sd}: what a plan "
+            "can detect follows from two finite numbers, the second above 0.\n"
+            "Without runs to take the spread from, 0.03 is usual for a held-out reward."
+        )

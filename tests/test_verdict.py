@@ -1,0 +1,390 @@
+"""Verdicts: each ruling, each confidence, and how often the whole rule errs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from flatline.errors import ConfigError
+from flatline.stats import UNKNOWN, Estimate
+from flatline.verdict import (
+    Confidence,
+    Mechanism,
+    NegativeControl,
+    Presence,
+    Rule,
+    Ruling,
+    decide,
+    detectable,
+    more_seeds,
+    power,
+)
+from flatline.verdict.planning import validated_rows
+
+CLEAN = NegativeControl(name="learning-rate-0", gain=Estimate(0.0, -0.01, 0.01, 64), clean=True)
+OPEN = NegativeControl(name="random-reward", gain=Estimate(0, -math.inf, math.inf, 1), clean=True)
+DIRTY = NegativeControl(name="random-reward", gain=Estimate(0.09, 0.06, 0.12, 64), clean=False)
+RISES = [0.30, 0.32, 0.36]
+STAYS = [0.001, -0.002, 0.003]
+SCATTERS = [0.13, 0.0, 0.05]
+
+
+def mechanism(control="present", treated="absent", *, direct=True, text="87 tokens were hidden."):
+    shown = None if treated is None else Presence(treated)
+    return Mechanism(control=Presence(control), treated=shown, direct=direct, text=text)
+
+
+FLIPS = mechanism()
+
+
+def ruled(differences, seen=FLIPS, controls=(CLEAN,), rule=None):
+    return decide("H09", differences, rule or Rule(), seen, controls)
+
+
+def test_an_effect_whose_mechanism_flips_is_validated():
+    verdict = ruled(RISES)
+    assert verdict.ruling is Ruling.VALIDATED
+    assert verdict.settled
+    assert verdict.effect.value == pytest.approx(np.mean(RISES))
+    assert verdict.reason == (
+        "Taking H09 away moved the outcome by +0.327 [+0.200, +0.453] over 3 matched seeds, at "
+        "least the 0.05 that matters, and the mechanism went with it."
+    )
+
+
+def test_a_mechanism_that_goes_and_moves_nothing_is_partial():
+    verdict = ruled(STAYS)
+    assert (verdict.ruling, verdict.settled) == (Ruling.PARTIAL, True)
+    assert "which excludes the 0.05 that matters" in verdict.reason
+
+
+def test_a_certain_effect_too_small_to_matter_is_partial_and_says_so():
+    verdict = ruled([0.030, 0.031, 0.032])
+    assert verdict.ruling is Ruling.PARTIAL
+    assert verdict.reason.endswith("over 3 matched seeds, less than the 0.05 that matters.")
+
+
+def test_a_treatment_that_hurts_is_not_validated():
+    verdict = ruled([-0.30, -0.32, -0.36])
+    assert verdict.ruling is Ruling.PARTIAL
+    assert "for the worse" in verdict.reason
+
+
+def test_an_absent_mechanism_needs_no_training():
+    verdict = ruled([], mechanism("absent", None), ())
+    assert (verdict.ruling, verdict.settled) == (Ruling.INVALIDATED, True)
+    assert verdict.effect == UNKNOWN
+    assert verdict.reason == (
+        "The mechanism is absent in the control runs (87 tokens were hidden)."
+    )
+
+
+def test_a_gain_without_the_mechanism_is_not_put_down_to_it():
+    verdict = ruled(RISES, mechanism("absent", "absent"))
+    assert (verdict.ruling, verdict.confidence) == (Ruling.INVALIDATED, Confidence.LOW)
+    assert "something else did it" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "seen", [mechanism("unknown", None), mechanism("unknown", "absent"), mechanism(treated=None)]
+)
+def test_an_excluded_effect_invalidates_where_the_mechanism_is_not_known(seen):
+    verdict = ruled(STAYS, seen)
+    assert (verdict.ruling, verdict.settled) == (Ruling.INVALIDATED, True)
+
+
+@pytest.mark.parametrize("control", ["present", "unknown"])
+def test_a_treatment_that_leaves_the_mechanism_invalidates_nothing(control):
+    verdict = ruled(STAYS, mechanism(control, "present"))
+    assert verdict.ruling is Ruling.INCONCLUSIVE
+    assert "never taken away" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (mechanism(treated="present"), "is still there in the treated runs"),
+        (mechanism(treated="unknown"), "could not be told in the treated runs"),
+        (mechanism("unknown", "absent"), "could not be told in the control runs"),
+    ],
+)
+def test_a_gain_without_a_mechanism_that_flips_is_never_validated(seen, says):
+    verdict = ruled(RISES, seen)
+    assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, True)
+    assert says in verdict.reason
+
+
+def test_an_open_question_goes_on_until_the_plan_is_spent():
+    early, last = ruled(SCATTERS), ruled(SCATTERS * 2)
+    assert early.ruling is last.ruling is Ruling.INCONCLUSIVE
+    assert (early.settled, last.settled) == (False, True)
+    assert "it may be 0, and it may be the 0.05 that matters" in early.reason
+
+
+@pytest.mark.parametrize("differences", [RISES, STAYS])
+def test_a_negative_control_that_improves_takes_the_outcome_away(differences):
+    verdict = ruled(differences, controls=(CLEAN, DIRTY))
+    assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, True)
+    assert verdict.reason.startswith("The negative control random-reward cannot learn and still")
+
+
+def test_an_absent_mechanism_does_not_need_the_outcome():
+    assert ruled(RISES, mechanism("absent", None), (DIRTY,)).ruling is Ruling.INVALIDATED
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_nothing_is_said_before_the_first_look(n):
+    verdict = ruled([0.5, 0.5001, 0.5][:n])
+    assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, False)
+    assert verdict.reason.endswith("finished, and the next look is at 3.")
+
+
+def test_nothing_is_said_between_two_looks():
+    rule = Rule(looks=(3, 6))
+    between = [*RISES, 0.33]
+    assert not ruled(between, rule=rule).settled
+    assert ruled(between).ruling is Ruling.VALIDATED
+
+
+def test_one_seed_leaves_the_interval_open():
+    verdict = ruled([0.5])
+    assert (verdict.effect.low, verdict.effect.high) == (-math.inf, math.inf)
+    assert verdict.to_json()["effect"] == {"value": 0.5, "low": None, "high": None, "n": 1}
+
+
+@pytest.mark.parametrize(("value", "ruling"), [(0.3, "validated"), (0.0, "partial")])
+def test_equal_differences_need_five_seeds_and_not_three(value, ruling):
+    few, enough = ruled([value] * 3), ruled([value] * 5)
+    assert few.effect.low < few.effect.value < few.effect.high
+    assert few.ruling is Ruling.INCONCLUSIVE
+    assert enough.ruling == ruling
+
+
+def test_rounding_is_no_spread():
+    assert ruled([0.3 - 0.2, 0.4 - 0.3, 0.1]).ruling is Ruling.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_difference_that_is_no_number_is_refused_by_its_place(bad):
+    with pytest.raises(ConfigError, match="matched seed number 2 is"):
+        ruled([0.1, bad, 0.1])
+
+
+def test_seeds_beyond_the_plan_are_refused():
+    with pytest.raises(ConfigError, match="7 matched seeds, but the plan ends at 6"):
+        ruled([0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"smallest_effect": 0.0},
+        {"smallest_effect": math.nan},
+        {"alpha": 0.0},
+        {"alpha": 1.0},
+        {"family": 0},
+        {"looks": ()},
+        {"looks": (1, 2)},
+        {"looks": (3, 3)},
+        {"looks": (4, 3)},
+    ],
+)
+def test_an_impossible_rule_is_refused(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        Rule(**bad)
+
+
+@pytest.mark.parametrize(
+    ("direct", "controls", "confidence"),
+    [
+        (True, (CLEAN,), "high"),
+        (False, (CLEAN,), "medium"),
+        (True, (CLEAN, OPEN), "high"),
+        (True, (), "medium"),
+        (True, (OPEN,), "medium"),
+        (False, (), "low"),
+    ],
+)
+def test_confidence_counts_what_stands_behind_a_cause(direct, controls, confidence):
+    for differences in (RISES, STAYS):
+        verdict = ruled(differences, mechanism(direct=direct), controls)
+        assert verdict.ruling is not Ruling.INCONCLUSIVE
+        assert verdict.confidence == confidence
+
+
+def test_two_seeds_are_never_enough_for_high_confidence():
+    verdict = ruled([0.3001, 0.3], rule=Rule(looks=(2,)))
+    assert (verdict.ruling, verdict.confidence) == (Ruling.VALIDATED, Confidence.MEDIUM)
+
+
+@pytest.mark.parametrize(("direct", "confidence"), [(True, "high"), (False, "medium")])
+def test_confidence_in_an_absent_mechanism_is_that_of_the_look(direct, confidence):
+    assert ruled([], mechanism("absent", None, direct=direct)).confidence == confidence
+
+
+def test_an_experiment_that_never_showed_the_mechanism_has_low_confidence():
+    assert ruled(STAYS, mechanism("unknown", None)).confidence is Confidence.LOW
+    assert ruled(STAYS, mechanism(treated=None)).confidence is Confidence.MEDIUM
+
+
+def test_more_seeds_like_these_do_decide():
+    open_ = [0.12, 0.03, 0.06]
+    assert more_seeds(open_, Rule()) == 3
+    assert ruled(open_).would_change == "About 3 more matched seeds with results like these."
+    assert ruled(open_ * 2).ruling is Ruling.VALIDATED
+
+
+def test_more_seeds_than_the_plan_has_ask_for_a_new_one():
+    assert ruled(SCATTERS).would_change == (
+        "About 7 more matched seeds with results like these, in a new plan: this one ends at 6."
+    )
+
+
+def test_a_hopeless_question_is_not_answered_with_a_number_of_seeds():
+    hopeless = [0.5, -0.45, 0.06]
+    assert more_seeds(hopeless, Rule()) is None
+    assert "More than 30 further matched seeds" in ruled(hopeless).would_change
+
+
+def test_more_seeds_counts_up_to_a_planned_look():
+    assert more_seeds([], Rule()) == 3
+    assert more_seeds([0.12, 0.03, 0.06], Rule(looks=(3, 12))) == 9
+    assert more_seeds(RISES, Rule()) == 0
+
+
+def test_small_outcomes_are_told_with_enough_digits():
+    verdict = ruled([3.0e-4, 3.1e-4, 3.3e-4], rule=Rule(smallest_effect=1e-4))
+    assert "+0.00031 [+0.00025" in verdict.reason
+    assert "the 0.0001 that matters" in verdict.reason
+
+
+@pytest.mark.parametrize("differences", [[], [0.1], RISES, STAYS, SCATTERS, [-0.3, -0.31, -0.3]])
+@pytest.mark.parametrize("control", list(Presence))
+@pytest.mark.parametrize("treated", [None, *Presence])
+@pytest.mark.parametrize("controls", [(), (DIRTY,)])
+def test_reason_and_what_would_change_it_are_one_readable_sentence(
+    differences, control, treated, controls
+):
+    verdict = ruled(
+        differences, mechanism(control, treated, text=" Two\nlines. Two sentences. "), controls
+    )
+    for sentence in (verdict.reason, verdict.would_change):
+        assert sentence[0].isupper() or sentence[0].isdigit()
+        assert sentence.endswith(".")
+        assert ". " not in sentence and "\n" not in sentence and "  " not in sentence
+        assert "inf" not in sentence and "nan" not in sentence
+
+
+def test_the_json_of_a_verdict_is_stable():
+    got = json.loads(json.dumps(ruled([], mechanism("absent", None), ()).to_json()))
+    assert got == {
+        "hypothesis": "H09",
+        "verdict": "invalidated",
+        "confidence": "high",
+        "effect": {"value": None, "low": None, "high": None, "n": 0},
+        "smallest_effect": 0.05,
+        "reason": "The mechanism is absent in the control runs (87 tokens were hidden).",
+        "would_change": "A run of this very setup that shows the mechanism: a longer one, or on "
+        "other problems.",
+        "seeds": 0,
+        "alpha": 0.05,
+        "mechanism": {
+            "control": "absent",
+            "treated": None,
+            "direct": True,
+            "text": "87 tokens were hidden.",
+        },
+    }
+
+
+def conclude(differences, rule):
+    for look in rule.looks:
+        verdict = ruled(differences[:look], rule=rule)
+        if verdict.settled:
+            break
+    return verdict
+
+
+def rulings(effect, sd, rule, investigations, seed=5):
+    noise = np.random.default_rng(seed).normal(0, sd, (investigations, rule.looks[-1]))
+    return [conclude(row, rule).ruling for row in (effect + noise).tolist()]
+
+
+def at_most(count, n, rate):
+    """So many may happen by chance at that rate: one such test in a million fails wrongly."""
+    return count <= binom.isf(1e-6, n, rate)
+
+
+def test_noise_is_validated_in_at_most_half_of_alpha_of_all_investigations():
+    rule = Rule(smallest_effect=0.001)
+    falsely = rulings(0.0, 0.05, rule, 3000).count(Ruling.VALIDATED)
+    assert at_most(falsely, 3000, 0.025)
+    assert falsely > 0
+
+
+def test_the_bound_would_notice_looks_that_nobody_accounted_for():
+    rng = np.random.default_rng(5)
+    falsely = sum(
+        any(
+            ruled(row[:look], rule=Rule(smallest_effect=0.001, looks=(look,))).ruling
+            is Ruling.VALIDATED
+            for look in (3, 4, 5, 6)
+        )
+        for row in rng.normal(0, 0.05, (3000, 6)).tolist()
+    )
+    assert not at_most(falsely, 3000, 0.025)
+
+
+def test_eight_hypotheses_on_one_control_arm_keep_the_error_rate_together():
+    rule = Rule(smallest_effect=0.001, family=8)
+    runs = np.random.default_rng(6).normal(0, 0.05, (400, 9, 6))
+    falsely = sum(
+        any(conclude(row, rule).ruling is Ruling.VALIDATED for row in (arms[1:] - arms[0]).tolist())
+        for arms in runs
+    )
+    assert at_most(falsely, 400, 0.05)
+
+
+def test_an_effect_that_matters_is_rarely_excluded():
+    wrongly = rulings(0.05, 0.02, Rule(), 3000).count(Ruling.PARTIAL)
+    assert at_most(wrongly, 3000, 0.025)
+
+
+def test_a_clear_effect_is_found_as_often_as_the_power_says_and_early():
+    rule = Rule()
+    found = rulings(0.1, 0.05, rule, 2000).count(Ruling.VALIDATED) / 2000
+    assert found == pytest.approx(power(rule, effect=0.1, sd=0.05), abs=0.03)
+    assert found > 0.8
+    assert rulings(0.37, 0.03, Rule(looks=(3,)), 500).count(Ruling.VALIDATED) > 490
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(family=5, looks=(3, 5, 9))])
+def test_power_follows_the_same_rule_as_decide(rule):
+    rows = np.random.default_rng(7).normal(0.06, 0.03, (500, rule.looks[-1]))
+    one_by_one = [conclude(row, rule).ruling is Ruling.VALIDATED for row in rows.tolist()]
+    assert validated_rows(rows, rule).tolist() == one_by_one
+
+
+def test_what_is_detectable_is_found_with_the_power_asked_for():
+    rule = Rule()
+    least = detectable(rule, sd=0.05)
+    assert power(rule, effect=least, sd=0.05) == pytest.approx(0.8, abs=0.02)
+    assert least > detectable(Rule(looks=(3, 4, 5, 6, 7, 8)), sd=0.05)
+    assert least < detectable(Rule(family=8), sd=0.05)
+    assert detectable(rule, sd=1e-6) == pytest.approx(rule.smallest_effect, rel=0.02)
+
+
+@pytest.mark.parametrize("sd", [0.0, -0.1, math.nan, math.inf])
+def test_a_spread_that_cannot_be_is_refused(sd):
+    with pytest.raises(ConfigError, match="standard deviation between seeds"):
+        power(Rule(), effect=0.1, sd=sd)
+    with pytest.raises(ConfigError, match="standard deviation between seeds"):
+        detectable(Rule(), sd=sd)
+
+
+@pytest.mark.parametrize("wanted", [0.0, 1.0, 80])
+def test_a_power_that_cannot_be_is_refused(wanted):
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        detectable(Rule(), sd=0.03, power=wanted)
