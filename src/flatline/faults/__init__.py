@@ -98,11 +98,19 @@ class Planted(NamedTuple):
 
 def find(text: str | None) -> list[Planted]:
     """The faults of a text such as `mask-as-attention:0.5+groups-mixed`, in planting order."""
-    if text is None:
-        return []
-    names = "+".join(PRESETS.get(name.strip(), name) for name in text.split("+"))
-    found = [_find_one(name.strip()) for name in names.split("+")]
+    found = [_find_one(one) for one in _each(text)]
     return sorted(found, key=lambda planted: planted.fault.last)
+
+
+def belonging(text: str | None, hypothesis: str) -> list[str]:
+    """The faults of a text that one hypothesis should find, as they were typed."""
+    return [one for one in _each(text) if _find_one(one).fault.hypothesis == hypothesis]
+
+
+def without(text: str | None, hypothesis: str) -> str | None:
+    """The text without the faults of one hypothesis, presets written out; None if none is left."""
+    theirs = belonging(text, hypothesis)
+    return "+".join(one for one in _each(text) if one not in theirs) or None
 
 
 def changed(config: RunConfig, faults: list[Planted]) -> RunConfig:
@@ -127,6 +135,14 @@ def plant(trainer: Any, text: str) -> None:
 def plant_all(trainer: Any, faults: list[Planted]) -> None:
     for fault, strength in faults:
         fault.plant(trainer, strength)
+
+
+def _each(text: str | None) -> list[str]:
+    """What is planted, one by one and with its strength; a preset is all of its faults."""
+    if text is None:
+        return []
+    names = "+".join(PRESETS.get(name.strip(), name) for name in text.split("+"))
+    return [name.strip() for name in names.split("+")]
 
 
 def _find_one(text: str) -> Planted:

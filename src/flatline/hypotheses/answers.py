@@ -15,7 +15,7 @@ from flatline.tasks.scoring import normalize_answer
 from flatline.trace import Trace
 
 LOOKED_AT = 20_000
-"""Rollouts that are read; of a longer run an even sample."""
+"""Rollouts that are read; of a longer run an even sample of whole groups."""
 ENDED = ("answered", "eos", None)
 """How a rollout ends that no limit cut off."""
 LONGEST = 2_000
@@ -72,7 +72,7 @@ def judge(trace: Trace) -> Judged:
     usable = np.isfinite(reward) & np.array([end in ENDED for end in ends], dtype=bool)
     read = {
         row: found
-        for row in _sample(len(texts)).tolist()
+        for row in looked_at(trace).tolist()
         if usable[row] and texts[row] and golds[row] and (found := given_answer(texts[row]))
     }
     paid_ways = {way for row, (way, _) in read.items() if paid[row] == 1}
@@ -92,6 +92,20 @@ def judge(trace: Trace) -> Judged:
         gold=wanted,
         source=source,
     )
+
+
+def looked_at(trace: Trace) -> np.ndarray:
+    """The rows whose answers are read: all, or so many whole groups of a long run."""
+    n = len(trace.rollouts)
+    if n <= LOOKED_AT:
+        return np.arange(n)
+    try:
+        index = trace.groups().index
+    except NotRecorded:
+        index = np.arange(n)
+    groups = int(index.max()) + 1
+    kept = np.linspace(0, groups - 1, max(1, LOOKED_AT * groups // n)).astype(np.int64)
+    return np.flatnonzero(np.isin(index, kept))
 
 
 def given_answer(text: str) -> tuple[str, str] | None:
@@ -129,10 +143,6 @@ def _paid(trace: Trace) -> tuple[np.ndarray, str]:
     if len(values) == 2:
         return np.where(np.isfinite(reward), (reward == values[1]) * 1.0, np.nan), "the reward"
     return np.full(len(reward), np.nan), "the reward"
-
-
-def _sample(n: int) -> np.ndarray:
-    return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.int64))
 
 
 def _same(answer: str, gold: str) -> bool:

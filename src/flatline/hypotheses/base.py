@@ -1,18 +1,28 @@
 """What a hypothesis is, and what it can find.
 
 A hypothesis is one file. Its module docstring is its manual page. It may look at a trace (`sign`,
-free) and at a live trainer (`probe`, seconds); a part that cannot exist is absent, not faked.
+free), re-score what the trace holds (`replay`, free), look at a live trainer (`probe`, seconds) and
+say what to compare (`experiment`, trainings); a part that cannot exist is absent, not faked.
 What is not recorded raises `NotRecorded`, which the diagnosis turns into a finding of level
 `unknown`: a hypothesis never has to ask whether a column is there.
+
+    sign(trace)          -> Finding        is it visible in what was recorded?
+    replay(trace)        -> Replay         would the trainer have learned from other advantages?
+    probe(subject)       -> Finding        does the live trainer break the invariant?
+    experiment(config)   -> Arms | None    which one field of this setup to change
+
+`replay` raises `NotRecorded` like a sign. `experiment` returns None where the setup has nothing of
+the hypothesis to take away. What an arm compares, the manual says under `Experiment`.
 """
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from flatline.config import RunConfig
 from flatline.stats import Estimate
 from flatline.trace import Trace
 
@@ -106,8 +116,37 @@ class Finding:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arms:
+    """What an experiment compares: the setup as it is, and the suspected cause taken away."""
+
+    factor: str
+    """The field of `RunConfig` that differs."""
+    control: str
+    """The setup as it is, readable: `KL weight 0.04`."""
+    treated: str
+    """The setup without the suspected cause, readable: `KL weight 0`."""
+    change: Mapping[str, Any]
+    """The treated arm is `replace(config, **change)`; its one key is the factor."""
+    mechanism: str
+    """What must flip between the arms if the hypothesis is right, a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What re-scoring the stored rollouts says, without any training."""
+
+    decided: bool
+    """The update would have been nearly the same: this cannot be what makes the reward flat."""
+    text: str
+    """What was compared and what came of it, in one or two sentences."""
+    agreement: Estimate
+    """Cosine of the advantages trained on with those of the other rule; `n` counts groups, or the
+    prompts behind them."""
+
+
 class Hypothesis:
-    """One way a GRPO run can fail to learn. Subclasses add `sign`, `probe` or both."""
+    """One way a GRPO run can fail to learn. Subclasses add the parts that exist."""
 
     id: str
     """Stable code such as `H09`; never reused."""
@@ -119,6 +158,8 @@ class Hypothesis:
     """What to do about it."""
     meaning: str = ""
     """Why it matters, in a sentence."""
+    mechanism: str = ""
+    """What must flip between the arms of its experiment, a sentence."""
     on_one_batch: bool = False
     """Whether its sign needs no history, so that a checkup can read it from one batch."""
 
@@ -184,3 +225,19 @@ class HasProbe(Protocol):
 
     def probe(self, subject: "Subject") -> Finding:
         """Does the trainer break the invariant?"""
+
+
+@runtime_checkable
+class HasReplay(Protocol):
+    """Re-scores the stored rollouts under the rule without the suspected cause. Free."""
+
+    def replay(self, trace: Trace) -> Replay:
+        """Would the advantages have been others?"""
+
+
+@runtime_checkable
+class HasExperiment(Protocol):
+    """Can be taken out of a setup by changing one field of it."""
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The arms to compare; None where this setup has nothing of it to take away."""

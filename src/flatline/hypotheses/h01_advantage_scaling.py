@@ -15,8 +15,11 @@ rewards. Suspected where it certainly exceeds one half and the reward does not r
 The sign on one batch, where the span is at least what gold earns: in one batch all may be crumbs.
 
 ## Experiment
-`scale_rewards` `group`, `batch` and `none`, three seeds, at matched gradient norms; outcome is the
-held-out reward. Stored rollouts already show how advantages would change.
+First a replay of the stored rollouts: their advantages without the division by the group's spread.
+Where these nearly agree with the ones that were trained on, the division is not the cause. Then
+`scale_rewards` `group` against `none`, matched seeds, or a planted fault against none; outcome is
+the held-out reward. Adam steps by the ratio of a gradient to its own size, so the arms go about
+equally far.
 
 ## Fix
 `scale_rewards="batch"` or `"none"`, or leave out groups with a deviation below a threshold.
@@ -37,9 +40,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import RewardGroups, reward_groups, reward_rises
+from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
@@ -61,6 +67,10 @@ class AdvantageScaling(Hypothesis):
     explains = ("H05", "H08")
     meaning = "Most of the gradient follows differences that mean nothing."
     fix = 'Set scale_rewards="batch" or "none", or drop groups with a tiny spread.'
+    mechanism = (
+        "Most groups that differ at all differ by crumbs that are blown up to full size; without "
+        "the division, or without the crumbs, they are not."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -74,6 +84,26 @@ class AdvantageScaling(Hypothesis):
         except NotRecorded:
             gold = 0.0
         return self._judge(subject.trace, gold)
+
+    def replay(self, trace: Trace) -> Replay:
+        """The advantages without the division."""
+        plain = advantages(trace, trace.rollouts["reward"], scaling="none")
+        found = agreement(trained(trace), plain, trace.groups().index)
+        return decide(found, "Without the division by the group's spread")
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Advantages divided by the spread of their group, against undivided ones."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.scale_rewards != "group":
+            return planted
+        return arms(
+            self,
+            config,
+            "scale_rewards",
+            "none",
+            control="advantages over the group's spread",
+            treated="advantages as they are",
+        )
 
     def _judge(self, trace: Trace, gold: float) -> Finding:
         scaling = trace.settings.get("scale_rewards", "group")

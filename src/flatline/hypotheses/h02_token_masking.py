@@ -18,9 +18,10 @@ exactly 0 and the trainer a bad one were never sampled.
 The sign, read on one batch of the live trainer.
 
 ## Experiment
-Two arms that differ in the mask alone, three seeds. Search-R1 reports that masking what was
-retrieved is needed for a stable run; in the lab, training tool tokens as well only slows learning,
-and training nothing else destroys the policy.
+A run with the planted fault against the same without it, matched seeds: the mask alone differs. The
+mask of a sound trainer is no setting, so without a planted fault there is nothing to compare.
+Search-R1 reports that masking what was retrieved is needed for a stable run; in the lab, training
+tool tokens as well only slows learning, and training nothing else destroys the policy.
 
 ## Fix
 Make the mask from provenance, one entry per id when the id is appended, and never by parsing the
@@ -37,8 +38,10 @@ a look at what is trained: this is that look, at every token.
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
 from flatline.trace import Trace
@@ -64,6 +67,7 @@ class TokenMasking(Hypothesis):
     explains = ("H03", "H14", "H20", "H22", "H24", "H30")
     meaning = "The gradient goes to tokens that the model did not choose, or misses some it did."
     fix = "Mask by provenance: 1 exactly on the ids that the model sampled, the end of a turn too."
+    mechanism = "The loss mask marks other tokens than the model's; in the other arm exactly those."
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -99,6 +103,10 @@ class TokenMasking(Hypothesis):
             measured=0.0,
             expected="0 others",
         )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
     def _foreign(self, trace: Trace, tokens: Tokens, foreign: np.ndarray) -> Finding:
         share = float(foreign.sum() / tokens.trained.sum())

@@ -20,8 +20,9 @@ Policy minus reference on one batch: while every LoRA B is zero, each token must
 against the advantages of the batch.
 
 ## Experiment
-Beta 0 against the beta in use, all else equal. If the reward still does not rise with beta 0, the
-KL was a symptom: look for what explains it before tuning beta.
+Beta in use against beta 0, matched seeds, all else equal; where a fault of the KL term is planted,
+with the fault against without it. If the reward still does not rise with beta 0, the KL was a
+symptom: look for what explains it before tuning beta.
 
 ## Fix
 Take the reference from the same weights, kernel and mask as the policy. With rewards that can be
@@ -43,8 +44,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.rollout.record import Author
 from flatline.trace import Trace
@@ -79,6 +82,10 @@ class KlDivergence(Hypothesis):
     name = "kl-divergence"
     meaning = "The KL term, not the reward, decides where the policy goes."
     fix = "Make reference and policy the same model at the start; try `--kl-beta 0` to bisect."
+    mechanism = (
+        "The KL term is not 0 at the start, of the wrong sign, out of control or too heavy; in the "
+        "other arm it is none of these, or gone."
+    )
 
     def sign(self, trace: Trace) -> Finding:
         """Is the KL 0 at the start, of the right sign, and bounded?"""
@@ -142,6 +149,20 @@ class KlDivergence(Hypothesis):
                 for i in worst
             ],
             severity=kl / allowed,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The beta in use against 0."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.kl_beta == 0:
+            return planted
+        return arms(
+            self,
+            config,
+            "kl_beta",
+            0.0,
+            control=f"KL weight {config.kl_beta:g}",
+            treated="KL weight 0",
         )
 
     def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:

@@ -17,7 +17,9 @@ are longest without being cut).
 The sign, read on one batch of the live trainer.
 
 ## Experiment
-The same problems with twice the limits; or, cheaper, the same limits on problems that fit.
+The limit in use against none, matched seeds, on the same problems: `max_prompt_length` set against
+not set. Without one, the tokens of a turn against twice as many. Where a fault is planted, with the
+fault against without it.
 
 ## Fix
 Raise `--max-prompt-length` and `--max-new-tokens`, return fewer documents, and mask what was cut
@@ -35,8 +37,10 @@ and they come before any larger limit, which costs memory whether it is needed o
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
 from flatline.stats import Estimate, cluster_mean
@@ -72,6 +76,10 @@ class ContextTruncation(Hypothesis):
     explains = ("H08", "H14", "H39", "H45")
     meaning = "What was cut cannot be used: the reward has a ceiling that no training lifts."
     fix = "Double --max-prompt-length and --max-new-tokens, or return fewer and shorter documents."
+    mechanism = (
+        "Documents, observations, prompts or completions are cut by a limit; in the other arm they "
+        "are whole."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -96,6 +104,30 @@ class ContextTruncation(Hypothesis):
             " ".join(finding.text for finding in looked),
             measured=looked[0].measured,
             expected=looked[0].expected,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The limit on the context against none, or the tokens of a turn against twice as many."""
+        planted = fault_taken_out(self, config)
+        if planted is not None:
+            return planted
+        limit, turn = config.max_prompt_length, config.turn_tokens
+        if limit is not None:
+            return arms(
+                self,
+                config,
+                "max_prompt_length",
+                None,
+                control=f"context of {limit} tokens",
+                treated="whole context",
+            )
+        return arms(
+            self,
+            config,
+            "max_new_tokens",
+            2 * turn,
+            control=f"turns of {turn} tokens",
+            treated=f"turns of {2 * turn} tokens",
         )
 
     def _documents(self, trace: Trace) -> Finding:

@@ -16,8 +16,10 @@ Gold plays through the trainer's own reward. Each must earn the same; a wide sca
 part that pays for something else.
 
 ## Experiment
-Train on the right-or-wrong part alone against the whole sum, three seeds; outcome is held-out exact
-match. Stored rollouts show beforehand how the ranking inside groups would change.
+First a replay of the stored rollouts: the advantages of each part of the reward alone. Where those
+of the right-or-wrong part nearly agree with the ones that were trained on, the other parts are not
+the cause. Then the whole sum against the right-or-wrong part (`reward` `combined` against
+`exact_match`), or a planted fault against none, matched seeds; outcome is the held-out reward.
 
 ## Fix
 One objective; multiply by parts that must hold (a gate) instead of adding them. Average a noisy
@@ -37,9 +39,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import EQUAL, right_part, unless_batch_alarms, within_correlation
+from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import Estimate
 from flatline.tasks.base import COMBINED
 from flatline.trace import Trace
@@ -58,6 +63,8 @@ FEWEST = 3
 """Prompts that must show it."""
 SCATTER = 0.1
 """Standard deviation of what gold earns. Healthy: 0; a factor for hops gives three values only."""
+ANSWER = "exact_match"
+"""The part of every task's reward that says whether the answer is right."""
 LEVELS = 4
 """Distinct gold rewards that a factor for difficulty explains."""
 
@@ -68,6 +75,10 @@ class RewardSignal(Hypothesis):
     explains = ("H03", "H08")
     meaning = "The policy is pulled towards what the reward follows, which is not the right answer."
     fix = "Train on the right-or-wrong part alone, or make the other parts gates."
+    mechanism = (
+        "Inside groups the reward follows noise or another part than the right answer; in the "
+        "other arm it follows the answer."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -91,6 +102,37 @@ class RewardSignal(Hypothesis):
             )
         steady = self.found(Level.OK, text, measured=scatter, expected="0")
         return unless_batch_alarms(steady, self.sign, subject.trace)
+
+    def replay(self, trace: Trace) -> Replay:
+        """The advantages of each part alone; that of the answer decides."""
+        name = right_part(trace)
+        if name is None:
+            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        done, group = trained(trace), trace.groups().index
+        alone = {
+            part: agreement(done, advantages(trace, values), group)
+            for part, values in trace.parts().items()
+            if part != COMBINED
+        }
+        others = [
+            f"`{part}` {one.value:.2f}" for part, one in alone.items() if part != name and one.n
+        ]
+        told = f"Other parts alone: {', '.join(others)}." if others else ""
+        return decide(alone[name], f"Trained on `{name}` alone", told=told)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The whole reward against its right-or-wrong part."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.reward != COMBINED:
+            return planted
+        return arms(
+            self,
+            config,
+            "reward",
+            ANSWER,
+            control="the whole reward",
+            treated=f"`{ANSWER}` alone",
+        )
 
     def _moody(self, trace: Trace) -> Finding | None:
         """Is one completion paid differently at its second look?"""

@@ -19,8 +19,12 @@ the sampler must follow there and back. With the adapters moved, the reference m
 plays cannot tell a delivery that comes late (H17) from one that never comes.
 
 ## Experiment
-The delivery in use against an engine that is loaded anew at each step, which cannot be stale. LoRA
-against all weights (`--no-peft`), as the seeds propose, does not separate: both use one delivery.
+LoRA against all weights (`peft` on against off), as the seeds propose, matched seeds. Without a
+`learning_rate` each arm has the usual one of its kind, since one rate for both would test H24. The
+full arm has no adapter to freeze, merge or leave on, and with `sampler_weights` `auto` no copy of
+the weights to deliver to; with `copy`, both arms have one delivery, and the comparison cannot tell.
+A setup that trains all weights through a copy is compared with one that samples from the trainer's
+own (`sampler_weights` `live`), which cannot be stale. A planted fault is compared with none.
 
 ## Fix
 Compare a checksum of one delivered tensor on both sides at every delivery, and stamp rollouts with
@@ -44,8 +48,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import at_equal_weights, prefix_spread, recorded
 from flatline.hypotheses.weights import allowed_lag, names_newest, weights_move
 from flatline.trace import Trace
@@ -76,6 +82,10 @@ class LoraWeightSync(Hypothesis):
     explains = ("H03", "H08", "H17", "H20", "H24", "H26")
     meaning = "What is trained is not what plays, or not what it is compared with."
     fix = "Deliver the weights before every generation and compare a checksum on both sides."
+    mechanism = (
+        "Weights do not arrive at the sampler, the reference or the adapter; in the other arm they "
+        "do."
+    )
 
     def sign(self, trace: Trace) -> Finding:
         """Do the three copies agree where they must, and differ where they must?"""
@@ -110,6 +120,24 @@ class LoraWeightSync(Hypothesis):
                     fix="Switch the adapter off in the pass that scores the reference.",
                 )
         return self._delivery(subject)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Adapters against all weights; a copy of the weights against the trainer's own."""
+        planted = fault_taken_out(self, config)
+        if planted is not None:
+            return planted
+        if config.peft:
+            return arms(self, config, "peft", False, control="LoRA", treated="all weights")
+        if config.sampler_weights != "copy":
+            return None
+        return arms(
+            self,
+            config,
+            "sampler_weights",
+            "live",
+            control="a copy of the weights samples",
+            treated="the trainer's own weights sample",
+        )
 
     def _delivery(self, subject: "Subject") -> Finding:
         done = subject.delivery()

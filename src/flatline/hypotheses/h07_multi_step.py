@@ -14,9 +14,10 @@ step by turn, because a gap that begins with the second turn is one that only se
 None of its own: the sign is read off one batch.
 
 ## Experiment
-Two by two: the task in one turn with all documents in the prompt against the tool loop, and golden
-retrieval against the real tool. The arm that flips the outcome names the half to search. This is a
-way to bisect, not a cause by itself.
+A run with the planted fault against the same without it, matched seeds. No other single setting
+takes the turns away: with one turn instead of eight the task itself is another, so the outcome
+moves whatever the trainer does. To bisect a setup of your own, climb the ladder of H00, whose rungs
+tell what needs the question from what needs a tool's answer.
 
 ## Fix
 Take the loss mask from who wrote each token, over the whole rollout.
@@ -34,8 +35,10 @@ turn).
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import at_equal_weights, some_steps
 from flatline.rollout.record import Author
 from flatline.trace import Trace
@@ -55,6 +58,7 @@ class MultiStep(Hypothesis):
     explains = ("H02",)
     meaning = "What the policy does after its first turns is never trained."
     fix = "Build the loss mask over the whole rollout, from who wrote each token."
+    mechanism = "Later turns of the model carry no loss; in the other arm every turn does."
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -87,6 +91,10 @@ class MultiStep(Hypothesis):
             lost = " Which turns do not differs between rollouts: see H02." if cut.any() else ""
             return self.found(Level.NOTE, f"{every}{lost} {told}".strip())
         return self.found(Level.OK, every, measured=1.0, expected="all")
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
     def _by_turn(self, trace: Trace) -> str:
         """The gap of the first step in later turns, where it stands out."""

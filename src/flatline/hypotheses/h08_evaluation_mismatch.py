@@ -15,7 +15,8 @@ The same problems with the same random numbers through both paths: prompts must 
 token, limits and sampling the same, and one completion must earn one reward in both.
 
 ## Experiment
-Evaluate with the settings of training, one at a time, on the same problems: no training is needed.
+A run with the planted fault against the same without it, matched seeds. Without one, no training is
+needed: evaluate with the settings of training, one at a time, on the same problems.
 
 ## Fix
 One environment object and one scorer for both; evaluate with the sampling of training.
@@ -33,8 +34,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
@@ -59,6 +62,10 @@ class EvaluationMismatch(Hypothesis):
     explains = ()
     meaning = "What is practised is not what is measured."
     fix = "Play and score training and evaluation with one environment and one set of limits."
+    mechanism = (
+        "Training and held-out reward differ while the policy is the same; in the other arm they "
+        "agree."
+    )
 
     def sign(self, trace: Trace) -> Finding:
         """Do both agree while the policy is the same?"""
@@ -118,6 +125,10 @@ class EvaluationMismatch(Hypothesis):
             measured=gap,
             expected="0",
         )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
 
 def _differences(path: "HeldoutPath") -> list[str]:

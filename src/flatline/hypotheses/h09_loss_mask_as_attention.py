@@ -19,8 +19,9 @@ cannot depend on what was replaced. The token right after the prompt may move: i
 is empty, and kernels differ in what they do with an empty row.
 
 ## Experiment
-Two arms that differ in the mask alone: as it is, and ones wherever there is a token. One batch
-shows the mechanism; 50 to 100 steps show the reward, judged on the parts that need the context.
+A run with the planted fault against the same without it, matched seeds: two arms that differ in the
+attention mask alone, the loss mask or ones wherever there is a token. One batch shows the
+mechanism; 30 to 100 steps show the held-out reward. No setting of a sound trainer does this.
 
 ## Fix
 Keep two tensors. The attention mask is 1 on every token that is not padding, made from lengths and
@@ -41,8 +42,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import UNSURE, at_equal_weights, some_steps
 from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
@@ -84,6 +87,10 @@ class LossMaskAsAttention(Hypothesis):
     )
     meaning = "What depends on the hidden context cannot be learnt, whatever is tuned."
     fix = "Give the model ones on every token that is not padding; use the loss mask in the loss."
+    mechanism = (
+        "Context in front of trained tokens is hidden from the trainer; in the other arm all of it "
+        "is seen."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -121,6 +128,10 @@ class LossMaskAsAttention(Hypothesis):
             measured=min(effect.mean for effect in known),
             expected="not 0",
         )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
     def _by_mask(self, trace: Trace) -> Finding:
         tokens = trace.tokens(some_steps(trace))

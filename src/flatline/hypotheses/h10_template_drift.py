@@ -18,7 +18,9 @@ temperature explains it, the prompts differ: suspected.
 The sign, read on one batch of the live trainer.
 
 ## Experiment
-Ids passed through from sampler to trainer against text that is rendered again, all else equal.
+A run with the planted fault against the same without it, matched seeds: text that is rendered again
+against ids passed through from sampler to trainer. Both of this hypothesis' faults (the header of a
+turn, the tools in the prompt) are taken out together.
 
 ## Fix
 Tokens in, tokens out: train on the ids that the sampler saw. Where text must be rendered again, use
@@ -36,7 +38,9 @@ verifiers pull request 476 (header of later turns), commits e7a6cae6b and b581a5
 
 import numpy as np
 
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
 from flatline.trace import Trace
@@ -67,6 +71,10 @@ class TemplateDrift(Hypothesis):
     explains = ("H03", "H06", "H11", "H20", "H22", "H24")
     meaning = "The policy is improved in a conversation that never takes place."
     fix = "Train on the ids that the sampler saw, and assert that each turn extends the last."
+    mechanism = (
+        "Trained prompts or beginnings of turns are not what was sampled; in the other arm they "
+        "are, id by id."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -88,6 +96,10 @@ class TemplateDrift(Hypothesis):
                 expected=f"below {OTHER_PROMPT:g}",
             )
         )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
         # What is re-encoded now and then changes the first token of a turn too; that is H11.

@@ -18,8 +18,8 @@ A change that the model finds equally likely is not seen in log-probs.
 The sign, read on one batch of the live trainer.
 
 ## Experiment
-Ids passed through against text encoded again, all else equal; the outcome is the share of rollouts
-with a mismatch first, and the reward second.
+A run with the planted fault against the same without it, matched seeds: text encoded again against
+ids passed through. The share of rollouts with a mismatch must flip; outcome is the held-out reward.
 
 ## Fix
 Ask the sampler for its token ids (`return_token_ids`), append them as they are, and tokenise only
@@ -37,7 +37,9 @@ passed through.
 
 import numpy as np
 
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.h10_template_drift import EDGE, RARE
 from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
@@ -63,6 +65,10 @@ class Retokenisation(Hypothesis):
     explains = ("H03", "H20", "H22", "H24")
     meaning = "The gradient changes the probability of ids that the model never chose."
     fix = "Pass the sampled token ids through to the trainer; encode only what the tools return."
+    mechanism = (
+        "Trained ids differ from sampled ones inside the model's own words; in the other arm none "
+        "does."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -98,6 +104,10 @@ class Retokenisation(Hypothesis):
             evidence=gaps.worst(trace, np.isin(np.arange(len(gaps)), jumps)),
             severity=prompts / FEWEST,
         )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
         share = len(known.inside) / max(known.rollouts, 1)

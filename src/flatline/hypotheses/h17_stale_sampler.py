@@ -14,8 +14,9 @@ more than half of the rollouts of two steps or more, is a fault; fewer are noted
 Play the batch again as the next step would: the rollouts must name that step.
 
 ## Experiment
-The same number of updates at 0, 1 and 4 steps behind. One step behind is common practice and does
-little harm at small learning rates; harm grows with the rate.
+A run with the planted fault (weights delivered every so many steps) against the same without it,
+matched seeds. One step behind is common practice and does little harm at small learning rates; harm
+grows with the rate.
 
 ## Fix
 Deliver before every generation (`num_batches_ahead=0` and the like), or correct with the sampler's
@@ -34,7 +35,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.weights import allowed_lag
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -54,6 +57,7 @@ class StaleSampler(Hypothesis):
     explains = ("H08", "H20")
     meaning = "The policy learns from what an older one did, and nothing corrects for it."
     fix = "Deliver the weights before every generation, or correct with the sampler's log-probs."
+    mechanism = "Rollouts are sampled with older weights; in the other arm with the newest."
 
     def sign(self, trace: Trace) -> Finding:
         """How far behind are the weights that sampled?"""
@@ -115,3 +119,7 @@ class StaleSampler(Hypothesis):
             expected="0 steps behind",
             severity=float(behind.max()),
         )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)

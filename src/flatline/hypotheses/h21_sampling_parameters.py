@@ -17,7 +17,9 @@ that the sampler cut off. Both are suspected. Settings that cut are noted.
 The sign, read on one batch of the live trainer.
 
 ## Experiment
-Temperature as the trainer's, top-p 1, top-k off, penalty 1, against the settings in use.
+The setting that cuts tokens off against one that keeps all (`top_k` 0, `top_p` 1, `min_p` 0, the
+first of them that cuts, others as they are), or a planted fault against none; matched seeds.
+`temperature` is no factor here: flatline divides the trainer's logits by it as well.
 
 ## Fix
 Send every sampling parameter explicitly, keep all tokens (`top_p=1, top_k=-1, min_p=0`, penalty 1),
@@ -32,8 +34,10 @@ TRL issues 4159, 4163 and 4772; vLLM pull request 15281; NeMo-RL 3497. The seeds
 T 0.5, top-p 0.95 and, from the model's own file, top-k 20.
 """
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
 from flatline.trace import Trace
 
@@ -49,6 +53,8 @@ FEWEST = 3
 """Prompts that a slope is taken over."""
 NOISE = 1e-2
 """Nats by which equal beginnings may differ; more is H23's."""
+CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""Settings of a run that cut, and where they do not; the one that Qwen's own file sets is first."""
 KEEPS_ALL = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,)}
 """Settings that leave the distribution as it is."""
 
@@ -59,6 +65,10 @@ class SamplingParameters(Hypothesis):
     explains = ("H03", "H08", "H11", "H20", "H22", "H34")
     meaning = "The policy that is trained is not the one that was sampled from."
     fix = "Send temperature, top_p=1, top_k=-1, min_p=0 and repetition_penalty=1 with each request."
+    mechanism = (
+        "The trainer's log-probs follow the sampler's with another slope, or always lie below; in "
+        "the other arm they agree."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -84,6 +94,24 @@ class SamplingParameters(Hypothesis):
             f"(R² {straight:.3f}).",
             measured=1 + slope.value,
             expected=f"1 ± {SLOPE:g}",
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Tokens cut off against all kept; one setting at a time."""
+        planted = fault_taken_out(self, config)
+        if planted is not None:
+            return planted
+        cuts = [name for name in CUTS if getattr(config, name) != CUTS[name]]
+        if not cuts:
+            return None
+        name = cuts[0]
+        return arms(
+            self,
+            config,
+            name,
+            CUTS[name],
+            control=f"{name} {getattr(config, name):g}",
+            treated=f"{name} {CUTS[name]:g}",
         )
 
     def _temperature(self, trace: Trace, gaps: Gaps) -> Finding | None:

@@ -17,7 +17,7 @@ Score one batch twice in each kind of pass, with the adapters as they are and mo
 numbers.
 
 ## Experiment
-`disable_dropout=True` and `lora_dropout=0` against the settings in use.
+`lora_dropout` in use against 0, or a planted fault against none; matched seeds, all else equal.
 
 ## Fix
 `GRPOConfig(disable_dropout=True)` and `LoraConfig(lora_dropout=0.0)`; score in evaluation mode.
@@ -35,7 +35,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import prefix_spread, some_steps
 from flatline.trace import Trace
 
@@ -59,6 +61,7 @@ class DropoutInScoring(Hypothesis):
     explains = ("H03", "H06", "H10", "H11", "H20", "H22", "H24", "H29")
     meaning = "Ratios and KL are noise, so updates are clipped and weighted at random."
     fix = "Set `disable_dropout=True` in GRPOConfig and `lora_dropout=0.0` in LoraConfig."
+    mechanism = "Equal beginnings get different log-probs; in the other arm the same."
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -109,6 +112,20 @@ class DropoutInScoring(Hypothesis):
             measured=worst,
             expected="0",
             severity=worst / SAME,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Dropout in front of the adapters against none."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or not (config.peft and config.lora_dropout):
+            return planted
+        return arms(
+            self,
+            config,
+            "lora_dropout",
+            0.0,
+            control=f"LoRA dropout {config.lora_dropout:g}",
+            treated="LoRA dropout 0",
         )
 
 

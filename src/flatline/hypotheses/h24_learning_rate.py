@@ -20,8 +20,9 @@ the KL of the first, where a straight way would give 1600, so times the steps is
 The probe names the rate whose step has a KL of 1e-3.
 
 ## Experiment
-Rates of 1, 3 and 10 times the recommended one, 50 steps each, adapters on all linear layers, one
-seed; then three seeds of the best two. Outcome is the held-out reward.
+The rate in use against the usual one of the model and kind (lab 3e-3 with LoRA and 6e-4 without,
+other models 1e-5 and 1e-6), or a planted fault against none; matched seeds, outcome is the held-out
+reward. At the usual rate there is nothing to compare: let the probe name a rate, and set it.
 
 ## Fix
 The rate that the probe recommends, constant; adapters on all linear layers.
@@ -37,11 +38,14 @@ Schulman et al., "LoRA Without Regret" (2025); TRL's guide to it (5e-5 and more)
 model). The seeds tried 1e-6 to 1e-5 with LoRA, the low end of what moves in 50 steps.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
@@ -82,6 +86,9 @@ class LearningRate(Hypothesis):
     explains = ("H03", "H08", "H30")
     meaning = "At this rate the policy cannot get anywhere in the steps that the run has."
     fix = "Run `flatline checkup`: it recommends a rate whose single step has a KL of about 1e-3."
+    mechanism = (
+        "The policy hardly moves or is destroyed; in the other arm it moves and is not destroyed."
+    )
 
     def sign(self, trace: Trace) -> Finding:
         """Has the behaviour moved, and not too far?"""
@@ -121,6 +128,21 @@ class LearningRate(Hypothesis):
             expected=f"1e-4 to 1e-2 a step, and above {ENOUGH_KL} in reach",
             severity=ENOUGH_KL / max(reach, 1e-12),
             fix=fix,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The rate in use against the usual one."""
+        planted = fault_taken_out(self, config)
+        usual = replace(config, learning_rate=None).rate
+        if planted is not None or config.rate == usual:
+            return planted
+        return arms(
+            self,
+            config,
+            "learning_rate",
+            usual,
+            control=f"learning rate {config.rate:g}",
+            treated=f"learning rate {usual:g}",
         )
 
     def _too_high(self, trace: Trace) -> Finding | None:

@@ -17,8 +17,9 @@ One optimizer step on one batch, undone afterwards: every trainable tensor must 
 get a gradient and change. While the B of LoRA is 0 the gradient of A is 0, which is expected.
 
 ## Experiment
-None is needed: the invariant holds or it does not. To find the culprit, switch off gradient
-checkpointing, then LoRA, and look again.
+`gradient_checkpointing` on against off, which is where gradients are lost most often, or a planted
+fault against none; matched seeds. The invariant holds or it does not, so one step shows the
+mechanism; the reward shows what it cost.
 
 ## Fix
 Build the optimizer after the adapter. With gradient checkpointing use
@@ -41,8 +42,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL
 from flatline.hypotheses.weights import (
     FEWEST_STEPS,
@@ -75,6 +78,7 @@ class OptimizerNotStepping(Hypothesis):
         "Create the optimizer after the adapter, from parameters with requires_grad; with gradient "
         "checkpointing set use_reentrant=False."
     )
+    mechanism = "Gradients do not change the weights; in the other arm every weight moves."
 
     def sign(self, trace: Trace) -> Finding:
         """Do gradients arrive, and do weights change?"""
@@ -117,6 +121,20 @@ class OptimizerNotStepping(Hypothesis):
         names = [census.names[at] for at in np.flatnonzero(dead | still)]
         return self.found(
             level, text, measured=changed, expected="nearly 100 %", evidence=_named(names)
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Gradient checkpointing against none."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or not config.gradient_checkpointing:
+            return planted
+        return arms(
+            self,
+            config,
+            "gradient_checkpointing",
+            False,
+            control="gradient checkpointing",
+            treated="no gradient checkpointing",
         )
 
     def _no_rate(self, trace: Trace) -> Finding | None:

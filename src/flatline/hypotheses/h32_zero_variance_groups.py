@@ -17,8 +17,11 @@ groups of the played batch are dead too, no group can differ. Otherwise the sign
 batch.
 
 ## Experiment
-The same prompts with G = 8 and G = 32, or prompts filtered to a solve rate of 0.1 to 0.9 against
-all; outcome is the held-out reward at an equal number of rollouts.
+First a replay of the stored groups: how much of a step is left, had the dead groups told as much as
+the live ones. Where nearly all of it is left, dead groups are not the cause. Then `num_generations`
+against twice as many, from the same number of rollouts a step, so from half the prompts, or a
+planted fault against none; matched seeds, outcome is the held-out reward. A batch that does not
+hold whole groups of twice the size has no such arm.
 
 ## Fix
 Prompts that the starting policy solves between 10 % and 90 % of the time; dynamic sampling; larger
@@ -34,12 +37,16 @@ DAPO (Yu et al., 2025, dynamic sampling); RAGEN (2504.20073, variance filter); C
 (measured 77 %).
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import RewardGroups, mean_of, reward_groups, reward_rises
+from flatline.hypotheses.replay import decide
 from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
 
@@ -63,6 +70,9 @@ class ZeroVarianceGroups(Hypothesis):
     explains = ("H24", "H05", "H08")
     meaning = "Dead groups give no gradient: the effective batch is what is left of them."
     fix = "Choose prompts that are solved 10 % to 90 % of the time, or a reward that asks for more."
+    mechanism = (
+        "Most groups have a single reward value from the start on; in the other arm most differ."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -100,6 +110,38 @@ class ZeroVarianceGroups(Hypothesis):
                 ],
             )
         return seen
+
+    def replay(self, trace: Trace) -> Replay:
+        """What is left of a step: a cosine of the root of the live groups' share.
+
+        Had the dead groups a direction of their own, as long as that of the live ones, the step
+        would have had the live part and theirs; with the live part alone it has that cosine.
+        """
+        groups = reward_groups(trace)
+        live = cluster_mean(~groups.equal, groups.prompt)
+        value, low, high = (math.sqrt(max(end, 0.0)) for end in live[:3])
+        return decide(
+            Estimate(value, low, high, live.n),
+            "Had the dead groups told as much as the live ones",
+            told=f"{live.value:.0%} of {groups.n} groups differ.",
+            unit="prompts",
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Groups as they are against groups of twice the size."""
+        planted = fault_taken_out(self, config)
+        size = config.num_generations
+        completions = config.batch_size * config.gradient_accumulation_steps
+        if planted is not None or completions % (2 * size):
+            return planted
+        return arms(
+            self,
+            config,
+            "num_generations",
+            2 * size,
+            control=f"groups of {size}",
+            treated=f"groups of {2 * size}",
+        )
 
     def _judge(
         self, share: Estimate, *, early: float, rises: bool, told: str, evidence: list[Evidence]

@@ -19,8 +19,9 @@ row, a step must not repeat a prompt, and an epoch must visit nearly all of the 
 is read off one played batch.
 
 ## Experiment
-None is needed for mixed groups. For repeated prompts: the config built once, against the config
-changed after it was built; outcome is the held-out reward.
+A run with the planted fault against the same without it, matched seeds. None is needed for mixed
+groups of your own, where the invariant is broken or not. For repeated prompts: the config built
+once, against the config changed after it was built.
 
 ## Fix
 Carry group ids with every rollout and assert them where advantages are made. Give batch sizes to
@@ -41,9 +42,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import Judged, judge
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import (
     prompts_of,
     standardised,
@@ -80,6 +83,10 @@ class GroupIntegrity(Hypothesis):
     explains = ("H05", "H39", "H01", "H24")
     meaning = "Advantages are given to completions that did not earn them, so they teach nothing."
     fix = "Carry a group id with every rollout and assert it where advantages are computed."
+    mechanism = (
+        "Groups are mixed, not whole, repeated or paid for what others did; in the other arm each "
+        "is one prompt with its own rewards."
+    )
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -116,6 +123,10 @@ class GroupIntegrity(Hypothesis):
             )
         whole = self.found(Level.OK, text, measured=order.visited_share, expected="nearly all")
         return unless_batch_alarms(whole, self.sign, subject.trace)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
 
     def _mixed(self, trace: Trace) -> Finding | None:
         if "prompt_id" not in trace.rollouts:

@@ -17,7 +17,10 @@ Scripted plays through the reward functions that the trainer really has: gold mu
 and no corruption may earn more than gold. Then the sign is read off one played batch.
 
 ## Experiment
-No training is needed: score the stored completions with a mended reward and count what changes.
+First a replay, and mostly that is all: right answers that were paid as wrong get what right answers
+usually earn, and the advantages are taken again. Where these nearly agree with the ones that were
+trained on, the parser is not the cause. Then a planted fault against none, matched seeds; a reward
+function of your own is no setting, so train it before and after the fix.
 
 ## Fix
 Normalise both sides, accept aliases, accept tool calls as dicts and as objects, and let a parse
@@ -38,9 +41,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.hypotheses.answers import Judged, judge
-from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.config import RunConfig
+from flatline.hypotheses.answers import Judged, judge, looked_at
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import unless_batch_alarms
+from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
@@ -60,6 +66,8 @@ SCATTERED = 4
 """Distinct rewards of gold plays above which the reward is noisy or mixed, which is H05."""
 SATURATED = 0.5
 """Share of the corruptions that earn as much as gold above which the reward is too easy: H32."""
+READ = 0.5
+"""Share of the rollouts whose answer must have been read before a replay rules the parser out."""
 CONSTANT = 32
 """Prompts on which a part that is always 0 is worth a note."""
 
@@ -70,6 +78,7 @@ class RewardParser(Hypothesis):
     explains = ("H08", "H05", "H32")
     meaning = "The policy is punished for right answers, so it cannot learn to give them."
     fix = "Score the quoted completions by hand, mend the reward function, count its exceptions."
+    mechanism = "Right answers are paid as wrong; in the other arm none is."
     on_one_batch = True
 
     def sign(self, trace: Trace) -> Finding:
@@ -142,6 +151,27 @@ class RewardParser(Hypothesis):
         sound = self.found(Level.OK, f"{text}, and {oracle.played} wrong plays earn less.")
         return unless_batch_alarms(sound, self.sign, subject.trace)
 
+    def replay(self, trace: Trace) -> Replay:
+        """The advantages with right answers paid as such; the answers are read here, not there."""
+        judged, rows = judge(trace), looked_at(trace)
+        reward = trace.rollouts["reward"]
+        mended = reward.copy()
+        mended[judged.row[judged.missed]] = _usual_pay(judged, reward)
+        found = agreement(
+            trained(trace)[rows], advantages(trace, mended)[rows], trace.groups().index[rows]
+        )
+        right = len(set(judged.prompt[judged.right]))
+        told = (
+            f"{len(judged.row)} of {len(rows)} answers could be read, those of {right} prompts are "
+            f"right, {judged.missed.sum()} of them paid as wrong."
+        )
+        enough = len(judged.row) >= READ * len(rows) and right >= FEWEST
+        return decide(found, "With right answers paid as such", told=told, enough=enough)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
     def _misread(
         self, oracle: "Oracle", short: "list[OracleCase]", above: "list[OracleCase]"
     ) -> Finding:
@@ -153,6 +183,12 @@ class RewardParser(Hypothesis):
             expected="0",
             evidence=_cases((*short, *above)),
         )
+
+
+def _usual_pay(judged: Judged, reward: np.ndarray) -> float:
+    """What a right answer earns where it is paid as such; the highest reward where none is."""
+    paid = judged.right & ~judged.missed
+    return float(np.median(reward[judged.row[paid]]) if paid.any() else np.nanmax(reward))
 
 
 def _always_zero(trace: Trace) -> str | None:

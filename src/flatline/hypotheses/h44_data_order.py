@@ -15,7 +15,9 @@ hops. The best reward at each number of hops is told where it grows with them.
 The same correlation over the rows that the trainer's sampler will visit.
 
 ## Experiment
-A run at learning rate 0 over the same order must have no slope; then sorted against shuffled.
+The order in use (`hops` or `file`) against `shuffled`, or a planted fault against none; matched
+seeds. Outcome is the held-out reward, never the training reward, which is what the order bends. A
+run at learning rate 0 over the same order must have no slope.
 
 ## Fix
 Shuffle (`shuffle_dataset=True`, or shuffle the rows before training); log accuracy per hop count,
@@ -34,8 +36,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import correlation_estimate, reward_groups
 from flatline.stats import Estimate
 from flatline.trace import Trace
@@ -56,6 +60,7 @@ class DataOrder(Hypothesis):
     explains = ("H08",)
     meaning = "The reward curve follows the order of the data, so it cannot show learning."
     fix = "Shuffle the training data; plot accuracy per hop count."
+    mechanism = "Hops drift with the steps; in the other arm they do not."
 
     def sign(self, trace: Trace) -> Finding:
         """Does difficulty drift with the steps?"""
@@ -70,6 +75,20 @@ class DataOrder(Hypothesis):
             raise NotRecorded("hops of the training data")
         asked = (subject.requested or {}).get("order") == "hops"
         return self._judge(order.step_N, order.hops_N, asked, "")
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The order of the data against shuffled."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.order == "shuffled":
+            return planted
+        return arms(
+            self,
+            config,
+            "order",
+            "shuffled",
+            control=f"order `{config.order}`",
+            treated="shuffled",
+        )
 
     def _judge(self, step: np.ndarray, hops: np.ndarray, asked: bool, factor: str) -> Finding:
         known = np.isfinite(hops)

@@ -1,0 +1,149 @@
+"""Experiments: two arms that differ in one field, with the suspected cause taken away in one."""
+
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+
+from flatline.config import LAB_RATES, USUAL_RATES, RunConfig
+from flatline.faults import FAULTS, belonging
+from flatline.hypotheses import HYPOTHESES, find
+from flatline.hypotheses.base import HasExperiment
+
+PRESET = "verifiers-0.1.3"
+EXPERIMENTS = [one for one in HYPOTHESES if isinstance(one, HasExperiment)]
+every_experiment = pytest.mark.parametrize("hypothesis", EXPERIMENTS, ids=lambda one: one.id)
+SETUPS = {
+    "default": {},
+    "preset": {"fault": PRESET},
+    "beta": {"kl_beta": 0.04},
+    "short context": {"max_prompt_length": 512},
+    "full": {"peft": False},
+    "full through a copy": {"peft": False, "sampler_weights": "copy"},
+    "cut": {"top_k": 20, "top_p": 0.95, "min_p": 0.1},
+    "dropout": {"lora_dropout": 0.05},
+    "slow": {"learning_rate": 1e-6},
+    "checkpointing": {"gradient_checkpointing": True},
+    "sorted": {"order": "hops"},
+}
+FIELDS = [
+    ("H01", {}, "scale_rewards", "none"),
+    ("H03", {"kl_beta": 0.04}, "kl_beta", 0.0),
+    ("H04", {"max_prompt_length": 512}, "max_prompt_length", None),
+    ("H04", {"max_new_tokens": 50}, "max_new_tokens", 100),
+    ("H05", {}, "reward", "exact_match"),
+    ("H06", {}, "peft", False),
+    ("H06", {"peft": False, "sampler_weights": "copy"}, "sampler_weights", "live"),
+    ("H21", {"top_k": 20, "top_p": 0.95}, "top_k", 0),
+    ("H21", {"top_p": 0.95, "min_p": 0.1}, "top_p", 1.0),
+    ("H21", {"min_p": 0.1}, "min_p", 0.0),
+    ("H23", {"lora_dropout": 0.05}, "lora_dropout", 0.0),
+    ("H24", {"learning_rate": 1e-6}, "learning_rate", LAB_RATES["lora"]),
+    ("H24", {"learning_rate": 1.0, "peft": False}, "learning_rate", LAB_RATES["full"]),
+    ("H24", {"learning_rate": 1.0, "model": "m"}, "learning_rate", USUAL_RATES["lora"]),
+    ("H26", {"gradient_checkpointing": True}, "gradient_checkpointing", False),
+    ("H32", {}, "num_generations", 16),
+    ("H44", {"order": "hops"}, "order", "shuffled"),
+    ("H44", {"order": "file"}, "order", "shuffled"),
+]
+NOTHING_TO_TAKE_AWAY = [
+    ("H01", {"scale_rewards": "none"}),
+    ("H01", {"scale_rewards": "batch"}),
+    ("H03", {}),
+    ("H05", {"reward": "format"}),
+    ("H05", {"reward": "exact_match"}),
+    ("H06", {"peft": False}),
+    ("H21", {}),
+    ("H21", {"temperature": 0.5}),
+    ("H23", {}),
+    ("H23", {"lora_dropout": 0.1, "peft": False}),
+    ("H24", {}),
+    ("H24", {"learning_rate": LAB_RATES["lora"]}),
+    ("H26", {}),
+    ("H32", {"batch_size": 8}),
+    ("H44", {}),
+    *((code, {}) for code in ("H02", "H07", "H08", "H09", "H10", "H11", "H17", "H33", "H39")),
+]
+
+
+def differing(config, arms):
+    """Fields in which the treated arm differs from the setup."""
+    treated = asdict(replace(config, **arms.change))
+    return {name for name, value in asdict(config).items() if treated[name] != value}
+
+
+def test_every_hypothesis_but_the_ladder_has_an_experiment():
+    assert [one.id for one in HYPOTHESES if not isinstance(one, HasExperiment)] == ["H00"]
+    assert all(one.mechanism.endswith(".") for one in EXPERIMENTS)
+
+
+@every_experiment
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_arms_differ_in_one_field_and_say_what_must_flip(hypothesis, setup):
+    config = RunConfig(**setup)
+    arms = hypothesis.experiment(config)
+    if arms is None:
+        return
+    assert differing(config, arms) == {arms.factor} == set(arms.change)
+    assert arms.control != arms.treated
+    assert arms.mechanism == hypothesis.mechanism
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
+def test_a_planted_fault_is_taken_out_and_goes_before_any_setting(fault):
+    config = RunConfig(fault=fault.name, kl_beta=0.04, max_prompt_length=512, top_k=20)
+    hypothesis = find(fault.hypothesis)
+    arms = hypothesis.experiment(config)
+    treated = replace(config, **arms.change)
+    assert differing(config, arms) == {"fault"}
+    assert treated.fault is None
+    assert fault.name in arms.control and fault.name in arms.treated
+
+
+@every_experiment
+def test_of_a_preset_only_the_part_of_the_hypothesis_is_taken_out(hypothesis):
+    config = RunConfig(fault=PRESET)
+    arms = hypothesis.experiment(config)
+    theirs = belonging(PRESET, hypothesis.id)
+    if not theirs:
+        assert arms is None or arms.factor != "fault"
+        return
+    left = arms.change["fault"]
+    assert all(name not in left and name in arms.treated for name in theirs)
+    others = [one for one in EXPERIMENTS if one is not hypothesis]
+    assert all(belonging(left, one.id) == belonging(PRESET, one.id) for one in others)
+
+
+@pytest.mark.parametrize(("code", "setup", "factor", "value"), FIELDS)
+def test_the_setting_that_is_suspected_is_the_factor(code, setup, factor, value):
+    arms = find(code).experiment(RunConfig(**setup))
+    assert dict(arms.change) == {factor: value}
+    assert type(arms.change[factor]) is type(value)
+
+
+@pytest.mark.parametrize(("code", "setup"), NOTHING_TO_TAKE_AWAY)
+def test_a_setup_that_has_nothing_of_it_has_no_arms(code, setup):
+    assert find(code).experiment(RunConfig(**setup)) is None
+
+
+def test_full_training_keeps_its_own_usual_rate():
+    config = RunConfig()
+    treated = replace(config, **find("H06").experiment(config).change)
+    assert (config.rate, treated.rate) == (LAB_RATES["lora"], LAB_RATES["full"])
+
+
+def test_a_field_that_another_fault_sets_back_is_no_factor():
+    config = RunConfig(kl_beta=0.04, fault="reference-keeps-adapter")
+    assert find("H03").experiment(config) is None
+    assert find("H03").experiment(replace(config, fault="mask-as-attention")) is not None
+
+
+def test_arms_of_a_healthy_setup_need_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from flatline.config import RunConfig\n"
+        "from flatline.hypotheses import HYPOTHESES\n"
+        "[one.experiment(RunConfig()) for one in HYPOTHESES if one.id != 'H00']"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
