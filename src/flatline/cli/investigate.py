@@ -1,0 +1,290 @@
+"""`flatline investigate`: hypotheses -> experiments -> verdicts, and the journal keeps them.
+
+It takes the flags of `flatline train`, which describe the setup whose reward is flat; with a
+journal, `setup.toml` describes it, and a flag that is given goes before the file.
+"""
+
+import inspect
+import json as json_format
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flatline.cli import options
+from flatline.cli.text import visible
+from flatline.cli.train import config_of, train
+from flatline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flatline.experiment import Executor, Progress
+    from flatline.hypotheses.base import Hypothesis
+    from flatline.investigation import Conclusion, Setup
+    from flatline.journal import Journal
+
+NOTHING, CAUSE = 0, 1
+"""Exit codes: no cause was validated, or one was; 2 is bad input."""
+LEFT_OUT = ("task", "seed", "output_dir", "run_name", "resume_from_checkpoint", "dry_run", "json")
+"""Flags of `flatline train` that an experiment sets itself."""
+
+Codes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[Hnn]...", help="Hypotheses to test; all that are open where none."),
+]
+JournalDir = Annotated[
+    Path | None, typer.Option("--journal", help="Folder of the journal that keeps the verdicts.")
+]
+TaskOption = Annotated[str | None, typer.Option("--task", help="musique, gsm8k or toolmath.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder of the runs; finished ones are kept.")]
+Outcome = Annotated[
+    str, typer.Option(help="What is compared: heldout_reward, reward or metric:NAME.")
+]
+Smallest = Annotated[
+    float, typer.Option("--smallest-effect", help="The least gain of the outcome that matters.")
+]
+Seeds = Annotated[int, typer.Option("--seeds", help="Matched seeds at most; looked at from 3 on.")]
+Where = Annotated[str, typer.Option("--executor", help="local, or ray.")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs at once; one a GPU or a core where no number is given.")
+]
+Command = Annotated[
+    str | None,
+    typer.Option(help="A command of your own: `python train.py --beta {kl_beta} --seed {seed}`."),
+]
+ArmsOption = Annotated[
+    str | None,
+    typer.Option("--arms", help="With --command: `kl_beta=0.04,0.0`, present one first."),
+]
+Anyway = Annotated[
+    bool,
+    typer.Option("--train-anyway", help="Run the experiment even where the mechanism is absent."),
+]
+Name = Annotated[str | None, typer.Option(help="Of the experiment; the hypothesis's own if none.")]
+
+
+def investigate(**given: Any) -> None:
+    """Test hypotheses: is the mechanism there, and does taking it away help? Then say so."""
+    asked = {name: given.pop(name) for name in _OWN}
+    journal = _journal(asked["journal"])
+    setup = _setup(asked, given, journal)
+    hypotheses = _hypotheses(asked["hypotheses"], journal)
+    executor = _executor(asked["executor"], asked["jobs"])
+    with _watching(quiet=asked["json"]) as listener:
+        found = _conclusions(setup, hypotheses, executor, listener, asked)
+        verdicts = [_kept(one, journal, asked["json"]) for one in found]
+    if asked["json"]:
+        shape = verdicts[0] if len(verdicts) == 1 else verdicts
+        print(json_format.dumps(shape, indent=2))
+    raise typer.Exit(CAUSE if any(v["verdict"] == "validated" for v in verdicts) else NOTHING)
+
+
+def _journal(folder: Path | None) -> "Journal | None":
+    from flatline.journal import Journal
+
+    return None if folder is None else Journal.open(folder)
+
+
+def _setup(asked: dict[str, Any], given: dict[str, Any], journal: "Journal | None") -> "Setup":
+    from flatline.investigation import Setup
+
+    if journal is not None and given["config"] is None and (journal.path / "setup.toml").exists():
+        given["config"] = journal.path / "setup.toml"
+    given["task"] = asked["task"]
+    beside = journal.path.resolve() if journal else None
+    return Setup(
+        config=config_of(given),
+        runs=asked["runs"],
+        # Plans lie beside the runs: the journal keeps a copy of what they came to.
+        experiments=asked["runs"] / "experiments" / (beside.name if beside else "alone"),
+        outcome=asked["outcome"],
+        smallest_effect=asked["smallest_effect"],
+        looks=_looks(asked["seeds"]),
+        train_anyway=asked["train_anyway"],
+        name=asked["name"],
+    )
+
+
+def _looks(seeds: int) -> tuple[int, ...]:
+    if seeds < 2:
+        raise ConfigError(
+            f"--seeds {seeds}: one seed says nothing about the spread between seeds.\n"
+            "Type `--seeds 3` or more; 6 is usual."
+        )
+    return tuple(range(min(3, seeds), seeds + 1))
+
+
+def _hypotheses(codes: list[str] | None, journal: "Journal | None") -> "list[Hypothesis]":
+    from flatline.hypotheses import HYPOTHESES, find
+
+    if codes:
+        return [find(code) for code in dict.fromkeys(codes)]
+    if journal is None:
+        return [one for one in HYPOTHESES if one.id != "H00"]
+    from flatline.journal.roadmap import plan
+
+    known = [step.entry.code for step in plan(journal).steps if step.entry.code.startswith("H")]
+    if not known:
+        raise ConfigError(
+            f"Every hypothesis of {journal.path} has a verdict.\n"
+            "Name one to test it again, or add one with `flatline journal new Hnn`."
+        )
+    return [find(code) for code in known]
+
+
+def _executor(name: str, jobs: int | None) -> "Executor":
+    from flatline.experiment import Local, RayExecutor
+
+    if name == "local":
+        return Local(jobs)
+    if name == "ray":
+        return RayExecutor()
+    raise ConfigError(f"--executor {name!r} is not known.\nType `local` or `ray`.")
+
+
+def _conclusions(
+    setup: "Setup",
+    hypotheses: "list[Hypothesis]",
+    executor: "Executor",
+    listener: "Display",
+    asked: dict[str, Any],
+) -> "Iterable[Conclusion]":
+    from flatline.investigation import investigate, investigate_command
+
+    command, choice = asked["command"], asked["arms"]
+    if command is None and choice is None:
+        return investigate(setup, hypotheses, executor, listener)
+    if command is None or choice is None or len(hypotheses) != 1:
+        raise ConfigError(
+            "An experiment with a command of your own needs one hypothesis, the command, and the "
+            'values to compare.\nType `flatline investigate H03 --command "python train.py '
+            '--beta {kl_beta} --seed {seed}" --arms kl_beta=0.04,0.0`.'
+        )
+    return [
+        investigate_command(
+            setup, hypotheses[0], executor, listener, command=command, choice=choice
+        )
+    ]
+
+
+def _kept(conclusion: "Conclusion", journal: "Journal | None", json: bool) -> dict[str, Any]:
+    """Write it into the journal, say it, and return it."""
+    verdict = conclusion.verdict.to_json()
+    if journal is not None:
+        from flatline.journal import record
+
+        record(journal, conclusion.plan, conclusion.result, verdict, conclusion.curves())
+    if not json:
+        _print(conclusion)
+    return verdict
+
+
+def _print(conclusion: "Conclusion") -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from flatline.hypotheses import find
+
+    verdict = conclusion.verdict
+    console = Console(highlight=False)
+    name = f"{verdict.hypothesis} {find(verdict.hypothesis).name}"
+    style = "bold red" if verdict.ruling == "validated" else "bold"
+    console.print(
+        Text.assemble((f"{verdict.ruling.upper()}  ", style), (name, "bold")),
+        Text(f"confidence {verdict.confidence}", style="dim"),
+    )
+    lines = [verdict.reason, f"What would change it: {verdict.would_change}"]
+    console.print(Padding(Text(visible("\n".join(lines))), (0, 0, 1, 4)))
+
+
+class Display:
+    """Says what begins, and draws a bar for every arm."""
+
+    def __init__(self, console: "Console", *, quiet: bool) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console, self._quiet = console, quiet
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[runs]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def say(self, text: str) -> None:
+        """What begins now; the bars of what came before are done with."""
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._tasks.clear()
+        self._bars.console.print(visible(text), style="dim", highlight=False, markup=False)
+
+    def progress(self, progress: "Progress") -> None:
+        going = (progress.step or 0) / (progress.steps_planned or 1) if progress.step else 0.0
+        runs = f"{progress.seeds_done} of at most {progress.seeds_planned} runs"
+        if progress.step is not None:
+            runs += f", step {progress.step} of {progress.steps_planned or '?'}"
+        if progress.arm not in self._tasks:
+            name = visible(progress.arm)
+            self._tasks[progress.arm] = self._bars.add_task(name, total=1.0, runs=runs)
+        self._bars.update(
+            self._tasks[progress.arm],
+            total=progress.seeds_planned,
+            completed=progress.seeds_done + min(going, 1.0),
+            runs=runs,
+        )
+
+    def __enter__(self) -> "Display":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+
+@contextmanager
+def _watching(*, quiet: bool) -> Iterator[Display]:
+    from rich.console import Console
+
+    with Display(Console(stderr=True), quiet=quiet) as display:
+        yield display
+
+
+_OWN: dict[str, tuple[Any, Any]] = {
+    "hypotheses": (Codes, None),
+    "journal": (JournalDir, None),
+    "task": (TaskOption, None),
+    "command": (Command, None),
+    "arms": (ArmsOption, None),
+    "outcome": (Outcome, "heldout_reward"),
+    "smallest_effect": (Smallest, 0.05),
+    "seeds": (Seeds, 6),
+    "train_anyway": (Anyway, False),
+    "name": (Name, None),
+    "runs": (Runs, Path("runs")),
+    "executor": (Where, "local"),
+    "jobs": (Jobs, None),
+    "json": (options.Json, False),
+}
+"""Flags of its own, and what they are where they are not given."""
+
+
+def _signature() -> inspect.Signature:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    own = [
+        inspect.Parameter(name, kind, default=default, annotation=hint)
+        for name, (hint, default) in _OWN.items()
+    ]
+    taken = inspect.signature(train).parameters.values()
+    return inspect.Signature([*own, *(p for p in taken if p.name not in LEFT_OUT)])
+
+
+investigate.__signature__ = _signature()  # type: ignore[attr-defined]
+investigate.__annotations__ = {p.name: p.annotation for p in _signature().parameters.values()}

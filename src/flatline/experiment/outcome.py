@@ -1,0 +1,230 @@
+"""What one run came to: every outcome that it recorded, and what every hypothesis says about it.
+
+A run is measured once and for all: the same control run serves several experiments, whatever their
+hypothesis and their outcome. `outcome.json` is written last: a run that has it is finished.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from flatline.diagnosis import diagnose
+from flatline.errors import ConfigError, NotRecorded, TraceError
+from flatline.evaluate import write_atomically
+from flatline.experiment.plan import HELDOUT, METRIC, REWARD
+from flatline.stats import Estimate, difference_of_means, paired_difference
+from flatline.trace import Trace
+
+OUTCOME_FILE = "outcome.json"
+VERSION = 1
+_HELDOUT_FILE = "heldout.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One outcome of one run."""
+
+    value: float
+    """What arms are compared by."""
+    before: float
+    """At the start: the first evaluation, or the mean of the first third of the steps."""
+    after: float
+    """At the end, likewise."""
+    gain: Estimate
+    """`after - before` with the interval of this run alone, over its problems or steps."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "gain": self.gain.to_json()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**{**values, "gain": estimate_from(values["gain"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What one hypothesis says about the run."""
+
+    level: str
+    """A level of `flatline diagnose`."""
+    text: str
+    """What was seen."""
+    proven: bool
+    """Seen directly and not by its effects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A finished run: `outcome.json`."""
+
+    seconds: float
+    """Wall time of the command."""
+    steps: int
+    """Optimizer steps recorded."""
+    trace: str
+    """The folder of the trace; relative to the run's folder if it lies inside."""
+    problems_digest: str | None
+    """Of the held-out problems; None where they are not known."""
+    outcomes: Mapping[str, Measure]
+    """All that it recorded, by the name that a plan gives."""
+    findings: Mapping[str, Sight]
+    """By the code of the hypothesis."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "seconds": round(self.seconds, 3),
+            "steps": self.steps,
+            "trace": self.trace,
+            "problems_digest": self.problems_digest,
+            "outcomes": {name: one.to_json() for name, one in self.outcomes.items()},
+            "findings": {code: asdict(one) for code, one in self.findings.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        outcomes = {name: Measure.from_json(one) for name, one in values["outcomes"].items()}
+        findings = {code: Sight(**one) for code, one in values["findings"].items()}
+        known = {name: value for name, value in values.items() if name != "version"}
+        return cls(**{**known, "outcomes": outcomes, "findings": findings})
+
+
+def measure(folder: Path, trace: Path, *, seconds: float) -> Outcome:
+    """Read the trace of a run that has ended in `folder`, and keep what it came to."""
+    read = Trace.open(trace)
+    steps = int(read.steps["step"].max(initial=0)) if len(read.steps) else 0
+    if not steps:
+        raise TraceError(
+            f"The run recorded in {trace} has not a single step, so there is nothing to compare.\n"
+            "Let it train at least a few."
+        )
+    evaluations = _evaluations(trace)
+    outcome = Outcome(
+        seconds=seconds,
+        steps=steps,
+        trace=_relative(trace, folder),
+        problems_digest=_digest(evaluations[0]["problems"]) if evaluations else None,
+        outcomes=dict(_measures(read, evaluations)),
+        findings={
+            one.hypothesis: Sight(level=one.level.value, text=one.text, proven=one.proven)
+            for one in diagnose(read).findings
+        },
+    )
+    write_atomically(folder / OUTCOME_FILE, [json.dumps(outcome.to_json(), indent=2)])
+    return outcome
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """What a finished run came to; None where it has not finished."""
+    path = folder / OUTCOME_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        version = values["version"]
+        if version == VERSION:
+            return Outcome.from_json(values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    raise ConfigError(
+        f"{path} has version {version!r}; this flatline reads version {VERSION}.\n"
+        "The run is not made again, because it may have cost a lot.\n"
+        f"Use the flatline that wrote it, or move {folder} away to have it run again."
+    )
+
+
+def estimate_from(values: Mapping[str, Any]) -> Estimate:
+    """An estimate as JSON keeps it: an open end is null."""
+    ends = (("value", math.nan), ("low", -math.inf), ("high", math.inf))
+    value, low, high = (open_ if values[name] is None else values[name] for name, open_ in ends)
+    return Estimate(value, low, high, values["n"])
+
+
+def _measures(trace: Trace, evaluations: Sequence[Mapping[str, Any]]) -> list[tuple[str, Measure]]:
+    found = [(HELDOUT, _heldout(trace, evaluations)), (REWARD, _reward(trace))]
+    found += [(f"{METRIC}{name}", _metric(trace.metric(name))) for name in trace.metric_names]
+    return [(name, one) for name, one in found if one is not None]
+
+
+def _heldout(trace: Trace, evaluations: Sequence[Mapping[str, Any]]) -> Measure | None:
+    """Gain from the first to the last evaluation; play by play where every play is known."""
+    if len(evaluations) > 1:
+        first, last = evaluations[0], evaluations[-1]
+        before, after = first["rewards"], last["rewards"]
+        top = max(1.0, *before, *after)
+        gain = paired_difference(before, after, first["problems"], bounds=(0.0, top))
+        return _gained(float(np.mean(before)), float(np.mean(after)), gain)
+    try:
+        column, step = trace.steps["heldout_reward"], trace.steps["step"]
+    except NotRecorded:
+        return None
+    known = np.isfinite(column)
+    if known.sum() < 2:
+        return None
+    ordered = column[known][np.argsort(step[known], kind="stable")]
+    gain = Estimate(float(ordered[-1] - ordered[0]), -math.inf, math.inf, 1)
+    return _gained(float(ordered[0]), float(ordered[-1]), gain)
+
+
+def _gained(before: float, after: float, gain: Estimate) -> Measure:
+    return Measure(value=after - before, before=before, after=after, gain=gain)
+
+
+def _reward(trace: Trace) -> Measure | None:
+    """Gain of the training reward, from the raw reward of each step."""
+    try:
+        thirds = _thirds(trace.steps["reward"])
+    except NotRecorded:
+        return None
+    if thirds is None:
+        return None
+    before, after, gain = thirds
+    return _gained(before, after, gain)
+
+
+def _metric(values: "np.ndarray[Any, Any]") -> Measure | None:
+    """A metric is compared as it ends, since it may have no beginning to speak of."""
+    thirds = _thirds(values)
+    if thirds is None:
+        return None
+    before, after, gain = thirds
+    return Measure(value=after, before=before, after=after, gain=gain)
+
+
+def _thirds(values: "np.ndarray[Any, Any]") -> tuple[float, float, Estimate] | None:
+    """Means of the first and the last third of the steps that have a value."""
+    known = values[np.isfinite(values)]
+    if len(known) < 2:
+        return None
+    third = max(1, len(known) // 3)
+    early, late = known[:third], known[-third:]
+    return float(early.mean()), float(late.mean()), difference_of_means(early, late)
+
+
+def _evaluations(trace: Path) -> list[dict[str, Any]]:
+    """What `flatline train` wrote about its held-out problems; nothing for other runs."""
+    path = trace / _HELDOUT_FILE
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise TraceError(
+            f"{path} cannot be read: {error}.\nThe held-out reward of the run is lost.\n"
+            f"Move the file away, or run it again."
+        ) from error
+    ours = all(isinstance(row, dict) and {"problems", "rewards"} <= row.keys() for row in rows)
+    return rows if ours else []
+
+
+def _digest(problems: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(problems)).encode()).hexdigest()
+
+
+def _relative(trace: Path, folder: Path) -> str:
+    trace, folder = trace.resolve(), folder.resolve()
+    return str(trace.relative_to(folder)) if trace.is_relative_to(folder) else str(trace)

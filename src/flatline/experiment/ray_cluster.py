@@ -1,0 +1,101 @@
+"""Runs across the nodes of a Ray cluster, as the same processes that `Local` starts.
+
+Every node must have flatline installed and see the folder of the runs under the same path: the
+runs leave their traces there, and only a line about each of them travels through Ray.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from flatline.errors import ConfigError
+from flatline.experiment.local import TICK, OnDone
+from flatline.experiment.outcome import OUTCOME_FILE
+from flatline.experiment.runs import GRACE, Job, run
+
+
+class RayExecutor:
+    """A Ray cluster; one on this machine where no address is given."""
+
+    def __init__(
+        self, address: str | None = None, *, cpus: int = 1, gpus: float | None = None
+    ) -> None:
+        self._address = address
+        self._cpus = cpus
+        self._gpus = gpus
+        """For each run; one where the cluster has any, unless a number is given."""
+
+    @property
+    def jobs(self) -> int:
+        has = self._ray.cluster_resources()
+        room = [has.get("CPU", 0) / self._cpus if self._cpus else float("inf")]
+        room += [has.get("GPU", 0) / self._share] if self._share else []
+        return max(1, int(min(room)))
+
+    def execute(self, jobs: Sequence[Job], on_done: OnDone, on_tick: Callable[[], None]) -> None:
+        ray = self._ray
+        # A crashed run is the conductor's to repeat: Ray would do so without emptying its folder.
+        task = ray.remote(num_cpus=self._cpus, num_gpus=self._share, max_retries=0)(run)
+        environment = {"OMP_NUM_THREADS": str(max(1, self._cpus))}
+        waiting = {task.remote(job, environment=environment): job for job in jobs}
+        try:
+            while waiting:
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=TICK)
+                for reference in done:
+                    failure = self._ended(waiting[reference], reference)
+                    on_done(waiting.pop(reference), failure)
+                if not done:
+                    on_tick()
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=False)
+            if waiting:  # a cancelled task ends its command before it ends itself
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=2 * GRACE)
+
+    def _ended(self, job: Job, reference: Any) -> str | None:
+        try:
+            failure: str | None = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, Exception):
+                raise error.cause from None
+            raise
+        except self._ray.exceptions.RayError as error:
+            return f"Ray lost the run of {job.arm!r} on seed {job.seed}: {error}"
+        if failure is None and not (job.path / OUTCOME_FILE).exists():
+            raise ConfigError(
+                f"A node has finished {job.folder}, and it cannot be seen from here.\n"
+                "Runs leave their traces in that folder, so every node must see it.\n"
+                "Give a folder on a file system that all nodes share."
+            )
+        return failure
+
+    @property
+    def _share(self) -> float:
+        if self._gpus is not None:
+            return self._gpus
+        return 1.0 if self._ray.cluster_resources().get("GPU", 0) else 0.0
+
+    @cached_property
+    def _ray(self) -> Any:
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigError(
+                "Runs on a Ray cluster need ray, which is not installed.\n"
+                "Type `pip install 'flatline[ray]'`, or leave `--executor ray` out."
+            ) from error
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self._address, log_to_driver=False, **self._starting())
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise ConfigError(
+                    f"There is no Ray cluster at {self._address or 'this machine'}: {error}.\n"
+                    "Start one with `ray start --head`, or leave the address out."
+                ) from error
+        return ray
+
+    def _starting(self) -> dict[str, Any]:
+        """What only a cluster that is started here can be told."""
+        if self._address is not None:
+            return {}
+        return {"include_dashboard": False}

@@ -1,0 +1,72 @@
+"""Looking at a setup without training it: the checkup and the ladder, each made once and kept.
+
+RUNS/<digest of the arm>-checkup.json
+RUNS/<digest of the arm>-ladder.json
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flatline.errors import ConfigError
+from flatline.evaluate import write_atomically
+from flatline.experiment import Arm
+from flatline.experiment.outcome import Sight
+from flatline.experiment.runs import toml_of
+from flatline.hypotheses.base import ALARMS, Finding
+
+_FLATLINE = (sys.executable, "-P", "-c", "from flatline.cli import main; main()")
+_LOOKED = (0, 1)
+"""Exit codes of a checkup that came to its end: healthy, and findings."""
+
+
+def checkup_of(arm: Arm, runs: Path) -> dict[str, Sight]:
+    """What a checkup of the arm's setup says, by hypothesis. A command cannot be looked at."""
+    if arm.config is None:
+        return {}
+    kept = runs / f"{arm.digest}-checkup.json"
+    values = _kept(kept, lambda: _checkup(arm, runs))
+    return {
+        one["hypothesis"]: Sight(
+            # A probe sees the mechanism itself.
+            level=one["level"],
+            text=one["text"],
+            proven=one["level"] in ALARMS,
+        )
+        for one in values["findings"]
+    }
+
+
+def ladder_of(arm: Arm, runs: Path, climb: Callable[[], Finding]) -> dict[str, Any]:
+    """What the ladder of positive controls says, as JSON."""
+    return _kept(runs / f"{arm.digest}-ladder.json", lambda: climb().to_json())
+
+
+def _kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        made = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, [json.dumps(made, indent=2)])
+        return made
+
+
+def _checkup(arm: Arm, runs: Path) -> dict[str, Any]:
+    assert arm.config is not None
+    runs.mkdir(parents=True, exist_ok=True)
+    config = runs / f"{arm.digest}-checkup.toml"
+    write_atomically(config, [toml_of(arm.config)])
+    command = [*_FLATLINE, "checkup", arm.config.task, "--config", str(config), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in _LOOKED:
+        end = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-8:])
+        raise ConfigError(
+            f"The checkup of this setup ended with exit code {done.returncode}:\n{end}\n"
+            f"Nothing was trained. Look with `flatline {shlex.join(command[4:-1])}`."
+        )
+    return dict(json.loads(done.stdout))
