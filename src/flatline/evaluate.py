@@ -211,12 +211,19 @@ def conversation(task: Task, problem: Problem, rollout: Rollout) -> list[Message
 
 
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write beside the file and rename, so that a reader never sees half of it."""
+    """Write lines beside the file and rename, so that a reader never sees half of it."""
+    write_exactly(path, (line + "\n" for line in lines))
+
+
+def write_exactly(path: Path, pieces: Iterable[str]) -> None:
+    """The same with text as it is: no line end is added and none is changed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         # A lone surrogate in model text must not lose the whole file.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(line + "\n" for line in lines)
+        with os.fdopen(
+            handle, "w", encoding="utf-8", errors="backslashreplace", newline=""
+        ) as file:
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; this one is meant to be shared like any other.

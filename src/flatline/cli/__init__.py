@@ -10,7 +10,20 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flatline.cli import checkup, demo, diagnose, evaluate, explain, query, show, tasks, train
+from flatline.cli import (
+    checkup,
+    demo,
+    diagnose,
+    evaluate,
+    explain,
+    investigate,
+    journal,
+    query,
+    report,
+    show,
+    tasks,
+    train,
+)
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
@@ -43,9 +56,12 @@ app.command()(demo.demo)
 app.command()(diagnose.diagnose)
 app.command()(evaluate.evaluate)
 app.command()(explain.explain)
+app.command(cls=train.TrainCommand)(investigate.investigate)
 app.command()(query.query)
+app.command()(report.report)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
+app.add_typer(journal.group)
 app.add_typer(tasks.group)
 
 
