@@ -74,6 +74,7 @@ def investigate(**given: Any) -> None:
     hypotheses = _hypotheses(asked["hypotheses"], journal)
     executor = _executor(asked["executor"], asked["jobs"])
     with _watching(quiet=asked["json"]) as listener:
+        _begin(journal, hypotheses)
         found = _conclusions(setup, hypotheses, executor, listener, asked)
         verdicts = [_kept(one, journal, asked["json"]) for one in found]
     if asked["json"]:
@@ -86,6 +87,15 @@ def _journal(folder: Path | None) -> "Journal | None":
     from flatline.journal import Journal
 
     return None if folder is None else Journal.open(folder)
+
+
+def _begin(journal: "Journal | None", hypotheses: "list[Hypothesis]") -> None:
+    """The board shows what is being tested; an interrupted test can be seen there, too."""
+    from flatline.journal import update_status
+
+    if journal is not None:
+        for hypothesis in hypotheses:
+            update_status(journal, hypothesis.id, "testing")
 
 
 def _setup(asked: dict[str, Any], given: dict[str, Any], journal: "Journal | None") -> "Setup":
