@@ -1,12 +1,17 @@
 """What recording costs: a healthy lab run with every token recorded, beside the same run without.
 
-    python benchmarks/recorder.py [--steps 20] [--full] [--config run.toml]
+    python benchmarks/recorder.py [--steps 20] [--full] [--config run.toml] [--split]
 
 The runs train in turns, one optimizer step each, in one process: they sample the same rollouts,
 and a busy machine is unfair to all alike. A step counts from its beginning to the beginning of the
 next, so all that a recorder does in between is in it; CPU seconds are those of all threads, a
 recorder's own included. rlprobe is measured as well where it can be imported (`pip install
 rlprobe`, or a folder on PYTHONPATH); it keeps texts and scalars, no tokens.
+
+Below the comparison stands flatline's own time by part: what the training had to wait for, and what
+its thread did beside the training. With `--split` the device is waited for before each part that
+the training waits for, so that work of the trainer's that was still to be done there is told apart;
+the comparison is then no longer fair.
 """
 
 import argparse
@@ -25,7 +30,13 @@ from transformers.utils import logging
 
 import flatline
 from flatline.config import RunConfig, load_config
+from flatline.trace import attach_scribe, writer
 from flatline.trace.attach_hooks import Guard
+from flatline.trace.attach_rows import Texts, Vocabulary
+from flatline.trace.attach_steps import PassFacts
+from flatline.trace.attach_transfer import Transfer
+from flatline.trace.attach_weights import Census, Looked
+from flatline.trace.files import StreamFile
 from flatline.trace.writer import Writer
 from flatline.training.trainer import build
 
@@ -66,6 +77,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="train all weights, not adapters")
     parser.add_argument("--config", type=Path, help="another run than the lab's (TOML)")
+    parser.add_argument("--split", action="store_true", help="wait for the device before timing")
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
@@ -76,43 +88,91 @@ def main() -> None:
             config = load_config(args.config, **changes)
         else:
             config = RunConfig(peft=not args.full, **changes)
-        own = OwnWork()
+        own = OwnTime(split=args.split)
         seconds = measure(config, recorders(), folder)
         kept = {name: sum(f.stat().st_size for f in (folder / name).glob("**/*") if f.is_file())
                 for name in seconds}  # fmt: skip
     rollouts = args.steps * config.batch_size * config.gradient_accumulation_steps
     show(seconds, kept, rollouts)
-    share = own.cpu / args.steps / float(np.median(seconds["plain"][:, 1]))
-    print(
-        f"flatline's own code: {1e3 * own.cpu / args.steps:.1f} ms of CPU per step "
-        f"({share:.2%} of a plain step), {1e3 * own.thread / args.steps:.1f} ms of it in its thread"
-    )
+    own.show(args.steps, float(np.median(seconds["plain"][:, 0])))
 
 
-class OwnWork:
-    """CPU seconds inside the guard that all of the recording runs under, and in its thread.
+PARTS = (
+    (Guard, "__call__", "the rest"),
+    (Transfer, "__init__", "sending tensors to the host"),
+    (Census, "before_step", "weights"),
+    (Census, "after_step", "weights"),
+    (Writer, "end_step", "waiting until the step is in the file"),
+    (Transfer, "arrived", "waiting for the device"),
+    (Texts, "learn", "decoding"),
+    (Vocabulary, "rows", "decoding"),
+    (attach_scribe, "hold", "rows"),
+    (attach_scribe, "rollout_row", "rows"),
+    (attach_scribe, "token_row", "rows"),
+    (PassFacts, "add", "rows"),
+    (Looked, "rows", "rows"),
+    (writer, "to_batch", "Arrow"),
+    (StreamFile, "append", "files"),
+    (Writer, "_flush", "files"),
+)
+"""Where the recording spends its time. Each is told without those that it calls."""
+DEVICE = "work of the trainer's on the device"
+
+
+class OwnTime:
+    """Wall and CPU seconds of every part, in the training's threads and in flatline's.
 
     Where a step varies by more than recording costs, this tells what the difference cannot.
     """
 
-    def __init__(self) -> None:
-        self.cpu = self.thread = 0.0
-        for owner, name in ((Guard, "__call__"), (Writer, "_append"), (Writer, "_flush")):
-            self._count(owner, name)
+    def __init__(self, *, split: bool) -> None:
+        self.spent: dict[tuple[bool, str], np.ndarray] = {}
+        """By whether it is in flatline's thread, and by part."""
+        self._split = split and torch.cuda.is_available()
+        self._stack = threading.local()
+        for owner, name, part in PARTS:
+            self._listen(owner, name, part)
 
-    def _count(self, owner: Any, name: str) -> None:
+    def _listen(self, owner: Any, name: str, part: str) -> None:
         inner = getattr(owner, name)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            start = time.thread_time()
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._switch(part, opening=True)
             try:
                 return inner(*args, **kwargs)
             finally:
-                spent = time.thread_time() - start
-                self.cpu += spent
-                self.thread += spent if owner is Writer else 0.0
+                self._switch(part, opening=False)
 
-        setattr(owner, name, counted)
+        setattr(owner, name, timed)
+
+    def _switch(self, part: str, *, opening: bool) -> None:
+        """The clock stops for what was running and starts for what comes."""
+        here = self._stack.__dict__
+        running, mine = here.setdefault("running", []), is_ours()
+        now = np.array([time.perf_counter(), time.thread_time()])
+        if running:
+            key = (mine, running[-1])
+            self.spent[key] = self.spent.get(key, np.zeros(2)) + now - here["since"]
+        if opening and not running and self._split and not mine:
+            torch.cuda.synchronize()
+            then = np.array([time.perf_counter(), time.thread_time()])
+            self.spent[False, DEVICE] = self.spent.get((False, DEVICE), np.zeros(2)) + then - now
+        running.append(part) if opening else running.pop()
+        here["since"] = np.array([time.perf_counter(), time.thread_time()])
+
+    def show(self, steps: int, plain: float) -> None:
+        print("\n| in | part | wall ms/step | CPU ms/step | wall of a plain step |")
+        print("|---|---|---|---|---|")
+        for mine, thread in ((False, "the training"), (True, "flatline's thread")):
+            rows = [(part, values) for (own, part), values in self.spent.items() if own is mine]
+            ours = [values for part, values in rows if part != DEVICE]
+            for part, values in [*rows, ("all that is flatline's", sum(ours, np.zeros(2)))]:
+                wall, cpu = 1e3 * values / steps
+                print(f"| {thread} | {part} | {wall:.1f} | {cpu:.1f} | {wall / 10 / plain:.2f} % |")
+
+
+def is_ours() -> bool:
+    return threading.current_thread().name == "flatline-trace"
 
 
 def recorders() -> dict[str, Callable[[Any, Path], object] | None]:

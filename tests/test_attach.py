@@ -21,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 import flatline
 from flatline.errors import TraceError
 from flatline.rollout.record import Author
+from flatline.trace.attach_scribe import Scribe
 from flatline.trace.attach_weights import Census
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
@@ -175,6 +176,52 @@ def test_an_error_of_the_recording_never_reaches_the_training(tmp_path, capsys):
     assert all(torch.equal(weights_of(plain)[n], p) for n, p in weights_of(trainer).items())
 
 
+def test_an_error_beside_the_training_never_reaches_it(tmp_path, monkeypatch, capsys):
+    def breaks(self, *args):
+        raise RuntimeError("a case nobody thought of")
+
+    monkeypatch.setattr(Scribe, "passed", breaks)
+    trainer = trainer_of(tmp_path)
+    attachment = flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    assert attachment.failed and trainer.state.global_step == 2
+    said = capsys.readouterr().err
+    assert said.count("recording stopped") == 1 and "nobody thought of" in said
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_folder_holds_what_memory_holds(tmp_path, name):
+    kept, written = (trainer_of(tmp_path / kind, **SETUPS[name]) for kind in ("a", "b"))
+    torch.manual_seed(3)
+    in_memory = recorded(kept)
+    flatline.attach(written, tmp_path / "run")
+    torch.manual_seed(3)
+    written.train()
+    on_disk = flatline.Trace.open(tmp_path / "run")
+    for column in ("step", "rollout", "group", "reward", "advantage", "completion", "prompt"):
+        np.testing.assert_array_equal(in_memory.rollouts[column], on_disk.rollouts[column])
+    for column in ("step", "loss", "grad_norm", "reward", "ratio_max"):
+        np.testing.assert_array_equal(in_memory.steps[column], on_disk.steps[column])
+    ours, theirs = in_memory.tokens(), on_disk.tokens()
+    np.testing.assert_array_equal(ours.ids, theirs.ids)
+    np.testing.assert_array_equal(ours.trainer, theirs.trainer)
+    assert len(in_memory.weights) == len(on_disk.weights)
+
+
+def test_a_pass_whose_tokens_are_dropped_costs_no_rollout(tmp_path):
+    class Crowded(MemorySink):
+        def do(self, act, *, otherwise=None, **how):
+            (otherwise or act)()
+
+    trainer, sink = trainer_of(tmp_path), Crowded()
+    attachment = flatline.attach(trainer, sink)
+    trainer.train()
+    attachment.detach()
+    trace = sink.trace()
+    assert len(trace.rollouts) == 8 and len(trace.steps) == 2
+    assert len(trace.tables["tokens"]) == 0
+
+
 def test_an_error_of_the_training_passes_through_and_what_was_sampled_is_kept(tmp_path):
     trainer = trainer_of(tmp_path)
     inner = trainer._compute_loss
@@ -291,7 +338,7 @@ def test_weights_that_the_optimizer_lacks_are_marked():
     optimizer = torch.optim.SGD([model.weight, torch.nn.Parameter(torch.ones(2))])
     census = Census(model, optimizer)
     census.before_step(scaled=False)
-    held = {row["name"]: row["in_optimizer"] for row in census.after_step(1)}
+    held = {row["name"]: row["in_optimizer"] for row in census.after_step(1).rows()}
     assert held == {"weight": 1, "bias": 0}
 
 
@@ -301,7 +348,7 @@ def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
     census.before_step(scaled=False)
     with torch.no_grad():
         model.weight[:, ::2] += 0.5
-    (row,) = census.after_step(1)
+    (row,) = census.after_step(1).rows()
     assert row["size"] == 400_000 and row["sampled"] < 70_000
     assert row["changed_share"] == pytest.approx(0.5, abs=0.01)
     assert row["update_norm"] == pytest.approx(0.5 * np.sqrt(200_000), rel=0.01)

@@ -13,7 +13,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
-from flatline.subject import Subject
+from flatline.rollout.engine import Engine
+from flatline.subject import Subject, moving, replay
+from flatline.subject import subject as subject_module
 from flatline.tasks import make_task
 from flatline.training.environment import (
     environment_factory,
@@ -172,6 +174,30 @@ def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_pat
     assert_same(plain, trained(subject.trainer))
 
 
+def test_one_snapshot_serves_every_measurement_while_nobody_trains(tmp_path, monkeypatch):
+    plain, made = trained(built_in(tmp_path, batch_size=8).trainer), []
+    snapshot = subject_module.Snapshot
+    monkeypatch.setattr(subject_module, "Snapshot", lambda *args: made.append(1) or snapshot(*args))
+    subject = subject_in(tmp_path, batch_size=8)
+    before = state_of(subject.trainer)
+    with subject.standing_still():
+        look_at_everything(subject)
+        assert_same(before, state_of(subject.trainer))
+    assert len(made) == 1
+    assert_same(plain, trained(subject.trainer))
+
+
+def test_a_measurement_inside_another_goes_back_to_where_it_began(tmp_path):
+    subject = subject_in(tmp_path, batch_size=8)
+    weight = next(p for p in subject.trainer.model.parameters() if p.requires_grad)
+    first = weight.detach().clone()
+    with subject.standing_still(), subject.untouched():
+        weight.data += 1
+        subject.data_order()
+        assert torch.equal(weight, first + 1)
+    assert torch.equal(weight, first)
+
+
 def test_a_users_trainer_goes_on_as_if_nobody_had_looked(tmp_path):
     plain = trained(users_trainer(tmp_path))
     trainer = users_trainer(tmp_path)
@@ -297,6 +323,36 @@ def test_the_next_play_is_another_one(healthy):
     found = healthy.play_again()
     assert found.repeated < 0.5 and found.unique_second.mean() > 0.5
     assert set(found.versions) == {found.version_expected}
+
+
+def test_four_plays_serve_every_measurement(tmp_path, monkeypatch):
+    plays = []
+    play = Engine.play
+    monkeypatch.setattr(
+        Engine, "play", lambda self, jobs, **kw: plays.append(len(jobs)) or play(self, jobs, **kw)
+    )
+    subject = subject_in(tmp_path)
+    subject.delivery(), subject.play_again(), subject.heldout_path()
+    # The batch, the evaluation's path, moved weights, restored weights.
+    assert plays == [16, 16, 8, 8]
+
+
+def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(replay, "TURN", 3)
+    subject = subject_in(tmp_path, batch_size=8)
+    found = subject.delivery()
+    assert found.visible > 0.1 and max(found.gap_moved, found.gap_restored) < 1e-3
+    assert subject.built.rollouts.engine is None
+    assert max(np.bincount(subject.batch.rollout_T)) > 3
+
+
+def test_the_smallest_move_that_can_be_seen_is_found(healthy):
+    move, some = healthy._move, healthy._some
+    smaller = moving.AMOUNTS[moving.AMOUNTS.index(move.amount) - 1]
+    before_BT = healthy._logps_BT[: len(some.rows)]
+    with healthy.untouched():
+        less = moving._moved_by(healthy.trainer, some, before_BT, smaller)
+    assert less.shift < moving.VISIBLE <= move.shift
 
 
 def test_training_and_evaluation_go_the_same_way(healthy):

@@ -76,6 +76,39 @@ def test_token_detail_that_waits_makes_room_for_rollouts(tmp_path, slow_disk):
     assert len(Trace.open(tmp_path).rollouts) == 64
 
 
+def test_work_that_is_dropped_leaves_what_is_still_to_be_done(tmp_path, slow_disk):
+    sink, done = Writer(tmp_path), []
+    sink.write("steps", [{"step": 0}])  # keeps the thread busy
+    for n in range(3):
+        sink.do(
+            lambda n=n: done.append(n),
+            size=40_000,
+            token_rows=5,
+            otherwise=lambda n=n: done.append(f"not {n}"),
+        )
+    sink.write("rollouts", rollout_rows([[1.0] * 64], completion="x" * 500))
+    assert sink.dropped == 15
+    slow_disk.set()
+    sink.close()
+    assert done == ["not 0", "not 1", "not 2"]
+
+
+def test_work_is_done_beside_the_training_and_in_order_with_what_is_written(tmp_path):
+    sink, threads = Writer(tmp_path), []
+
+    def work():
+        threads.append(threading.current_thread())
+        sink.write("steps", [{"step": 2}])
+
+    sink.write("steps", [{"step": 1}])
+    sink.do(work)
+    sink.write("steps", [{"step": 3}])
+    sink.end_step()
+    assert Trace.open(tmp_path).steps["step"].tolist() == [1, 2, 3]
+    assert threads != [threading.current_thread()]
+    sink.close()
+
+
 def test_a_hanging_disk_costs_one_short_wait_and_not_one_in_every_step(tmp_path, slow_disk):
     sink = Writer(tmp_path)
     start = time.perf_counter()

@@ -34,13 +34,14 @@ def checkup(
     itself. `on_probe` is told of each hypothesis before it looks.
     """
     subject = subject_of(trainer)
-    _play_first_batch(subject)
     findings = []
-    for hypothesis in hypotheses:
-        looks = _looks(hypothesis)
-        if looks and on_probe:
-            on_probe(hypothesis)
-        findings += _first_that_tells(hypothesis, looks, subject)
+    with subject.standing_still():
+        _play_first_batch(subject)
+        for hypothesis in hypotheses:
+            looks = _looks(hypothesis)
+            if looks and on_probe:
+                on_probe(hypothesis)
+            findings += _first_that_tells(hypothesis, looks, subject)
     return Report(subject="this trainer", findings=tuple(rank(findings)), trend=None)
 
 

@@ -1,30 +1,5 @@
-"""Text that is safe to print. A model, a file or a user wrote it, and a terminal may obey it."""
+"""Text that is safe to print: what the terminal shares with the pages."""
 
-import unicodedata
+from flatline.text import shortened, visible
 
-_KEPT = "\n\t"
-# Marks that reorder or split lines without being seen. Joiners stay: emoji and scripts need them.
-_UNSEEN = {0x200E, 0x200F, 0x061C, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
-
-
-def visible(text: str) -> str:
-    """Control characters, text-direction marks and lone surrogates written as escapes."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(char) if _is_hidden(char) else char for char in text)
-
-
-def shortened(text: str, *, limit: int) -> str:
-    """The beginning of a long text, and how much is missing."""
-    return text if len(text) <= limit else f"{text[:limit]} … (+{len(text) - limit} characters)"
-
-
-def _is_hidden(char: str) -> bool:
-    if char in _KEPT:
-        return False
-    return unicodedata.category(char) in {"Cc", "Cs"} or ord(char) in _UNSEEN
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+__all__ = ["shortened", "visible"]

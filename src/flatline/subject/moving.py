@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from flatline.subject.scoring import Played, fixed_logps
 
 ZERO_SCALE = 0.02
 """Stands for the size of a tensor that is all zero, such as LoRA's B before the first step."""
 AMOUNTS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Sizes of the noise, relative to the weights, that are tried one after the other."""
+"""Sizes of the noise, relative to the weights, that are tried."""
 VISIBLE = 0.2
 """Mean change of a log-prob, in nats, that is enough to be seen."""
 
@@ -44,13 +45,20 @@ class Move(NamedTuple):
     """What it does to the trainer's log-probs: mean absolute change, in nats."""
 
 
-def visible_move(trainer: Any, played: Played) -> Move:
-    """The smallest move that shifts the trainer's log-probs visibly."""
-    before_BT = fixed_logps(trainer, played.inputs)
-    for amount in AMOUNTS:
-        with moved(trainer, amount):
-            after_BT = fixed_logps(trainer, played.inputs)
-        move = Move(amount, float((after_BT - before_BT).abs().cpu()[played.trained_BT].mean()))
-        if move.shift >= VISIBLE:
-            break
-    return move
+def visible_move(trainer: Any, played: Played, before_BT: Tensor) -> Move:
+    """The smallest move that shifts the trainer's log-probs visibly: the larger, the further."""
+    first, last, found = 0, len(AMOUNTS) - 1, {}
+    while first < last:
+        middle = (first + last) // 2
+        found[middle] = _moved_by(trainer, played, before_BT, AMOUNTS[middle])
+        if found[middle].shift < VISIBLE:
+            first = middle + 1
+        else:
+            last = middle
+    return found.get(last) or _moved_by(trainer, played, before_BT, AMOUNTS[last])
+
+
+def _moved_by(trainer: Any, played: Played, before_BT: Tensor, amount: float) -> Move:
+    with moved(trainer, amount):
+        after_BT = fixed_logps(trainer, played.inputs)
+    return Move(amount, float((after_BT - before_BT).abs().cpu()[played.trained_BT].mean()))

@@ -1,20 +1,19 @@
 """Measurements that need to know the task: scripted plays and the evaluation's path."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatline.rollout.engine import Engine, Job
+from flatline.rollout.engine import Job
 from flatline.rollout.record import Author, Finish, Rollout
+from flatline.subject.recorded import Recorded, in_force
 from flatline.subject.records import Floats, HeldoutPath, Oracle, OracleCase
-from flatline.subject.scoring import Played, play, replaced
 from flatline.tasks.base import COMBINED, Problem, Score, Task
 from flatline.tasks.check import GOLD
 from flatline.tasks.check import play as play_script
-from flatline.training.environment import environment_rows
+from flatline.training.environment import PROBLEM_ID, environment_rows
 from flatline.training.rollouts import step_seed
 
 if TYPE_CHECKING:
@@ -98,60 +97,29 @@ def _paid(built: "Built", problem: Problem, rollout: Rollout) -> float:
     return float((rewards_BF[0] * weights_F).nansum())
 
 
-def heldout_path(built: "Built", problems: Sequence[Problem]) -> HeldoutPath:
-    """The same jobs, played as the held-out evaluation plays and as training plays."""
-    trainer, size = built.trainer, built.config.num_generations
+def heldout_path(built: "Built", recorded: Recorded, groups: Sequence[int]) -> HeldoutPath:
+    """Rollouts of the batch, played once more as the held-out evaluation plays."""
+    trainer, rows = built.trainer, recorded.played.part(groups).rows
+    jobs = _jobs(built, rows)
     seed = step_seed(built.config.seed, trainer.state.global_step)
-    jobs = [Job(problem, sample) for problem in problems for sample in range(size)]
     with built.rollouts.playing(trainer) as engine:
         evaluated = engine.play(jobs, seed=seed)
-        there = _in_force(engine)
-    rows = environment_rows(built.task, [job.problem for job in jobs])
-    with _noting(built.rollouts.engine) as here:
-        trained = play(trainer, rows)
-    pairs = list(zip(_records(trained), evaluated, strict=True))
+        there = in_force(engine)
+    pairs = list(zip((row.get("rollout") for row in rows), evaluated, strict=True))
     same = [a is not None and a.completion_ids == b.completion_ids for a, b in pairs]
     return HeldoutPath(
-        problems=len(problems),
+        problems=len({job.problem.id for job in jobs}),
         prompts_equal=all(a is not None and a.prompt_ids == b.prompt_ids for a, b in pairs),
         same_completion=sum(same) / len(same),
-        training_reward=_rewards(trainer, len(jobs)),
+        training_reward=recorded.trace.rollouts["reward"][: len(jobs)],
         heldout_reward=np.array([one.score.reward for one in evaluated]),
         rescored=paid(built, [job.problem for job in jobs], evaluated),
-        limits={k: (v, there[k]) for k, v in here.items() if v != there[k]},
+        limits={k: (v, there[k]) for k, v in recorded.in_force.items() if v != there[k]},
     )
 
 
-def _records(played: Played) -> list[Rollout | None]:
-    return [row.get("rollout") for row in played.rows]
-
-
-def _rewards(trainer: Any, n: int) -> Floats:
-    """Rewards of the last generation, from TRL's own log of them."""
-    columns = trainer._logs["rewards"]
-    weights = trainer.reward_weights.tolist()
-    values = np.array([list(columns[name])[-n:] for name in trainer.reward_func_names])
-    return np.asarray(np.nansum(values * np.array(weights)[:, None], axis=0))
-
-
-def _in_force(engine: Engine) -> dict[str, Any]:
-    """Sampling and limits of the engine."""
-    parts = (engine.sampling, engine.limits)
-    return {name: getattr(part, name) for part in parts for name in part.__slots__}
-
-
-@contextmanager
-def _noting(engine: Engine | None) -> Iterator[dict[str, Any]]:
-    """What is in force whenever the engine plays."""
-    seen: dict[str, Any] = {}
-    if engine is None:
-        yield seen
-        return
-    original = engine.play
-
-    def noted(*args: Any, **kwargs: Any) -> list[Rollout]:
-        seen.update(_in_force(engine))
-        return original(*args, **kwargs)
-
-    with replaced(engine, "play", noted):
-        yield seen
+def _jobs(built: "Built", rows: Sequence[Mapping[str, Any]]) -> list[Job]:
+    """The jobs that the trainer made of these rows."""
+    problems = {problem.id: problem for problem in built.problems}
+    size = built.trainer.num_generations
+    return [Job(problems[row[PROBLEM_ID]], at % size) for at, row in enumerate(rows)]

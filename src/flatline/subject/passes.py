@@ -63,7 +63,8 @@ def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
     trained, scoring, between = _twice(trainer, played)
     with moved(trainer, move.amount):
         moved_trained, moved_scoring, moved_between = _twice(trainer, played)
-    first_BT, second_BT = (fixed_logps(trainer, played.inputs) for _ in range(2))
+    p = dropout(trainer)
+    fixed = trained if p == 0 else _fixed_twice(trainer, played)
     return ScoredTwice(
         trained=trained,
         scoring=scoring,
@@ -71,9 +72,14 @@ def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
         moved_trained=moved_trained,
         moved_scoring=moved_scoring,
         moved_between=moved_between,
-        fixed=_largest(first_BT, second_BT, played.trained_BT),
-        dropout=dropout(trainer),
+        fixed=fixed,
+        dropout=p,
     )
+
+
+def _fixed_twice(trainer: Any, played: Played) -> float:
+    first_BT, second_BT = (fixed_logps(trainer, played.inputs) for _ in range(2))
+    return _largest(first_BT, second_BT, played.trained_BT)
 
 
 def _twice(trainer: Any, played: Played) -> tuple[float, float, float]:

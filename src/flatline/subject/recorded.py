@@ -1,25 +1,71 @@
 """The batch as a trace of one step, recorded by the same hooks that record a whole run."""
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from flatline.subject.scoring import Played, first_rows, play, trained_logps
+from flatline.rollout.engine import Engine
+from flatline.rollout.record import Rollout
+from flatline.subject.scoring import Played, first_rows, play, replaced, trained_logps
 from flatline.trace import Trace
 from flatline.trace.attach import attach
 from flatline.trace.writer import MemorySink
+from flatline.training.rollouts import Rollouts
 
 
-def record(trainer: Any) -> tuple[Played, Tensor, Trace]:
-    """Sample the first batch, pass it through the loss as in training, and keep all of it."""
+class Recorded(NamedTuple):
+    """One batch, sampled and passed through the loss as in training."""
+
+    played: Played
+    logps_BT: Tensor
+    """The trainer's log-probs of it."""
+    trace: Trace
+    in_force: dict[str, Any]
+    """Sampling and limits while it was sampled; empty where the engine is not ours."""
+
+
+def record(trainer: Any, rollouts: Rollouts | None) -> Recorded:
+    """Sample the first batch, pass it through the loss, and keep all of it."""
     sink = MemorySink()
     attachment = attach(trainer, sink)
     try:
-        played = play(trainer, first_rows(trainer))
+        with _noting(rollouts) as seen:
+            played = play(trainer, first_rows(trainer))
         logps_BT = trained_logps(trainer, played.inputs)
         row = attachment.work("end_step", trainer.state.global_step + 1)
         if row is not None:
             attachment.work("write_step", row)
     finally:
         attachment.detach()
-    return played, logps_BT, sink.trace()
+    return Recorded(played, logps_BT, sink.trace(), seen)
+
+
+def in_force(engine: Engine) -> dict[str, Any]:
+    """Sampling and limits of the engine."""
+    parts = (engine.sampling, engine.limits)
+    return {name: getattr(part, name) for part in parts for name in part.__slots__}
+
+
+@contextmanager
+def _noting(rollouts: Rollouts | None) -> Iterator[dict[str, Any]]:
+    """What is in force whenever the engine plays."""
+    seen: dict[str, Any] = {}
+    if rollouts is None:
+        yield seen
+        return
+    ready = rollouts._ready_engine
+
+    def noting() -> Engine:
+        engine = ready()
+
+        def noted(*args: Any, **kwargs: Any) -> list[Rollout]:
+            seen.update(in_force(engine))
+            return type(engine).play(engine, *args, **kwargs)
+
+        vars(engine)["play"] = noted  # gone with the engine, or put back with what it holds
+        return engine
+
+    with replaced(rollouts, "_ready_engine", noting):
+        yield seen

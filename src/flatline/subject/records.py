@@ -300,7 +300,7 @@ class RateSweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The prompts of the batch played a second time, as the next optimizer step would."""
+    """Some prompts of the batch played again, as the next optimizer steps would."""
 
     prompts: int
     """Distinct prompts."""
@@ -309,11 +309,12 @@ class Replay:
     unique_first: Floats
     """Per group: share of distinct completions in the first play."""
     unique_second: Floats
-    """Per group: the same in the second play."""
+    """Per group: the same when played again."""
     repeated: float
-    """Share of rollouts whose tokens are those of the same place in the first play."""
+    """Share of rollouts whose tokens are those of the same place in the first play; NaN where the
+    sampler is not ours and both were drawn with the same random numbers."""
     versions: Ints
-    """Weight versions of the second play's rollouts; empty where none is recorded."""
+    """Weight versions of the next step's rollouts; empty where none is recorded."""
     version_expected: int
     """Optimizer step that they should name."""
 

@@ -1,5 +1,12 @@
-"""Plays prompts of the batch again: with moved weights, with restored ones, at the next step."""
+"""Plays prompts of the batch again, at the next steps: with moved weights and with restored ones.
 
+Two questions share the plays: whether the sampler follows the weights, and whether what the next
+step plays is new.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,26 +18,36 @@ from flatline.subject.moving import Move, moved
 from flatline.subject.records import Delivery, Floats, Ints, Replay
 from flatline.subject.scoring import Played, fixed_logps, play, prompt_ids
 from flatline.subject.untouched import Undo, random_numbers
+from flatline.training.rollouts import Rollouts
 
 PROMPTS = 2
-"""Groups that a test of the delivery plays."""
+"""Groups that are played again."""
+TOGETHER = 8
+"""Rollouts of one plain pass."""
+TURN = 96
+"""Tokens of a turn in plays that only ask for the sampler's weights: as many as the lab policy has.
+Moved weights often forget to end a turn, and on a GPU a play takes as long as its longest."""
 
 
-def delivery(trainer: Any, played: Played, move: Move) -> Delivery:
-    """Three plays at three following steps: weights as they are, moved, and restored."""
-    rows = [dict(row) for row in played.part(range(PROMPTS * trainer.num_generations)).rows]
-    for row in rows:
-        row.pop("rollout", None)
+def there_and_back(
+    trainer: Any, rollouts: Rollouts | None, played: Played, move: Move
+) -> tuple[Delivery, Replay]:
+    """Plays at three following steps: weights as they are, moved, and restored."""
+    some = played.part(range(PROMPTS * trainer.num_generations))
+    rows = [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
     start, same_numbers = trainer.state.global_step, random_numbers()
-    first = play(trainer, rows)
+    by_step = rollouts is not None and bool(_records(some))
+    # With our engine the first play is that of the batch: its random numbers hang on the step
+    # alone. Other samplers draw others for fewer rows.
+    first = some if by_step else play(trainer, rows)
     before = _gap(trainer, first)
-    with moved(trainer, move.amount):
-        second = _play_at(trainer, rows, start + 1, same_numbers)
-        gap_moved = _gap(trainer, second)
-    third = _play_at(trainer, rows, start + 2, same_numbers)
+    with _short_turns(rollouts, trainer):
+        with moved(trainer, move.amount):
+            second = _play_at(trainer, rows, start + 1, same_numbers)
+            gap_moved = _gap(trainer, second)
+        third = _play_at(trainer, rows, start + 2, same_numbers)
     plays = (first, second, third)
-    by_step = any(isinstance(row.get("rollout"), Rollout) for row in first.rows)
-    return Delivery(
+    delivered = Delivery(
         visible=move.shift,
         gap_before=before,
         gap_moved=gap_moved,
@@ -40,25 +57,39 @@ def delivery(trainer: Any, played: Played, move: Move) -> Delivery:
         versions=np.array([one[0] for one in map(_versions, plays) if len(one)], dtype=np.int64),
         versions_expected=np.array([start, start + 1, start + 2]),
     )
+    return delivered, _replay(trainer, plays)
 
 
-def play_again(trainer: Any, played: Played) -> Replay:
-    """The whole batch at the next step."""
-    rows = [{k: v for k, v in row.items() if k != "rollout"} for row in played.rows]
-    step = trainer.state.global_step + 1
-    trainer.state.global_step = step
-    torch.manual_seed(step)
-    second = play(trainer, rows)
-    pairs = list(zip(played.completions, second.completions, strict=True))
+def _replay(trainer: Any, plays: tuple[Played, Played, Played]) -> Replay:
+    """The version is that of the next step; what is new is told with the weights of the first."""
+    first, second, third = plays
+    pairs = list(zip(first.completions, third.completions, strict=True))
+    # Turns of the third may be cut shorter than those of the first.
+    repeated = sum(a[: len(b)] == b for a, b in pairs) / len(pairs)
     return Replay(
-        prompts=len(set(prompt_ids(played))),
+        prompts=len(set(prompt_ids(first))),
         group_size=trainer.num_generations,
-        unique_first=_unique(played, trainer.num_generations),
-        unique_second=_unique(second, trainer.num_generations),
-        repeated=sum(a == b for a, b in pairs) / len(pairs),
+        unique_first=_unique(first, trainer.num_generations),
+        unique_second=_unique(third, trainer.num_generations),
+        repeated=repeated if _records(first) else float("nan"),
         versions=_versions(second),
-        version_expected=step,
+        version_expected=trainer.state.global_step - 1,
     )
+
+
+@contextmanager
+def _short_turns(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
+    """Our engine, with turns of at most `TURN` tokens."""
+    if rollouts is None:
+        yield
+        return
+    with rollouts.playing(trainer) as engine:  # one that delivers only once has done so now
+        limits = engine.limits
+    engine.limits = replace(limits, max_new_tokens=min(TURN, limits.max_new_tokens))
+    try:
+        yield
+    finally:
+        engine.limits = limits
 
 
 def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: Undo) -> Played:
@@ -70,7 +101,7 @@ def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: 
 
 def _gap(trainer: Any, played: Played) -> float:
     """Mean |sampler - trainer| over the model's tokens; NaN without sampler log-probs."""
-    recorded = [row["rollout"] for row in played.rows if isinstance(row.get("rollout"), Rollout)]
+    recorded = _records(played)
     if recorded:
         return _plain_gap(trainer, recorded)
     sampler_BT = played.inputs.get("sampling_per_token_logps")
@@ -87,20 +118,37 @@ def _plain_gap(trainer: Any, rollouts: list[Rollout]) -> float:
     model = trainer.accelerator.unwrap_model(trainer.model)
     gaps = []
     with torch.no_grad(), evaluating(model), trainer.accelerator.autocast():
-        for rollout in rollouts:
-            ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids], device=model.device)
-            start = len(rollout.prompt_ids)
-            logits_TV = model(input_ids=ids).logits[0, start - 1 : -1].float()
-            logps_TV = (logits_TV / trainer.temperature).log_softmax(-1)
-            logps_T = logps_TV.gather(1, ids[0, start:, None])[:, 0].cpu()
-            ours_T = torch.tensor(rollout.loss_mask).bool()
-            gaps.append((logps_T - torch.tensor(rollout.logprobs)).abs()[ours_T])
+        for at in range(0, len(rollouts), TOGETHER):
+            some = rollouts[at : at + TOGETHER]
+            ids_BT = _side_by_side(some).to(model.device)
+            logits_BTV = model(input_ids=ids_BT).logits
+            pairs = zip(some, ids_BT, logits_BTV, strict=True)
+            gaps += [_gaps_of(*each, trainer.temperature) for each in pairs]
     return float(torch.cat(gaps).mean())
 
 
+def _side_by_side(rollouts: Sequence[Rollout]) -> torch.Tensor:
+    """Ids in rows, filled up behind their end, where no token of theirs looks."""
+    rows = [torch.tensor(one.prompt_ids + one.completion_ids) for one in rollouts]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _gaps_of(
+    rollout: Rollout, ids_T: torch.Tensor, logits_TV: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """|sampler - trainer| of the model's own tokens."""
+    start, end = len(rollout.prompt_ids), len(rollout.prompt_ids) + len(rollout.completion_ids)
+    logps_TV = (logits_TV[start - 1 : end - 1].float() / temperature).log_softmax(-1)
+    logps_T = logps_TV.gather(1, ids_T[start:end, None])[:, 0].cpu()
+    return (logps_T - torch.tensor(rollout.logprobs)).abs()[torch.tensor(rollout.loss_mask).bool()]
+
+
 def _versions(played: Played) -> Ints:
-    known = [row["rollout"] for row in played.rows if isinstance(row.get("rollout"), Rollout)]
-    return np.array([rollout.weight_version for rollout in known], dtype=np.int64)
+    return np.array([rollout.weight_version for rollout in _records(played)], dtype=np.int64)
+
+
+def _records(played: Played) -> list[Rollout]:
+    return [row["rollout"] for row in played.rows if isinstance(row.get("rollout"), Rollout)]
 
 
 def _unique(played: Played, size: int) -> Floats:

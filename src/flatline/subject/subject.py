@@ -12,7 +12,7 @@ from flatline.subject import ours, passes, replay, step
 from flatline.subject.context import Which, context_effect
 from flatline.subject.moving import Move, visible_move
 from flatline.subject.order import data_order
-from flatline.subject.recorded import record
+from flatline.subject.recorded import Recorded, record
 from flatline.subject.records import (
     Agreement,
     AloneVsBatch,
@@ -29,7 +29,7 @@ from flatline.subject.records import (
     ScoredTwice,
 )
 from flatline.subject.scoring import Played, batch_of, fixed_logps
-from flatline.subject.untouched import untouched
+from flatline.subject.untouched import Snapshot
 from flatline.trace import Trace
 from flatline.trace.attach_settings import settings
 from flatline.training.effective import effective
@@ -63,6 +63,8 @@ class Subject:
         found = func if isinstance(func, Rollouts) else None
         self._rollouts = found if built is None else built.rollouts
         self._taken: dict[Any, Any] = {}
+        self._snapshot: Snapshot | None = None
+        """What measurements go back to while nobody trains."""
 
     # -- settings: free
 
@@ -108,7 +110,7 @@ class Subject:
     @property
     def trace(self) -> Trace:
         """That batch as a trace of one step, so that every sign on one batch can be read."""
-        return self._recorded[2]
+        return self._recorded.trace
 
     @property
     def agreement(self) -> Agreement:
@@ -158,38 +160,59 @@ class Subject:
 
     def delivery(self) -> Delivery:
         """Move the weights, play, restore, play: does the sampler follow there and back?"""
-        # A sampler that does not come back would spoil the other plays, so they go first.
-        with suppress(NotRecorded):
-            self.play_again(), self.heldout_path()
-        return self._take("delivery", replay.delivery, self.trainer, self._played, self._move)
+        return self._there_and_back[0]
 
     def play_again(self) -> Replay:
-        """The same prompts, as the next optimizer step would play them."""
-        return self._take("replay", replay.play_again, self.trainer, self._played)
+        """Some of the prompts, as the next optimizer steps would play them."""
+        return self._there_and_back[1]
 
     def heldout_path(self, problems: int = 4) -> HeldoutPath:
-        """Training against held-out evaluation on the same problems. Ours only."""
+        """Training against held-out evaluation on prompts of the batch. Ours only."""
         built = self._built("steps.heldout_reward")
-        given = (built, built.problems[:problems])
+        groups = range(problems * self.trainer.num_generations)
+        given = (built, self._recorded, groups)
         return self._take(("heldout", problems), ours.heldout_path, *given)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
         """What happens inside leaves no mark on the trainer."""
-        with untouched(self.trainer, self._rollouts):
+        # What is inside another measurement goes back to the middle of that, not to the start.
+        snapshot, self._snapshot = self._snapshot, None
+        try:
+            with (snapshot or Snapshot(self.trainer, self._rollouts)).kept():
+                yield
+        finally:
+            self._snapshot = snapshot
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Nobody trains inside: every measurement goes back to one and the same snapshot, which
+        takes longer to make than many a measurement."""
+        self._snapshot = Snapshot(self.trainer, self._rollouts)
+        try:
             yield
+        finally:
+            self._snapshot = None
 
     # -- what the measurements share
 
     @property
-    def _recorded(self) -> tuple[Played, Tensor, Trace]:
-        """The first batch of the trainer's own loader, its trained log-probs, and its trace."""
-        return self._take("recorded", record, self.trainer)
+    def _recorded(self) -> Recorded:
+        """The first batch of the trainer's own loader."""
+        return self._take("recorded", record, self.trainer, self._rollouts)
 
     @property
     def _played(self) -> Played:
         """That batch, as tensors."""
-        return self._recorded[0]
+        return self._recorded.played
+
+    @property
+    def _there_and_back(self) -> tuple[Delivery, Replay]:
+        """Plays at the next steps, which tell both of the delivery and of what is played next."""
+        with suppress(NotRecorded):
+            self.heldout_path()  # a sampler that does not come back would spoil a later play
+        given = (self.trainer, self._rollouts, self._played, self._move)
+        return self._take("delivery", replay.there_and_back, *given)
 
     @property
     def _some(self) -> Played:
@@ -201,13 +224,15 @@ class Subject:
     def _logps_BT(self) -> Tensor:
         """The trainer's log-probs of the batch, dropout off."""
         if passes.dropout(self.trainer) == 0:
-            return self._recorded[1]
+            return self._recorded.logps_BT
         return self._take("logps", fixed_logps, self.trainer, self._played.inputs)
 
     @property
     def _move(self) -> Move:
         """How far the trainable weights must be moved to be seen."""
-        return self._take("move", visible_move, self.trainer, self._some)
+        some = self._some
+        before_BT = self._logps_BT[: len(some.rows)]
+        return self._take("move", visible_move, self.trainer, some, before_BT)
 
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""

@@ -8,7 +8,7 @@ as a counter inside a user's reward function, cannot be known and is left as it 
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,24 +25,34 @@ SAVE_ALL_UP_TO = 1_000_000_000
 """Weights of a model whose frozen weights are saved too. Nothing here changes those, but a sampler
 that merges adapters in place may round them."""
 
+SHARE_TO_SAVE = 0.25
+"""Of the memory that a device has free."""
+
 MANY = 10_000
 """Entries of a container that is data rather than state: what it holds is not looked into."""
 
 Undo = Callable[[], None]
 
 
-@contextmanager
-def untouched(trainer: Any, rollouts: Rollouts | None = None) -> Iterator[None]:
-    """What happens inside leaves no mark on the trainer, nor on our engine's side of it."""
-    undo = [*_objects(trainer, rollouts), *_tensors(trainer, rollouts), *_gradients(trainer)]
-    undo.append(random_numbers())
-    for attachment in _attachments(trainer):
-        attachment._recording = None  # a run's trace holds what was trained, not what was tried
-    try:
-        yield
-    finally:
-        for put_back in undo:
-            put_back()
+class Snapshot:
+    """The trainer, and our engine's side of it, as they are now."""
+
+    def __init__(self, trainer: Any, rollouts: Rollouts | None = None) -> None:
+        self._trainer = trainer
+        objects, gradients = _objects(trainer, rollouts), _gradients(trainer)
+        self._undo = [*objects, _values_of(_tensors(trainer, rollouts)), *gradients]
+        self._undo.append(random_numbers())
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """What happens inside leaves no mark. Can be used again while nobody trains."""
+        for attachment in _attachments(self._trainer):
+            attachment._recording = None  # a run's trace holds what was trained, not what was tried
+        try:
+            yield
+        finally:
+            for put_back in self._undo:
+                put_back()
 
 
 def _objects(trainer: Any, rollouts: Rollouts | None) -> Iterator[Undo]:
@@ -88,9 +98,8 @@ def _keep(value: Any, depth: int) -> Undo:
     return put_all_back
 
 
-@torch.no_grad()
-def _tensors(trainer: Any, rollouts: Rollouts | None) -> Iterator[Undo]:
-    """Tensors that are written in place, by value."""
+def _tensors(trainer: Any, rollouts: Rollouts | None) -> list[Tensor]:
+    """Tensors that are written in place."""
     found: dict[int, Tensor] = {}
     for model in _models(trainer):
         size = sum(weight.numel() for weight in model.parameters())
@@ -102,18 +111,29 @@ def _tensors(trainer: Any, rollouts: Rollouts | None) -> Iterator[Undo]:
         found |= {id(tensor): tensor for tensor in _state_tensors(optimizer)}
     if rollouts is not None and isinstance(rollouts.weights, WeightCopy):
         found |= {id(tensor): tensor for tensor in rollouts.weights._tensors.values()}
-    for tensor in found.values():
-        yield _value_of(tensor)
+    return list(found.values())
 
 
-def _value_of(tensor: Tensor) -> Undo:
-    saved = tensor.detach().to("cpu", copy=True)
+def _values_of(tensors: Sequence[Tensor]) -> Undo:
+    """Puts values back. Where there is room they are kept on the device: the way to the host and
+    back is slow, and every measurement goes it."""
+    own = [tensor.detach() for tensor in tensors]
+    near = bool(own) and _room_for(own)
+    saved = [tensor.clone() if near else tensor.to("cpu", copy=True) for tensor in own]
 
     def put_back() -> None:
-        with torch.no_grad():
-            tensor.copy_(saved)
+        if own:
+            torch._foreach_copy_(own, saved)
 
     return put_back
+
+
+def _room_for(tensors: Sequence[Tensor]) -> bool:
+    """Whether a copy would leave most of the device's memory to the measurements."""
+    if not tensors[0].is_cuda:
+        return True
+    needed = sum(tensor.nbytes for tensor in tensors)
+    return needed < SHARE_TO_SAVE * torch.cuda.mem_get_info(tensors[0].device)[0]
 
 
 def _gradients(trainer: Any) -> Iterator[Undo]:
@@ -123,7 +143,7 @@ def _gradients(trainer: Any) -> Iterator[Undo]:
 
 def _gradient_of(weight: Tensor) -> Undo:
     gradient, trainable = weight.grad, weight.requires_grad
-    value = None if gradient is None else _value_of(gradient)
+    value = None if gradient is None else _values_of([gradient])
 
     def put_back() -> None:
         weight.grad = gradient

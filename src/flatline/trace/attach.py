@@ -139,10 +139,11 @@ class Attachment:
     def _open(self) -> Recording:
         if self._sink is not None:
             self._sink.update_run(**run_facts(self.trainer))
-            return Recording(self.trainer, self._sink)
+            return Recording(self.trainer, self._sink, self._guard)
         assert self.path is not None
         rank = int(self.trainer.accelerator.process_index)
-        return Recording(self.trainer, Writer(self.path, rank=rank, run=run_facts(self.trainer)))
+        sink = Writer(self.path, rank=rank, run=run_facts(self.trainer))
+        return Recording(self.trainer, sink, self._guard)
 
     def _install(self) -> None:
         trainer = self.trainer

@@ -1,7 +1,7 @@
 """What TRL's generation made and what its loss was given, row by row, as numpy arrays.
 
-Both come as one dict of padded tensors: prompts to the right, completions to the left. Nothing is
-copied from the device before it is asked for, which is at the end of an optimizer step.
+Both come as one dict of padded tensors: prompts to the right, completions to the left. They leave
+the device while the training goes on (`send`), and are read by the thread that writes (`arrive`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,23 @@ import torch
 from torch import Tensor
 
 from flatline.trace.attach_hooks import is_mask
+from flatline.trace.attach_transfer import Transfer
 
 ROLLOUT = "rollout_idx"
 """Key of the numbers by which rows are found again after TRL has shuffled and split them."""
+READ = (
+    ROLLOUT,
+    "prompt_ids",
+    "prompt_mask",
+    "completion_ids",
+    "completion_mask",
+    "tool_mask",
+    "advantages",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+)
+"""What of a batch is recorded; images and the like stay on the device."""
 
 
 class Batch:
@@ -92,6 +106,20 @@ class Generation:
     """Before padding."""
     events: Sequence[Mapping[str, int]] = ()
     """Counts of tool calls and the like, from environments that keep them."""
+    _sent: Transfer | None = None
+
+    def send(self) -> int:
+        """Begin to copy what is read to the host; its bytes."""
+        rewards = {} if self.rewards is None else {"rewards": self.rewards}
+        self._sent = Transfer({**_read(self.output), **rewards})
+        self.output, self.rewards = {}, None
+        return self._sent.nbytes
+
+    def arrive(self) -> None:
+        """Wait until it is there."""
+        if self._sent is not None:
+            self.output, self._sent = self._sent.arrived(), None
+            self.rewards = self.output.pop("rewards", None)
 
     def hear_rewards(self, args: tuple[Any, ...], kwargs: Any, result: Any, seconds: float) -> None:
         """`_calculate_rewards(inputs, prompts, completions, completion_ids_list)`."""
@@ -115,6 +143,28 @@ class Pass:
     masks: list[Any] = field(default_factory=list)
     """Attention masks of the forward passes, in their order."""
     _graded: bool = False
+    _sent: Transfer | None = None
+
+    def send(self) -> Transfer:
+        """Begin to copy all of it to the host; what is on its way."""
+        found = {"logps": self.logps, "entropies": self.entropies, "loss": self.loss}
+        if all(is_mask(mask) for mask in self.masks):
+            found |= {f"mask {at}": mask for at, mask in enumerate(self.masks)}
+        known = {name: tensor for name, tensor in found.items() if tensor is not None}
+        self._sent = Transfer({**_read(self.inputs), **known})
+        self.inputs, self.masks = {}, []
+        self.logps = self.entropies = self.loss = None
+        return self._sent
+
+    def arrive(self) -> None:
+        """Wait until it is there."""
+        if self._sent is None:
+            return
+        found, self._sent = self._sent.arrived(), None
+        self.inputs = {name: found[name] for name in READ if name in found}
+        self.logps, self.entropies = found.get("logps"), found.get("entropies")
+        self.loss = found.get("loss")
+        self.masks = [tensor for name, tensor in found.items() if name.startswith("mask ")]
 
     def hear_logps(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
         """The pass that is trained through counts; what is compared with it has no gradient."""
@@ -142,6 +192,10 @@ class Pass:
             return None
         found = np.concatenate([to_numpy(mask) for mask in self.masks])
         return found != 0 if found.shape == (rows, width) else None
+
+
+def _read(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: tensors[name] for name in READ if isinstance(tensors.get(name), Tensor)}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

@@ -1,29 +1,24 @@
-"""From what the hooks heard to rows: all of it at the end of an optimizer step.
+"""What the hooks hear, on the side of the training: as little as possible is done here.
 
-A rollout's tokens are written with the pass that first trains them, so several passes over one
-batch leave one record. `step` is the first optimizer step that trains on the generation a rollout
-came from: groups stay whole where one generation feeds several steps.
+Tensors are sent to the host without waiting for them, and what is to be made of them is handed to
+the thread that writes (`Scribe`).
 """
 
+import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flatline.trace.attach_batch import ROLLOUT, Generation, Pass, to_numpy
-from flatline.trace.attach_rows import (
-    Held,
-    Reader,
-    Row,
-    Vocabulary,
-    hold,
-    rollout_rows,
-    token_row,
-)
-from flatline.trace.attach_steps import PassFacts, reward_facts, rollout_facts
+from flatline.trace.attach_hooks import Guard
+from flatline.trace.attach_rows import Reader, Row
+from flatline.trace.attach_scribe import Scribe
+from flatline.trace.attach_transfer import Transfer
 from flatline.trace.attach_weights import Census
 from flatline.trace.writer import Sink
 
@@ -56,18 +51,16 @@ class Clock:
 
 
 class Recording:
-    """What was heard since the last optimizer step, and the rollouts that wait to be trained."""
+    """Hears one trainer and hands on what it heard."""
 
-    def __init__(self, trainer: Any, sink: Sink) -> None:
+    def __init__(self, trainer: Any, sink: Sink, guard: Guard) -> None:
         self.sink = sink
         self.clock = Clock()
         self._trainer = trainer
+        self._guard = guard
+        self._scribe = Scribe(sink, _copied(trainer.processing_class))
         self._rank = int(trainer.accelerator.process_index)
         self._census: Census | None = None
-        self._vocabulary = Vocabulary(trainer.processing_class)
-        self._generations: list[Generation] = []
-        self._passes: list[Pass] = []
-        self._held: dict[int, Held] = {}
         self._numbered = 0
         self._last: Generation | None = None
         self._learning_rate: float | None = None
@@ -92,8 +85,9 @@ class Recording:
         output.setdefault(ROLLOUT, torch.tensor(numbers, device=device))
         one.output = dict(output)
         one.events = _events(self._trainer, len(one.rows))
-        self._generations.append(one)
         self._last = one
+        size, reader = one.send(), self._reader()
+        self._hand_on(lambda: self._scribe.generated(one, reader), size=size)
 
     def begin_step(self) -> None:
         self.clock = Clock()
@@ -102,7 +96,14 @@ class Recording:
         self.clock.generated(seconds, sampling)
 
     def passed(self, one: Pass) -> None:
-        self._passes.append(one)
+        sent, reader, epsilon = one.send(), self._reader(), _epsilon(self._trainer)
+        numbers = sent.part(ROLLOUT)
+        self._hand_on(
+            lambda: self._scribe.passed(one, reader, epsilon),
+            size=sent.nbytes,
+            token_rows=len(numbers),
+            otherwise=lambda: self._scribe.passed_over(numbers),
+        )
 
     def gradients_are_whole(self) -> None:
         """After the last backward pass, before anything is clipped."""
@@ -128,68 +129,28 @@ class Recording:
     # -- written ------------------------------------------------------------------------------
 
     def end_step(self, step: int) -> Row:
-        """Write all but the row of the step itself, which may wait for the trainer's log."""
-        row = {"step": step, **self.clock.row()}
-        generations = self._generations
-        reader = _reader(self._trainer, self._rank)
-        rollouts, facts = self._drain(reader)
-        row |= {**reward_facts(generations, reader), **rollout_facts(rollouts), **facts.row()}
-        row["learning_rate"] = self._learning_rate
-        row["grad_norm"] = None if self._grad_norm is None else float(self._grad_norm)
-        if self._census is not None:
-            self.sink.write("weights", self._census.after_step(step))
+        """Hand on all but the row of the step itself, which may wait for the trainer's log."""
+        row = {"step": step, **self.clock.row(), "learning_rate": self._learning_rate}
+        looked = None if self._census is None else self._census.after_step(step)
+        norm, reader = _sent(self._grad_norm), self._reader()
+        self._hand_on(lambda: self._scribe.end_step(step, reader, looked, norm))
         self._grad_norm = self._learning_rate = None
         self.clock = Clock()
         return row
 
     def write_step(self, row: Row) -> None:
-        if self._rank == 0:
-            self.sink.write("steps", [row])
+        self._hand_on(lambda: self._scribe.write_step(row, self._rank))
         self.sink.end_step()
 
     def flush(self) -> None:
         """Write what was never trained, without the trainer's log-probs."""
-        reader = _reader(self._trainer, self._rank)
-        self._drain(reader)
-        self._write_tokens(list(self._held.values()), reader)
-        self._held.clear()
+        reader = self._reader()
+        self._hand_on(lambda: self._scribe.flush(reader))
         self.sink.end_step()
 
-    def _drain(self, reader: Reader) -> tuple[list[Row], PassFacts]:
-        fresh = [one for generation in self._generations for one in self._hold(generation, reader)]
-        facts = PassFacts(_epsilon(self._trainer))
-        trained = [one for each in self._passes for one in self._train(each, reader, facts)]
-        self._generations, self._passes = [], []
-        rows = rollout_rows(fresh, reader) if fresh else []
-        self.sink.write("rollouts", rows)
-        self._write_tokens(trained, reader)
-        return rows, facts
-
-    def _hold(self, generation: Generation, reader: Reader) -> list[Held]:
-        rollouts = hold(generation, reader)
-        numbers = to_numpy(generation.output[ROLLOUT]).tolist()
-        self._held.update(zip(numbers, rollouts, strict=True))
-        return rollouts
-
-    def _train(self, one: Pass, reader: Reader, facts: PassFacts) -> list[Held]:
-        """The rollouts that this pass is the first to train."""
-        batch = reader.batch(one.inputs)
-        logps = None if one.logps is None else to_numpy(one.logps)
-        if logps is not None and logps.shape != batch["completion_ids"].shape:
-            logps = None
-        facts.add(one, batch, logps)
-        attention = one.attention(batch)
-        numbers: list[int] = batch[ROLLOUT].tolist() if ROLLOUT in batch else []
-        found = [(at, self._held.pop(number, None)) for at, number in enumerate(numbers)]
-        for at, rollout in found:
-            if rollout is not None:
-                rollout.trained_by(batch, at, logps, attention)
-        return [rollout for _, rollout in found if rollout is not None]
-
-    def _write_tokens(self, rollouts: Sequence[Held], reader: Reader) -> None:
-        rows = [token_row(one, reader) for one in rollouts]
-        self.sink.write("tokens", rows)
-        self.sink.write("vocabulary", self._vocabulary.rows(rows))
+    def _hand_on(self, work: Callable[[], None], **how: Any) -> None:
+        """What goes wrong in it ends the recording, in whatever thread it is."""
+        self.sink.do(lambda: self._guard(work), **how)
 
     def _counted(self) -> Census:
         """Made at the first step: only then are the weights where they are trained."""
@@ -199,23 +160,34 @@ class Recording:
             self.sink.update_run(weights_every=self._census.every)
         return self._census
 
+    def _reader(self) -> Reader:
+        """How rows are read now; reward functions may have been changed since `attach`."""
+        trainer, processing = self._trainer, self._trainer.processing_class
+        tokenizer = getattr(processing, "tokenizer", processing)
+        eos = getattr(trainer, "eos_token_ids", None) or [getattr(tokenizer, "eos_token_id", None)]
+        weights = getattr(trainer, "reward_weights", None)
+        names = list(trainer.reward_func_names)
+        return Reader(
+            eos=frozenset(id for id in eos if id is not None),
+            pad=getattr(tokenizer, "pad_token_id", None),
+            rank=self._rank,
+            group_size=int(trainer.num_generations),
+            reward_names=names,
+            reward_weights=np.ones(len(names)) if weights is None else to_numpy(weights),
+        )
 
-def _reader(trainer: Any, rank: int) -> Reader:
-    """How rows are read now; reward functions may have been changed since `attach`."""
-    processing = trainer.processing_class
-    tokenizer = getattr(processing, "tokenizer", processing)
-    eos = getattr(trainer, "eos_token_ids", None) or [getattr(tokenizer, "eos_token_id", None)]
-    weights = getattr(trainer, "reward_weights", None)
-    names = list(trainer.reward_func_names)
-    return Reader(
-        tokenizer=processing,
-        eos=frozenset(id for id in eos if id is not None),
-        pad=getattr(tokenizer, "pad_token_id", None),
-        rank=rank,
-        group_size=int(trainer.num_generations),
-        reward_names=names,
-        reward_weights=np.ones(len(names)) if weights is None else to_numpy(weights),
-    )
+
+def _copied(processing: Any) -> Any:
+    """A tokenizer of our own: a fast one must not be used by two threads at once."""
+    try:
+        return copy.deepcopy(processing)
+    except Exception:  # whatever a class of the user's does not like about it
+        return processing
+
+
+def _sent(norm: Any) -> Transfer:
+    known = norm if isinstance(norm, Tensor) or norm is None else torch.tensor(float(norm))
+    return Transfer({} if known is None else {"grad_norm": known})
 
 
 def _epsilon(trainer: Any) -> tuple[float, float]:

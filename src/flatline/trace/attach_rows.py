@@ -34,8 +34,6 @@ Row = dict[str, Any]
 class Reader:
     """How this trainer's rows are read."""
 
-    tokenizer: Any
-    """Decodes ids."""
     eos: frozenset[int]
     """Ids that end a completion."""
     pad: int | None
@@ -138,23 +136,35 @@ def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(rewards).all(axis=-1), np.nan, total)
 
 
-def rollout_rows(held: Sequence[Held], reader: Reader) -> list[Row]:
-    """One row each, with the texts decoded in bulk."""
-    prompts = [one.prompt_ids() for one in held]
-    completions = [one.ids() for one in held]
-    distinct = list({ids.tobytes(): ids.tolist() for ids in prompts}.items())
-    texts = reader.tokenizer.batch_decode(
-        [ids for _, ids in distinct] + [ids.tolist() for ids in completions]
-    )
-    prompt_texts = dict(zip((key for key, _ in distinct), texts, strict=False))
-    rows = []
-    for one, prompt, ids, text in zip(
-        held, prompts, completions, texts[len(distinct) :], strict=True
-    ):
-        row = _facts(one, prompt, ids, reader)
-        row |= _counted(one) if one.played is None else _episode(one, one.played)
-        rows.append(row | {"prompt": prompt_texts[prompt.tobytes()], "completion": text})
-    return rows
+class Texts:
+    """Decodes ids in bulk, and each sequence once: while the step is still under way."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[bytes, str] = {}
+
+    def learn(self, held: Iterable[Held]) -> None:
+        """Decode prompts and completions that were not seen since `forget`."""
+        ids = [ids for one in held for ids in (one.prompt_ids(), one.ids())]
+        fresh = {key: one for one in ids if (key := one.tobytes()) not in self._known}
+        if fresh:
+            texts = self._tokenizer.batch_decode([one.tolist() for one in fresh.values()])
+            self._known.update(zip(fresh, texts, strict=True))
+
+    def of(self, ids: np.ndarray) -> str:
+        return self._known[ids.tobytes()]
+
+    def forget(self) -> None:
+        """Later steps have other texts."""
+        self._known.clear()
+
+
+def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
+    """All that is known of one rollout; `texts` has learnt it."""
+    prompt, ids = one.prompt_ids(), one.ids()
+    row = _facts(one, prompt, ids, reader)
+    row |= _counted(one) if one.played is None else _episode(one, one.played)
+    return row | {"prompt": texts.of(prompt), "completion": texts.of(ids)}
 
 
 def prompt_name(data: Mapping[str, Any], ids: np.ndarray) -> str:

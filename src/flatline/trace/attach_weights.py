@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.trace.attach_transfer import Transfer
+
 SAMPLE = 2**16
 """Elements of one tensor that are compared before and after a step."""
 PER_STEP = {"cpu": 50_000_000, "cuda": 1_000_000_000}
@@ -24,6 +26,7 @@ class _Look:
     """What is known in the middle of a step."""
 
     before: list[Tensor]
+    """The samples, one behind the other; a tensor for each device."""
     grads: list[Tensor | None] = field(default_factory=list)
 
 
@@ -47,7 +50,7 @@ class Census:
 
     def before_step(self, *, scaled: bool) -> None:
         """Called with whole gradients; `scaled` ones (fp16) say nothing about their size."""
-        self._look = _Look(before=[_sample(weight).clone() for weight in self._weights])
+        self._look = _Look(before=_joined(self._samples()))
         grads = [None if scaled or _is_part(w) else w.grad for w in self._weights]
         known = iter(_norms([grad for grad in grads if grad is not None]))
         self._look.grads = [None if grad is None else next(known) for grad in grads]
@@ -57,25 +60,29 @@ class Census:
         known = [norm for norm in self._look.grads if norm is not None] if self._look else []
         return torch.stack([norm.to(known[0].device) for norm in known]).norm() if known else None
 
-    def after_step(self, step: int) -> list[dict[str, Any]]:
-        """A row for every tensor."""
+    def after_step(self, step: int) -> "Looked | None":
+        """What the step did to every tensor; None where it was not looked at."""
         if self._look is None:
-            return []
+            return None
         look, self._look = self._look, None
-        samples = [_sample(weight) for weight in self._weights]
-        moved = [a.float() - b.float() for a, b in zip(samples, look.before, strict=True)]
+        samples = self._samples()
+        pairs = zip(_joined(samples), look.before, strict=True)
+        moved = [after.float() - before.float() for after, before in pairs]
         columns = {
             "norm": _norms([weight.detach() for weight in self._weights]),
             "grad_norm": look.grads,
-            "update_norm": _norms(moved),
-            "changed": _norms([(move != 0).float() for move in moved], order=1),
+            "update_norm": _norms(_parted(moved, samples)),
+            "changed": _norms(_parted([(move != 0).float() for move in moved], samples), order=1),
         }
-        numbers = _fetch(columns)
-        return [self._row(step, at, len_of(samples[at]), numbers) for at in range(len(self.names))]
+        return Looked(self, step, [int(sample.numel()) for sample in samples], columns)
 
-    def _row(
+    def _samples(self) -> list[Tensor]:
+        return [_sample(weight) for weight in self._weights]
+
+    def row(
         self, step: int, at: int, sampled: int, numbers: dict[str, list[float | None]]
     ) -> dict[str, Any]:
+        """Of one tensor, the `at`-th."""
         weight, size = self._weights[at], _size(self._weights[at])
         change, changed = numbers["update_norm"][at] or 0.0, numbers["changed"][at] or 0.0
         return {
@@ -93,6 +100,30 @@ class Census:
         }
 
 
+class Looked:
+    """The numbers of one step, on their way to the host in one piece."""
+
+    def __init__(
+        self, census: Census, step: int, sampled: list[int], columns: dict[str, Any]
+    ) -> None:
+        self._census, self._step, self._sampled = census, step, sampled
+        known = [value for column in columns.values() for value in column if value is not None]
+        device = known[0].device
+        together = torch.stack([value.float().to(device) for value in known])
+        self._sent = Transfer({"numbers": together})
+        self._known = {n: [value is not None for value in column] for n, column in columns.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for every tensor."""
+        arrived = iter(self._sent.arrived()["numbers"].tolist())
+        numbers = {
+            name: [next(arrived) if known else None for known in column]
+            for name, column in self._known.items()
+        }
+        sizes = enumerate(self._sampled)
+        return [self._census.row(self._step, at, size, numbers) for at, size in sizes]
+
+
 def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
     """Whether the optimizer has each of the weights; a sharded one may stand there as another."""
     groups = getattr(optimizer, "param_groups", None)
@@ -102,15 +133,33 @@ def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
     return [None if _is_part(weight) else int(id(weight) in held) for weight in weights]
 
 
-def len_of(sample: Tensor) -> int:
-    return int(sample.numel())
-
-
 def _sample(weight: Tensor) -> Tensor:
     """Every n-th element; n is odd, so that rows of even length are not met at one place only."""
     flat = _local(weight).reshape(-1)
     stride = math.ceil(flat.numel() / SAMPLE)
     return flat[:: stride | 1] if stride > 1 else flat
+
+
+def _joined(samples: Sequence[Tensor]) -> list[Tensor]:
+    """One behind the other: a few large kernels instead of several small ones for each tensor."""
+    return [torch.cat(together) for together in _by_device(samples).values()]
+
+
+def _parted(joined: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of what `_joined` made, in the order of the samples."""
+    groups = zip(joined, _by_device(samples).items(), strict=True)
+    parts = {
+        device: iter(torch.split(whole, [one.numel() for one in together]))
+        for whole, (device, together) in groups
+    }
+    return [next(parts[sample.device]) for sample in samples]
+
+
+def _by_device(samples: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for sample in samples:
+        found.setdefault(sample.device, []).append(sample)
+    return found
 
 
 def _local(weight: Tensor) -> Tensor:
@@ -135,14 +184,3 @@ def _norms(tensors: Sequence[Tensor], order: int = 2) -> list[Tensor]:
     half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in local)
     dtype = torch.float32 if half else None  # a norm in 16 bits has three digits
     return list(torch._foreach_norm(local, order, dtype))
-
-
-def _fetch(columns: dict[str, Any]) -> dict[str, list[float | None]]:
-    """Every number on the host, in one transfer."""
-    known = [value for column in columns.values() for value in column if value is not None]
-    device = known[0].device
-    numbers = iter(torch.stack([value.float().to(device) for value in known]).tolist())
-    return {
-        name: [None if value is None else next(numbers) for value in column]
-        for name, column in columns.items()
-    }

@@ -21,6 +21,8 @@ class Item:
     """Bytes that it keeps in memory."""
     token_rows: int = 0
     """Above 0 for token detail, which may be dropped."""
+    otherwise: Callable[[], None] | None = None
+    """What is still to be done where it is dropped."""
 
 
 class Backlog:
@@ -40,7 +42,9 @@ class Backlog:
         with self._changed:
             if item.token_rows and self._full(item):
                 self._on_drop(item.token_rows)
-                return
+                if item.otherwise is None:
+                    return
+                item = Item(act=item.otherwise)
             self._make_room(item)
             self._items.append(item)
             self._held += item.size
@@ -70,15 +74,22 @@ class Backlog:
     def _make_room(self, item: Item) -> None:
         for waiting in [waiting for waiting in self._items if waiting.token_rows]:
             if self._full(item):
-                self._items.remove(waiting)
-                self._held -= waiting.size
-                self._on_drop(waiting.token_rows)
+                self._drop(waiting)
         if not self._full(item):
             self._stalled = False
         elif not self._stalled:
             self._stalled = not self._changed.wait_for(
                 lambda: not self._full(item) or self._stopping, ROOM_WAIT
             )
+
+    def _drop(self, item: Item) -> None:
+        """What is still to be done takes its place."""
+        at = self._items.index(item)
+        del self._items[at]
+        if item.otherwise is not None:
+            self._items.insert(at, Item(act=item.otherwise))
+        self._held -= item.size
+        self._on_drop(item.token_rows)
 
     def _full(self, item: Item) -> bool:
         crowded = bool(self._items) and self._held + item.size > MOST_BYTES

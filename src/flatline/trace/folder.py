@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,15 @@ class Folder:
     """What cannot be read; grows while the tables are read."""
 
     @classmethod
-    def open(cls, path: Path) -> "Folder":
+    def open(cls, path: Path, *, only: Collection[str] = tuple(TABLES)) -> "Folder":
+        """The folder; of the tables that are not in `only`, no file is opened."""
         warnings: list[str] = []
         names = table_files(path) if path.is_dir() else []
         if not names and not (path / RUN_FILE).is_file():
             raise _no_trace(path)
         run = _run_facts(path, warnings, needed=not names)
         pieces: dict[str, list[Piece]] = defaultdict(list)
-        for name in names:
+        for name in (one for one in names if one.table in only):
             piece = _open_piece(path, name, warnings)
             if piece is not None:
                 pieces[name.table].append(piece)

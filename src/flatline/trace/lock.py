@@ -49,6 +49,19 @@ def folder_lock(folder: Path) -> Iterator[None]:
             _unlock(handle)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a live process writes under this lock; False where nobody can tell."""
+    try:
+        # Taken and let go inside: neither a writer that starts now nor another look may find it.
+        with folder_lock(path.parent):
+            handle = _take(path)
+            if handle is not None:
+                _unlock(handle)
+            return handle is None
+    except (OSError, ImportError):
+        return False
+
+
 def _segment(folder: Path, rank: int) -> int:
     """The one that other processes of this start are in, else a new one."""
     files = table_files(folder)

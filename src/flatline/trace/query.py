@@ -4,7 +4,8 @@ The text may come from anyone, so the database sees the trace and nothing else: 
 no Python variable, no extension, and nothing that it changes outlives the question.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -21,8 +22,8 @@ TOKEN_COLUMNS = (*_KEYS, "position", *("id" if name == "ids" else name for name 
 """Of the view `tokens`, which has one row per completion token."""
 
 
-def query(tables: Mapping[str, Pieces], sql: str) -> pa.Table:
-    """The answer to one SQL statement over the views."""
+def query(tables: Mapping[str, Pieces], sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+    """The answer to one SQL statement over the views; `parameters` stand where it says `?`."""
     with duckdb.connect(":memory:") as connection:
         for name in _mentioned(sql) or VIEWS:
             _add_view(connection, name, tables[name])
@@ -33,7 +34,7 @@ def query(tables: Mapping[str, Pieces], sql: str) -> pa.Table:
         ):
             connection.execute(f"SET {setting}")
         try:
-            found = connection.sql(sql)
+            found = connection.sql(sql, params=list(parameters) or None)
             return pa.table({}) if found is None else found.to_arrow_table()
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise TraceError(f"{error}\n{_what_there_is()}") from error

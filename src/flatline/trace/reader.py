@@ -148,11 +148,11 @@ class Trace:
         """The texts of tokens, joined."""
         return "".join(self.text(token_id) for token_id in ids)
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Answer SQL over the views `steps`, `rollouts`, `tokens` (a row a token), `weights`."""
         from flatline.trace.query import query  # DuckDB takes a while to load
 
-        return query(self._tables, sql)
+        return query(self._tables, sql, parameters)
 
     @cached_property
     def _parts(self) -> dict[str, np.ndarray]:

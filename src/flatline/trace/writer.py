@@ -1,6 +1,7 @@
 """Writing a trace while a run trains.
 
-The trainer hands over rows and goes on; a thread turns them into Arrow and appends them to streams.
+The trainer hands over rows, or work that makes rows, and goes on; a thread does the work, turns the
+rows into Arrow and appends them to streams.
 Recording never breaks or stalls the training: a full queue drops token detail first, and an error
 of the disk ends the recording, not the run.
 """
@@ -9,12 +10,13 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from flatline.errors import TraceError
+from flatline.trace.announce import announce
 from flatline.trace.backlog import Backlog, Item
 from flatline.trace.files import STREAM, FileName, StreamFile, compact
 from flatline.trace.folder import read_run, write_run
@@ -38,6 +40,23 @@ class Sink(Protocol):
     def write(self, table: str, rows: Sequence[Row]) -> None:
         """Take rows of a table; the caller no longer changes their arrays."""
 
+    def prepare(self, table: str, rows: Sequence[Row]) -> Callable[[], None]:
+        """Have rows ready to be written; the call writes them. For work that `do` does."""
+
+    def do(
+        self,
+        act: Callable[[], None],
+        *,
+        size: int = 0,
+        token_rows: int = 0,
+        otherwise: Callable[[], None] | None = None,
+    ) -> None:
+        """Do work in order with what is written, beside the training where that is possible.
+
+        `size` bytes wait with it. Where it is about token detail it may be dropped, and then
+        `otherwise` is done.
+        """
+
     def end_step(self) -> None:
         """What was written before is a completed step."""
 
@@ -59,6 +78,12 @@ class MemorySink:
     def write(self, table: str, rows: Sequence[Row]) -> None:
         refuse_unknown(table, {name for row in rows for name in row})
         self._rows[table].extend(rows)
+
+    def prepare(self, table: str, rows: Sequence[Row]) -> Callable[[], None]:
+        return lambda: self.write(table, rows)
+
+    def do(self, act: Callable[[], None], **_: Any) -> None:
+        act()
 
     def end_step(self) -> None:
         pass
@@ -90,6 +115,7 @@ class Writer:
         self._flushed.set()
         self._pid = os.getpid()
         self._begin(dict(run or {}))
+        announce(self.folder)
         self._thread = threading.Thread(target=self._work, name="flatline-trace", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -98,12 +124,40 @@ class Writer:
         """Take rows of a table; the caller no longer changes their arrays."""
         if not rows or not self._alive:
             return
+        if threading.current_thread() is self._thread:
+            self.prepare(table, rows)()
+            return
         item = Item(
             act=lambda: self._append(table, rows),
             size=sum(_size(row) for row in rows),
             token_rows=len(rows) if table == "tokens" else 0,
         )
         self._backlog.put(item)
+
+    def prepare(self, table: str, rows: Sequence[Row]) -> Callable[[], None]:
+        """Turn rows into Arrow; the call appends them. For work that `do` does."""
+        batch = to_batch(table, rows, on_unfit=self._say_unfit)
+
+        def append() -> None:
+            try:
+                if len(batch) and self._alive:
+                    self._file(table).append(batch)
+            except Exception as error:  # of the disk; what made the rows is not to blame
+                self._stop(error)
+
+        return append
+
+    def do(
+        self,
+        act: Callable[[], None],
+        *,
+        size: int = 0,
+        token_rows: int = 0,
+        otherwise: Callable[[], None] | None = None,
+    ) -> None:
+        """Have the thread do work, in order with what is written."""
+        if self._alive:
+            self._backlog.put(Item(act=act, size=size, token_rows=token_rows, otherwise=otherwise))
 
     def end_step(self) -> None:
         """What was written before is a completed step: a killed process does not lose it."""
