@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint quality bench lab clean
+.PHONY: demo test lint chromium quality bench investigation lab clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
@@ -15,6 +15,11 @@ lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
+
+# For the tests of the pages; without it they are skipped. Debian and Ubuntu, as root.
+chromium:
+	apt-get update -qq
+	apt-get install --yes --quiet --quiet --no-install-recommends chromium chromium-driver fonts-noto-color-emoji
 
 quality: $(READY)
 	$(BIN)/pytest tests/quality --timeout=3600
@@ -37,7 +42,7 @@ lab: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[train,semantic,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[train,semantic,ray,dev]"
 	touch $(READY)
 
 clean:

@@ -23,6 +23,7 @@ from flatline.cli import (
     show,
     tasks,
     train,
+    ui,
 )
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
@@ -61,6 +62,7 @@ app.command()(query.query)
 app.command()(report.report)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
+app.command()(ui.ui)
 app.add_typer(journal.group)
 app.add_typer(tasks.group)
 

@@ -1,0 +1,1 @@
+"""The pages, live from run directories and journals, on this machine only."""

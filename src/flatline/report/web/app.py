@@ -1,0 +1,134 @@
+"""The application: addresses, files of the pages, and what is said when something is not there.
+
+/                                 runs, experiments and journals under the folder
+/run/NAME                         the page of a run, which follows it while it trains
+/rollouts/NAME?from=&finish=...   its rollouts, filtered
+/rollout/NAME?step=&rollout=      one of them, token by token
+/compare?a=NAME&b=NAME            two runs; with steps and rollouts, two rollouts
+/experiment/NAME, /journal/NAME   the same pages that `flatline report` writes
+/api/run/NAME/steps?after=N       steps after N, for a page that follows a run
+"""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from flatline.errors import ConfigError, FlatlineError
+from flatline.report.pages import PLOTLY, asset_text, environment
+from flatline.report.web.live import steps_after
+from flatline.report.web.run_index import NotFoundHere, Root
+from flatline.report.web.safety import middleware
+from flatline.report.web.store import Store
+from flatline.report.web.views import Views
+
+ASSETS = (
+    "flatline.css",
+    "flatline.js",
+    "live.js",
+    "plotly.css",
+    PLOTLY,
+    "tokens.css",
+    "tokens.js",
+    "ui.css",
+    "ui.js",
+)
+WARM = 2**22
+"""Numbers moved once, so that the system hands out the memory for them before a page asks."""
+_KINDS = {"css": "text/css", "js": "text/javascript"}
+
+
+def application(path: Path) -> Starlette:
+    """All pages of a folder of runs, of one run, or of a journal."""
+    _warm_up()
+    root, store = Root(path), Store()
+    views = Views(root, store, environment(asset_link))
+
+    def steps(request: Request) -> Response:
+        return steps_after(request, root, store)
+
+    def wrong(request: Request, error: Exception) -> Response:
+        return HTMLResponse(views.message(error), status_code=_status(error))
+
+    pages = {
+        "/": views.index,
+        "/run/{name:path}": views.run,
+        "/rollouts/{name:path}": views.rollouts,
+        "/rollout/{name:path}": views.rollout,
+        "/compare": views.compare,
+        "/experiment/{name:path}": views.experiment,
+        "/journal/{name:path}": views.journal,
+        "/api/run/{name:path}/steps": steps,
+        "/assets/{name}": _asset,
+        "/favicon.ico": _icon,
+    }
+    return Starlette(
+        routes=[Route(address, answer) for address, answer in pages.items()],
+        middleware=middleware(),
+        exception_handlers={FlatlineError: wrong, HTTPException: wrong, OSError: wrong},
+    )
+
+
+def _warm_up() -> None:
+    """What the first page would wait for: pandas is loaded, and Arrow gets some of its memory."""
+    np.asarray(pa.chunked_array([[1]]))
+    some = pa.array(np.ones(WARM, dtype=np.float32))
+    for _ in range(4):
+        some.take(pa.array(np.arange(WARM)))
+
+
+def asset_link(name: str) -> Markup:
+    """An asset by its address, which changes with its content, so that it can be kept for ever."""
+    address = f"/assets/{name}?v={_digest(name)}"
+    if name.endswith(".css"):
+        return Markup('<link rel="stylesheet" href="{}">').format(address)
+    script = Markup('<script src="{}" defer></script>').format(address)
+    return _plotly_styles() + script if name == PLOTLY else script
+
+
+def _plotly_styles() -> Markup:
+    """The id and class tell Plotly that its styles are there, so that it adds none by itself."""
+    address = f"/assets/plotly.css?v={_digest('plotly.css')}"
+    told = 'id="plotly.js-style-global" class="no-inline-styles"'
+    return Markup(f'<link rel="stylesheet" {told} href="{{}}">').format(address)
+
+
+def _asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in ASSETS:
+        raise NotFoundHere(f"There is no {name!r} here.")
+    kept = {"cache-control": "public, max-age=31536000, immutable"}
+    fresh = request.query_params.get("v") == _digest(name)
+    return Response(
+        asset_text(name),
+        media_type=_KINDS[name.rpartition(".")[2]],
+        headers=kept if fresh else {"cache-control": "no-cache"},
+    )
+
+
+def _icon(request: Request) -> Response:
+    """A flat line."""
+    line = '<path d="M1 9h5l1-4 2 6 1-2h5" fill="none" stroke="#1f5fa8" stroke-width="1.5"/>'
+    picture = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">{line}</svg>'
+    return Response(picture, media_type="image/svg+xml", headers={"cache-control": "max-age=86400"})
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.sha256(asset_text(name).encode()).hexdigest()[:12]
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, NotFoundHere):
+        return 404
+    return 400 if isinstance(error, ConfigError) else 422

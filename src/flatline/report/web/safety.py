@@ -1,0 +1,55 @@
+"""What a browser is told not to do. Everything a page shows may have been written by a model.
+
+Scripts and styles come from this server alone and never from inside a page. Plotly would add a
+`<style>` of its own, and does not where an element says so; `plotly.css` has the rules
+that the charts need. Styles that its script sets on elements are not restricted by the policy.
+"""
+
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOSTS = ["127.0.0.1", "localhost"]
+"""Names under which pages are served: another site cannot reach them by naming itself otherwise."""
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    ]
+)
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class Headers:
+    """Adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in _HEADERS.items()),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, told)
+
+
+def middleware() -> list[Middleware]:
+    """Around every page."""
+    return [Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)]

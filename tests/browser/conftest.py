@@ -1,0 +1,98 @@
+"""A real Chromium in front of real pages. Where there is no Chromium, these tests are skipped."""
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NEEDED = "no Chromium with its driver here: `make chromium` installs it"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(180))
+
+
+def _found(*names: str) -> str | None:
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Callable[..., Any]]:
+    """Opens windows: `browser(width=, dark=)`; each kind is opened once."""
+    program = _found("chromium", "chromium-browser", "google-chrome")
+    driver = _found("chromedriver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if program is None or driver is None:
+        pytest.skip(NEEDED)
+    windows: dict[tuple[int, bool], Any] = {}
+
+    def window(*, width: int = 1280, dark: bool = False) -> Any:
+        if (width, dark) not in windows:
+            windows[width, dark] = _window(webdriver, program, driver, width, dark)
+        found = windows[width, dark]
+        found.get_log("browser")  # forget what earlier tests left there
+        return found
+
+    yield window
+    for found in windows.values():
+        found.quit()
+
+
+def _window(webdriver: Any, program: str, driver: str, width: int, dark: bool) -> Any:
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    # Tests often run as root in a container, where Chromium's own sandbox cannot start.
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    made.set_script_timeout(60)
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    made.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    made.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    return made
+
+
+@contextmanager
+def served(path: Path) -> Iterator[str]:
+    """The address of the live pages of a folder."""
+    import uvicorn
+
+    from flatline.report.web.app import application
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = uvicorn.Config(application(path), host="127.0.0.1", port=port, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+def wait(condition: Callable[[], Any], *, seconds: float = 20) -> Any:
+    """What the condition gives once it is true."""
+    from selenium.common.exceptions import WebDriverException
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(WebDriverException):  # what was found may be gone: the page moved on
+            found = condition()
+            if found:
+                return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} seconds")

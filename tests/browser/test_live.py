@@ -1,0 +1,110 @@
+"""Pages that follow a run while it trains, without being loaded again."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.browser.conftest import served, wait
+from tests.traces import healthy_rows
+from tests.web_runs import begin, log, record
+
+LAB = (
+    "from flatline.config import RunConfig; from flatline.training.run import train;"
+    "import sys; train(RunConfig(task='musique', max_steps=3, batch_size=8, num_generations=4,"
+    "eval_limit=0, output_dir=sys.argv[1]))"
+)
+
+
+def points(window) -> int:
+    """Points of the first reward curve that has a name like raw means."""
+    return window.execute_script(
+        "const drawn = document.querySelector('.plot[data-figure=reward]');"
+        "const line = drawn?.data?.find((one) => /raw/.test(one.name));"
+        "return line ? line.x.length : 0;"
+    )
+
+
+def state(window) -> str:
+    return window.find_element("css selector", ".live .state").text
+
+
+def test_a_page_follows_a_recording_to_its_end(tmp_path, browser):
+    rows = healthy_rows(steps=8, prompts=3, generations=4)
+    recorder = begin(tmp_path / "live", rows)
+    for step in (1, 2, 3):
+        log(recorder, rows, step)
+    window = browser()
+    with served(tmp_path) as site:
+        window.get(f"{site}/run/live")
+        wait(lambda: points(window) == 3)
+        assert state(window) == "still running"
+        window.execute_script("window.kept = 'not loaded again'")
+        for step in (4, 5, 6, 7, 8):
+            log(recorder, rows, step)
+        wait(lambda: points(window) == 8)
+        assert "step 8" in window.find_element("css selector", ".live").text
+        recorder.close()
+        wait(lambda: state(window) == "finished")
+        wait(lambda: "still training" not in window.find_element("tag name", "main").text)
+        assert window.execute_script("return window.kept") == "not loaded again"
+
+
+def test_what_a_reader_opened_stays_open(tmp_path, browser):
+    rows = healthy_rows(steps=8, prompts=3, generations=4)
+    recorder = begin(tmp_path / "live", rows)
+    log(recorder, rows, 1)
+    window = browser()
+    with served(tmp_path) as site:
+        window.get(f"{site}/run/live")
+        window.execute_script(
+            "for (const one of document.querySelectorAll('details.rest')) one.open = true"
+        )
+        for step in range(2, 9):
+            log(recorder, rows, step)
+            wait(
+                lambda step=step: (
+                    f"step {step}" in window.find_element("css selector", ".live").text
+                )
+            )
+        last = window.find_elements("css selector", "details.rest")[-1]
+        assert last.get_attribute("open")
+    recorder.close()
+
+
+def test_the_list_follows_runs_that_begin_and_end(tmp_path, browser):
+    rows = healthy_rows(steps=2)
+    record(tmp_path / "old", rows=rows)
+    window = browser()
+
+    def listed() -> str:
+        return window.find_element("css selector", "table.runs").text
+
+    with served(tmp_path) as site:
+        window.get(site)
+        assert "still running" not in listed()
+        recorder = begin(tmp_path / "new", rows)
+        log(recorder, rows, 1)
+        wait(lambda: "still running" in listed())
+        recorder.close()
+        wait(lambda: listed().count("finished") == 2)
+
+
+@pytest.mark.timeout(600)
+def test_a_page_follows_a_real_training(tmp_path, browser):
+    pytest.importorskip("trl", reason="training is not installed")
+    run = tmp_path / "lab"
+    training = subprocess.Popen([sys.executable, "-c", LAB, str(run)], stderr=subprocess.DEVNULL)
+    window = browser()
+    try:
+        wait(lambda: (run / "run.json").exists(), seconds=300)
+        with served(tmp_path) as site:
+            window.get(f"{site}/run/lab")
+            window.execute_script("window.kept = true")
+            assert state(window) == "still running"
+            wait(lambda: state(window) == "finished", seconds=240)
+            wait(lambda: points(window) == 3)
+            assert window.execute_script("return window.kept")
+    finally:
+        training.kill()
+        training.wait()

@@ -1,0 +1,339 @@
+"""The live pages, asked without a browser."""
+
+import html
+import json
+import os
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from flatline.cli.ui import ui
+from flatline.errors import ConfigError, TraceError
+from flatline.report.web import run_index, run_making
+from flatline.report.web.app import ASSETS, application
+from flatline.report.web.run_index import NotFoundHere, Root
+from flatline.trace.folder import RUN_FILE
+from tests.traces import healthy_rows
+from tests.web_runs import HOSTILE, begin, hostile_rows, investigate, log, record
+
+PAGES = (
+    "/",
+    "/run/deep/healthy",
+    "/rollouts/deep/healthy",
+    "/rollout/deep/healthy?step=1&rollout=0",
+    "/compare",
+    "/compare?a=deep/healthy&b=hostile",
+    "/compare?a=deep/healthy&b=hostile&step_a=1&rollout_a=0&step_b=1&rollout_b=1",
+    "/run/hostile",
+    "/rollouts/hostile",
+    "/rollout/hostile?step=1&rollout=0",
+    "/run/nothing",
+    "/journal/investigation",
+    "/experiment/investigation/experiments/kl",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("runs")
+    record(made / "deep" / "healthy", steps=6)
+    record(made / "hostile", rows=hostile_rows())
+    investigate(made / "investigation")
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(folder) -> TestClient:
+    return asking(folder)
+
+
+def asking(path: Path) -> TestClient:
+    return TestClient(application(path), base_url="http://127.0.0.1:8321")
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_no_page_has_a_script_or_a_style_inside(client, address):
+    answer = client.get(address)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert not re.search(r"<script(?![^>]*(?: src=| type=\"application/json\"))", answer.text)
+    assert not re.search(r"<[^>]+\s(?:style|on\w+)\s*=", answer.text)
+    assert "<style" not in answer.text
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_no_page_shows_hidden_characters_or_fills_in_a_template_of_a_model(client, address):
+    text = client.get(address).text
+    assert not set("\x00\x1b\u202e\u2066") & set(text)
+    assert "window.hacked=1</script>" not in text
+
+
+def test_every_link_of_every_page_leads_somewhere(client):
+    seen, open_ = set(), ["/"]
+    while open_ and len(seen) < 60:
+        address = open_.pop(0)
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        page = answer.text if answer.headers["content-type"].startswith("text/html") else ""
+        found = re.findall(r'(?:href|src)="([^"#]+)"', page)
+        links = {link.replace("&amp;", "&") for link in found}
+        links = {address.split("?")[0] + link if link[0] == "?" else link for link in links}
+        assert all(link.startswith("/") for link in links), links
+        seen.add(address)
+        open_ += sorted(links - seen - set(open_))
+
+
+def test_assets_are_kept_for_ever_under_an_address_that_changes_with_them(client):
+    link = re.search(r'href="(/assets/flatline.css[^"]+)"', client.get("/").text)[1]
+    assert "immutable" in client.get(link).headers["cache-control"]
+    assert "immutable" not in client.get("/assets/flatline.css").headers["cache-control"]
+    assert {client.get(f"/assets/{name}").status_code for name in ASSETS} == {200}
+    assert client.get("/assets/..%2fpages.py").status_code == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", ""])
+def test_another_host_name_gets_nothing(client, host):
+    assert client.get("/", headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../outside", "deep/../../outside", "/etc", "", "deep//healthy", "a\\b", "link"]
+)
+def test_a_name_cannot_leave_the_folder(folder, name, tmp_path_factory):
+    outside = record(folder.parent / "outside", steps=1) if name == "../outside" else folder.parent
+    link = folder / "link"
+    if name == "link" and not link.exists():
+        link.symlink_to(record(tmp_path_factory.mktemp("away") / "run", steps=1))
+    with pytest.raises(NotFoundHere):
+        Root(folder).run(name)
+    assert outside.exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["/run/%2e%2e/outside", "/rollouts/..%2f..", "/api/run/../steps"]
+)
+def test_an_address_cannot_leave_the_folder(client, address):
+    assert client.get(address).status_code == 404
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(client):
+    for address in ("/run/deep/healthy", "/api/run/deep/healthy/steps?after=2"):
+        first = client.get(address)
+        again = client.get(address, headers={"if-none-match": first.headers["etag"]})
+        assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+def test_steps_after_a_step_are_those_and_no_others(client):
+    answer = client.get("/api/run/deep/healthy/steps?after=4").json()
+    assert (answer["state"], answer["last"]) == ("finished", 6)
+    assert [row["step"] for row in answer["steps"]] == [5, 6]
+
+
+def test_new_steps_are_seen_while_a_run_records(tmp_path):
+    rows = healthy_rows(steps=3, prompts=2, generations=2)
+    recorder = begin(tmp_path / "live", rows)
+    log(recorder, rows, 1)
+    client, address = asking(tmp_path), "/api/run/live/steps?after=1"
+    before = client.get(address)
+    assert (before.json()["state"], before.json()["steps"]) == ("still running", [])
+    log(recorder, rows, 2)
+    after = client.get(address, headers={"if-none-match": before.headers["etag"]})
+    assert [row["step"] for row in after.json()["steps"]] == [2]
+    assert "still training" in client.get("/run/live").text
+    recorder.close()
+    assert client.get(address).json()["state"] == "finished"
+    assert "still training" not in client.get("/run/live").text
+
+
+def test_a_crashed_run_is_shown_as_one(tmp_path):
+    record(tmp_path / "crashed", steps=2, clean=False)
+    client = asking(tmp_path)
+    assert "not closed" in client.get("/").text
+    assert "it crashed or was killed" in client.get("/run/crashed").text
+
+
+def test_a_run_of_another_schema_is_listed_with_the_reason(tmp_path):
+    path = record(tmp_path / "future", steps=1)
+    facts = json.loads((path / RUN_FILE).read_text())
+    (path / RUN_FILE).write_text(json.dumps({**facts, "schema": 99}))
+    client = asking(tmp_path)
+    assert "was recorded with trace schema 99" in client.get("/").text
+    answer = client.get("/run/future")
+    assert answer.status_code == 422 and "Read it with flatline" in answer.text
+
+
+def test_a_run_without_rollouts_has_a_page_and_an_empty_list(tmp_path):
+    rows = healthy_rows(steps=3) | {"rollouts": [], "tokens": [], "weights": []}
+    record(tmp_path / "log", rows=rows)
+    client = asking(tmp_path)
+    assert client.get("/run/log").status_code == 200
+    assert "No rollout is like that" in client.get("/rollouts/log").text
+    assert client.get("/rollout/log?step=1&rollout=0").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("", 72),
+        ("from=2&to=3", 24),
+        ("group=0", 24),
+        ("least=0.95", None),
+        ("finish=%27%20OR%201=1%20--", 0),
+        ("prompt=p1-0", 4),
+        ("hypothesis=H99", 0),
+    ],
+)
+def test_filters_choose_rollouts(client, query, shown):
+    text = client.get(f"/rollouts/deep/healthy?{query}").text
+    total = int(re.search(r"([\d,]+) rollouts", text)[1].replace(",", ""))
+    assert total == shown if shown is not None else 0 < total < 72
+
+
+def test_a_reward_filter_and_an_order_hold_for_every_row(client):
+    text = client.get("/rollouts/deep/healthy?least=0.5&most=0.95&order=best").text
+    rewards = [float(x) for x in re.findall(r'<td class="number">(\d\.\d+)</td>', text)]
+    assert rewards and rewards == sorted(rewards, reverse=True)
+    assert all(0.5 <= reward <= 0.95 for reward in rewards)
+
+
+def test_pages_of_rollouts_follow_each_other_without_a_gap(client):
+    seen = []
+    for page in (1, 2):
+        text = client.get(f"/rollouts/deep/healthy?page={page}").text
+        seen += re.findall(r"step=(\d+)&amp;rollout=(\d+)", text)
+    assert len(seen) == len(set(seen)) == 72
+
+
+@pytest.mark.parametrize(
+    "query", ["from=abc", "least=1;DROP", "order=reward;--", "page=x", "group=99999999999999999999"]
+)
+def test_a_filter_that_cannot_be_read_is_said_and_not_ignored(client, query):
+    answer = client.get(f"/rollouts/deep/healthy?{query}")
+    assert answer.status_code == 400
+    assert (
+        "is not a number" in answer.text
+        or "There is no order" in answer.text
+        or "too large" in answer.text
+    )
+
+
+def test_the_search_looks_at_names_states_and_faults(client):
+    assert "deep/healthy" in client.get("/?q=HEALTHY finished").text
+    assert re.findall(r"<tr data-text=.(\S+)", client.get("/?q=hostile").text) == ["hostile"]
+    assert "Nothing matches" in client.get("/?q=zzz").text
+
+
+def test_a_journal_shows_its_board_and_its_experiments(folder):
+    client = asking(folder / "investigation")
+    listed = client.get("/").text
+    assert 'href="/journal/"' in listed and 'href="/experiment/experiments/kl"' in listed
+    assert "Roadmap" in client.get("/journal/").text
+    assert "no run has finished yet" in client.get("/experiment/experiments/kl").text
+
+
+def test_a_broken_plan_is_a_message_and_not_a_crash(tmp_path):
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "plan.json").write_text("{")
+    answer = asking(tmp_path).get("/experiment/odd")
+    assert answer.status_code in (400, 422) and "plan.json" in answer.text
+
+
+def test_one_run_can_be_shown_alone(folder):
+    client = asking(folder / "hostile")
+    assert client.get("/", follow_redirects=False).headers["location"] == "/run/hostile"
+    assert client.get("/run/deep/healthy").status_code == 404
+
+
+def test_any_name_of_a_run_can_be_linked_to(tmp_path):
+    name = "we?ird #1% <b>&\"'{{7*7}}"
+    record(tmp_path / name, steps=2)
+    (tmp_path / os.fsdecode(b"not-text-\xff")).mkdir()
+    client = asking(tmp_path)
+    link = re.search(r'class="row" href="([^"]+)"', client.get("/").text)[1]
+    text = client.get(html.unescape(link)).text
+    assert html.unescape(re.search(r"<h1>(.*)</h1>", text)[1]) == name
+    inner = re.search(r'href="(/rollouts/[^"]+)"', text)[1]
+    assert "24 rollouts" in client.get(html.unescape(inner)).text
+
+
+def test_a_run_that_cannot_be_read_does_not_take_the_list_with_it(tmp_path, monkeypatch):
+    record(tmp_path / "good", steps=1)
+    record(tmp_path / "gone", steps=1)
+    real = run_index.signature
+
+    def failing(path, *more):
+        if path.name == "gone":
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(path, *more)
+
+    monkeypatch.setattr(run_index, "signature", failing)
+    text = asking(tmp_path).get("/").text
+    assert "It cannot be read: No such file or directory." in text and "/run/good" in text
+
+
+def test_an_empty_folder_says_how_to_record_a_run(tmp_path):
+    assert "flatline train" in asking(tmp_path).get("/").text
+
+
+def test_two_browsers_at_once_see_the_same(folder):
+    client = asking(folder)
+    client.get("/run/deep/healthy")  # its diagnosis adds to what other pages offer
+    addresses = [*PAGES[1:4], PAGES[5]] * 6
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda address: client.get(address).text, addresses))
+    assert len(set(zip(addresses, found, strict=True))) == 4
+
+
+def test_a_port_in_use_is_refused_with_another_to_type(folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--port {port + 1}"):
+            ui(folder, port)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="There is no folder"):
+        ui(tmp_path / "none", 8321)
+
+
+def test_hostile_text_is_in_the_page_as_text(client):
+    text = client.get("/rollout/hostile?step=1&rollout=0").text
+    assert "&lt;script&gt;window.hacked=1" in text
+    assert HOSTILE not in text
+
+
+def test_the_page_of_a_large_run_says_that_it_is_being_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_making, "SMALL", 10)
+    record(tmp_path / "large", steps=4)
+    client = asking(tmp_path)
+    first = client.get("/run/large").text
+    assert "Every hypothesis is looking at 48 rollouts" in first
+    for _ in range(200):
+        text = client.get("/run/large").text
+        if "What was recorded" in text:
+            break
+        time.sleep(0.05)
+    assert 'data-fresh="yes"' in text and "hypotheses looked at" in text
+
+
+def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):
+    def broken(*_):
+        raise TraceError("The disk is gone.")
+
+    monkeypatch.setattr(run_making, "SMALL", 10)
+    monkeypatch.setattr(run_making, "run_context", broken)
+    record(tmp_path / "large", steps=4)
+    client = asking(tmp_path)
+    for _ in range(200):
+        answer = client.get("/run/large")
+        if answer.status_code != 200:
+            break
+        time.sleep(0.05)
+    assert answer.status_code == 422 and "The disk is gone." in answer.text
