@@ -153,6 +153,16 @@ def test_the_family_counts_what_could_be_tested_on_these_runs(asked):
     assert found[0].plan["family"] == 2  # H09 and H03 fire, and each has an experiment
 
 
+def test_a_registered_experiment_is_taken_up_though_more_hypotheses_are_known_by_now(
+    asked, monkeypatch
+):
+    asked(PRESET, ["H09"], broken_mask)
+    monkeypatch.setattr(inquiry, "HYPOTHESES", [find("H09")])
+    found, executor, _ = asked(PRESET, ["H09"], broken_mask)
+    assert found[0].plan["family"] == 2
+    assert executor.started == []
+
+
 def test_every_plan_has_arms_that_cannot_learn():
     setup = Setup(config=PRESET, runs=Path("runs"), experiments=Path("experiments"))
     arms = arms_for(find("H09"), PRESET)

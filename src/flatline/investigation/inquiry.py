@@ -15,15 +15,17 @@ from flatline.experiment import (
     Progress,
     conduct,
     expectation,
+    load_plan,
     observe,
 )
 from flatline.experiment.evidence import Watched, mechanism_in
 from flatline.experiment.outcome import Sight
+from flatline.experiment.registration import PLAN_FILE
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasReplay, Hypothesis, Level
 from flatline.investigation.conclusion import Conclusion, concluded, ladder_verdict, observed
 from flatline.investigation.looks import checkup_of, ladder_of
-from flatline.investigation.plans import arms_for, plan_for, plan_for_command
+from flatline.investigation.plans import arms_for, name_of, plan_for, plan_for_command
 from flatline.investigation.setup import Setup
 from flatline.stats import spread_of_units
 from flatline.trace import Trace
@@ -83,7 +85,7 @@ class Inquiry:
         absent = mechanism.control is Presence.ABSENT
         if arms is None or (absent and not self._setup.train_anyway):
             return self._observed(hypothesis, mechanism)
-        plan = plan_for(hypothesis, arms, self._setup, family=self._family)
+        plan = plan_for(hypothesis, arms, self._setup, family=self._family_of(hypothesis))
         return self._experiment(hypothesis, plan)
 
     @cached_property
@@ -114,6 +116,13 @@ class Inquiry:
             and self._mechanism(one).control is not Presence.ABSENT
         ]
         return max(1, len(open_ones))
+
+    def _family_of(self, hypothesis: Hypothesis) -> int:
+        """As it was registered, should a newer flatline know more hypotheses by now."""
+        folder = self._setup.experiments / name_of(hypothesis, self._setup)
+        if (folder / PLAN_FILE).exists():
+            return load_plan(folder).family
+        return self._family
 
     def _mechanism(self, hypothesis: Hypothesis) -> Mechanism:
         """What checkup, runs and replay show of the mechanism in the setup as it is."""
