@@ -297,3 +297,35 @@ def test_a_recorder_refuses_what_would_be_lost_without_a_word(tmp_path, call, sa
 def test_a_recorder_refuses_settings_that_diagnosis_does_not_know(tmp_path):
     with pytest.raises(TraceError, match="`num_generations`"):
         Recorder(tmp_path, settings={"num_generation": 8})
+
+
+def test_beside_a_trainer_on_the_cpu_work_waits_for_the_end_of_the_step(tmp_path):
+    done = threading.Event()
+    writer = Writer(tmp_path / "run", beside=False)
+    writer.do(done.set)
+    assert not done.wait(0.2)
+    writer.end_step()
+    assert done.is_set()
+    writer.close()
+
+
+def test_work_that_waits_is_done_when_the_run_ends_without_a_step(tmp_path):
+    done = threading.Event()
+    writer = Writer(tmp_path / "run", beside=False)
+    writer.do(done.set)
+    writer.close()
+    assert done.is_set()
+
+
+def test_work_that_waits_begins_early_where_there_is_no_more_room():
+    queue = backlog.Backlog(lambda _: None, patient=True)
+    for _ in range(backlog.MOST_ITEMS):
+        queue.put(backlog.Item(act=print))
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
+    thread.start()
+    thread.join(0.2)
+    assert not taken
+    queue.put(backlog.Item(act=print))
+    thread.join(5)
+    assert taken

@@ -142,7 +142,8 @@ class Attachment:
             return Recording(self.trainer, self._sink, self._guard)
         assert self.path is not None
         rank = int(self.trainer.accelerator.process_index)
-        sink = Writer(self.path, rank=rank, run=run_facts(self.trainer))
+        on_cpu = self.trainer.accelerator.device.type == "cpu"
+        sink = Writer(self.path, rank=rank, run=run_facts(self.trainer), beside=not on_cpu)
         return Recording(self.trainer, sink, self._guard)
 
     def _install(self) -> None:

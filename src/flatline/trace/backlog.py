@@ -23,13 +23,17 @@ class Item:
     """Above 0 for token detail, which may be dropped."""
     otherwise: Callable[[], None] | None = None
     """What is still to be done where it is dropped."""
+    due: bool = False
+    """The training waits for it, and so for all that was put before."""
 
 
 class Backlog:
     """A queue between the training and the thread that writes."""
 
-    def __init__(self, on_drop: Callable[[int], None]) -> None:
+    def __init__(self, on_drop: Callable[[int], None], *, patient: bool = False) -> None:
         self._on_drop = on_drop
+        self._patient, self._due = patient, False
+        """A patient thread begins when something is due, and stops when nothing is left."""
         self._items: deque[Item] = deque()
         self._held = 0
         self._changed = threading.Condition()
@@ -47,14 +51,17 @@ class Backlog:
                 item = Item(act=item.otherwise)
             self._make_room(item)
             self._items.append(item)
+            self._due = self._due or item.due
             self._held += item.size
             self._changed.notify_all()
 
     def take(self) -> Item | None:
         """The next one, as soon as there is one; None after `stop`, when all are taken."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._items) or self._stopping)
-            return self._items.popleft() if self._items else None
+            self._changed.wait_for(self._may_begin)
+            found = self._items.popleft() if self._items else None
+            self._due = self._due and bool(self._items)
+            return found
 
     def done(self, item: Item) -> None:
         """It no longer needs its memory."""
@@ -71,13 +78,18 @@ class Backlog:
                 self._held = 0
             self._changed.notify_all()
 
+    def _may_begin(self) -> bool:
+        return self._stopping or (bool(self._items) and (self._due or not self._patient))
+
     def _make_room(self, item: Item) -> None:
+        self._due = self._due or self._full(item)
         for waiting in [waiting for waiting in self._items if waiting.token_rows]:
             if self._full(item):
                 self._drop(waiting)
         if not self._full(item):
             self._stalled = False
         elif not self._stalled:
+            self._changed.notify_all()
             self._stalled = not self._changed.wait_for(
                 lambda: not self._full(item) or self._stopping, ROOM_WAIT
             )

@@ -103,13 +103,20 @@ class Writer:
     """Writes the rows of one process into a run directory."""
 
     def __init__(
-        self, folder: str | Path, *, rank: int = 0, run: Mapping[str, Any] | None = None
+        self,
+        folder: str | Path,
+        *,
+        rank: int = 0,
+        run: Mapping[str, Any] | None = None,
+        beside: bool = True,
     ) -> None:
+        """`beside` the training, or at the end of each step: a trainer on the CPU has no core free,
+        and its own threads wait for each other, so that one that is held up holds up all."""
         self.folder, self.rank = Path(folder), rank
         self.dropped = 0
         self._files: dict[str, StreamFile] = {}
         self._unfit: set[str] = set()
-        self._backlog = Backlog(self._count_dropped)
+        self._backlog = Backlog(self._count_dropped, patient=not beside)
         self._broken = self._closed = False
         self._flushed = threading.Event()
         self._flushed.set()
@@ -171,7 +178,7 @@ class Writer:
             self._flush()
             done.set()
 
-        self._backlog.put(Item(act=flush))
+        self._backlog.put(Item(act=flush, due=True))
         if not behind:
             done.wait(FLUSH_WAIT)
 
