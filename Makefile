@@ -35,6 +35,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/false_alarms.py
 
+# The seeds' investigation, with its runs; goes on where it was interrupted.
+investigation: $(READY)
+	$(BIN)/python benchmarks/investigation.py
+
 # Builds the lab policy anew. Minutes on a GPU; hours on two cores.
 lab: $(READY)
 	$(BIN)/python -m flatline.training.lab.build --out src/flatline/training/lab/checkpoint

@@ -68,7 +68,7 @@ def asked(monkeypatch, tmp_path):
 
     def ask(config, codes, came_to, *, checkup=None, **changes):
         told = sights(FIRES if config.fault else {})
-        monkeypatch.setattr(inquiry, "checkup_of", checkup or (lambda arm, runs: told))
+        monkeypatch.setattr(inquiry, "checkup_of", checkup or (lambda arm, runs, say: told))
         setup = Setup(
             config=config, runs=tmp_path / "runs", experiments=tmp_path / "experiments", **changes
         )
@@ -139,7 +139,7 @@ def test_a_probe_of_both_arms_shows_a_mechanism_that_no_run_can_show(asked):
     def dumb(job):
         return replace(broken_mask(job), findings=sights({"H09": "unknown"}))
 
-    def checkup(arm, runs):
+    def checkup(arm, runs, say):
         wrong = "H09" in {one.fault.hypothesis for one in find_faults(arm.config.fault)}
         return sights({"H09": "fault"} if wrong else {})
 

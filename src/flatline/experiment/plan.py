@@ -119,8 +119,9 @@ class Plan:
         _refuse_bad_roles(self)
         _ = self.rule  # refuses a criterion that cannot be kept
         _refuse_unmeasured_outcome(self)
-        for arm in self.treated:
-            refuse_other_than_one_factor(self.factor, self.control, arm)
+        if not self.registered:  # else it was checked then, and reading it must not need torch
+            for arm in self.treated:
+                refuse_other_than_one_factor(self.factor, self.control, arm)
 
     @property
     def control(self) -> Arm:
@@ -219,13 +220,18 @@ def _refuse_bad_roles(plan: Plan) -> None:
             )
 
 
-def _refuse_unmeasured_outcome(plan: Plan) -> None:
-    known = plan.outcome in (HELDOUT, REWARD) or plan.outcome.startswith(METRIC)
-    if not known or plan.outcome == METRIC:
+def refuse_unknown_outcome(outcome: str) -> None:
+    """Raise for what no run can come to."""
+    known = outcome in (HELDOUT, REWARD) or outcome.startswith(METRIC)
+    if not known or outcome == METRIC:
         raise ConfigError(
-            f"{plan.outcome!r} is no outcome.\n"
+            f"{outcome!r} is no outcome.\n"
             f"Take {HELDOUT}, {REWARD}, or {METRIC}NAME for what the trainer logs as NAME."
         )
+
+
+def _refuse_unmeasured_outcome(plan: Plan) -> None:
+    refuse_unknown_outcome(plan.outcome)
     for arm in plan.arms:
         if plan.outcome == HELDOUT and arm.config is not None and not arm.config.eval_limit:
             raise ConfigError(

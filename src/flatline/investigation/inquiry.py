@@ -17,6 +17,7 @@ from flatline.experiment import (
     expectation,
     load_plan,
     observe,
+    read_outcome,
 )
 from flatline.experiment.evidence import Watched, mechanism_in
 from flatline.experiment.outcome import Sight
@@ -91,16 +92,16 @@ class Inquiry:
     @cached_property
     def _control_runs(self) -> dict[int, Outcome]:
         """The setup as it is; every hypothesis looks at these runs."""
+        control, runs = self._setup.control, self._setup.runs
         seeds = range(self._setup.looks[0])
-        self._listener.say(f"The setup as it is, on {len(seeds)} seeds")
-        return observe(
-            self._setup.control, seeds, self._setup.runs, self._executor, self._listener.progress
-        )
+        missing = [seed for seed in seeds if read_outcome(self._folder(seed)) is None]
+        if missing:
+            self._listener.say(f"Training the setup as it is: {len(missing)} of {len(seeds)} seeds")
+        return observe(control, seeds, runs, self._executor, self._listener.progress)
 
     @cached_property
     def _checkup(self) -> dict[str, Sight]:
-        self._listener.say("A checkup of the setup as it is")
-        return checkup_of(self._setup.control, self._setup.runs)
+        return checkup_of(self._setup.control, self._setup.runs, self._listener.say)
 
     @cached_property
     def _family(self) -> int:
@@ -175,8 +176,8 @@ class Inquiry:
             return {}
         found = {plan.control.name: probe}
         for arm in plan.treated:
-            self._listener.say(f"A checkup of the setup {arm.name}")
-            sight = checkup_of(arm, self._setup.runs).get(hypothesis.id)
+            looked = checkup_of(arm, self._setup.runs, self._listener.say)
+            sight = looked.get(hypothesis.id)
             if sight is not None:
                 found[arm.name] = sight
         return found
@@ -216,13 +217,12 @@ class Inquiry:
         """The ladder has a rule of its own: the first rung that fails is the answer."""
         from flatline.ladder import climb_ladder
 
-        self._listener.say("The ladder of positive controls")
         found = ladder_of(
             self._setup.control,
             self._setup.runs,
             lambda: climb_ladder(
                 self._setup.config,
-                on_rung=lambda climb: self._listener.say(f"Ladder: past {climb.rung.part}"),
+                on_rung=lambda climb: self._listener.say(f"Ladder: {climb.rung.part} is done"),
             ),
         )
         verdict = ladder_verdict(found, self._setup)

@@ -24,12 +24,16 @@ _LOOKED = (0, 1)
 """Exit codes of a checkup that came to its end: healthy, and findings."""
 
 
-def checkup_of(arm: Arm, runs: Path) -> dict[str, Sight]:
+def checkup_of(arm: Arm, runs: Path, say: Callable[[str], None]) -> dict[str, Sight]:
     """What a checkup of the arm's setup says, by hypothesis. A command cannot be looked at."""
     if arm.config is None:
         return {}
-    kept = runs / f"{arm.digest}-checkup.json"
-    values = _kept(kept, lambda: _checkup(arm, runs))
+
+    def look() -> dict[str, Any]:
+        say(f"A checkup of the setup {arm.name}")
+        return _checkup(arm, runs)
+
+    values = _kept(runs / f"{arm.digest}-checkup.json", look)
     return {
         one["hypothesis"]: Sight(
             # A probe sees the mechanism itself.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flatline.config import RunConfig
 from flatline.experiment import Arm, Role
-from flatline.experiment.plan import HELDOUT
+from flatline.experiment.plan import HELDOUT, refuse_unknown_outcome
 from flatline.verdict import Rule
 
 AS_IT_IS = "as it is"
@@ -34,6 +34,11 @@ class Setup:
     """Run the experiment even where the mechanism is absent."""
     name: str | None = None
     """Of the experiment; that of the hypothesis where absent."""
+
+    def __post_init__(self) -> None:
+        # The control runs come before any plan, and must not be made in vain.
+        refuse_unknown_outcome(self.outcome)
+        _ = self.rule
 
     @property
     def control(self) -> Arm:

@@ -1,0 +1,122 @@
+"""`flatline investigate` as a user types it; the runs are a small script that records a trace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flatline.cli import app
+from tests.experiments import COMMAND
+
+FLATLINE = [sys.executable, "-P", "-c", "from flatline.cli import main; main()"]
+ARMS = ("--command", COMMAND, "--arms", "kl_beta=0.04,0.0", "--seeds", "3")
+
+
+def typed(*words, cwd=None):
+    root = Path(__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*FLATLINE, *words], capture_output=True, text=True, cwd=cwd, env=env, check=False
+    )
+
+
+@pytest.fixture
+def journal(tmp_path):
+    made = typed("journal", "init", str(tmp_path / "j"), "musique", "--kl-beta", "0.04")
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "j"
+
+
+def investigate(journal, *more):
+    runs = ("--runs", str(journal.parent / "runs"))
+    return typed("investigate", "H03", "--journal", str(journal), *runs, *ARMS, *more)
+
+
+def test_a_command_of_the_user_is_compared_and_the_journal_keeps_the_verdict(journal):
+    done = investigate(journal, "--json")
+    verdict = json.loads(done.stdout)
+    assert verdict["hypothesis"] == "H03"
+    assert set(verdict) >= {"verdict", "confidence", "effect", "smallest_effect", "reason"}
+    assert set(verdict["effect"]) == {"value", "low", "high", "n"}
+    stored = json.loads((journal / "experimental-results/h03-kl-divergence.json").read_text())
+    assert stored["verdict"] == verdict
+    assert stored["curves"]
+    page = (journal / "hypotheses/h03-kl-divergence.md").read_text()
+    assert f"status: {verdict['verdict']}" in page
+    assert "h03-kl-divergence" in (journal / "01-experiments-log.md").read_text()
+
+
+def test_asked_again_nothing_is_run_and_nothing_is_written_twice(journal):
+    investigate(journal)
+    log = (journal / "01-experiments-log.md").read_text()
+    runs = journal.parent / "runs"
+    made = {path: path.stat().st_mtime_ns for path in runs.glob("*-s*/outcome.json")}
+    again = investigate(journal)
+    assert made
+    assert made == {path: path.stat().st_mtime_ns for path in runs.glob("*-s*/outcome.json")}
+    assert (journal / "01-experiments-log.md").read_text() == log
+    assert "H03" in again.stdout
+
+
+@pytest.mark.parametrize("how, after", [(signal.SIGKILL, 1), (signal.SIGINT, 4)])
+def test_an_interrupted_investigation_goes_on_where_it_was(journal, how, after):
+    runs = journal.parent / "runs"
+    words = ["investigate", "H03", "--journal", str(journal), "--runs", str(runs), *ARMS]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*FLATLINE, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+    )
+    end = time.monotonic() + 120
+    while len(list(runs.glob("*-s*/outcome.json"))) < after and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(how)
+    process.wait(60)
+    finished = {path: path.stat().st_mtime_ns for path in runs.glob("*-s*/outcome.json")}
+    assert len(finished) >= after
+    done = investigate(journal)
+    assert done.returncode in (0, 1), done.stderr
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
+    assert (journal / "01-experiments-log.md").read_text().count("<!-- flatline:h03") == 1
+    assert typed("journal", "check", str(journal)).returncode in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("H99",), "H99"),
+        (("H03", "--seeds", "1"), "spread between seeds"),
+        (("H03", "--executor", "cloud"), "local"),
+        (("H03", "--command", "python x.py {a} {seed}"), "--arms"),
+        (("H03", "H06", *ARMS), "one hypothesis"),
+        (("H03", "--command", "python x.py {kl_beta}", "--arms", "kl_beta=0.04,0"), "{seed}"),
+        (("H03", "--outcome", "wealth"), "outcome"),
+        (("H03", "--journal", "nowhere"), "journal init"),
+        (("H03", "--smallest-effect", "0", *ARMS), "smallest_effect"),
+    ],
+)
+def test_what_cannot_be_investigated_is_said_before_anything_runs(words, said, tmp_path):
+    done = CliRunner().invoke(app, ["investigate", *words, "--runs", str(tmp_path / "runs")])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not list(tmp_path.rglob("outcome.json"))
+
+
+def test_a_command_that_fails_shows_the_end_of_what_it_printed(tmp_path):
+    command = f"{sys.executable} -c 'raise SystemExit(\"no disk\")' {{kl_beta}} {{seed}}"
+    words = ("--command", command, "--arms", "kl_beta=1,2", "--runs", str(tmp_path))
+    done = typed("investigate", "H03", *words)
+    assert done.returncode == 2
+    assert "no disk" in done.stderr
+
+
+def test_an_outcome_that_no_run_records_is_named_with_those_there_are(tmp_path):
+    done = typed("investigate", "H03", *ARMS, "--outcome", "metric:wealth", "--runs", str(tmp_path))
+    assert done.returncode == 2
+    assert "metric:wealth" in done.stderr
+    assert "reward" in done.stderr
