@@ -76,10 +76,10 @@ class Watched(NamedTuple):
 
     @property
     def text(self) -> str:
-        """An example of what was seen: one that says what the runs as a whole say."""
-        fitting = [sight for sight in self.signs if _presence(sight) is self.presence]
-        texts = [one.text for one in (fitting or self.signs)[:1]]
-        return " ".join(texts + ([f"Checkup: {self.probe.text}"] if self.probe else []))
+        """An example of what the arm as a whole says; the probe alone, if its runs say nothing."""
+        fitting = [sight.text for sight in self.signs if _presence(sight) is self.presence]
+        signs = fitting[:1] or [sight.text for sight in self.signs if self.probe is None][:1]
+        return " ".join(signs + ([f"Checkup: {self.probe.text}"] if self.probe else []))
 
     @property
     def counted(self) -> str:
