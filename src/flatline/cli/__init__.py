@@ -24,6 +24,7 @@ from flatline.cli import (
     tasks,
     train,
     ui,
+    warmstart,
 )
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
@@ -63,6 +64,7 @@ app.command()(report.report)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
 app.command()(ui.ui)
+app.command()(warmstart.warmstart)
 app.add_typer(journal.group)
 app.add_typer(tasks.group)
 

@@ -40,6 +40,7 @@ _PARSERS: tuple[Parser, ...] = (parse_hermes, parse_llama)
 _QUESTION = "Which river is longer?"
 _THOUGHT = "<think>\nI should look.\n</think>\n\n"
 _NAME, _KEY, _VALUE = "flatline_probe", "flatline_key", "flatline_value"
+_PROBE_CALL = ToolCall(name=_NAME, arguments={_KEY: _VALUE})
 _PROBE = 'Mixed "quotes" \\ <b>&amp;\'\n\tand ünïcode 😀 end.'
 
 
@@ -79,7 +80,7 @@ class ChatFormat:
         self._prompt_frame = self._render([_user()], generate=True)
         if self.tools:
             _check_prefixes(self)
-        self._end, self.eos_ids = self._ends_of_turn(eos_ids)
+        (self._end, self._last_end), self.eos_ids = self._ends_of_turn(eos_ids)
         self._parser = self._find_parser() if self.tools else None
         self._write = self._find_content_writer() if self.tools else str
         if self.tools:
@@ -113,6 +114,20 @@ class ChatFormat:
         ids, covers = self._encode_guarded(text, spans, self._control)
         authors = [Author.TOOL if cover else Author.TEMPLATE for cover in covers]
         return ids[1:], authors[1:]
+
+    def call_text(self, call: ToolCall) -> str:
+        """A turn that makes this call and says nothing else, as the template writes it."""
+        text = self._render([_user(), _assistant(content="", call=call)], generate=False)
+        return text[len(self._prompt_frame) : text.rfind(self._end)]
+
+    def turn_ids(self, text: str, *, last: bool) -> list[int]:
+        """Tokens of a turn that a model wrote and ended; the last one of an episode calls no tool.
+
+        What the text spells cannot end the turn: only the token at its end does.
+        """
+        text = _clean(text)
+        ids, _ = self._encode_guarded(text, [(0, len(text))], self._special)
+        return [*ids, self._added[self._last_end if last else self._end]]
 
     def parse(self, text: str) -> list[Call]:
         """The tool calls of a turn, readable or not; none means the turn is an answer."""
@@ -206,15 +221,16 @@ class ChatFormat:
             "tools. Pass --chat-template to choose another."
         )
 
-    def _ends_of_turn(self, given: Iterable[int]) -> tuple[str, frozenset[int]]:
-        """Text of the token that ends a turn with a tool call, and the ids that end any turn."""
-        found = [self._end_after([_user(), _assistant(content=_VALUE)])]
+    def _ends_of_turn(self, given: Iterable[int]) -> tuple[tuple[str, str], frozenset[int]]:
+        """Texts of the tokens that end a turn with and without a call; the ids that end any."""
+        last = self._end_after([_user(), _assistant(content=_VALUE)])
+        calling = last
         if self.tools:
-            found.insert(0, self._end_after([_user(), _assistant(content="", call=True)]))
-        ids = {self._added[text] for text in found} | set(given)
+            calling = self._end_after([_user(), _assistant(content="", call=_PROBE_CALL)])
+        ids = {self._added[calling], self._added[last], *given}
         if self.tokenizer.eos_token_id is not None:
             ids.add(self.tokenizer.eos_token_id)
-        return found[0], frozenset(ids)
+        return (calling, last), frozenset(ids)
 
     def _end_after(self, messages: list[Message]) -> str:
         text = self._render(messages, generate=False)
@@ -230,11 +246,9 @@ class ChatFormat:
 
     def _find_parser(self) -> Parser:
         """The parser that reads back a call as the template writes it."""
-        text = self._render([_user(), _assistant(content="", call=True)], generate=False)
-        turn = text[len(self._prompt_frame) : text.rfind(self._end)]
-        wanted = [ToolCall(name=_NAME, arguments={_KEY: _VALUE})]
+        turn = self.call_text(_PROBE_CALL)
         for parser in _PARSERS:
-            if parser(turn) == wanted:
+            if parser(turn) == [_PROBE_CALL]:
                 return parser
         raise ModelError(
             f"The chat template of {_name(self.tokenizer)} writes tool calls as {turn!r}.\n"
@@ -319,7 +333,7 @@ def _divergence(chat: ChatFormat, thought: str) -> _Divergence | None:
     """Where appending a message changes what stood before, in a two-call conversation."""
     messages = [_user()]
     earlier = chat._render(messages, generate=True)
-    calling = _assistant(content=thought, call=True)
+    calling = _assistant(content=thought, call=_PROBE_CALL)
     for message in (
         calling,
         _tool(_VALUE),
@@ -371,10 +385,10 @@ def _user() -> Message:
     return {"role": "user", "content": _QUESTION}
 
 
-def _assistant(*, content: str, call: bool = False) -> Message:
+def _assistant(*, content: str, call: ToolCall | None = None) -> Message:
     message: Message = {"role": "assistant", "content": content}
-    if call:
-        function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
+    if call is not None:
+        function = {"name": call.name, "arguments": dict(call.arguments)}
         message["tool_calls"] = [{"type": "function", "id": "flatline0", "function": function}]
     return message
 
@@ -387,7 +401,7 @@ def _round(contents: Sequence[str], names: Sequence[str]) -> list[Message]:
     """A question, a turn with a call, and what came back."""
     # One call stands for all: only what follows the turn is read off, and Llama 3.1 takes no more.
     answers = [_tool(content, name) for content, name in zip(contents, names, strict=True)]
-    return [_user(), _assistant(content="", call=True), *answers]
+    return [_user(), _assistant(content="", call=_PROBE_CALL), *answers]
 
 
 def _mark(i: int) -> str:

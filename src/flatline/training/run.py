@@ -65,7 +65,7 @@ class Result:
 def train(config: RunConfig) -> Result:
     """Train, evaluate and save. The folder holds the config, checkpoints and evaluations."""
     folder = Path(config.output_dir)
-    _refuse_unwritable(folder)
+    refuse_unwritable(folder)
     _refuse_missing_reporters(config)
     checkpoint = _checkpoint(config)
     built = build(config)
@@ -156,7 +156,7 @@ def _is_whole(checkpoint: Path) -> bool:
         return False
 
 
-def _refuse_unwritable(folder: Path) -> None:
+def refuse_unwritable(folder: Path) -> None:
     """Better now than after an hour of training."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

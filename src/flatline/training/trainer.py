@@ -176,7 +176,7 @@ def build(config: RunConfig) -> Built:
     playing = playing_arguments(config, task, problems, policy.tokenizer, rollouts)
     weights = reward_weights(playing["reward_funcs"], config.reward)
     args.reward_weights = arguments["reward_weights"] = weights
-    with _lora_that_matches(config):
+    with lora_that_matches(config):
         trainer = Trainer(
             model=policy.model,
             args=args,
@@ -240,7 +240,7 @@ def heldout_specs(config: RunConfig) -> str:
 
 
 @contextmanager
-def _lora_that_matches(config: RunConfig) -> Iterator[None]:
+def lora_that_matches(config: RunConfig) -> Iterator[None]:
     try:
         yield
     except ValueError as error:

@@ -6,21 +6,23 @@ forgets a tag. A policy that imitates it starts with a decent score and room to 
 model of a user who begins RL.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from flatline.rollout.chat import ChatFormat
+from flatline.rollout.record import Author, Rollout
 from flatline.tasks import gsm8k, musique_rows, stories, toolmath, world
-from flatline.tasks.base import Problem, Score, Task, ToolCall
+from flatline.tasks.base import Score, ToolCall
 from flatline.tasks.datasets import Row
 from flatline.tasks.gsm8k import GSM8K
 from flatline.tasks.musique import Musique
+from flatline.tasks.musique_rows import MusiqueProblem
 from flatline.tasks.names import fresh_names
 from flatline.tasks.toolmath import ToolMath
 from flatline.tasks.world import Hop
+from flatline.training.scripted import ScriptedPlay
 
 CARELESS: Mapping[str, float] = {
     "skip_hop": 0.18,
@@ -51,33 +53,15 @@ class Transcript:
         self.ids += ids
         self.written += [written] * len(ids)
 
-
-class Player:
-    """Plays scripted turns of one problem and records them as the rollout engine would."""
-
-    def __init__(self, chat: ChatFormat, task: Task, problem: Problem) -> None:
-        self.chat, self.episode = chat, task.episode(problem)
-        self.transcript = Transcript()
-        self.transcript.add(chat.prompt_ids(task.messages(problem)), written=False)
-
-    def call(self, name: str, arguments: dict[str, object], *, before: str = "") -> str:
-        """One turn that calls a tool; returns the observation."""
-        body = json.dumps({"name": name, "arguments": arguments})
-        self._write(f"{before}<tool_call>\n{body}\n</tool_call>")
-        call = ToolCall(name=name, arguments=arguments)
-        observation = self.episode.observe(call).text
-        self.transcript.add(self.chat.suffix([observation], [call])[0], written=False)
-        return observation
-
-    def finish(self, text: str) -> Transcript:
-        self._write(text)
-        self.transcript.score = self.episode.score(text)
-        return self.transcript
-
-    def _write(self, text: str) -> None:
-        tokenizer = self.chat.tokenizer
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        self.transcript.add([*ids, tokenizer.eos_token_id], written=True)
+    @classmethod
+    def of(cls, play: Rollout) -> "Transcript":
+        """A whole play."""
+        own = [author is Author.MODEL for author in play.authors]
+        return cls(
+            ids=[*play.prompt_ids, *play.completion_ids],
+            written=[False] * len(play.prompt_ids) + own,
+            score=play.score,
+        )
 
 
 @cache
@@ -92,10 +76,16 @@ def play_world(
     task = tasks()[0]
     row = world.row("train", world.SIZES["train"] + index)
     problem = musique_rows.problem_from(Row("lab", index, row), "answerable")
+    return Transcript.of(finish_world(ScriptedPlay(chat, task, problem), problem, rng, errs))
+
+
+def finish_world(
+    play: ScriptedPlay, problem: MusiqueProblem, rng: random.Random, errs: Mapping[str, float]
+) -> Rollout:
+    """Play a MuSiQue-World problem to its end, in the words that the lab policy knows."""
     hops = world.solution(problem.id)
     support = [d.support for d in problem.decomposition]
-    player = Player(chat, task, problem)
-    reached = _search(player, rng, hops, errs)
+    reached = _search(play, rng, hops, errs)
     answer = hops[reached - 1].answer
     if rng.random() < errs["bridge_answer"]:
         answer = rng.choice([*hops[0].subjects, *(h.answer for h in hops[:reached])])
@@ -103,17 +93,19 @@ def play_world(
     if rng.random() < errs["wrong_citation"]:
         cited = rng.choice([cited[-1:], cited[:1], [*cited[:-1], rng.randrange(20)]])
     think = _thought(hops[reached - 1], answer)
-    return player.finish(_final(rng, think, cited, answer, errs))
+    return play.finish(_final(rng, think, cited, answer, errs))
 
 
-def _search(player: Player, rng: random.Random, hops: list[Hop], errs: Mapping[str, float]) -> int:
+def _search(
+    play: ScriptedPlay, rng: random.Random, hops: list[Hop], errs: Mapping[str, float]
+) -> int:
     """Search hop by hop; returns how many hops were really searched."""
 
     def retrieve(query: str, before: str = "") -> None:
         arguments: dict[str, object] = {"query": query}
         if rng.random() >= errs["default_top_n"]:
             arguments["top_n"] = 1
-        player.call("retrieve_documents", arguments, before=before)
+        play.call(ToolCall(name="retrieve_documents", arguments=arguments), before=before)
 
     reached = len(hops)
     for i, hop in enumerate(hops):
@@ -153,7 +145,8 @@ def play_story(
     problem = gsm8k.problem_from(str(index), Row("lab", index, dict(row)))
     lines = problem.solution.split("\n")[:-1]
     steps = [line.partition(" = ")[0] for line in lines]
-    return Player(chat, task, problem).finish(_careless_solution(rng, steps, errs))
+    play = ScriptedPlay(chat, task, problem)
+    return Transcript.of(play.finish(_careless_solution(rng, steps, errs)))
 
 
 def _careless_solution(rng: random.Random, steps: list[str], errs: Mapping[str, float]) -> str:
@@ -191,7 +184,7 @@ def play_toolmath(
     task = tasks()[2]
     row = toolmath.row("train", toolmath.SIZES["train"] + index)
     problem = toolmath.problem_from(str(index), Row("lab", index, row))
-    player = Player(chat, task, problem)
+    play = ScriptedPlay(chat, task, problem)
     steps = list(problem.steps)
     if len(steps) > 1 and rng.random() < errs["skip_step"]:
         steps = steps[:-1]
@@ -201,13 +194,14 @@ def play_toolmath(
         if rng.random() < errs["slip"]:
             sign = next(s for s in (" + ", " - ", " * ") if s in expression)
             expression = expression.replace(sign, rng.choice([" + ", " - ", " * "]))
-        answer = player.call("calculate", {"expression": expression})
+        call = ToolCall(name="calculate", arguments={"expression": expression})
+        answer = play.call(call).text
         if expression != step.expression:
             break
     if rng.random() < errs["bridge_answer"]:
         answer = str(steps[0].value)
     tagged = answer if rng.random() < errs["no_answer_tag"] else f"<answer>{answer}</answer>"
-    return player.finish(tagged)
+    return Transcript.of(play.finish(tagged))
 
 
 def drill_documents(chat: ChatFormat, rng: random.Random) -> Transcript:
