@@ -24,7 +24,7 @@ from transformers.utils import logging
 
 from flatline.config import RunConfig, load_config
 from flatline.examination import checkup
-from flatline.rollout import engine, table
+from flatline.rollout import engine, static, table
 from flatline.rollout.weights import WeightCopy
 from flatline.subject import subject
 from flatline.training.run import check_all
@@ -64,6 +64,7 @@ class Meter:
         )
         counted(Accelerator, "backward", lambda *_, **__: self.count("backward"))
         counted(table, "forward", self._forward)
+        counted(static.Static, "_step", lambda *_, **__: self.count("steps"))
         self._time_measurements()
         self._time_saving()
 

@@ -14,8 +14,9 @@ from trl import GRPOConfig, GRPOTrainer
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
 from flatline.rollout.engine import Engine
-from flatline.subject import Subject, moving, replay
+from flatline.subject import Subject, moving, ours, replay
 from flatline.subject import subject as subject_module
+from flatline.subject.brief import longest_turn
 from flatline.tasks import make_task
 from flatline.training.environment import (
     environment_factory,
@@ -360,6 +361,20 @@ def test_training_and_evaluation_go_the_same_way(healthy):
     assert found.prompts_equal and found.same_completion == 1 and not found.limits
     assert np.allclose(found.training_reward, found.heldout_reward)
     assert np.allclose(found.rescored, found.heldout_reward)
+
+
+def test_the_path_of_evaluation_is_told_from_short_turns(tmp_path, monkeypatch):
+    subject = subject_in(tmp_path)
+    rollouts = [row["rollout"] for row in subject._played.rows]
+    monkeypatch.setattr(ours, "TURN", max(map(longest_turn, rollouts)) - 1)
+    found = subject.heldout_path(4)
+    assert found.problems == 4 and found.same_completion == 1 and not found.limits
+    assert 4 <= len(found.heldout_reward) < len(rollouts)
+    assert np.allclose(found.training_reward, found.heldout_reward)
+    monkeypatch.setattr(ours, "TURN", 1)
+    shortest = subject.heldout_path(3)
+    assert shortest.problems == len(shortest.heldout_reward) == 3
+    assert shortest.same_completion == 1
 
 
 def test_gold_earns_the_maximum_and_nothing_else_does(healthy):

@@ -10,7 +10,6 @@ nothing else: not on the batch, its order or its size. (But for floating-point t
 a matrix of another shape may round differently.)
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flatline.errors import ConfigError, ModelError
 from flatline.rollout.chat import ChatFormat
+from flatline.rollout.graphs import Graphs, recorder
+from flatline.rollout.loop import Loop, Plan, Stepwise
 from flatline.rollout.playable import (
     check_cache,
     max_context_of,
@@ -30,7 +31,8 @@ from flatline.rollout.playable import (
     refuse_what_cannot_be_played,
 )
 from flatline.rollout.record import Author, Finish, Rollout, Turn
-from flatline.rollout.sampling import Sampling, sample, uniforms
+from flatline.rollout.sampling import Sampling, uniforms
+from flatline.rollout.static import Static
 from flatline.rollout.table import Job, Play, Table, evaluating, pieces
 from flatline.tasks.base import BadToolCall, Observation, Task, ToolCall
 
@@ -81,7 +83,10 @@ class Engine:
         limits: Limits,
         chat: ChatFormat | None = None,
         max_batch: int | None = None,
+        static: bool | None = None,
     ) -> None:
+        """`static`: decode without the host, in recorded steps where there is a GPU; None: there
+        only. The tokens are the same."""
         if max_batch is not None and max_batch < 1:
             raise ConfigError(f"--max-batch {max_batch} must be at least 1.")
         self._weights = model
@@ -99,6 +104,9 @@ class Engine:
         """What follows the turn that was just played, by what the tools said."""
         with evaluating(self.model):
             check_cache(self.model)
+        device = self.model.device
+        unwatched = device.type == "cuda" if static is None else static
+        self._loop: Loop = Static(Graphs(recorder(device))) if unwatched else Stepwise()
 
     @property
     def model(self) -> Any:
@@ -123,7 +131,11 @@ class Engine:
         for batch in _batches(jobs, self.max_batch):
             plays = [self._start(i, jobs[i], prompts) for i in batch]
             try:
-                with evaluating(self.model), sdpa_kernel(KERNELS):
+                with (
+                    evaluating(self.model),
+                    sdpa_kernel(KERNELS),
+                    self._loop.playing(self.model),
+                ):
                     for play, finish, final in self._play_batch(plays, seed):
                         rollout = self._rollout(play, finish, final)
                         done[play.index] = rollout
@@ -160,7 +172,7 @@ class Engine:
         self, plays: list[Play], seed: int
     ) -> Iterator[tuple[Play, Finish, str | None]]:
         """Play to the end, yielding each episode as it ends, with its final message."""
-        table = Table(self.model, plays)
+        table = self._loop.seat(self.model, plays)
         for turn in range(1, self.limits.max_turns + 1):
             ended = self._sample_turn(table, seed)
             self._suffixes.clear()
@@ -181,37 +193,12 @@ class Engine:
     def _sample_turn(self, table: Table, seed: int) -> set[Play]:
         """Sample one turn of every play. Those that ended it themselves are returned."""
         most = self.limits.max_new_tokens
-        room = {play: min(most, self._room(play)) for play in table.plays}
+        rooms = {play: min(most, self._room(play)) for play in table.plays}
         for play in table.plays:
             play.turn_start = len(play.completion_ids)
-        logits_BV = table.feed()
-        uniforms_NB = self._uniforms(table.plays, max(room.values()), seed).to(logits_BV.device)
-        seated = list(table.plays)
-        ended: set[Play] = set()
-        players: list[Play] = []
-        logprobs: list[Tensor] = []
-        for n in range(len(uniforms_NB)):
-            ids_B, logps_B = sample(logits_BV, uniforms_NB[n], self.sampling)
-            players += seated
-            logprobs.append(logps_B)
-            active = set()
-            for play, id in zip(seated, ids_B.tolist(), strict=True):
-                play.completion_ids.append(id)
-                if id in self._eos:
-                    ended.add(play)
-                elif n + 1 < room[play]:
-                    active.add(play)
-            if not active:
-                break
-            if len(active) < len(seated):
-                order = table.seat_first(active, among=len(seated))
-                ids_B, uniforms_NB = ids_B[order], uniforms_NB[:, order]
-                seated = table.plays[: len(active)]
-            logits_BV = table.step(ids_B)
-        for player, logprob in zip(players, torch.cat(logprobs).tolist(), strict=True):
-            if math.isnan(logprob):
-                raise _no_numbers(player)
-            player.logprobs.append(logprob)
+        uniforms_NB = self._uniforms(table.plays, max(rooms.values()), seed)
+        turn = Plan(rooms, uniforms_NB, self.sampling, self._eos)
+        ended = self._loop.decode(table, turn)
         for play in table.plays:
             written = len(play.completion_ids) - play.turn_start
             play.authors += [Author.MODEL] * written
@@ -332,11 +319,3 @@ def _eos_of(model: Any) -> frozenset[int]:
         getattr(model, "generation_config", None), "eos_token_id", None
     )
     return frozenset([ids] if isinstance(ids, int) else ids or [])
-
-
-def _no_numbers(play: Play) -> ModelError:
-    return ModelError(
-        f"The model gave NaN instead of log-probs on problem {play.job.problem.id!r}.\n"
-        "Its weights are broken: most often the gradient of an earlier step was NaN already.\n"
-        "Go back to the last good checkpoint; try without `--bf16`, or a lower --learning-rate."
-    )

@@ -52,7 +52,10 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
         """
         rows = range(len(write_BT))
         plain = slots is None or list(slots) == list(rows)
-        self._slots_B = torch.tensor(rows if plain else slots, device=write_BT.device)
+        device = write_BT.device
+        self._slots_B = (
+            torch.arange(len(rows), device=device) if plain else torch.tensor(slots, device=device)
+        )
         self._rows = slice(len(rows)) if plain else self._slots_B
         self._width = width
         self.used = max(self.used, width)

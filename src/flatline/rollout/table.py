@@ -20,7 +20,8 @@ from flatline.tasks.base import Episode, Problem
 MAX_FEED = 16384
 """Tokens of one forward pass over prompts or observations; more are fed in pieces."""
 MAX_PADDING = 256
-"""Padding of one such pass; a pass more costs about as much as this many tokens."""
+"""Padding of one such pass on a CPU: a pass more costs about as much as this many tokens. On a GPU
+it costs more than all of them, for launching its kernels takes longer than running them."""
 
 
 class Job(NamedTuple):
@@ -68,49 +69,49 @@ class Play:
 class Table:
     """The plays of a batch and their cache: play i sits at slot i."""
 
-    def __init__(self, model: Any, plays: list[Play]) -> None:
+    def __init__(self, model: Any, plays: list[Play], cache: SlotCache | None = None) -> None:
         self.plays = list(plays)
-        self._model = model
-        self._cache = SlotCache(len(plays), capacity=1)
-        self._starts: list[int] = []
+        self.model = model
+        self.cache = SlotCache(len(plays), capacity=1) if cache is None else cache
+        self.starts: list[int] = []
         """Per slot, the position where the current turn begins."""
         self._steps = 0
         """Tokens fed since."""
 
     def feed(self) -> Tensor:
         """Feed all that was not read yet; logits of each play's next token."""
-        self._cache.reserve(max(len(play) for play in self.plays))
+        self.cache.reserve(max(len(play) for play in self.plays))
         seats, follows = self._leaders()
         rows = [self.plays[seat].pending() for seat in seats]
         starts = [self.plays[seat].fed for seat in seats]
-        logits_BV = feed(self._model, self._cache, rows, starts, slots=seats)
+        logits_BV = feed(self.model, self.cache, rows, starts, slots=seats)
         if len(seats) < len(self.plays):
             led = [seat for seat in range(len(self.plays)) if seats[follows[seat]] != seat]
-            self._cache.copy([seats[follows[seat]] for seat in led], led)
+            self.cache.copy([seats[follows[seat]] for seat in led], led)
             logits_BV = logits_BV[follows]
-        self._starts = [len(play) for play in self.plays]
+        self.starts = [len(play) for play in self.plays]
         self._steps = 0
         return logits_BV
 
     def step(self, ids_B: Tensor) -> Tensor:
         """Feed one token to each of the first plays; logits of their next token."""
-        starts = self._starts[: len(ids_B)]
+        starts = self.starts[: len(ids_B)]
         at_B = torch.tensor(starts, device=ids_B.device) + self._steps
         self._steps += 1
         width = max(starts) + self._steps
-        self._cache.reserve(width)
-        return forward(self._model, self._cache, ids_B[:, None], at_B[:, None], width=width)
+        self.cache.reserve(width)
+        return forward(self.model, self.cache, ids_B[:, None], at_B[:, None], width=width)
 
     def seat_first(self, active: set[Play], *, among: int) -> list[int]:
         """Swap the active ones to the front; which of the old seats are now the first ones."""
         seats = range(len(active))
         holes = [i for i in seats if self.plays[i] not in active]
         fills = [i for i in range(len(active), among) if self.plays[i] in active]
-        self._cache.copy(fills + holes, holes + fills)
+        self.cache.copy(fills + holes, holes + fills)
         order = list(seats)
         for hole, fill in zip(holes, fills, strict=True):
             order[hole] = fill
-            plays, starts = self.plays, self._starts
+            plays, starts = self.plays, self.starts
             plays[hole], plays[fill] = plays[fill], plays[hole]
             starts[hole], starts[fill] = starts[fill], starts[hole]
         return order
@@ -120,11 +121,11 @@ class Table:
         """Let the other plays go; their slots are taken over."""
         holes = [i for i in range(len(going)) if self.plays[i] not in going]
         fills = [i for i in range(len(going), len(self.plays)) if self.plays[i] in going]
-        self._cache.copy(fills, holes)
+        self.cache.copy(fills, holes)
         for hole, fill in zip(holes, fills, strict=True):
             self.plays[hole] = self.plays[fill]
         del self.plays[len(going) :]
-        self._cache.keep(len(going))
+        self.cache.keep(len(going))
 
     def _leaders(self) -> tuple[list[int], list[int]]:
         """Seats of one play for each distinct conversation, and which of these each play follows.
@@ -156,7 +157,8 @@ def feed(
     computed. Padding looks at the first token and writes to the bin.
     """
     slots = range(len(rows)) if slots is None else slots
-    passes = _passes([len(row) for row in rows])
+    padding = MAX_PADDING if model.device.type == "cpu" else MAX_FEED
+    passes = _passes([len(row) for row in rows], padding)
     logits = [
         _feed_pass(
             model,
@@ -171,14 +173,14 @@ def feed(
     return torch.cat(logits)[np.argsort(order)]
 
 
-def _passes(lengths: Sequence[int]) -> list[list[int]]:
+def _passes(lengths: Sequence[int], most_padding: int) -> list[list[int]]:
     """Which rows to feed together: those of about the same length, not too many tokens at once."""
     passes: list[list[int]] = []
     padding = longest = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         padding += longest - lengths[i]
         full = passes and (len(passes[-1]) + 1) * longest > MAX_FEED
-        if not passes or full or padding > MAX_PADDING:
+        if not passes or full or padding > most_padding:
             passes.append([])
             padding, longest = 0, lengths[i]
         passes[-1].append(i)

@@ -8,6 +8,7 @@ import numpy as np
 
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Author, Finish, Rollout
+from flatline.subject.brief import TURN, longest_turn, turns_of
 from flatline.subject.recorded import Recorded, in_force
 from flatline.subject.records import Floats, HeldoutPath, Oracle, OracleCase
 from flatline.tasks.base import COMBINED, Problem, Score, Task
@@ -100,22 +101,37 @@ def _paid(built: "Built", problem: Problem, rollout: Rollout) -> float:
 def heldout_path(built: "Built", recorded: Recorded, groups: Sequence[int]) -> HeldoutPath:
     """Rollouts of the batch, played once more as the held-out evaluation plays."""
     trainer, rows = built.trainer, recorded.played.part(groups).rows
-    jobs = _jobs(built, rows)
+    chosen = _quick(rows, trainer.num_generations)
+    jobs, rows = [_jobs(built, rows)[at] for at in chosen], [rows[at] for at in chosen]
+    longest = max((longest_turn(row["rollout"]) for row in rows if row.get("rollout")), default=0)
     seed = step_seed(built.config.seed, trainer.state.global_step)
     with built.rollouts.playing(trainer) as engine:
-        evaluated = engine.play(jobs, seed=seed)
         there = in_force(engine)
+        with turns_of(engine, max(TURN, longest)):
+            evaluated = engine.play(jobs, seed=seed)
     pairs = list(zip((row.get("rollout") for row in rows), evaluated, strict=True))
     same = [a is not None and a.completion_ids == b.completion_ids for a, b in pairs]
     return HeldoutPath(
         problems=len({job.problem.id for job in jobs}),
         prompts_equal=all(a is not None and a.prompt_ids == b.prompt_ids for a, b in pairs),
         same_completion=sum(same) / len(same),
-        training_reward=recorded.trace.rollouts["reward"][: len(jobs)],
+        training_reward=recorded.trace.rollouts["reward"][chosen],
         heldout_reward=np.array([one.score.reward for one in evaluated]),
         rescored=paid(built, [job.problem for job in jobs], evaluated),
         limits={k: (v, there[k]) for k, v in recorded.in_force.items() if v != there[k]},
     )
+
+
+def _quick(rows: Sequence[Mapping[str, Any]], size: int) -> list[int]:
+    """The rows whose turns were short, and the shortest of a group that has none. With the same
+    random numbers the same turns are written again."""
+    lengths = [longest_turn(row["rollout"]) if row.get("rollout") else 0 for row in rows]
+    chosen: list[int] = []
+    for start in range(0, len(rows), size):
+        group = range(start, min(start + size, len(rows)))
+        quick = [at for at in group if lengths[at] <= TURN]
+        chosen += quick or [min(group, key=lambda at: lengths[at])]
+    return chosen
 
 
 def _jobs(built: "Built", rows: Sequence[Mapping[str, Any]]) -> list[Job]:

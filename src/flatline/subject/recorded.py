@@ -56,16 +56,22 @@ def _noting(rollouts: Rollouts | None) -> Iterator[dict[str, Any]]:
         yield seen
         return
     ready = rollouts._ready_engine
+    engines: list[Engine] = []
 
     def noting() -> Engine:
         engine = ready()
+        engines.append(engine)
 
         def noted(*args: Any, **kwargs: Any) -> list[Rollout]:
             seen.update(in_force(engine))
             return type(engine).play(engine, *args, **kwargs)
 
-        vars(engine)["play"] = noted  # gone with the engine, or put back with what it holds
+        vars(engine)["play"] = noted
         return engine
 
-    with replaced(rollouts, "_ready_engine", noting):
-        yield seen
+    try:
+        with replaced(rollouts, "_ready_engine", noting):
+            yield seen
+    finally:
+        for engine in engines:  # one that holds itself would hold its memory on the device
+            vars(engine).pop("play", None)

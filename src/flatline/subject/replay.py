@@ -4,16 +4,17 @@ Two questions share the plays: whether the sampler follows the weights, and whet
 step plays is new.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
+from flatline.rollout.engine import Engine
 from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating
+from flatline.subject.brief import MOVED_TURN, TURN, turns_of
 from flatline.subject.moving import Move, moved
 from flatline.subject.records import Delivery, Floats, Ints, Replay
 from flatline.subject.scoring import Played, fixed_logps, play, prompt_ids
@@ -24,9 +25,6 @@ PROMPTS = 2
 """Groups that are played again."""
 TOGETHER = 8
 """Rollouts of one plain pass."""
-TURN = 96
-"""Tokens of a turn in plays that only ask for the sampler's weights: as many as the lab policy has.
-Moved weights often forget to end a turn, and on a GPU a play takes as long as its longest."""
 
 
 def there_and_back(
@@ -40,18 +38,20 @@ def there_and_back(
     # With our engine the first play is that of the batch: its random numbers hang on the step
     # alone. Other samplers draw others for fewer rows.
     first = some if by_step else play(trainer, rows)
-    before = _gap(trainer, first)
-    with _short_turns(rollouts, trainer):
-        with moved(trainer, move.amount):
+    before = played_gap(trainer, first)
+    engine = _engine(rollouts, trainer)
+    with moved(trainer, move.amount):
+        with _turns_of(engine, MOVED_TURN):
             second = _play_at(trainer, rows, start + 1, same_numbers)
-            gap_moved = _gap(trainer, second)
+        gap_moved = played_gap(trainer, second)
+    with _turns_of(engine, TURN):
         third = _play_at(trainer, rows, start + 2, same_numbers)
     plays = (first, second, third)
     delivered = Delivery(
         visible=move.shift,
         gap_before=before,
         gap_moved=gap_moved,
-        gap_restored=_gap(trainer, third),
+        gap_restored=played_gap(trainer, third),
         moved_changes_samples=None if by_step else first.completions != second.completions,
         restored_repeats_samples=None if by_step else first.completions == third.completions,
         versions=np.array([one[0] for one in map(_versions, plays) if len(one)], dtype=np.int64),
@@ -77,19 +77,16 @@ def _replay(trainer: Any, plays: tuple[Played, Played, Played]) -> Replay:
     )
 
 
-@contextmanager
-def _short_turns(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
-    """Our engine, with turns of at most `TURN` tokens."""
+def _engine(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
+    """Our engine, if the trainer samples with it; one that delivers only once has done so now."""
     if rollouts is None:
-        yield
-        return
-    with rollouts.playing(trainer) as engine:  # one that delivers only once has done so now
-        limits = engine.limits
-    engine.limits = replace(limits, max_new_tokens=min(TURN, limits.max_new_tokens))
-    try:
-        yield
-    finally:
-        engine.limits = limits
+        return None
+    with rollouts.playing(trainer) as engine:
+        return engine
+
+
+def _turns_of(engine: Engine | None, tokens: int) -> AbstractContextManager[None]:
+    return nullcontext() if engine is None else turns_of(engine, tokens)
 
 
 def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: Undo) -> Played:
@@ -99,7 +96,7 @@ def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: 
     return play(trainer, rows)
 
 
-def _gap(trainer: Any, played: Played) -> float:
+def played_gap(trainer: Any, played: Played) -> float:
     """Mean |sampler - trainer| over the model's tokens; NaN without sampler log-probs."""
     recorded = _records(played)
     if recorded:

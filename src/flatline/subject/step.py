@@ -68,7 +68,7 @@ def one_step(
 ) -> OneStep:
     """Step with the gradients and score the batch again."""
     old = {name: weight.detach().clone() for name, weight in _trainable(trainer)}
-    rate = _step(trainer, back, scale)
+    rate = take_step(trainer, back, scale)
     after_BT = fixed_logps(trainer, played.inputs)
     shares, norms = _changes(trainer, old)
     sizes = np.array([weight.numel() for weight in old.values()])
@@ -133,7 +133,7 @@ def _ready_optimizer(trainer: Any) -> None:
         trainer.create_optimizer()
 
 
-def _step(trainer: Any, back: Backward, scale: float) -> float:
+def take_step(trainer: Any, back: Backward, scale: float) -> float:
     """Take the step, with the callbacks that stand around it; the rate in force."""
     _ready_optimizer(trainer)
     for name, weight in trainer.model.named_parameters():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from flatline.errors import ConfigError, NotRecorded
-from flatline.subject import ours, passes, replay, step
+from flatline.subject import ours, passes, replay, step, stepped
 from flatline.subject.context import Which, context_effect
 from flatline.subject.moving import Move, visible_move
 from flatline.subject.order import data_order
@@ -29,6 +29,7 @@ from flatline.subject.records import (
     ScoredTwice,
 )
 from flatline.subject.scoring import Played, batch_of, fixed_logps
+from flatline.subject.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.subject.untouched import Snapshot
 from flatline.trace import Trace
 from flatline.trace.attach_settings import settings
@@ -141,8 +142,7 @@ class Subject:
 
     def one_step(self, lr_scale: float = 1.0) -> OneStep:
         """One optimizer step on the batch, measured and undone. Each scale is measured once."""
-        back = self._take("backward", step.backward, self.trainer, self._played)
-        given = (self.trainer, self._played, self._logps_BT, back, lr_scale)
+        given = (self.trainer, self._played, self._logps_BT, self._backward, lr_scale)
         return self._take(("step", lr_scale), step.one_step, *given)
 
     def small_step(self) -> OneStep:
@@ -156,7 +156,21 @@ class Subject:
         """The step at several rates; the backward pass is shared, so a further rate is cheap."""
         return step.sweep([self.one_step(scale) for scale in {*lr_scales, 1.0}])
 
+    def accumulation(self) -> Accumulation | None:
+        """The gradient of the batch in more passes; None where a pass cannot be halved."""
+        return self._take("accumulation", stepped.accumulation, self.trainer, self._played)
+
+    def kl_pull(self) -> KlPull | None:
+        """Reward and KL parts of the gradient after one step; None where beta is 0."""
+        given = (self.trainer, self._played, self._backward)
+        return self._take("kl pull", stepped.kl_pull, *given)
+
     # -- more play
+
+    def stepped_delivery(self) -> SteppedDelivery:
+        """Take one optimizer step and play: does the sampler follow a change of real size?"""
+        given = (self.trainer, self._played, self._logps_BT, self._backward)
+        return self._take("stepped", stepped.stepped_delivery, *given)
 
     def delivery(self) -> Delivery:
         """Move the weights, play, restore, play: does the sampler follow there and back?"""
@@ -213,6 +227,11 @@ class Subject:
             self.heldout_path()  # a sampler that does not come back would spoil a later play
         given = (self.trainer, self._rollouts, self._played, self._move)
         return self._take("delivery", replay.there_and_back, *given)
+
+    @property
+    def _backward(self) -> step.Backward:
+        """The gradients of one optimizer step on the batch."""
+        return self._take("backward", step.backward, self.trainer, self._played)
 
     @property
     def _some(self) -> Played:

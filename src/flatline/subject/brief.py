@@ -1,0 +1,33 @@
+"""Plays that are cut short: on a GPU a play takes as long as its longest turn."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+
+from flatline.rollout.engine import Engine
+from flatline.rollout.record import Author, Rollout
+
+TURN = 96
+"""Tokens of a turn in plays that are compared with others, token by token: as many as the lab
+policy has, so that nothing of its plays is lost."""
+MOVED_TURN = 32
+"""The same for plays with moved weights, which only ask for the sampler's log-probs. Such weights
+often forget to end a turn."""
+
+
+@contextmanager
+def turns_of(engine: Engine, tokens: int) -> Iterator[None]:
+    """The engine, with turns of at most so many tokens."""
+    limits = engine.limits
+    engine.limits = replace(limits, max_new_tokens=min(tokens, limits.max_new_tokens))
+    try:
+        yield
+    finally:
+        engine.limits = limits
+
+
+def longest_turn(rollout: Rollout) -> int:
+    """Tokens of the longest turn that the model wrote."""
+    runs = [(author, sum(1 for _ in run)) for author, run in groupby(rollout.authors)]
+    return max((size for author, size in runs if author is Author.MODEL), default=0)
