@@ -282,3 +282,9 @@ def test_the_demo_breaks_finds_mends_and_proves(tmp_path):
     assert places == sorted(places)
     assert {path.name for path in tmp_path.iterdir()} >= {"broken", "control", "mended"}
     assert (tmp_path / "broken" / "diagnosis.json").is_file()
+    page = tmp_path / "report.html"
+    assert done.stdout.index("The answer") < done.stdout.index(str(page))
+    assert page.stat().st_size <= 6e6
+    text = page.read_text()
+    assert "On the same 8 held-out problems “mended” ends" in text
+    assert "H09 loss-mask-as-attention is broken" in text and 'id="rollout-' in text

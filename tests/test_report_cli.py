@@ -1,12 +1,14 @@
 """`flatline report`: what it writes, and what it says when it cannot."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flatline.cli import app
-from tests.report_pages import record
+from tests.report_pages import Page, begin, record
+from tests.traces import healthy_rows
 
 
 def run(*arguments: object):
@@ -30,6 +32,69 @@ def test_a_path_without_anything_to_show_is_bad_input(tmp_path, name):
     assert done.exit_code == 2
     assert str(tmp_path / name) in done.stderr
     assert "Traceback" not in done.output
+
+
+def test_two_runs_are_laid_over_each_other_in_one_file(tmp_path):
+    runs = [heldout(tmp_path / name, reward) for name, reward in (("worse", 0.2), ("better", 0.8))]
+    output = tmp_path / "report.html"
+    done = run(runs[0], "--compare", runs[1], "-o", output)
+    assert done.exit_code == 0, done.stderr
+    page = Page(output.read_text())
+    said = "On the same 40 held-out problems “better” ends higher: +0.600 ["
+    assert said in page.text
+    assert page.text.index(said) < page.text.index("What was recorded in worse")
+    lines = page.figures["compare-reward"]["data"]
+    assert [line["name"] for line in lines] == ["worse", "better"]
+    assert {"reward", "compare-heldout_reward"} <= set(page.figures)
+
+
+def heldout(folder: Path, reward: float) -> Path:
+    """A run with an evaluation of 40 problems."""
+    record(folder)
+    plays = {"step": 10, "problems": [f"p{i}" for i in range(40)], "rewards": [reward] * 40}
+    (folder / "heldout.jsonl").write_text(json.dumps(plays) + "\n")
+    return folder
+
+
+def test_runs_of_one_name_are_called_by_their_paths(tmp_path):
+    runs = [record(tmp_path / parent / "run") for parent in ("a", "b")]
+    output = tmp_path / "report.html"
+    assert run(runs[0], "--compare", runs[1], "-o", output).exit_code == 0
+    text = Page(output.read_text()).text
+    assert f"“{runs[1]}”" in text and str(runs[0]) in text
+
+
+def test_only_runs_are_laid_over_each_other(tmp_path):
+    folder = record(tmp_path / "run")
+    (tmp_path / "journal" / "hypotheses").mkdir(parents=True)
+    done = run(folder, "--compare", tmp_path / "journal", "-o", tmp_path / "r.html")
+    assert done.exit_code == 2
+    assert "as journal" in done.stderr and "--compare runs/b" in done.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("clean", [None, False])
+def test_a_run_that_trains_or_crashed_is_reported_as_such(tmp_path, clean):
+    recorder = begin(tmp_path / "run")
+    if clean is not None:
+        recorder.close(clean=clean)
+    done = run(tmp_path / "run", "-o", tmp_path / "r.html")
+    if clean is None:
+        recorder.close()
+    assert done.exit_code == 0, done.stderr
+    page = Page((tmp_path / "r.html").read_text())
+    expected = "still training" if clean is None else "it crashed or was killed"
+    assert expected in page.text and "reward" in page.figures
+
+
+def test_a_run_without_heldout_evaluation_is_reported_without_that_chart(tmp_path):
+    rows = healthy_rows()
+    for row in rows["steps"]:
+        row.pop("heldout_reward", None)
+    assert run(record(tmp_path / "run", rows), "-o", tmp_path / "r.html").exit_code == 0
+    page = Page((tmp_path / "r.html").read_text())
+    assert "heldout" not in page.figures and "reward" in page.figures
+    assert "needs steps.heldout_reward" in page.text
 
 
 def test_a_run_of_another_schema_version_is_refused(tmp_path):

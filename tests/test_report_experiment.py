@@ -1,11 +1,15 @@
 """The page of an experiment: the verdict, every seed, the effect, and the plan as registered."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from flatline.cli import app
+from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.experiment import Arm, Look, Plan, Result, Role, Run, register
 from flatline.report import page_of
@@ -135,6 +139,33 @@ def test_a_result_of_another_plan_is_refused(folder):
     (folder / "result.json").write_text(json.dumps({**result, "plan": "other"}))
     with pytest.raises(ConfigError, match="Results of one plan say nothing about another"):
         page_of(folder)
+
+
+def test_an_experiment_on_a_fault_is_reported_where_nothing_can_be_trained(tmp_path):
+    broken = RunConfig(task="musique", fault="mask-as-attention")
+    arms = (
+        Arm(name="with it", role=Role.CONTROL, config=broken),
+        Arm(name="without it", role=Role.TREATED, config=replace(broken, fault=None)),
+    )
+    register(plan_of(factor="fault", arms=arms), tmp_path / "h03-kl")
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'transformers', 'trl', 'peft')));"
+        "from flatline.cli import main; main()"
+    )
+    output = tmp_path / "r.html"
+    command = [sys.executable, "-c", code, "report", str(tmp_path / "h03-kl"), "-o", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "mask-as-attention" in output.read_text()
+
+
+def test_long_names_of_arms_are_wrapped_and_not_slanted(tmp_path):
+    arms = tuple(replace(arm, name=f"{arm.name} and a long story") for arm in plan_of().arms)
+    plan = register(plan_of(arms=arms), tmp_path / "x")
+    save(tmp_path / "x", plan, [run_of(plan.control, 0, 0.01)], looked=False)
+    axis = Page(page_of(tmp_path / "x")).figures["arms"]["layout"]["xaxis"]
+    assert axis["tickangle"] == 0
+    assert axis["ticktext"][0] == "KL weight 0.04<br>and a long<br>story<br>control"
 
 
 def test_a_changed_plan_is_an_error_and_not_a_page(folder, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from markupsafe import Markup
 
 from flatline.report.markdown import rendered
-from flatline.report.pages import asset_text, data_block, environment, inline_asset, number
+from flatline.report.pages import asset_text, coded, data_block, environment, inline_asset, number
 from tests.report_pages import HOSTILE, Page
 
 
@@ -72,6 +72,11 @@ def test_assets_fetch_nothing(name):
 )
 def test_numbers_are_written_for_people(value, text):
     assert number(value) == text
+
+
+def test_what_stands_between_backticks_is_set_as_code_and_stays_text():
+    assert coded("type `a <b>` now") == "type <code>a &lt;b&gt;</code> now"
+    assert coded("one ` too many <b>\x1b") == "one ` too many &lt;b&gt;\\x1b"
 
 
 def test_markup_in_markdown_is_shown_and_not_obeyed():

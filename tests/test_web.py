@@ -14,10 +14,12 @@ from starlette.testclient import TestClient
 
 from flatline.cli.ui import ui
 from flatline.errors import ConfigError, TraceError
+from flatline.experiment import load_plan, register
 from flatline.report.web import run_index, run_making
 from flatline.report.web.app import ASSETS, application
 from flatline.report.web.run_index import NotFoundHere, Root
 from flatline.trace.folder import RUN_FILE
+from tests.experiments import config_plan
 from tests.traces import healthy_rows
 from tests.web_runs import HOSTILE, begin, hostile_rows, investigate, log, record
 
@@ -278,6 +280,94 @@ def test_a_run_that_cannot_be_read_does_not_take_the_list_with_it(tmp_path, monk
 
 def test_an_empty_folder_says_how_to_record_a_run(tmp_path):
     assert "flatline train" in asking(tmp_path).get("/").text
+
+
+def test_a_run_without_tokens_shows_the_conversation_and_says_what_is_missing(tmp_path):
+    record(tmp_path / "plain", rows=healthy_rows(steps=2) | {"tokens": []})
+    text = asking(tmp_path).get("/rollout/plain?step=1&rollout=0").text
+    assert "Conversation" in text
+    assert "No token detail was recorded for this step" in text
+
+
+def test_a_run_without_heldout_evaluation_has_a_page_and_can_be_compared(tmp_path):
+    rows = healthy_rows(steps=3)
+    for row in rows["steps"]:
+        row.pop("heldout_reward", None)
+    record(tmp_path / "one", rows=rows)
+    record(tmp_path / "two", rows=rows)
+    client = asking(tmp_path)
+    assert "needs steps.heldout_reward" in client.get("/run/one").text
+    text = client.get("/compare?a=one&b=two").text
+    assert "The rewards do not leave the noise" in text and "held-out problems" not in text
+
+
+def test_a_journal_with_broken_front_matter_names_the_file_and_shows_the_rest(tmp_path):
+    investigate(tmp_path / "journal")
+    broken = next((tmp_path / "journal" / "hypotheses").glob("h03-*.md"))
+    broken.write_text("---\ncode: [\n---\n")
+    answer = asking(tmp_path).get("/journal/journal")
+    assert answer.status_code == 200
+    assert f"{broken.name} cannot be read" in answer.text and "H01" in answer.text
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """An experiment whose control of seed 0 has finished, and whose seed 1 trains."""
+    folder = tmp_path
+    plan = register(config_plan(), folder / "experiments" / "kl")
+    name = plan.control.digest
+    record(folder / "runs" / f"{name}-s0", steps=2)
+    rows = healthy_rows(steps=2)
+    recorder = begin(folder / "runs" / f"{name}-s1", rows)
+    log(recorder, rows, 1)
+    facts = {"arm": plan.control.name, "role": "control", "seed": 0, "status": "finished"}
+    facts |= {"value": 0.1, "before": 0.5, "after": 0.6, "seconds": 60, "level": "ok", "text": ""}
+    traces = [f"../../runs/{name}-s0", "../../../outside", "\0", None]
+    runs = [{**facts, "trace": trace, "seed": -at} for at, trace in enumerate(traces)]
+    result = {"version": 1, "plan": plan.digest, "runs": runs, "looks": [], "verdict": None}
+    (folder / "experiments" / "kl" / "result.json").write_text(json.dumps(result))
+    yield folder / "experiments" / "kl"
+    recorder.close()
+
+
+def test_an_experiment_links_to_its_runs_and_to_no_others(tmp_path, experiment):
+    name = load_plan(experiment).control.digest
+    text = asking(tmp_path).get("/experiment/experiments/kl").text
+    assert set(re.findall(r'href="/run/([^"]+)"', text)) == {f"runs/{name}-s0", f"runs/{name}-s1"}
+    under_way = text[text.index("Not counted yet") :]
+    assert f"runs/{name}-s1" in under_way and "still running, step 1" in under_way
+    alone = asking(tmp_path / "experiments").get("/experiment/kl").text
+    assert "/run/" not in alone
+
+
+def test_an_experiment_is_sent_again_once_it_has_changed(tmp_path, experiment):
+    client, address = asking(tmp_path), "/experiment/experiments/kl"
+    tag = {"if-none-match": client.get(address).headers["etag"]}
+    assert client.get(address, headers=tag).status_code == 304
+    result = json.loads((experiment / "result.json").read_text())
+    (experiment / "result.json").write_text(json.dumps({**result, "runs": result["runs"][:1]}))
+    assert client.get(address, headers=tag).status_code == 200
+
+
+def test_a_journal_links_to_its_experiments_and_runs_and_is_sent_again_once_changed(
+    tmp_path, experiment
+):
+    plan = load_plan(experiment)
+    investigate(tmp_path / "journal")
+    kept = {"plan": {"digest": plan.digest}, "result": {"runs": [{"role": "control", "seed": 0}]}}
+    kept["result"]["runs"][0]["folder"] = f"{plan.control.digest}-s0"
+    results = tmp_path / "journal" / "experimental-results"
+    (results / "kl.json").write_text(json.dumps(kept))
+    (results / "other.json").write_text(json.dumps({"plan": 3, "result": {"runs": [1, {}]}}))
+    client = asking(tmp_path)
+    answer = client.get("/journal/journal")
+    links = set(re.findall(r'href="(/(?:run|experiment)/[^"]+)"', answer.text))
+    assert links == {"/experiment/experiments/kl", f"/run/runs/{plan.control.digest}-s0"}
+    tag = {"if-none-match": answer.headers["etag"]}
+    assert client.get("/journal/journal", headers=tag).status_code == 304
+    with (tmp_path / "journal" / "01-experiments-log.md").open("a") as notes:
+        notes.write("Something new.\n")
+    assert "Something new." in client.get("/journal/journal", headers=tag).text
 
 
 def test_two_browsers_at_once_see_the_same(folder):

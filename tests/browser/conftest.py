@@ -84,7 +84,7 @@ def served(path: Path) -> Iterator[str]:
     thread.join(timeout=10)
 
 
-def wait(condition: Callable[[], Any], *, seconds: float = 20) -> Any:
+def wait(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
     """What the condition gives once it is true."""
     from selenium.common.exceptions import WebDriverException
 

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
+from flatline.experiment import load_plan
 from tests.browser.conftest import served, wait
 from tests.traces import healthy_rows
-from tests.web_runs import begin, log, record
+from tests.web_runs import begin, investigate, log, record
 
 LAB = (
     "from flatline.config import RunConfig; from flatline.training.run import train;"
@@ -60,15 +61,13 @@ def test_what_a_reader_opened_stays_open(tmp_path, browser):
         window.execute_script(
             "for (const one of document.querySelectorAll('details.rest')) one.open = true"
         )
-        for step in range(2, 9):
-            log(recorder, rows, step)
-            wait(
-                lambda step=step: (
-                    f"step {step}" in window.find_element("css selector", ".live").text
-                )
-            )
-        last = window.find_elements("css selector", "details.rest")[-1]
-        assert last.get_attribute("open")
+        for steps in (range(2, 3), range(3, 9)):
+            for step in steps:
+                log(recorder, rows, step)
+            said = f"step {steps[-1]}"
+            wait(lambda said=said: said in window.find_element("css selector", ".live").text)
+        wait(lambda: points(window) == 8)
+        wait(lambda: window.find_elements("css selector", "details.rest")[-1].get_attribute("open"))
     recorder.close()
 
 
@@ -88,6 +87,48 @@ def test_the_list_follows_runs_that_begin_and_end(tmp_path, browser):
         wait(lambda: "still running" in listed())
         recorder.close()
         wait(lambda: listed().count("finished") == 2)
+
+
+def test_two_browsers_follow_one_run(tmp_path, browser):
+    rows = healthy_rows(steps=3, prompts=3, generations=4)
+    recorder = begin(tmp_path / "live", rows)
+    log(recorder, rows, 1)
+    windows = browser(), browser(dark=True)
+    with served(tmp_path) as site:
+        for window in windows:
+            window.get(f"{site}/run/live")
+        for step in (2, 3):
+            log(recorder, rows, step)
+        recorder.close()
+        for window in windows:
+            wait(lambda window=window: points(window) == 3 and state(window) == "finished")
+
+
+def test_an_experiment_and_a_journal_follow_their_files(tmp_path, browser):
+    investigate(tmp_path / "journal")
+    plan = load_plan(tmp_path / "journal" / "experiments" / "kl")
+    window = browser()
+
+    def text() -> str:
+        return window.find_element("tag name", "main").text
+
+    with served(tmp_path) as site:
+        window.get(f"{site}/experiment/journal/experiments/kl")
+        window.execute_script("window.kept = true")
+        rows = healthy_rows(steps=1)
+        recorder = begin(tmp_path / f"{plan.control.digest}-s0", rows)
+        log(recorder, rows, 1)
+        wait(lambda: "Not counted yet" in text() and "still running, step 1" in text())
+        recorder.close()
+        wait(lambda: "finished, step 1" in text())
+        assert window.execute_script("return window.kept")
+        window.get(f"{site}/journal/journal")
+        window.execute_script("document.querySelector('details[open]').open = false")
+        with (tmp_path / "journal" / "01-experiments-log.md").open("a") as notes:
+            notes.write("\nSomething new.\n")
+        wait(lambda: "Something new." in text())
+        closed = "return document.querySelector('details').open"
+        assert not window.execute_script(closed), "what the reader closed was opened again"
 
 
 @pytest.mark.timeout(600)

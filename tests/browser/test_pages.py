@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flatline.report import write_report
 from tests.browser.conftest import served, wait
 from tests.traces import healthy_rows
 from tests.web_runs import hostile_rows, investigate, record
@@ -14,14 +15,19 @@ WORST = 3
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     record(folder / "healthy", steps=12)
     record(folder / "broken", rows=_disagreeing())
     record(folder / "hostile", rows=hostile_rows())
     record(folder / "crashed", steps=2, clean=False)
     investigate(folder / "investigation")
-    with served(folder) as address:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(runs):
+    with served(runs) as address:
         yield address
 
 
@@ -189,19 +195,50 @@ def test_a_phone_never_scrolls_sideways(site, browser, address):
     assert wide <= 390
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("address", PAGES)
-def test_no_serious_barrier_to_access(site, browser, address, dark):
+def barriers(window) -> list[tuple[str, str]]:
+    """What axe finds serious on the page, with an example of each."""
     axe = pytest.importorskip("axe_core_python")
-    window = browser(dark=dark)
-    window.get(site + address)
-    if "/run/" in address or "healthy&b=broken" in address:
-        wait(lambda: css(window, ".plot .main-svg"))
     script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
     window.execute_script(script)
     found = window.execute_async_script("axe.run().then(arguments[0])")["violations"]
     serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert not serious, [(one["id"], one["nodes"][0]["html"][:200]) for one in serious]
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in serious]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", PAGES)
+def test_no_serious_barrier_to_access(site, browser, address, dark):
+    window = browser(dark=dark)
+    window.get(site + address)
+    if "/run/" in address or "healthy&b=broken" in address:
+        wait(lambda: css(window, ".plot .main-svg"))
+    assert not barriers(window)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_report_with_everything_unfolded_has_no_serious_barrier(runs, tmp_path, browser, dark):
+    page = tmp_path / "report.html"
+    write_report(runs / "broken", page, other=runs / "healthy")
+    window = browser(dark=dark)
+    window.get(page.as_uri())
+    wait(lambda: css(window, ".plot .main-svg"))
+    window.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert len([one for one in css(window, ".tokens") if one.is_displayed()]) > 1
+    assert not barriers(window)
+    assert not complaints(window)
+
+
+def test_a_report_draws_what_comes_near_and_all_of_it_for_paper(runs, tmp_path, browser):
+    page = tmp_path / "report.html"
+    write_report(runs / "broken", page)
+    window = browser()
+    window.get(page.as_uri())
+    window.execute_script("location.hash = 'charts'")
+    wait(lambda: css(window, "#reward .main-svg"))
+    all_of_it = len(css(window, ".plot"))
+    assert len(css(window, ".plot[data-drawn]")) < all_of_it
+    window.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    wait(lambda: len(css(window, ".plot[data-drawn]")) == all_of_it)
 
 
 def test_dark_and_light_are_different_pages(site, browser):

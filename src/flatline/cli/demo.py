@@ -93,6 +93,7 @@ def demo(
     _diagnosis(story)
     mended = _mended(story)
     _answer(story, broken, mended, report)
+    _page(story)
 
 
 def _broken(story: _Story) -> "Result":
@@ -179,8 +180,18 @@ def _answer(story: _Story, broken: "Result", mended: "Result", report: "Report")
         f"The runs are in {story.folder}. Look further:\n"
         f"  flatline show {story.folder}/broken --step 1 --rollout 0\n"
         f"  flatline diagnose {story.folder}/mended\n"
-        "  flatline explain H09",
+        "  flatline explain H09\n"
+        f"  flatline ui {story.folder}",
     )
+
+
+def _page(story: _Story) -> None:
+    """The story to look at and to send on: the broken run, with the mended one laid over it."""
+    from flatline.cli.report import written
+
+    runs = story.folder / "broken", story.folder / "mended"
+    said = written(runs[0], story.folder / "report.html", runs[1])
+    story.console.print(f"\n{said}", markup=False, soft_wrap=True)
 
 
 def _train(config: RunConfig) -> "Result":

@@ -1,6 +1,7 @@
 """Pages that show why: of a run, of an experiment, of a journal.
 
     write_report(Path("runs/x"), Path("report.html"))     one self-contained file
+    write_report(Path("runs/x"), Path("report.html"), other=Path("runs/y"))
 
 `pages.py` renders templates, `charts.py` and its neighbours make figures, `*_page.py` decide what a
 page says. The live pages in `web/` render the same templates.
@@ -14,9 +15,9 @@ from flatline.evaluate import write_atomically
 __all__ = ["page_of", "write_report"]
 
 
-def write_report(path: Path, output: Path) -> None:
-    """Write the page of a run, an experiment or a journal as one file."""
-    page = page_of(path)
+def write_report(path: Path, output: Path, *, other: Path | None = None) -> None:
+    """Write the page of a run, an experiment or a journal as one file; a run perhaps compared."""
+    page = page_of(path, other)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, [page])
@@ -27,17 +28,30 @@ def write_report(path: Path, output: Path) -> None:
         ) from error
 
 
-def page_of(path: Path) -> str:
+def page_of(path: Path, other: Path | None = None) -> str:
     """The page of what a path holds; it carries everything that it needs."""
+    kinds = [_kind(one) for one in (path, other) if one is not None]
+    if other is not None and kinds != ["run", "run"]:
+        raise ConfigError(
+            f"{path} is read as {kinds[0]}, {other} as {kinds[1]}: only two runs can be laid over "
+            "each other.\nWhat an experiment compares is on its own page.\n"
+            "Give two run directories or logs: `flatline report runs/a --compare runs/b`."
+        )
     # Each page brings much that the others do not need.
-    if (path / "plan.json").is_file():
+    if kinds[0] == "experiment":
         from flatline.report.experiment_page import experiment_page
 
         return experiment_page(path)
-    if (path / "hypotheses").is_dir():
+    if kinds[0] == "journal":
         from flatline.report.journal_page import journal_page
 
         return journal_page(path)
     from flatline.report.run_page import run_page
 
-    return run_page(path)
+    return run_page(path, other)
+
+
+def _kind(path: Path) -> str:
+    if (path / "plan.json").is_file():
+        return "experiment"
+    return "journal" if (path / "hypotheses").is_dir() else "run"

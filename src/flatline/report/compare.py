@@ -10,8 +10,9 @@ from scipy.special import stdtrit
 from flatline.errors import NotRecorded
 from flatline.report.charts import SERIES, Chart, figure, label, logarithmic, points
 from flatline.report.rollout_view import token_text
+from flatline.report.series import Run, bounds_of, heldout_plays
 from flatline.report.token_columns import token_columns
-from flatline.stats import Estimate
+from flatline.stats import Estimate, paired_difference
 from flatline.trace import Trace
 
 ERROR = 0.05
@@ -60,8 +61,11 @@ class Fork:
     """The tokens around it: whether it is the one, and its text."""
 
 
-def parting(a: Trace, b: Trace) -> Parting | None:
-    """Where the rewards part, by raw group means; None where there is nothing to compare."""
+def parting(a: Trace, b: Trace, second: str = "the second run") -> Parting | None:
+    """Where the rewards part, by raw group means; None where there is nothing to compare.
+
+    `second` is what the sentence calls `b`.
+    """
     try:
         step, paired, sums = _by_step(a, b)
     except NotRecorded:
@@ -74,9 +78,8 @@ def parting(a: Trace, b: Trace) -> Parting | None:
     at = int(apart[0]) if len(apart) else len(step) - 1
     found = Estimate(float(mean[at]), float(low[at]), float(high[at]), int(n[at]))
     where = int(step[at]) if len(apart) else None
-    return Parting(
-        step=where, difference=found, looks=int(usable.sum()), text=_said(where, found, len(step))
-    )
+    text = _said(where, found, len(step), second)
+    return Parting(step=where, difference=found, looks=int(usable.sum()), text=text)
 
 
 def _by_step(a: Trace, b: Trace) -> tuple[np.ndarray, bool, list[np.ndarray]]:
@@ -152,14 +155,36 @@ def _moments(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return n, mean, spread / np.maximum(n, 1)
 
 
-def _said(step: int | None, found: Estimate, steps: int) -> str:
-    by = f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}] over {found.n} groups"
+def _said(step: int | None, found: Estimate, steps: int, second: str) -> str:
+    by = f"{_signed(found)} over {found.n} groups"
     if step is None:
         return (
             f"The rewards do not leave the noise in {steps} common steps: second minus first {by}."
         )
     more = "more" if found.value > 0 else "less"
-    return f"By step {step} the second run earns {more}: {by} up to then."
+    return f"By step {step} {second} earns {more}: {by} up to then."
+
+
+def heldout_difference(a: Run, b: Run) -> Estimate | None:
+    """Second minus first at their last evaluations, play by play; None unless both kept their plays
+    of the same problems."""
+    sides = [heldout_plays(run)[-1:] for run in (a, b)]
+    if not all(sides) or sides[0][0].problems != sides[1][0].problems:
+        return None
+    first, second = (side[0] for side in sides)
+    bounds = bounds_of([*first.rewards, *second.rewards])
+    return paired_difference(first.rewards, second.rewards, first.problems, bounds=bounds)
+
+
+def heldout_text(found: Estimate, second: str = "the second run") -> str:
+    """The same in a sentence."""
+    apart = found.low > 0 or found.high < 0
+    end = ("higher" if found.value > 0 else "lower") if apart else "no different"
+    return f"On the same {found.n} held-out problems {second} ends {end}: {_signed(found)}."
+
+
+def _signed(one: Estimate) -> str:
+    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
 
 
 def settings_that_differ(a: Trace, b: Trace) -> list[tuple[str, Any, Any]]:

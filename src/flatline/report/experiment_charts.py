@@ -1,5 +1,6 @@
 """Charts of an experiment: every seed of every arm, and the effect against what matters."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from flatline.stats import Estimate, mean_of_units
 COLORS = {Role.CONTROL: SERIES[0], Role.TREATED: SERIES[1], Role.NEGATIVE: MUTED}
 ASIDE = 0.16
 """How far the mean of an arm stands beside its seeds."""
+WRAP = 14
+"""Characters of a line below an axis with a place for each arm."""
 
 Values = Mapping[str, Mapping[int, float]]
 """Outcome by arm and seed, of the runs that finished."""
@@ -39,7 +42,8 @@ def arms_chart(plan: Plan, values: Values) -> Chart:
             made["data"] += _arm(place, arm.name, COLORS[arm.role], found)
     made["layout"]["xaxis"] |= {
         "tickvals": list(range(len(plan.arms))),
-        "ticktext": [f"{label(arm.name)}<br>{arm.role.value}" for arm in plan.arms],
+        "ticktext": [f"{_wrapped(arm.name)}<br>{arm.role.value}" for arm in plan.arms],
+        "tickangle": 0,
         "range": [-0.5, len(plan.arms) - 0.5],
     }
     made["layout"]["showlegend"] = False
@@ -132,6 +136,13 @@ def _dots(x: np.ndarray, y: np.ndarray, name: str, color: str) -> Figure:
         "y": plain(y),
         "marker": {"color": color, "size": 8},
     }
+
+
+def _wrapped(name: str) -> str:
+    """The name of an arm on short lines: slanted labels are cut off and hard to read."""
+    lines = textwrap.wrap(name, WRAP)
+    shown = lines[:3] if len(lines) <= 3 else [*lines[:2], f"{lines[2]}…"]
+    return "<br>".join(map(label, shown))
 
 
 def _outcome(plan: Plan) -> str:

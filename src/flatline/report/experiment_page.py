@@ -40,6 +40,8 @@ def experiment_context(folder: Path) -> dict[str, Any]:
         "verdict": verdict,
         "level": LEVELS.get(verdict["verdict"], "unknown") if verdict else "unknown",
         "runs": result["runs"],
+        "addresses": {},
+        "under_way": [],
         "looks": result["looks"],
         "charts": charts,
         "chart_data": chart_data(charts),

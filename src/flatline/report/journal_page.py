@@ -50,6 +50,7 @@ def journal_context(folder: Path) -> dict[str, Any]:
         "broken": [(broken.file.name, broken.error) for broken in reading.broken],
         "duplicates": sorted(reading.duplicates()),
         "results": _results(journal),
+        "places": {},
         "files": [
             {"name": name, "id": anchors[name], "markup": _markup(name, text, anchors)}
             for name, text in texts.items()

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from flatline.text import shortened, visible
 
@@ -43,6 +43,7 @@ def environment(asset: Asset | None = None) -> Environment:
     made.globals["asset"] = asset or inline_asset
     made.globals["data_block"] = data_block
     made.filters["brief"] = partial(shortened, limit=LONGEST)
+    made.filters["coded"] = coded
     made.filters["number"] = number
     made.filters["signed"] = lambda value: number(value, signed=True)
     return made
@@ -78,6 +79,17 @@ def data_block(name: str, value: Any) -> Markup:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(f'<script type="application/json" id="{name}">{text}</script>')
+
+
+def coded(text: str) -> Markup:
+    """Text with what stands between backticks set as code, as messages of flatline write it."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:  # one backtick too many: it may belong to what a model wrote
+        return escape(visible(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else escape(part)
+        for at, part in enumerate(parts)
+    )
 
 
 def number(value: float | None, *, signed: bool = False) -> str:

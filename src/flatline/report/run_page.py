@@ -12,6 +12,7 @@ from flatline.report import examples
 from flatline.report.charts import Chart, chart_data
 from flatline.report.pages import render
 from flatline.report.run_charts import POINTS_TO, draw
+from flatline.report.run_comparison import comparison
 from flatline.report.run_state import MEANING, state_of
 from flatline.report.series import Run
 from flatline.trace import Trace
@@ -25,21 +26,35 @@ _REST = {
 _WORDS = {Level.FAULT: "broken", Level.SUSPECT: "suspected"}
 
 
-def run_page(path: Path) -> str:
-    """One self-contained page of a run directory or a log."""
-    trace = open_log(path)
-    name = path.resolve().name
-    run = Run(trace=trace, folder=path if path.is_dir() else None, name=name)
-    report = diagnose(trace, name=name)
+def run_page(path: Path, other: Path | None = None) -> str:
+    """One self-contained page of a run directory or a log, perhaps compared with another."""
+    names = _names(path, other)
+    run = _opened(path, names[0])
+    trace, report = run.trace, diagnose(run.trace, name=run.name)
     shown = _rendered(trace, examples.chosen(trace, report)) if len(trace.rollouts) else []
-    return render("run.html", run_context(run, report, shown))
+    compared = comparison(run, _opened(other, names[1])) if other else None
+    return render("run.html", run_context(run, report, shown, compared))
+
+
+def _opened(path: Path, name: str) -> Run:
+    return Run(trace=open_log(path), folder=path if path.is_dir() else None, name=name)
+
+
+def _names(path: Path, other: Path | None) -> tuple[str, str]:
+    """What the runs are called: the last part of their paths, or all where that is the same."""
+    ends = path.resolve().name, other.resolve().name if other else ""
+    return ends if ends[0] != ends[1] else (str(path), str(other))
 
 
 def run_context(
-    run: Run, report: Report, shown: Sequence[tuple[examples.Example, Markup]] = ()
+    run: Run,
+    report: Report,
+    shown: Sequence[tuple[examples.Example, Markup]] = (),
+    compared: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What the template `run.html` shows."""
     charts, missing = draw(run, report)
+    both = [*(compared["charts"] if compared else ()), *charts]
     state = state_of(run.trace.run, run.folder)
     return {
         "title": run.name,
@@ -52,7 +67,8 @@ def run_context(
         "looked_at": len(report.findings),
         "tested": report.tested,
         "charts": charts,
-        "chart_data": chart_data(charts),
+        "chart_data": chart_data(both),
+        "compared": compared,
         "missing": missing,
         "examples": shown,
         "facts": _facts(run),

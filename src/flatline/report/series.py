@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,17 @@ class Run:
     """Where it lies; None for a log or a trace in memory."""
     name: str
     """What it is called on the page."""
+
+
+class Plays(NamedTuple):
+    """One held-out evaluation."""
+
+    step: int
+    """After which optimizer step."""
+    problems: list[str]
+    """What was played, one entry a play."""
+    rewards: list[float]
+    """What each play earned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +78,7 @@ def means(values: np.ndarray, unit: np.ndarray, at: np.ndarray) -> Means:
     order = np.argsort(at, kind="stable")
     places, starts = np.unique(at[order], return_index=True)
     rows = np.split(order, starts[1:])
-    bounds = _bounds(values)
+    bounds = bounds_of(values)
     found = [cluster_mean(values[one], unit[one], bounds=bounds) for one in rows if len(one)]
     return Means(at=places, estimates=found)
 
@@ -99,24 +111,37 @@ def sampled(n: int, most: int) -> np.ndarray:
 
 def heldout(run: Run) -> Means | None:
     """Held-out evaluations with intervals over problems, where the run kept every play."""
+    found = heldout_plays(run)
+    if not found:
+        return None
+    scores = [cluster_mean(x.rewards, x.problems, bounds=bounds_of(x.rewards)) for x in found]
+    return Means(at=np.array([one.step for one in found]), estimates=scores)
+
+
+def heldout_plays(run: Run) -> list[Plays]:
+    """Every evaluation that the run kept play by play; none where the file cannot be read."""
     path = run.folder / HELDOUT_FILE if run.folder else None
     if path is None or not path.is_file():
-        return None
+        return []
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-        found = [(int(row["step"]), _score(row["rewards"], row["problems"])) for row in rows]
+        return [_plays(row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError):
         # The means are in the trace as well; what is lost is the interval.
-        return None
-    return Means(at=np.array([step for step, _ in found]), estimates=[one for _, one in found])
+        return []
 
 
-def _score(rewards: list[float], problems: list[str]) -> Estimate:
-    return cluster_mean(rewards, problems, bounds=_bounds(np.array(rewards)))
+def _plays(row: Any) -> Plays:
+    rewards = [float(reward) for reward in row["rewards"]]
+    problems = [str(problem) for problem in row["problems"]]
+    if len(rewards) != len(problems) or not np.isfinite(rewards).all():
+        raise ValueError("every play needs a problem and a reward")
+    return Plays(int(row["step"]), problems, rewards)
 
 
-def _bounds(rewards: np.ndarray) -> tuple[float, float]:
+def bounds_of(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """What rewards can be, as far as one can see: 0 to 1, or more where there was more."""
+    rewards = np.asarray(values, dtype=float)
     return float(rewards.min(initial=0.0)), float(rewards.max(initial=1.0))
 
 

@@ -23,8 +23,9 @@ STREAM, PARQUET, SUMS = ".arrow", ".parquet", ".crc"
 VERSION_KEY = b"flatline_schema"
 _NAME = re.compile(r"([a-z]+)\.r(\d+)\.(\d+)\.(?:arrow|parquet)")
 _DAMAGED = (OSError, pa.ArrowException, ValueError)
-ROW_GROUP_BYTES = 32 * 2**20
-"""What compaction holds in memory at once, and the least that is later read of a column."""
+ROW_GROUP_BYTES = 8 * 2**20
+"""What compaction holds in memory at once, and the least that is later read of a column: one
+rollout of a large run should not cost the tokens of a hundred thousand others."""
 
 
 class FileName(NamedTuple):
@@ -219,7 +220,11 @@ def compact(path: Path, name: FileName, warn: Callable[[str], None]) -> None:
     target, half = path.with_suffix(PARQUET), path.with_name(f".{path.stem}{PARQUET}.half")
     schema = versioned(TABLES[name.table])
     piece = StreamPiece(path, name, warn)
-    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "write_page_checksum": True,
+        "use_dictionary": _repeating(name.table),
+    }
     try:
         with pq.ParquetWriter(half, schema, **options) as writer:
             for table in _row_groups(piece.batches(), TABLES[name.table]):
@@ -239,6 +244,22 @@ def refuse_other_version(name: str, metadata: dict[bytes, bytes] | None) -> None
             "Columns may mean something else there, so nothing is guessed.\n"
             "Read it with the flatline that recorded it; run.json names the version."
         )
+
+
+def _repeating(table: str) -> bool | list[str]:
+    """What is stored with a dictionary: everything, but not log-probs, of which no two are alike.
+
+    Theirs fills its first megabyte with numbers that never come again; small row groups would have
+    one such megabyte each.
+    """
+    if table != "tokens":
+        return True
+    kinds = {field.name: field.type for field in TABLES[table]}
+    return [
+        f"{name}.list.element" if pa.types.is_list(kind) else name
+        for name, kind in kinds.items()
+        if not (pa.types.is_list(kind) and pa.types.is_floating(kind.value_type))
+    ]
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -56,14 +56,22 @@
   const places = () => Array.from(document.querySelectorAll(".plot[data-figure]"));
   const redraw = () => places().filter((place) => place.dataset.drawn).forEach(draw);
 
-  // A page has many charts: each is drawn when it comes near the window, all of them for paper.
+  // A page has many charts: each is drawn when it comes near the window, all of them for paper. One
+  // takes a tenth of a second, so the reader gets a turn after each, and the nearest comes first.
+  let waiting = [];
+  const distance = (place) => Math.abs(place.getBoundingClientRect().top - window.innerHeight / 4);
+  function drawNext() {
+    if (!waiting.length) return;
+    waiting.sort((a, b) => distance(a) - distance(b));
+    draw(waiting.shift());
+    setTimeout(drawNext);
+  }
   const near = new IntersectionObserver((seen) => {
-    for (const one of seen) {
-      if (one.isIntersecting) {
-        near.unobserve(one.target);
-        draw(one.target);
-      }
-    }
+    const come = seen.filter((one) => one.isIntersecting).map((one) => one.target);
+    come.forEach((place) => near.unobserve(place));
+    const idle = !waiting.length;
+    waiting = waiting.concat(come);
+    if (idle) drawNext();
   }, { rootMargin: "800px 0px" });
   whenReadable(() => places().forEach((place) => near.observe(place)));
   // Paper cannot be clicked: what was ruled out is printed too. Rollouts are left folded: too long.

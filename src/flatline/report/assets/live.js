@@ -1,18 +1,10 @@
-// Follows a run while it trains: asks for new steps, then puts in what changed. No page is reloaded.
+// Follows what a page shows. A run is asked for new steps; other pages are asked for as a whole,
+// which is nothing where they are as before. What changed is put in: no page is loaded again.
 "use strict";
 (() => {
-  const live = document.querySelector(".live[data-run]");
-  if (!live) return;
-  const SHORTEST = 2000;
+  const SHORTEST = 2000, EVERY = 4000;
   const main = document.querySelector("main");
-  let last = Number(live.dataset.last), state = live.dataset.state;
-  let tag = null, before = null, fresh = live.dataset.fresh === "yes";
-
-  function say(answer) {
-    live.querySelector(".state").textContent = answer.state;
-    live.querySelector(".at").textContent = `step ${answer.last}`;
-    live.dataset.state = answer.state;
-  }
+  let before = null; // the content as the server wrote it last
 
   function figuresOf(page) {
     const block = page.getElementById("chart-data");
@@ -23,10 +15,10 @@
   const titled = (details) => details.querySelector("summary")?.firstChild?.textContent.trim();
 
   // A part that the server wrote as before is left alone. Charts stay as long as they are the same
-  // ones: they get new figures. What the reader opened stays open.
+  // ones: they get new figures. What the reader opened or closed stays so.
   function put(page) {
     const fresh = page.querySelector("main"), old = before;
-    const opened = new Set(Array.from(main.querySelectorAll("details[open]"), titled));
+    const open = new Map(Array.from(main.querySelectorAll("details"), (one) => [titled(one), one.open]));
     const alike = main.children.length === fresh.children.length && charts(main) === charts(fresh);
     Array.from(fresh.children).forEach((part, at) => {
       const known = alike && (old ? part.outerHTML === old.children[at]?.outerHTML : charts(part));
@@ -34,56 +26,79 @@
     });
     if (!alike) main.replaceChildren(...Array.from(fresh.children, (part) => document.importNode(part, true)));
     before = fresh;
-    for (const one of main.querySelectorAll("details")) if (opened.has(titled(one))) one.open = true;
+    for (const one of main.querySelectorAll("details")) one.open = open.get(titled(one)) ?? one.open;
     for (const plot of main.querySelectorAll(".plot")) plot.dataset.drawn = "yes";
     window.flatline?.update(figuresOf(page));
   }
 
-  async function look() {
-    const headers = tag && fresh ? { "If-None-Match": tag } : {};
-    const answer = await fetch(`/api/run/${live.dataset.run}/steps?after=${last}`, { headers, cache: "no-store" });
-    if (answer.status !== 200) return answer.status === 304;
-    tag = answer.headers.get("etag");
-    const said = await answer.json();
-    say(said);
-    const changed = said.last !== last || said.state !== state || !fresh;
-    state = said.state;
-    if (changed) {
-      last = said.last;
-      tag = null;
-      const page = await fetch(location.pathname, { cache: "no-store" });
-      if (page.ok) {
-        const made = new DOMParser().parseFromString(await page.text(), "text/html");
-        fresh = made.querySelector(".live")?.dataset.fresh === "yes";
-        put(made);
-      }
+  const parsed = async (answer) => new DOMParser().parseFromString(await answer.text(), "text/html");
+
+  function followRun(live) {
+    let last = Number(live.dataset.last), state = live.dataset.state;
+    let tag = null, fresh = live.dataset.fresh === "yes";
+
+    function say(answer) {
+      live.querySelector(".state").textContent = answer.state;
+      live.querySelector(".at").textContent = `step ${answer.last}`;
+      live.dataset.state = answer.state;
     }
-    return true;
+
+    async function look() {
+      const headers = tag && fresh ? { "If-None-Match": tag } : {};
+      const answer = await fetch(`/api/run/${live.dataset.run}/steps?after=${last}`, { headers, cache: "no-store" });
+      if (answer.status !== 200) return answer.status === 304;
+      tag = answer.headers.get("etag");
+      const said = await answer.json();
+      say(said);
+      const changed = said.last !== last || said.state !== state || !fresh;
+      state = said.state;
+      if (changed) {
+        last = said.last;
+        tag = null;
+        const page = await fetch(location.pathname, { cache: "no-store" });
+        if (page.ok) {
+          const made = await parsed(page);
+          fresh = made.querySelector(".live")?.dataset.fresh === "yes";
+          put(made);
+        }
+      }
+      return true;
+    }
+
+    // A run that is over may go on: it is resumed in the same folder. Then one looks less often.
+    async function again() {
+      const began = performance.now();
+      let well = true;
+      try { well = document.hidden || await look(); } catch { well = false; }
+      const took = performance.now() - began;
+      const pause = Math.max(SHORTEST, 5 * took) * (state === "still running" ? 1 : 5) * (well ? 1 : 3);
+      setTimeout(again, pause);
+    }
+    setTimeout(again, SHORTEST / 2);
   }
 
-  // A run that is over may go on: it is resumed in the same folder. Then one looks less often.
-  async function follow() {
-    const began = performance.now();
-    let well = true;
-    try { well = document.hidden || await look(); } catch { well = false; }
-    const took = performance.now() - began;
-    const pause = Math.max(SHORTEST, 5 * took) * (state === "still running" ? 1 : 5) * (well ? 1 : 3);
-    setTimeout(follow, pause);
+  // The first answer is what the reader has: the browser's own copy, unless it changed just now.
+  function followPage(take) {
+    let tag = null;
+    async function look() {
+      const asked = tag ? { headers: { "If-None-Match": tag }, cache: "no-store" } : { cache: "no-cache" };
+      const answer = await fetch(location.pathname, asked);
+      if (answer.status !== 200) return;
+      const page = await parsed(answer);
+      if (tag) take(page);
+      before = page.querySelector("main");
+      tag = answer.headers.get("etag");
+    }
+    async function again() {
+      try { if (!document.hidden || !tag) await look(); } catch { /* the server may be gone for a while */ }
+      setTimeout(again, EVERY);
+    }
+    again();
   }
-  setTimeout(follow, SHORTEST / 2);
-})();
 
-// The list of runs: states, steps and rewards of running ones, and runs that begin.
-(() => {
-  const list = document.querySelector("#runs");
-  if (!list) return;
-  let tag = null;
-
-  async function look() {
-    const answer = await fetch(location.pathname, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
-    if (answer.status !== 200) return;
-    tag = answer.headers.get("etag");
-    const made = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("#runs");
+  // States, steps and rewards of running runs, and runs that begin. The search stays as it is.
+  function putList(page) {
+    const list = document.querySelector("div#runs"), made = page.querySelector("div#runs");
     if (!made) return;
     const here = document.activeElement?.getAttribute("href");
     list.replaceChildren(...Array.from(made.children, (part) => document.importNode(part, true)));
@@ -91,9 +106,7 @@
     document.querySelector('form.search input[name="q"]')?.dispatchEvent(new Event("input"));
   }
 
-  const follow = async () => {
-    try { if (!document.hidden) await look(); } catch { /* the server may be gone for a while */ }
-    setTimeout(follow, 4000);
-  };
-  setTimeout(follow, 4000);
+  const live = document.querySelector(".live[data-run]");
+  if (live) followRun(live);
+  else followPage(document.querySelector("div#runs") ? putList : put);
 })();

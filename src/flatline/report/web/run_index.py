@@ -88,6 +88,15 @@ class Root:
             raise NotFoundHere(f"{name!r} holds no recorded run.")
         return path
 
+    def name_of(self, path: Path) -> str | None:
+        """The name of a recorded run by its directory; None where it is not inside."""
+        try:
+            name = path.resolve().relative_to(self.folder).as_posix()
+            self.run(name)
+        except (OSError, ValueError, NotFoundHere):
+            return None
+        return name
+
     def found(self) -> "Found":
         """Everything under the folder, by kind, in order of name."""
         if self.alone:

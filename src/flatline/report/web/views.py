@@ -12,12 +12,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from flatline.report import compare
 from flatline.report.charts import chart_data
 from flatline.report.rollout_view import rollout_data
+from flatline.report.run_comparison import comparison
 from flatline.report.run_state import state_of
-from flatline.report.web import rollout_list
+from flatline.report.series import Run
+from flatline.report.web import links, rollout_list
 from flatline.report.web.live import is_known, tag_of, whole
-from flatline.report.web.run_index import Entry, Root
+from flatline.report.web.run_index import Entry, Root, signature
 from flatline.report.web.run_making import prepared
-from flatline.report.web.store import Store
+from flatline.report.web.store import Opened, Store
 from flatline.trace import Trace
 
 MOST_RUNS = 500
@@ -125,11 +127,10 @@ class Views:
             if request.query_params.get(f"step_{side}")
         ]
         with self._store.hold_all([self._root.run(name) for name in names]) as runs:
-            traces = [run.trace for run in runs]
             more = (
-                _two_rollouts(traces, names, places)
+                _two_rollouts([run.trace for run in runs], names, places)
                 if len(places) == 2
-                else _two_runs(traces, names)
+                else _two_runs(runs, names)
             )
             return self._page(request, "compare.html", lambda: context | more, mark=None)
 
@@ -137,9 +138,15 @@ class Views:
         """The page of an experiment."""
         from flatline.report.experiment_page import experiment_context
 
-        name = request.path_params["name"]
-        context = experiment_context(self._root.resolve(name))
-        return self._follow(request, "experiment.html", context)
+        folder = self._root.resolve(request.path_params["name"])
+        context = experiment_context(folder)
+        runs = context["runs"]
+        begun = links.under_way(self._root, context["plan"], runs)
+        context |= {
+            "addresses": links.run_addresses(self._root, folder, runs),
+            "under_way": begun,
+        }
+        return self._follow(request, "experiment.html", lambda: context, (signature(folder), begun))
 
     def journal(self, request: Request) -> Response:
         """The page of a journal."""
@@ -147,7 +154,12 @@ class Views:
 
         name = request.path_params["name"]
         folder = self._root.resolve(name) if name else self._root.folder
-        return self._follow(request, "journal.html", journal_context(folder))
+
+        def context() -> dict[str, Any]:
+            return {**journal_context(folder), "places": links.journal_places(self._root, folder)}
+
+        mark = links.journal_mark(self._root, folder)
+        return self._follow(request, "journal.html", context, mark)
 
     def message(self, error: Exception) -> str:
         """What went wrong, as a page."""
@@ -155,9 +167,13 @@ class Views:
         first, *rest = text.splitlines() or ["Something went wrong."]
         return self._templates.get_template("message.html").render(first=first, rest=rest)
 
-    def _follow(self, request: Request, base: str, context: dict[str, Any]) -> Response:
-        shown = {**context, "base": base, "name": ""}
-        return self._page(request, "live_page.html", lambda: shown, mark=None)
+    def _follow(
+        self, request: Request, base: str, context: Callable[[], dict[str, Any]], mark: object
+    ) -> Response:
+        def shown() -> dict[str, Any]:
+            return {**context(), "base": base, "name": ""}
+
+        return self._page(request, "live_page.html", shown, mark=mark)
 
     def _page(
         self, request: Request, template: str, context: Callable[[], dict[str, Any]], *, mark: Any
@@ -187,16 +203,13 @@ def _matches(entry: Entry, search: str) -> bool:
     return all(word in text for word in search.lower().split())
 
 
-def _two_runs(traces: list[Trace], names: list[str]) -> dict[str, Any]:
-    first, second = traces
-    charts = compare.overlays(first, second, (names[0], names[1]))
-    return {
-        "kind": "runs",
-        "parting": compare.parting(first, second),
-        "settings": compare.settings_that_differ(first, second),
-        "charts": charts,
-        "chart_data": chart_data(charts),
-    }
+def _two_runs(runs: list[Opened], names: list[str]) -> dict[str, Any]:
+    first, second = (
+        Run(trace=run.trace, folder=run.path, name=name)
+        for run, name in zip(runs, names, strict=True)
+    )
+    compared = comparison(first, second)
+    return {"kind": "runs", "compared": compared, "chart_data": chart_data(compared["charts"])}
 
 
 def _two_rollouts(
