@@ -25,6 +25,7 @@ FLOW = (
     "diagnosis",
     "subject",
     "examination",
+    "counterfactual",
     "ladder",
     "verdict",
     "experiment",

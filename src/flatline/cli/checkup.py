@@ -18,12 +18,18 @@ from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
     from flatline.diagnosis import Report
+    from flatline.training.trainer import Built
 
 Ladder = Annotated[
     bool,
     typer.Option(
         "--ladder", help="Also train a few steps on rewards that need more and more (minutes)."
     ),
+]
+
+Tools = Annotated[
+    bool,
+    typer.Option("--tools", help="Also play with empty, shuffled and gold tool output (seconds)."),
 ]
 
 
@@ -33,10 +39,10 @@ def checkup(**given: Any) -> None:
 
     from flatline.cli.findings import exit_code, print_report
 
-    json, ladder = given.pop("json"), given.pop("ladder")
+    json, ladder, tools = given.pop("json"), given.pop("ladder"), given.pop("tools")
     config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
-        report = look(config, ladder=ladder, say=status.update)
+        report = look(config, ladder=ladder, tools=tools, say=status.update)
     if json:
         print(json_format.dumps(report.to_json(), indent=2))
     else:
@@ -44,7 +50,9 @@ def checkup(**given: Any) -> None:
     raise typer.Exit(exit_code(report))
 
 
-def look(config: RunConfig, *, ladder: bool, say: Callable[[str], None]) -> "Report":
+def look(
+    config: RunConfig, *, ladder: bool, tools: bool = False, say: Callable[[str], None]
+) -> "Report":
     """Build as `flatline train` does, and look."""
     try:
         from transformers.utils import logging
@@ -63,6 +71,8 @@ def look(config: RunConfig, *, ladder: bool, say: Callable[[str], None]) -> "Rep
     say("Playing the first batch")
     report = examine(built, on_probe=lambda one: say(f"{one.id} {one.name}"))
     report = replace(report, subject=f"{config.task} with {config.model}")
+    if tools:
+        report = _with_tools(report, built, say)
     return _with_ladder(report, config, say) if ladder else report
 
 
@@ -75,13 +85,23 @@ def _with_ladder(report: "Report", config: RunConfig, say: Callable[[str], None]
     return replace(report, findings=tuple(rank([*report.findings, finding])))
 
 
+def _with_tools(report: "Report", built: "Built", say: Callable[[str], None]) -> "Report":
+    from flatline.counterfactual import tool_use, with_tool_use
+
+    use = tool_use(built, on_play=lambda what: say(f"Playing with {what}"))
+    return with_tool_use(report, use, built.task.name)
+
+
 def _signature() -> inspect.Signature:
     """The flags of `flatline train`; there is nothing that a dry run could leave out."""
     taken = inspect.signature(train).parameters.values()
     ladder = inspect.Parameter(
         "ladder", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Ladder
     )
-    return inspect.Signature([*(p for p in taken if p.name != "dry_run"), ladder])
+    tools = inspect.Parameter(
+        "tools", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Tools
+    )
+    return inspect.Signature([*(p for p in taken if p.name != "dry_run"), ladder, tools])
 
 
 checkup.__signature__ = _signature()  # type: ignore[attr-defined]

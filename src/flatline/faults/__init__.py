@@ -8,28 +8,48 @@ from typing import Any, NamedTuple
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
+from flatline.faults.accumulation_undivided import AccumulationUndivided
 from flatline.faults.adapter_frozen import AdapterFrozen
 from flatline.faults.adapter_merged_twice import AdapterMergedTwice
 from flatline.faults.advantage_noise import AdvantageNoise
 from flatline.faults.assistant_tokens_masked import AssistantTokensMasked
 from flatline.faults.base import Fault
+from flatline.faults.calls_punished import CallsPunished
+from flatline.faults.calls_unread import CallsUnread
+from flatline.faults.clip_tight import ClipTight
 from flatline.faults.context_cut import ContextCut
 from flatline.faults.dropout_in_scoring import DropoutInScoring
+from flatline.faults.earlier_turns_stripped import EarlierTurnsStripped
 from flatline.faults.end_token_untrained import EndTokenUntrained
+from flatline.faults.entropy_penalised import EntropyPenalised
+from flatline.faults.eval_is_train import EvalIsTrain
 from flatline.faults.eval_other_path import EvalOtherPath
+from flatline.faults.excess_paid import ExcessPaid
+from flatline.faults.finished_left_out import FinishedLeftOut
+from flatline.faults.first_token_doubled import FirstTokenDoubled
+from flatline.faults.format_paid import FormatPaid
 from flatline.faults.generation_prompt_missing import GenerationPromptMissing
+from flatline.faults.gradient_clip_low import GradientClipLow
 from flatline.faults.groups_mixed import GroupsMixed
+from flatline.faults.hop_factor import HopFactor
+from flatline.faults.kl_anchor import KlAnchor
 from flatline.faults.kl_heavy import KlHeavy
 from flatline.faults.kl_sign import KlSign
 from flatline.faults.kl_wrong_reference import KlWrongReference
 from flatline.faults.later_turns_lost import LaterTurnsLost
 from flatline.faults.learning_rate_high import LearningRateHigh
 from flatline.faults.learning_rate_low import LearningRateLow
+from flatline.faults.length_weighted import LengthWeighted
+from flatline.faults.log_smoothed import LogSmoothed
 from flatline.faults.mask_as_attention import MaskAsAttention
 from flatline.faults.mask_off_by_one import MaskOffByOne
+from flatline.faults.merge_rounded import MergeRounded
 from flatline.faults.only_tool_tokens_trained import OnlyToolTokensTrained
 from flatline.faults.optimizer_not_stepping import OptimizerNotStepping
+from flatline.faults.padding_attended import PaddingAttended
 from flatline.faults.parser_broken import ParserBroken
+from flatline.faults.policy_noised import PolicyNoised
+from flatline.faults.prefix_cache_stale import PrefixCacheStale
 from flatline.faults.prompts_duplicated import PromptsDuplicated
 from flatline.faults.reference_keeps_adapter import ReferenceKeepsAdapter
 from flatline.faults.retokenised import Retokenised
@@ -37,11 +57,19 @@ from flatline.faults.reward_conflict import RewardConflict
 from flatline.faults.reward_noise import RewardNoise
 from flatline.faults.sampler_every_n import SamplerEveryN
 from flatline.faults.sampler_never_updated import SamplerNeverUpdated
+from flatline.faults.sampler_rounded import SamplerRounded
 from flatline.faults.sampler_temperature import SamplerTemperature
 from flatline.faults.sampler_top_k import SamplerTopK
+from flatline.faults.samples_duplicated import SamplesDuplicated
+from flatline.faults.sequence_weights import SequenceWeights
+from flatline.faults.shortcut_paid import ShortcutPaid
 from flatline.faults.sorted_with_hop_factor import SortedWithHopFactor
+from flatline.faults.tool_failing import ToolFailing
 from flatline.faults.tool_schema_missing import ToolSchemaMissing
 from flatline.faults.tool_tokens_trained import ToolTokensTrained
+from flatline.faults.turn_limit_low import TurnLimitLow
+from flatline.faults.turns_too_few import TurnsTooFew
+from flatline.faults.updates_rounded import UpdatesRounded
 from flatline.faults.zero_variance import ZeroVariance
 
 FAULTS: tuple[Fault, ...] = (
@@ -79,6 +107,34 @@ FAULTS: tuple[Fault, ...] = (
     ParserBroken(),
     SortedWithHopFactor(),
     AdvantageNoise(),
+    EarlierTurnsStripped(),
+    TurnLimitLow(),
+    FinishedLeftOut(),
+    PaddingAttended(),
+    FirstTokenDoubled(),
+    MergeRounded(),
+    PrefixCacheStale(),
+    SamplerRounded(),
+    SequenceWeights(),
+    UpdatesRounded(),
+    GradientClipLow(),
+    AccumulationUndivided(),
+    ClipTight(),
+    EntropyPenalised(),
+    KlAnchor(),
+    SamplesDuplicated(),
+    LengthWeighted(),
+    CallsPunished(),
+    FormatPaid(),
+    ExcessPaid(),
+    HopFactor(),
+    ToolFailing(),
+    CallsUnread(),
+    TurnsTooFew(),
+    ShortcutPaid(),
+    PolicyNoised(),
+    EvalIsTrain(),
+    LogSmoothed(),
 )
 """Every fault there is."""
 

@@ -14,15 +14,43 @@ from flatline.hypotheses.h08_evaluation_mismatch import EvaluationMismatch
 from flatline.hypotheses.h09_loss_mask_as_attention import LossMaskAsAttention
 from flatline.hypotheses.h10_template_drift import TemplateDrift
 from flatline.hypotheses.h11_retokenisation import Retokenisation
+from flatline.hypotheses.h12_history_rewritten import HistoryRewritten
+from flatline.hypotheses.h13_sampler_limits import SamplerLimits
+from flatline.hypotheses.h14_end_of_sequence import EndOfSequence
+from flatline.hypotheses.h15_padding import Padding
+from flatline.hypotheses.h16_special_tokens import SpecialTokens
 from flatline.hypotheses.h17_stale_sampler import StaleSampler
+from flatline.hypotheses.h18_merge_rounding import MergeRounding
+from flatline.hypotheses.h19_stale_cache import StaleCache
+from flatline.hypotheses.h20_numeric_mismatch import NumericMismatch
 from flatline.hypotheses.h21_sampling_parameters import SamplingParameters
+from flatline.hypotheses.h22_importance_weights import ImportanceWeights
 from flatline.hypotheses.h23_dropout_in_scoring import DropoutInScoring
 from flatline.hypotheses.h24_learning_rate import LearningRate
+from flatline.hypotheses.h25_rounded_updates import RoundedUpdates
 from flatline.hypotheses.h26_optimizer_not_stepping import OptimizerNotStepping
+from flatline.hypotheses.h27_gradient_clipping import GradientClipping
+from flatline.hypotheses.h28_loss_normalisation import LossNormalisation
+from flatline.hypotheses.h29_ratio_clipping import RatioClipping
+from flatline.hypotheses.h30_entropy_collapse import EntropyCollapse
+from flatline.hypotheses.h31_kl_anchor import KlAnchor
 from flatline.hypotheses.h32_zero_variance_groups import ZeroVarianceGroups
 from flatline.hypotheses.h33_group_integrity import GroupIntegrity
+from flatline.hypotheses.h34_duplicate_samples import DuplicateSamples
+from flatline.hypotheses.h35_length_bias import LengthBias
+from flatline.hypotheses.h36_turn_credit import TurnCredit
+from flatline.hypotheses.h37_format_dominates import FormatDominates
+from flatline.hypotheses.h38_reward_hacking import RewardHacking
 from flatline.hypotheses.h39_reward_parser import RewardParser
+from flatline.hypotheses.h40_hop_factor import HopFactor
+from flatline.hypotheses.h41_tool_errors import ToolErrors
+from flatline.hypotheses.h42_turn_budget import TurnBudget
+from flatline.hypotheses.h43_behaviour_collapse import BehaviourCollapse
 from flatline.hypotheses.h44_data_order import DataOrder
+from flatline.hypotheses.h45_no_headroom import NoHeadroom
+from flatline.hypotheses.h46_evaluation_leak import EvaluationLeak
+from flatline.hypotheses.h47_seed_noise import SeedNoise
+from flatline.hypotheses.h48_logs_lie import LogsLie
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     PositiveControl(),
@@ -37,15 +65,43 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     LossMaskAsAttention(),
     TemplateDrift(),
     Retokenisation(),
+    HistoryRewritten(),
+    SamplerLimits(),
+    EndOfSequence(),
+    Padding(),
+    SpecialTokens(),
     StaleSampler(),
+    MergeRounding(),
+    StaleCache(),
+    NumericMismatch(),
     SamplingParameters(),
+    ImportanceWeights(),
     DropoutInScoring(),
     LearningRate(),
+    RoundedUpdates(),
     OptimizerNotStepping(),
+    GradientClipping(),
+    LossNormalisation(),
+    RatioClipping(),
+    EntropyCollapse(),
+    KlAnchor(),
     ZeroVarianceGroups(),
     GroupIntegrity(),
+    DuplicateSamples(),
+    LengthBias(),
+    TurnCredit(),
+    FormatDominates(),
+    RewardHacking(),
     RewardParser(),
+    HopFactor(),
+    ToolErrors(),
+    TurnBudget(),
+    BehaviourCollapse(),
     DataOrder(),
+    NoHeadroom(),
+    EvaluationLeak(),
+    SeedNoise(),
+    LogsLie(),
 )
 """In the order of their codes; a code is never reused."""
 

@@ -16,6 +16,11 @@ BEFORE, AFTER = 6, 12
 """Tokens in front of a difference and behind it that an example quotes, at most."""
 SHOWN = 80
 """Characters of each text."""
+GOES_ON = 6
+"""Tokens that must agree again behind a gap."""
+OF_TEMPLATE = 3
+"""Different gaps that a template may leave, after a call, an answer and a question; rollouts of a
+prompt often say the same, so words of the model give more, but not one for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,8 @@ class Identity:
     """The completion differs from where a turn of the model begins, or between turns."""
     inside: Sequence[Divergence] = ()
     """The completion differs inside the model's own words."""
+    stripped: Sequence[Divergence] = ()
+    """The completion lacks words of the model where it first differs, and goes on as sampled."""
 
 
 def identity(trace: Trace) -> Identity | None:
@@ -45,7 +52,8 @@ def identity(trace: Trace) -> Identity | None:
     found = tokens.divergences
     if not found:
         raise NotRecorded("tokens.sampled_ids")
-    kinds = [_kind(tokens, one) for one in found]
+    lacking = _lacking_words(found)
+    kinds = ["stripped" if id(one) in lacking else _kind(tokens, one) for one in found]
     rows = tokens.rollout_rows
     step, number = (trace.rollouts[name][rows].astype(int) for name in ("step", "rollout"))
     return Identity(
@@ -53,7 +61,7 @@ def identity(trace: Trace) -> Identity | None:
         place=list(zip(step.tolist(), number.tolist(), strict=True)),
         **{
             name: [one for one, kind in zip(found, kinds, strict=True) if kind == name]
-            for name in ("prompts", "edges", "inside")
+            for name in ("prompts", "edges", "inside", "stripped")
         },
     )
 
@@ -85,6 +93,26 @@ def _kind(tokens: Tokens, one: Divergence) -> str:
     at = int(np.searchsorted(tokens.row, one.row)) + min(one.position, len(one.trained) - 1)
     in_words = len(one.trained) > 0 and tokens.author[at] == Author.MODEL
     return "inside" if in_words and not tokens.first_of_turn[at] else "edges"
+
+
+def _lacking_words(found: Sequence[Divergence]) -> set[int]:
+    """Objects whose completion lacks ids that are not the template's: they differ by rollout."""
+    gaps = [(one, _gap(one)) for one in found if not one.in_prompt]
+    known = [(one, gap) for one, gap in gaps if gap]
+    varied = len({gap for _, gap in known}) > OF_TEMPLATE
+    return {id(one) for one, _ in known} if varied else set()
+
+
+def _gap(one: Divergence) -> tuple[int, ...]:
+    """The sampled ids that are missing where the two first differ, if they then go on alike."""
+    behind = one.trained[one.position : one.position + GOES_ON].tolist()
+    if len(behind) < GOES_ON or len(one.trained) >= len(one.sampled):
+        return ()
+    sampled = one.sampled.tolist()
+    for start in range(one.position + 1, len(sampled) - GOES_ON + 1):
+        if sampled[start : start + GOES_ON] == behind:
+            return tuple(sampled[one.position : start])
+    return ()
 
 
 def _before(trace: Trace, one: Divergence) -> str:

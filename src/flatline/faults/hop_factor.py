@@ -1,0 +1,41 @@
+"""The reward is multiplied by half the hops, and nothing takes the factor out of the advantages.
+
+Seen in the seeds' own project (`reward * n_hops / 2`). There a division by the group's spread
+cancels it in the update; here advantages are not divided, as Dr. GRPO advises.
+
+Strength: how much of the factor; 1 is half the hops, 0 none. A trainer that is already built keeps
+its scaling.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from flatline.config import RunConfig
+from flatline.errors import ConfigError
+from flatline.faults.base import Fault
+from flatline.faults.sorted_with_hop_factor import COLUMNS
+from flatline.faults.wrapping import Rewards, edit_rewards
+
+
+class HopFactor(Fault):
+    name: ClassVar[str] = "hop-factor"
+    hypothesis: ClassVar[str] = "H40"
+
+    def change(self, config: RunConfig, strength: float) -> RunConfig:
+        return replace(config, scale_rewards="none")
+
+    def plant(self, trainer: Any, strength: float) -> None:
+        column = next((c for c in COLUMNS if c in trainer.train_dataset.column_names), None)
+        if column is None:
+            raise ConfigError(
+                f"The fault {self.name} needs the hops of each problem.\n"
+                "Give the training data a column `hops`."
+            )
+
+        def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
+            return [
+                None if reward is None else reward * (1 + strength * (n / 2 - 1))
+                for reward, n in zip(rewards, batch[column], strict=True)
+            ]
+
+        edit_rewards(trainer, edit)

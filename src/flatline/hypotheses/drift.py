@@ -1,0 +1,56 @@
+"""How a quantity of the rollouts moved over a run: its first third of steps against its last.
+
+The unit is a group, one visit to one prompt: rollouts of a group are not independent.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatline.hypotheses.trend import FEWEST
+from flatline.stats import Estimate, difference_of_means
+from flatline.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Where a quantity began and what it did."""
+
+    before: float
+    """Mean over the groups of the first third of the steps."""
+    after: float
+    """Mean over those of the last."""
+    change: Estimate
+    """`after - before`; `n` counts groups of the smaller third."""
+
+
+def group_means(trace: Trace, values: np.ndarray) -> np.ndarray:
+    """The mean of one value per rollout in each group; NaN where none of its values is known."""
+    index, known = trace.groups().index, np.isfinite(values)
+    size = np.bincount(index, known)
+    total = np.bincount(index, np.where(known, values, 0.0))
+    return np.where(size > 0, total / np.maximum(size, 1), np.nan)
+
+
+def drift_of(trace: Trace, values: np.ndarray) -> Drift | None:
+    """How one value per rollout drifts; None where there is no history to speak of."""
+    means, step = group_means(trace, values), trace.groups().step
+    known = np.isfinite(means)
+    means, step = means[known], step[known]
+    steps = np.unique(step)
+    if len(steps) < FEWEST:
+        return None
+    third = len(steps) // 3
+    early, late = means[step <= steps[third - 1]], means[step >= steps[-third]]
+    return Drift(
+        before=float(early.mean()),
+        after=float(late.mean()),
+        change=difference_of_means(early, late),
+    )
+
+
+def began_with(trace: Trace, hit: np.ndarray, groups: int) -> np.ndarray:
+    """The share of rollouts that a mark holds for, in each of the first groups of a run."""
+    shares = group_means(trace, np.where(hit, 1.0, 0.0))
+    order = np.argsort(trace.groups().step, kind="stable")[:groups]
+    return np.asarray(shares[order])

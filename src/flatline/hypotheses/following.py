@@ -1,0 +1,85 @@
+"""Does the sampler follow the trainer's updates exactly? What two hypotheses ask of a trace.
+
+With the same weights sampler and trainer agree to rounding, and float32 rounds little. Where they
+agree before the first update and no longer after it, although rollouts name the newest weights, the
+sampler computes with something that is nearly those weights.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flatline.hypotheses.logprobs import ROUNDING
+from flatline.hypotheses.weights import allowed_lag, names_newest
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+APART = 1e-3
+"""Nats by which they part once the weights have changed. Healthy in float32: 7e-7 at most."""
+FEWEST = 3
+"""Steps after the first that are needed."""
+NEARLY = 0.02
+"""Gap after one step, as a share of what the step changed. Healthy in float32: 4e-6."""
+NEARLY_BF16 = 0.5
+"""The same in bf16, whose own noise is as large as a step. A guess that no run has tested."""
+KEPT = 0.1
+"""Share of the step's change by which a sampler that kept the old weights differs from them at
+most; such a one is H06's."""
+
+
+class Following(NamedTuple):
+    """How a sampler follows the weights."""
+
+    nearly: bool
+    """It follows, but not exactly."""
+    value: float
+    """The gap after an update, in nats."""
+    text: str
+    """The same in words."""
+
+
+def followed(trace: Trace) -> Following | str:
+    """From the gaps of a run's steps; text where it cannot be told."""
+    step, gap = trace.steps["step"], trace.steps["logprob_gap"]
+    # A later pass over the same completions is behind by design.
+    known = np.isfinite(gap) & np.isin(step, trace.rollouts["step"])
+    step, gap = step[known], gap[known]
+    if len(step) <= FEWEST or step[0] != 1:
+        return f"{FEWEST + 1} steps from the first on would do"
+    if gap[0] > ROUNDING:
+        return (
+            f"sampler and trainer differ by {gap[0]:.2g} nat before any update, for another reason"
+        )
+    if allowed_lag(trace) or not all(names_newest(trace, int(one)) for one in step[1 : FEWEST + 1]):
+        return "rollouts name older weights; see H06 and H17"
+    late = float(np.median(gap[1:]))
+    # One update is enough to part them; what parts later has another cause.
+    nearly = gap[1] > ROUNDING and late > APART
+    text = (
+        f"Sampler and trainer agree before the first update ({gap[0]:.2g} nat per token), differ "
+        f"by {gap[1]:.2g} after it and by {late:.2g} later, with the newest weights."
+    )
+    return Following(nearly, late, text)
+
+
+def followed_one_step(subject: "Subject") -> Following | str:
+    """From one real optimizer step of a live trainer."""
+    done = subject.stepped_delivery()
+    if not np.isfinite(done.gap_new):
+        return "the sampler gives no log-probs"
+    exact = subject.settings.get("bf16") is False
+    if done.visible < APART or done.gap_before > (ROUNDING if exact else done.visible / 2):
+        return (
+            f"a step changes log-probs by {done.visible:.2g} nat, and sampler and trainer differ "
+            f"by {done.gap_before:.2g} before it"
+        )
+    share = done.gap_new / done.visible
+    nearly = share > (NEARLY if exact else NEARLY_BF16) and done.gap_old > KEPT * done.visible
+    text = (
+        f"One step changes the trainer's log-probs by {done.visible:.2g} nat; the sampler follows "
+        f"to within {done.gap_new:.2g} ({share:.1%}) and is {done.gap_old:.2g} from the old "
+        "weights."
+    )
+    return Following(nearly, share, text)

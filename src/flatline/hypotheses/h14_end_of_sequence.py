@@ -1,0 +1,151 @@
+"""Completions that have ended are taken for cut ones, or never learn to end.
+
+## What goes wrong
+The trainer looks for an end token that the model does not use. With `mask_truncated_completions`
+every finished completion is then left out of the loss: the gradient is 0 while rewards differ.
+Without it, "truncated" statistics say 100 %, and whoever acts on them makes things worse.
+
+## Sign
+Rollouts that ended by themselves and have no trained token at all: more than one in twenty of them
+is a fault. And rollouts that are called cut although they ended well below the trainer's limit, at
+many different lengths, in one turn: certainly more than four in five of at least 16 is suspected,
+because a limit would give one length. Healthy: none has either (0 of 26 runs, interval 0 to 14 %;
+both are invariants).
+
+## Probe
+The sign, read on one batch of the live trainer.
+
+## Experiment
+A run with the planted fault against the same without it, matched seeds. On a trainer of yours:
+`mask_truncated_completions` off against on.
+
+## Fix
+Give the trainer every id that ends a turn (`generation_config.eos_token_id` may be a list), keep
+the sampled end token in the completion, and use a padding id that is not an end id.
+
+## Not to be confused with
+H02 token-masking: the end token alone carries no loss, or others do not. H04 context-truncation and
+H13 sampler-limits: completions really are cut. H32 zero-variance-groups: the gradient is 0 because
+rewards are equal.
+
+## References
+TRL pull requests 4970, 4976 and 7039 and issue 6369; torchtune issue 2967; MemGen pull request 33.
+TRL's `mean_terminated_length` is 0 where this happens.
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.stats import cluster_mean
+from flatline.trace import Trace
+
+LEFT_OUT = 0.05
+"""Share of ended rollouts without a trained token. An invariant: healthy runs have none."""
+FEWEST = 16
+"""Rollouts that are called cut, and must have many lengths, before that is doubted."""
+NEARLY_ALL = 0.8
+"""Share of the rollouts that are called cut and ended below the limit."""
+ROOM = 0.95
+"""Share of the trainer's limit that a completion which a limit did not end stays below."""
+ENDED = ("answered", "eos")
+"""What a rollout that ended by itself is said to end with."""
+
+
+class EndOfSequence(Hypothesis):
+    id = "H14"
+    name = "end-of-sequence"
+    explains = ("H24", "H26", "H27")
+    meaning = "Finished completions teach nothing, or their end is never learnt."
+    fix = "Set every end-of-turn id as EOS, or turn mask_truncated_completions off."
+    mechanism = "Ended completions carry no loss; in the other arm they do."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Do ended completions carry loss, and are cut ones really cut?"""
+        finish = trace.rollouts["finish"].astype(str)
+        found = self._left_out(trace, finish) or self._never_ends(trace, finish)
+        return found or self._fine(finish)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: flatline never leaves completions out."""
+        return fault_taken_out(self, config)
+
+    def _left_out(self, trace: Trace, finish: np.ndarray) -> Finding | None:
+        if "trained_tokens" not in trace.rollouts:
+            return None
+        ended = np.isin(finish, ENDED)
+        lost = ended & (trace.rollouts["trained_tokens"] == 0)
+        if not lost.any():
+            return None
+        share = cluster_mean(lost[ended].astype(float), trace.groups().index[ended])
+        return self.found(
+            Level.FAULT if share.value > LEFT_OUT else Level.NOTE,
+            f"{share.value:.0%} of the {ended.sum()} rollouts that ended by themselves have no "
+            "trained token: they are taken for cut ones.",
+            measured=share,
+            expected="0",
+            evidence=_examples(trace, np.flatnonzero(lost)),
+            severity=share.value / LEFT_OUT,
+            proven=True,
+        )
+
+    def _never_ends(self, trace: Trace, finish: np.ndarray) -> Finding | None:
+        most = trace.settings.get("max_completion_length")
+        cut = finish == "length"
+        if most is None or cut.sum() < FEWEST or _has_turns(trace):
+            return None
+        length = trace.rollouts["completion_tokens"][cut]
+        odd = length < ROOM * most
+        share = cluster_mean((cut & _short(trace, most)).astype(float), trace.groups().index)
+        values, times = np.unique(length[odd], return_counts=True)
+        # A limit of the sampler would give one length again and again.
+        if share.low < NEARLY_ALL or not len(values) or times.max() > odd.sum() / 4:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{share.value:.0%} of the rollouts are called cut, but they ended at {len(values)} "
+            f"different lengths below the limit of {most}: the end token is not recognised.",
+            measured=share,
+            expected="cut ones at the limit",
+            evidence=_examples(trace, np.flatnonzero(cut)),
+            severity=share.value / NEARLY_ALL,
+        )
+
+    def _fine(self, finish: np.ndarray) -> Finding:
+        ended = int(np.isin(finish, ENDED).sum())
+        return self.found(
+            Level.OK,
+            f"{ended} of {len(finish)} rollouts ended by themselves, and none of these is left "
+            "out of the loss.",
+            measured=0.0,
+            expected="0 left out",
+        )
+
+
+def _short(trace: Trace, most: float) -> np.ndarray:
+    return np.asarray(trace.rollouts["completion_tokens"] < ROOM * most)
+
+
+def _has_turns(trace: Trace) -> bool:
+    """In several turns a limit on one turn ends a completion at any length."""
+    try:
+        return bool(np.nanmax(trace.rollouts["turns"]) > 1)
+    except NotRecorded:
+        return False
+
+
+def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
+    known = "completion" in trace.rollouts
+    return [
+        Evidence(
+            text=f"ends with {str(trace.rollouts['completion'][at])[-60:]!r}"
+            if known
+            else f"has {trace.rollouts['completion_tokens'][at]:.0f} tokens",
+            step=int(trace.rollouts["step"][at]),
+            rollout=int(trace.rollouts["rollout"][at]),
+        )
+        for at in rows[:3]
+    ]

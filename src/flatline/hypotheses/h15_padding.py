@@ -1,0 +1,125 @@
+"""What the trainer scores depends on the padding: on which rollouts share a batch.
+
+## What goes wrong
+Prompts are padded on the left so that all rows of a batch are equally long. Where the attention
+mask or the positions do not know that, a row looks at padding, or its tokens stand in the wrong
+place, or logits are read one place off. The longest prompt of a batch is right, all others are not.
+
+## Sign
+The first step, where both sides hold the same weights. Rollouts of the longest prompt have no
+padding: if they agree with the sampler to rounding and the others certainly differ by more than
+0.01 nat, the padding is the difference: a fault. Prompts of one length cannot show it. Healthy:
+1e-6 with and without padding (0 of 26 runs, interval 0 to 14 %; an invariant).
+
+## Probe
+The rollouts with the most padding are scored again, each alone and without any. In float32 the
+log-probs must agree to 1e-3 nat, in bf16 to 0.5; more is a fault. Healthy in the lab: 2e-6.
+
+## Experiment
+A run with the planted fault against the same without it, matched seeds. No setting of a sound
+trainer does this.
+
+## Fix
+Make the attention mask from the lengths and the positions from the mask; slice logits from the end
+of the row, not from the length of the padded prompt.
+
+## Not to be confused with
+H23 dropout-in-scoring: two identical passes differ. H09 loss-mask-as-attention: real tokens are
+hidden. H10 template-drift: the prompt itself is another, with or without padding.
+
+## References
+TRL issue 2708; ms-swift issue 7066. TRL pads prompts left and completions right, and slices from
+the end. Rotary positions hide a plain shift: only what is looked at counts.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+APART = 0.01
+"""Nats by which padded rollouts differ from the sampler where others agree. Healthy: 1e-6."""
+SAME, SAME_BF16 = 1e-3, 0.5
+"""Largest difference of a log-prob alone and in the batch. Healthy in float32: 2e-6; in bf16 other
+shapes round otherwise, a guess that no run has tested."""
+ROLLOUTS = 8
+"""Rollouts that are scored alone. The most padded ones may be so behind their end only."""
+FEWEST = 3
+"""Prompts with padding that are needed."""
+
+
+class Padding(Hypothesis):
+    id = "H15"
+    name = "padding"
+    explains = ("H01", "H03", "H06", "H10", "H11", "H20", "H21", "H22", "H24", "H29")
+    meaning = "The log-prob of a rollout depends on its neighbours in the batch."
+    fix = "Pass the attention mask of the padding to every forward pass, positions made from it."
+    mechanism = "Log-probs change with the padding; in the other arm they do not."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Do rollouts with padding differ from the sampler, and those without agree?"""
+        gaps = at_equal_weights(trace)
+        prompt = _prompt_lengths(trace, gaps)
+        longest = prompt == prompt.max(initial=0)
+        padded = gaps.mean(~longest)
+        if padded.n < FEWEST:
+            return self.not_applicable(
+                f"{padded.n} of the first step's prompts are padded; {FEWEST} of different length "
+                "would show it."
+            )
+        whole = float(np.abs(gaps.gap[longest]).mean()) if longest.any() else np.nan
+        text = (
+            f"At equal weights rollouts of padded prompts differ from the sampler by "
+            f"{padded.value:.2g} nat per token, those of the longest prompt by {whole:.2g}."
+        )
+        broken = whole < ROUNDING and padded.low > APART
+        return self.found(
+            Level.FAULT if broken else Level.OK,
+            text,
+            measured=padded,
+            expected="both alike",
+            evidence=gaps.worst(trace, ~longest) if broken else (),
+            severity=padded.value / APART,
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Has a rollout the same log-probs alone as in the batch?"""
+        alone = subject.alone_vs_batch(ROLLOUTS)
+        known = np.isfinite(alone.difference) & (alone.padding > 0)
+        if not known.any():
+            return self.not_applicable("no rollout of the batch is padded.")
+        worst = float(alone.difference[known].max())
+        limit = SAME if subject.settings.get("bf16") is False else SAME_BF16
+        return self.found(
+            Level.FAULT if worst > limit else Level.OK,
+            f"Scored alone, {known.sum()} rollouts with up to {alone.padding[known].max()} tokens "
+            f"of padding differ by {worst:.2g} nat at most from the same in the batch.",
+            measured=worst,
+            expected=f"below {limit:g}",
+            severity=worst / limit,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+
+def _prompt_lengths(trace: Trace, gaps: Gaps) -> np.ndarray:
+    """For every token, the length of its prompt."""
+    if not len(gaps):
+        raise NotRecorded("tokens.sampler")
+    step, rollout, length = (trace.rollouts[name] for name in ("step", "rollout", "prompt_tokens"))
+    here = step == gaps.place[0][0]
+    known = dict(zip(rollout[here].astype(int).tolist(), length[here].tolist(), strict=True))
+    of_rollout = np.array([known[number] for _, number in gaps.place])
+    return np.asarray(of_rollout[gaps.rollout])

@@ -1,0 +1,152 @@
+"""A special token stands twice, or the tokenizer is another model's.
+
+## What goes wrong
+The chat template writes the token that begins a text and the tokenizer adds it again; or the
+trainer loads another tokenizer than the sampler. The model reads something it was never trained on,
+and log-probs belong to another text.
+
+## Sign
+Trained prompts whose first two tokens are the same: nothing that people or templates write begins
+so. All of them is a fault, some are noted. Healthy: none of 26 runs (interval 0 to 14 %); an
+invariant.
+
+## Probe
+The sign on one batch. Then the tokenizer against the model: ids that the model has no row for are a
+fault. Last, a templated prompt is encoded as plain text: if that doubles its first token it is
+noted, for code of yours that may do so.
+
+## Experiment
+A run with the planted fault against the same without it, matched seeds. On a trainer of yours:
+`add_special_tokens=False` where templated text is encoded, against the default.
+
+## Fix
+Encode templated text with `add_special_tokens=False`, or let `apply_chat_template` tokenize. Load
+one tokenizer and hand it to both sides.
+
+## Not to be confused with
+H10 template-drift: the templates differ, not their tokens. H11 retokenisation: words are split
+otherwise.
+
+## References
+Llama, Gemma and Mistral write BOS in their templates. rlvr's troubleshooting page: a trainer that
+fell back to another model's tokenizer. verifiers and PRIME-RL take a tokenizer name of their own.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import some_steps
+from flatline.trace import Trace
+from flatline.trace.tokens import Tokens
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+ALL = 0.99
+"""Share of the prompts that begin with a doubled token; a template is the same for all."""
+SHOWN = 6
+"""Tokens of a prompt that an example quotes."""
+
+
+class SpecialTokens(Hypothesis):
+    id = "H16"
+    name = "special-tokens"
+    explains = ("H03", "H10", "H20", "H22", "H24")
+    meaning = "The model is trained on a text that begins as none it has ever read."
+    fix = "Encode templated text with add_special_tokens=False; use one tokenizer on both sides."
+    mechanism = "Prompts begin with a doubled token; in the other arm they do not."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Do prompts begin with the same token twice?"""
+        tokens = trace.tokens(some_steps(trace))
+        doubled, rows = _doubled(tokens)
+        if not len(doubled):
+            raise NotRecorded("tokens.prompt_ids")
+        share = float(doubled.mean())
+        level = Level.FAULT if share >= ALL else Level.NOTE if share else Level.OK
+        text = f"{doubled.sum()} of {len(doubled)} trained prompts begin with the same token twice."
+        return self.found(
+            level,
+            text,
+            measured=share,
+            expected="0",
+            evidence=_examples(trace, tokens, rows[doubled]),
+            severity=20 * share,
+            proven=True,
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Is a token doubled, and does the tokenizer fit the model?"""
+        seen = self.sign(subject.trace)
+        if seen.level in ALARMS:
+            return seen
+        tokenizer = subject.trainer.processing_class
+        model = subject.trainer.accelerator.unwrap_model(subject.trainer.model)
+        rows, ids = model.get_input_embeddings().weight.shape[0], _highest_id(tokenizer)
+        if ids >= rows:
+            return self.found(
+                Level.FAULT,
+                f"The tokenizer has ids up to {ids}, the model {rows} rows: they do not belong "
+                "together.",
+                measured=float(ids - rows + 1),
+                expected="no id beyond the model",
+            )
+        return self._if_encoded(tokenizer) or seen
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+    def _if_encoded(self, tokenizer: Any) -> Finding | None:
+        """What plain encoding of a templated prompt would do."""
+        if not getattr(tokenizer, "chat_template", None):
+            return None
+        try:
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": "Hello"}], tokenize=False
+            )
+        except Exception:  # a template is a program of the user's; it may raise anything
+            return None
+        ids = tokenizer(text)["input_ids"]
+        if len(ids) < 2 or ids[0] != ids[1]:
+            return None
+        return self.found(
+            Level.NOTE,
+            f"Templated text that is encoded with special tokens begins with "
+            f"{tokenizer.decode(ids[:1])!r} twice. This trainer's prompts do not.",
+            expected="once",
+        )
+
+
+def _doubled(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
+    """For every prompt of two tokens or more, whether the first is doubled; and its rollout."""
+    length = np.bincount(tokens.prompt_row, minlength=len(tokens.rollout_rows))
+    start = np.cumsum(length) - length
+    rows = np.flatnonzero(length > 1)
+    ids = tokens.prompt_ids
+    return np.asarray(ids[start[rows]] == ids[start[rows] + 1]), rows
+
+
+def _highest_id(tokenizer: Any) -> int:
+    return max(tokenizer.get_vocab().values(), default=-1)
+
+
+def _examples(trace: Trace, tokens: Tokens, rows: np.ndarray) -> list[Evidence]:
+    found = []
+    for row in rows[:2]:
+        ids = tokens.prompt_ids[tokens.prompt_row == row][:SHOWN]
+        at = tokens.rollout_rows[row]
+        found.append(
+            Evidence(
+                text=f"the prompt begins {trace.decode(ids)!r}",
+                step=int(trace.rollouts["step"][at]),
+                rollout=int(trace.rollouts["rollout"][at]),
+            )
+        )
+    return found

@@ -1,0 +1,95 @@
+"""The clip on the ratio stops most of the update, or is mistaken for a cause where it never acts.
+
+## What goes wrong
+With several updates on the same completions the ratio of new to old probability leaves 1, and
+tokens beyond 1 ± epsilon have no gradient any more. A narrow epsilon, or many passes, leaves only
+the first pass; a symmetric one stops unlikely tokens from becoming likely first. With one update
+per batch the ratio is exactly 1, nothing is ever clipped, and epsilon has no effect.
+
+## Sign
+The share of trained tokens that are clipped, at steps whose ratio has left 1. Certainly above 0.1
+is suspected, unless the reward rises; above 0.05 is noted. Runs in which the ratio never leaves 1
+are ruled out. Healthy: 0.005 with two passes and epsilon 0.2, the one of 26 runs that has a ratio
+(0 of 26 alarm, interval 0 to 14 %).
+
+## Probe
+None: the first step of a live trainer has a ratio of 1.
+
+## Experiment
+`epsilon` in use against 0.2, where it is smaller, or a planted fault against none; matched seeds.
+
+## Fix
+One pass over each batch (`num_iterations=1`), or a wider clip above (`epsilon_high=0.28`).
+
+## Not to be confused with
+H17 stale-sampler and H23 dropout-in-scoring also move the ratio, without more passes. H22
+importance-weights: the ratio to the sampler. H24 learning-rate: steps so large that every second
+pass is clipped.
+
+## References
+DAPO ("clip higher"). TRL's `clip_ratio/*` are 0 with one update per batch, which is right and not
+a symptom. GSPO clips whole sequences at 3e-4, which token-wise losses cannot use.
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.trace import Trace
+
+MANY, NOTED = 0.1, 0.05
+"""Share of trained tokens that are clipped, at steps with a ratio. Healthy: 0.005."""
+MOVED = 1e-4
+"""Log-ratio that rounding explains."""
+FEWEST = 3
+"""Steps with a ratio."""
+USUAL = 0.2
+"""The epsilon that most trainers have."""
+
+
+class RatioClipping(Hypothesis):
+    id = "H29"
+    name = "ratio-clipping"
+    explains = ("H24",)
+    meaning = "Later passes over a batch change nothing."
+    fix = "Use num_iterations=1, or epsilon 0.2 with epsilon_high 0.28."
+    mechanism = "Most tokens are clipped; in the other arm few are."
+
+    def sign(self, trace: Trace) -> Finding:
+        """How many tokens are clipped where the ratio has left 1?"""
+        share, ratio = trace.steps["clip_share"], trace.steps["ratio_max"]
+        moved = np.isfinite(share) & (ratio > MOVED)
+        if not moved.any():
+            return self.not_applicable(
+                f"the ratio is 1 at all {np.isfinite(ratio).sum()} steps, so nothing is clipped "
+                "and epsilon has no effect."
+            )
+        found = mean_of(share[moved])
+        if found.n < FEWEST:
+            return self.too_little(f"{FEWEST - found.n} more steps with a ratio would do")
+        suspect = found.low > MANY and not reward_rises(trace)
+        return self.found(
+            Level.SUSPECT if suspect else Level.NOTE if found.low > NOTED else Level.OK,
+            f"At {found.n} steps whose ratio has left 1, {found.value:.1%} [{found.low:.1%}, "
+            f"{found.high:.1%}] of the trained tokens are clipped (epsilon "
+            f"{trace.settings.get('epsilon')}).",
+            measured=found,
+            expected=f"below {NOTED:.0%}",
+            severity=found.value / MANY,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """A narrow clip against the usual one; with one pass it would change nothing."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.epsilon >= USUAL or config.num_iterations == 1:
+            return planted
+        return arms(
+            self,
+            config,
+            "epsilon",
+            USUAL,
+            control=f"epsilon {config.epsilon:g}",
+            treated=f"epsilon {USUAL:g}",
+        )

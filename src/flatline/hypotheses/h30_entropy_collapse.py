@@ -1,0 +1,113 @@
+"""The policy has become so sure that all rollouts of a prompt are the same.
+
+## What goes wrong
+Probability gathers on what was rewarded first. Rollouts of a prompt become identical, their
+rewards equal, the advantages 0: there is nothing left to compare, and the reward stays where it is.
+
+## Sign
+The mean entropy of the last third of the steps against the first third. Suspected where it has
+certainly fallen by more than 70 % or certainly is below 0.01 nat, while the reward does not rise
+and the groups have died with it: certainly half of the late groups have equal rewards, and more
+than at the start. A fall alone is noted: healthy runs become sure of what they have learnt.
+Healthy: falls of 63 % at most and all of them with a rising reward (0 of 26 runs, interval 0 to
+14 %).
+
+## Probe
+None: it develops during a run.
+
+## Experiment
+A run with the planted fault against the same without it; or the temperature in use against 1, where
+it is lower; matched seeds.
+
+## Fix
+A wider clip above (`epsilon_high=0.28`), a temperature of 1, a small entropy bonus, harder prompts;
+look at the entropy of decisions (tool names, first words of a query), not of copied text.
+
+## Not to be confused with
+H32 zero-variance-groups: groups are dead from the start. H24 learning-rate: a rate that is too high
+breaks the policy in a few steps, and its entropy with it. H34 duplicate-samples: rollouts are equal
+although the policy is not sure, because they share random numbers.
+
+## References
+DAPO; Cui et al. (arXiv 2505.22617): reward ≈ -a exp(entropy) + b. TRL `entropy_coef`.
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.stats import Estimate
+from flatline.trace import Trace
+
+FALLEN = 0.3
+"""Entropy that is left, as a share of the start. Healthy: 0.37 and more (two passes per batch)."""
+SURE = 0.01
+"""Nats of a policy that is sure of everything. Healthy: 0.033 and more."""
+DEAD = 0.5
+"""Share of late groups with equal rewards. Healthy runs reach 0.64, with a rising reward."""
+FEWEST = 9
+"""Steps that can be cut into thirds."""
+
+
+class EntropyCollapse(Hypothesis):
+    id = "H30"
+    name = "entropy-collapse"
+    meaning = "There is nothing left to compare: every rollout of a prompt is the same."
+    fix = "Start again from before the collapse with a wider clip above or an entropy bonus."
+    mechanism = "The entropy falls and groups die with it; in the other arm they live."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Has the entropy fallen, and have the groups died with it?"""
+        step, entropy = trace.steps["step"], trace.steps["entropy"]
+        known = np.isfinite(entropy) & (step > 0)
+        if known.sum() < FEWEST:
+            return self.too_little(f"{FEWEST - known.sum()} more steps with an entropy would do")
+        third = known.sum() // 3
+        start = float(entropy[known][:third].mean())
+        late = mean_of(entropy[known][-third:])
+        collapsed = late.high < max(FALLEN * start, SURE)
+        text = f"The entropy went from {start:.3g} to {late.value:.3g} nat per token"
+        if not collapsed:
+            return self.found(
+                Level.OK,
+                f"{text}.",
+                measured=late,
+                expected=f"above {max(FALLEN * start, SURE):.2g}",
+            )
+        dead = _dead(trace, known, third)
+        stuck = dead is not None and dead[1].low > DEAD and dead[1].low > dead[0]
+        if dead is not None:
+            text += f", and groups of equal rewards from {dead[0]:.0%} to {dead[1].value:.0%}"
+        return self.found(
+            Level.SUSPECT if stuck and not reward_rises(trace) else Level.NOTE,
+            f"{text}.",
+            measured=late,
+            expected=f"above {max(FALLEN * start, SURE):.2g}",
+            severity=start / max(late.value, 1e-6) * FALLEN,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """A low temperature against 1."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.temperature >= 1:
+            return planted
+        return arms(
+            self,
+            config,
+            "temperature",
+            1.0,
+            control=f"temperature {config.temperature:g}",
+            treated="temperature 1",
+        )
+
+
+def _dead(trace: Trace, known: np.ndarray, third: int) -> tuple[float, Estimate] | None:
+    """Share of groups with equal rewards, early and late; None where it was not recorded."""
+    try:
+        share = trace.steps["zero_std_share"][known]
+    except NotRecorded:
+        return None
+    return float(np.nanmean(share[:third])), mean_of(share[-third:])

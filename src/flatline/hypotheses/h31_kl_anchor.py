@@ -1,0 +1,132 @@
+"""The KL term holds the policy where its pull balances that of the reward.
+
+## What goes wrong
+The pull back to the reference grows with the distance, that of the reward does not. At some
+distance they cancel: the policy moves at first and then stands, at a KL that is the smaller the
+larger beta is. Nothing is broken, and nothing is learnt from there on.
+
+## Sign
+Beta of at least a tenth of a typical advantage (above one it is H03's), a KL that has left 0 and
+then stood still (last third and middle third differ by less than a fifth, certainly), and a reward
+that is certainly flat: suspected. Such a beta alone is noted. Healthy: beta 0.04 is 0.05 of a
+typical advantage, and rewards rise (0 of 26 runs, interval 0 to 14 %).
+
+## Probe
+The gradient a hundredth of an optimizer step away from the start, split into reward and KL. The
+pull of the KL, carried on to one whole step, in units of the reward's: above 1 the anchor holds
+before a second step is taken: suspected. Healthy in the lab: 0.12 with beta 0.04.
+
+## Experiment
+Beta in use against 0, or a planted fault against none; matched seeds.
+
+## Fix
+Beta 0 or 0.001; or reset the reference now and then (`sync_ref_model`).
+
+## Not to be confused with
+H03 kl-divergence: a beta above a typical advantage, a wrong reference, an exploding KL. H24
+learning-rate: the KL stays near 0 at any beta. H32 zero-variance-groups: the reward does not pull.
+
+## References
+TRL's default was 0.04 and is 0. DAPO and Dr. GRPO leave the term out.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.trend import trend_of
+from flatline.stats import difference_of_means
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+LIGHT, HEAVY = 0.1, 1.0
+"""Beta in units of a typical advantage: from where it may hold, and from where it is H03's.
+Healthy: 0.053."""
+STILL = 0.2
+"""Relative change of the KL from the middle to the last third that is standing still."""
+LEFT = 1e-4
+"""KL of a policy that has moved; below it is H24's."""
+FEWEST = 12
+"""Steps that can be cut into thirds that mean something."""
+HOLDS = 1.0
+"""Pull of the KL after one step in units of the reward's. Healthy: 0.12 with beta 0.04."""
+
+
+class KlAnchor(Hypothesis):
+    id = "H31"
+    name = "kl-anchor"
+    explains = ("H24",)
+    meaning = "The policy stands where the pull to the reference balances the reward's."
+    fix = "Set beta to 0 or 0.001."
+    mechanism = "The KL stands still at a level that beta sets; in the other arm it goes on."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does the KL stand still under a beta that can hold it, and the reward with it?"""
+        beta = trace.settings.get("beta")
+        if not beta:
+            return self.not_applicable(f"beta is {beta}: there is no KL term.")
+        step, kl = trace.steps["step"], trace.steps["kl"]
+        kl = kl[np.isfinite(kl) & (step > 0)]
+        advantage = np.abs(trace.rollouts["advantage"])
+        typical = float(np.nanmean(advantage[advantage > 0])) if (advantage > 0).any() else 0.0
+        if len(kl) < FEWEST or typical == 0:
+            return self.too_little(f"{max(FEWEST - len(kl), 1)} more steps would do")
+        weight = beta / typical
+        text = f"Beta is {weight:.2g} of a typical advantage"
+        if not LIGHT <= weight <= HEAVY:
+            where = "too light to hold" if weight < LIGHT else "a case for H03"
+            return self.found(Level.OK, f"{text}, {where}.", measured=weight, expected="below 0.1")
+        trend = trend_of(trace)
+        held = _stands(kl) and trend is not None and trend.flat is True
+        return self.found(
+            Level.SUSPECT if held else Level.NOTE,
+            f"{text}; the KL is {np.median(kl[-(len(kl) // 3) :]):.2g} nat per token"
+            f"{' and stands still, and so does the reward' if held else ''}.",
+            measured=weight,
+            expected=f"below {LIGHT:g}",
+            severity=weight / LIGHT,
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """How hard does the KL pull after one step?"""
+        pull = subject.kl_pull()
+        if pull is None:
+            return self.not_applicable("beta is 0: there is no KL term.")
+        if not np.isfinite(pull.ratio):
+            return self.too_little("the batch has no gradient; see H26 and H32")
+        return self.found(
+            Level.SUSPECT if pull.ratio > HOLDS else Level.OK,
+            f"After one step the KL term would pull {pull.ratio:.2g} times as hard as the reward "
+            f"(beta {pull.beta:g}, cosine {pull.cosine:.2f}).",
+            measured=pull.ratio,
+            expected=f"below {HOLDS:g}",
+            severity=pull.ratio / HOLDS,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Beta against none."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.kl_beta == 0:
+            return planted
+        return arms(
+            self,
+            config,
+            "kl_beta",
+            0.0,
+            control=f"KL weight {config.kl_beta:g}",
+            treated="KL weight 0",
+        )
+
+
+def _stands(kl: np.ndarray) -> bool:
+    """Whether the KL has left 0 and certainly stands still from the middle on."""
+    third = len(kl) // 3
+    middle, last = kl[third : 2 * third], kl[-third:]
+    level = float(middle.mean())
+    change = difference_of_means(middle, last)
+    return level > LEFT and max(-change.low, change.high) < STILL * level

@@ -1,0 +1,147 @@
+"""How much a rollout counts depends on its length, so the policy learns a length.
+
+## What goes wrong
+A mean over the tokens of a sequence gives short right answers and long wrong ones more weight per
+token; a sum over the batch gives long ones more. Normalised twice, or not at all, length owns the
+update: the policy grows longer or shorter and is no more right.
+
+## Sign
+Two looks. A fault: the advantages that were trained on differ from those of the recorded rewards
+by a factor that follows the length of the rollout (correlation of the logarithms certainly beyond
+0.5). Suspected: the model's tokens per rollout certainly double or halve over the run while the
+reward does not rise. How the advantage follows the length inside groups is told: where long answers
+are right, it does (0.6 in the lab before training), and that is no defect.
+
+## Probe
+The first look, on one batch.
+
+## Experiment
+A planted fault against none, or the loss in use against another way to average it (`loss_type`
+`dapo` against `grpo`); matched seeds, outcome is the held-out reward.
+
+## Fix
+`loss_type` `dr_grpo` or `dapo`; divide by length once; count only the tokens that the model wrote;
+a soft penalty for overlong rollouts instead of none.
+
+## Not to be confused with
+H05 reward-signal: length is paid for by the reward itself. H14: rollouts that a limit cuts off are
+punished. H43 behaviour-collapse: rollouts get short because tools are no longer used.
+
+## References
+Dr. GRPO (2503.20783); DAPO (2503.14476). TRL's `grpo`, `bnpo`, `dr_grpo` and `dapo` losses.
+Thresholds: in 26 healthy lab runs the factor is 1 to rounding and lengths change by -0 to +29 %; 0
+of 26 alarm (interval 0 to 14 %).
+"""
+
+import math
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.drift import drift_of
+from flatline.hypotheses.groups import correlation_estimate, reward_rises, within_correlation
+from flatline.hypotheses.replay import advantages, trained
+from flatline.stats import UNKNOWN, Estimate
+from flatline.trace import Trace
+
+FOLLOWS = 0.5
+"""Correlation of length with the factor on the advantages. Healthy: the factor is constant."""
+FACTOR = 0.05
+"""Spread of the factor's logarithm below which there is none."""
+TIMES = 2.0
+"""Growth of the length, or its inverse. Healthy: at most 1.3."""
+TELLING = 0.05
+"""Advantages below this are too small to tell a factor from rounding."""
+FEWEST = 16
+"""Rollouts with such an advantage."""
+
+
+class LengthBias(Hypothesis):
+    id = "H35"
+    name = "length-bias"
+    meaning = "Length, not what was done, decides how much a rollout counts."
+    fix = "Use `loss_type` `dr_grpo` or `dapo`, and look where advantages are divided by length."
+    mechanism = (
+        "The weight of a rollout, or the length of all, follows length; in the other arm it does "
+        "not."
+    )
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does length decide what counts?"""
+        length = _length(trace)
+        weighted = _factor(trace, length)
+        if weighted.low > FOLLOWS or weighted.high < -FOLLOWS:
+            return self.found(
+                Level.FAULT,
+                f"Advantages are weighted by length: their factor and the length of the rollout "
+                f"have a correlation of {weighted}.",
+                measured=weighted,
+                expected="no factor",
+                severity=abs(weighted.value) / FOLLOWS,
+            )
+        return self._drifted(trace, length) or self._follows(trace, length)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """One way to average the token losses against another."""
+        planted = fault_taken_out(self, config)
+        if planted is not None:
+            return planted
+        other = "dapo" if config.loss_type == "grpo" else "grpo"
+        return arms(
+            self,
+            config,
+            "loss_type",
+            other,
+            control=f"loss `{config.loss_type}`",
+            treated=f"loss `{other}`",
+        )
+
+    def _drifted(self, trace: Trace, length: np.ndarray) -> Finding | None:
+        """Did all rollouts become much longer or shorter, and the reward no better?"""
+        drift = drift_of(trace, np.log(np.maximum(length, 1.0)))
+        if drift is None or max(drift.change.low, -drift.change.high) <= math.log(TIMES):
+            return None
+        if reward_rises(trace):
+            return None
+        times = math.exp(drift.change.value)
+        return self.found(
+            Level.SUSPECT,
+            f"The model's tokens per rollout went to {times:.2g} times what they were, and the "
+            "reward did not rise.",
+            measured=times,
+            expected=f"between {1 / TIMES:g} and {TIMES:g}",
+            # Lengths change with whatever goes wrong: another suspect is the likelier cause.
+            severity=0.5,
+        )
+
+    def _follows(self, trace: Trace, length: np.ndarray) -> Finding:
+        found = within_correlation(trained(trace), length, trace.groups().index)
+        if not math.isfinite(found.value):
+            return self.too_little("advantages and lengths never differ inside the same group")
+        text = f"Inside groups the advantage follows the length with a correlation of {found}."
+        return self.found(Level.OK, text, measured=found)
+
+
+def _length(trace: Trace) -> np.ndarray:
+    """Tokens that the model wrote, else those of the whole completion."""
+    for name in ("model_tokens", "completion_tokens"):
+        if name in trace.rollouts:
+            return trace.rollouts[name]
+    raise NotRecorded("rollouts.model_tokens")
+
+
+def _factor(trace: Trace, length: np.ndarray) -> Estimate:
+    """Correlation of length with what advantages were multiplied by; unknown where that is 1."""
+    done, due = trained(trace), advantages(trace, trace.rollouts["reward"])
+    told = (np.abs(due) > TELLING) & (np.abs(done) > 0) & (length > 0)
+    if told.sum() < FEWEST:
+        return UNKNOWN
+    factor, log_length = np.log(np.abs(done[told] / due[told])), np.log(length[told])
+    if factor.std() < FACTOR or log_length.std() == 0:
+        return UNKNOWN
+    groups = len(np.unique(trace.groups().index[told]))
+    return correlation_estimate(float(np.corrcoef(factor, log_length)[0, 1]), groups)

@@ -1,0 +1,124 @@
+"""Form is what the reward pays for: the quickest gradient goes to tags, not to answers.
+
+## What goes wrong
+A reward for form is the easiest to earn, so it is learnt first. While it varies it owns the
+differences inside groups; once every rollout has it, nothing is left to learn from: the reward
+stands at the weight of the form, and the answers are what they were.
+
+## Sign
+The correlation, inside groups, of the reward with its part for form (`format`, `tags`,
+`structure`, ...) and with the part that says "right". Suspected where form is certainly above 0.7
+and certainly ahead of right. A part for form that every rollout earns, while all groups are equal
+otherwise, is noted.
+
+## Probe
+The same, on one batch.
+
+## Experiment
+A planted fault against none, or the whole sum against the right-or-wrong part; matched seeds,
+outcome is the held-out reward.
+
+## Fix
+Make form a gate (no form, no reward) instead of a sum; a short supervised warm start teaches form
+better than rewards do.
+
+## Not to be confused with
+H05 reward-signal: noise, or a part that is not about form, decides. H32 zero-variance-groups: all
+rollouts earn the same from the start. H39 reward-parser: the part for right is misread.
+
+## References
+open-r1 issues 373 and 255 (form is gamed, accuracy falls); trl issue 3903; Spurious Rewards
+(2506.10947: form alone gave +16 on Qwen-Math).
+Thresholds: in 26 healthy lab runs form has 0.24 to 0.45 and right 0.96; 0 of 26 alarm (interval 0
+to 14 %).
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import reward_groups, right_part, within_correlation
+from flatline.tasks.base import COMBINED
+from flatline.trace import Trace
+
+DOMINATES = 0.7
+"""Correlation of reward and form inside groups. Healthy: at most 0.45."""
+FEWEST = 8
+"""Groups in which right and wrong both occur."""
+EARNED = 0.98
+"""Share of rollouts that have the form when it is learnt."""
+DEAD = 0.5
+"""Share of groups of equal rewards that is worth a note then."""
+FORM_PARTS = ("format", "tag", "structure", "xml", "schema", "template")
+"""What a part for form is called."""
+ANSWER = "exact_match"
+"""The part of every task's reward that says whether the answer is right."""
+
+
+class FormatDominates(Hypothesis):
+    id = "H37"
+    name = "format-dominates"
+    explains = ("H05",)
+    meaning = "The update goes to form; when it is learnt, nothing is left."
+    fix = "Multiply by the part for form instead of adding it, or lower its weight."
+    mechanism = "The reward follows form inside groups; in the other arm it follows the answer."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does the reward follow form more than the answer?"""
+        name, form = right_part(trace), _form_part(trace)
+        if form is None:
+            return self.not_applicable("no part of the reward is about form.")
+        if name is None:
+            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        reward, group, parts = trace.rollouts["reward"], trace.groups().index, trace.parts()
+        by_form = within_correlation(reward, parts[form], group)
+        by_answer = within_correlation(reward, parts[name], group)
+        if by_answer.n < FEWEST or not np.isfinite(by_form.value):
+            return self._learnt(trace, form, parts[form])
+        text = (
+            f"Inside groups the reward follows `{form}` with a correlation of {by_form} and "
+            f"`{name}` with {by_answer.value:.2f}."
+        )
+        alarm = by_form.low > max(DOMINATES, by_answer.high)
+        return self.found(
+            Level.SUSPECT if alarm else Level.OK,
+            text,
+            measured=by_form,
+            expected=f"below {DOMINATES}",
+            severity=by_form.value / DOMINATES,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The whole reward against its right-or-wrong part."""
+        planted = fault_taken_out(self, config)
+        if planted is not None or config.reward != COMBINED:
+            return planted
+        return arms(
+            self,
+            config,
+            "reward",
+            ANSWER,
+            control="the whole reward",
+            treated=f"`{ANSWER}` alone",
+        )
+
+    def _learnt(self, trace: Trace, form: str, part: np.ndarray) -> Finding:
+        """Form that everybody has, in groups that no longer differ."""
+        groups = reward_groups(trace)
+        earned = float(np.nanmean(part)) if np.isfinite(part).any() else 0.0
+        dead = float(groups.equal.mean()) if groups.n else 0.0
+        if earned < EARNED or dead < DEAD:
+            return self.too_little("right and wrong answers hardly ever meet inside a group")
+        return self.found(
+            Level.NOTE,
+            f"{earned:.0%} of the rollouts earn `{form}`, and {dead:.0%} of the groups are equal.",
+            measured=earned,
+        )
+
+
+def _form_part(trace: Trace) -> str | None:
+    names = [name for name in sorted(trace.parts()) if name != COMBINED]
+    return next((n for n in names if any(word in n.lower() for word in FORM_PARTS)), None)

@@ -1,0 +1,176 @@
+"""The reward is gamed: it rises, and what it stands for does not.
+
+## What goes wrong
+A reward can be earned in a way that nobody meant: cite every document, give several answers, search
+for everything at once. It looks sound at first, because nobody does that yet. The policy finds the
+way, the training reward climbs, and the answers get no better or worse.
+
+## Sign
+Suspected where three things hold: the training reward certainly rises, the part that says "right"
+certainly falls (by 0.05 and more), and the reward followed the right answer in the first third of
+the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout that change by half
+are told with it. Another part that falls while the reward rises is noted.
+
+## Probe
+Scripted plays that try the known tricks (all documents fetched, all documents cited, two answers)
+through the trainer's own reward. Each must earn less than gold. A fault where gold earns the
+maximum, honest mistakes earn less, and a trick earns as much.
+
+## Experiment
+A planted fault against none; matched seeds, outcome is the held-out reward, scored without the gap
+that the training reward has.
+
+## Fix
+Close the gap: pay precision as well as recall, accept one answer, cap what repetition earns. Watch
+a held-out score that the policy is not paid for.
+
+## Not to be confused with
+H05 reward-signal: the reward did not follow the answer from the start. H39 reward-parser: honest
+mistakes are paid as right. H08 evaluation-mismatch: training and held-out differ before training.
+
+## References
+Search-R1 revisited (the score lags the collapse of the reasoning); open-r1 issues 293 and 373.
+Thresholds: in 26 healthy lab runs right rises with the reward, and `flatline tasks check` finds no
+trick that earns what gold earns; 0 of 26 alarm (interval 0 to 14 %).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.drift import Drift, drift_of
+from flatline.hypotheses.groups import reward_rises, right_part, within_correlation
+from flatline.tasks.base import COMBINED
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+FALLS = 0.05
+"""Fall of the right answers that matters; the trend's own smallest change."""
+FOLLOWS = 0.4
+"""Correlation of reward and right at the start below which it is H05's business."""
+PART_FALLS = 0.1
+"""Fall of any other part that is noted."""
+HABIT = 0.5
+"""Change of a habit, as a share of what it was, that is noted."""
+TRICKS = ("cite_everything", "dump_all_documents", "two_answers")
+"""Scripted plays that earn what nobody meant to pay, if anything is wrong."""
+GOLD_IS_MAXIMUM = 0.02
+"""What gold may lack of the maximum before the reward is misread, which is H39."""
+
+
+class RewardHacking(Hypothesis):
+    id = "H38"
+    name = "reward-hacking"
+    explains = ("H39",)
+    meaning = "The policy is paid for a trick, and learns the trick."
+    fix = "Pay less for the quoted trick than for an honest play; judge on what is not paid for."
+    mechanism = "A trick earns what gold earns; in the other arm it earns less."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does the reward rise while what it stands for falls?"""
+        name = right_part(trace)
+        if name is None:
+            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        right = drift_of(trace, trace.parts()[name])
+        if right is None:
+            return self.too_little("a run of six steps or more would do")
+        text = f"`{name}` goes from {right.before:.2f} to {right.after:.2f}"
+        falls = right.change.high < 0 and right.change.value < -FALLS
+        told = _fallen_parts(trace, name)
+        if not (falls or told):
+            return self.found(Level.OK, f"{text}, and no part falls.", measured=right.change)
+        if not reward_rises(trace):
+            return self.found(Level.OK, f"{text}, and the reward does not rise.")
+        if falls and _followed_at_first(trace, name):
+            return self.found(
+                Level.SUSPECT,
+                f"{text} while the reward rises. {_habits(trace)}".strip(),
+                measured=right.change,
+                expected="a rise",
+                severity=-right.change.value / FALLS,
+            )
+        return self.found(
+            Level.NOTE, f"{text} while the reward rises. {told}".strip(), measured=right.change
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Do tricks earn what gold earns?"""
+        oracle = subject.oracle()
+        if oracle.problems == 0:
+            return self.too_little("no problem could be played")
+        if any(case.reward < 1 - GOLD_IS_MAXIMUM for case in oracle.below_maximum):
+            return self.found(
+                Level.OK, "Gold itself earns less than the maximum: see H39 reward-parser."
+            )
+        tied = oracle.not_below_gold
+        tricks = [case for case in tied if case.script in TRICKS]
+        text = f"{len(tricks)} tricks earn what gold earns on {oracle.problems} problems"
+        if not tricks or len(tricks) < len(tied):
+            also = f", and so do {len(tied) - len(tricks)} honest mistakes" if tied else ""
+            return self.found(Level.OK, f"{text}{also}.", measured=float(len(tricks)))
+        return self.found(
+            Level.FAULT,
+            f"{text}; honest mistakes earn less.",
+            measured=float(len(tricks)),
+            expected="0",
+            evidence=[
+                Evidence(
+                    text=f"problem {case.problem}, {case.script}: pays {case.reward:.3g}, gold "
+                    f"{case.gold_reward:.3g}"
+                )
+                for case in tricks[:3]
+            ],
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+
+def _followed_at_first(trace: Trace, name: str) -> bool:
+    """Whether the reward followed the answer in the first third of the steps."""
+    step = trace.rollouts["step"]
+    steps = np.unique(step)
+    early = step <= steps[len(steps) // 3 - 1]
+    group = trace.groups().index[early]
+    reward, right = trace.rollouts["reward"][early], trace.parts()[name][early]
+    return within_correlation(reward, right, group).low > FOLLOWS
+
+
+def _fallen_parts(trace: Trace, right: str) -> str:
+    """The parts that certainly fall, in words."""
+    others = {n: v for n, v in trace.parts().items() if n not in (right, COMBINED)}
+    drifts = {name: drift_of(trace, values) for name, values in sorted(others.items())}
+    fallen = [
+        f"`{name}` falls from {drift.before:.2f} to {drift.after:.2f}"
+        for name, drift in drifts.items()
+        if drift is not None and drift.change.high < 0 and drift.change.value < -PART_FALLS
+    ]
+    return f"{'; '.join(fallen)}." if fallen else ""
+
+
+def _habits(trace: Trace) -> str:
+    """What the policy does much more or less of, in words."""
+    names = {"tool_calls": "calls", "model_tokens": "tokens"}
+    drifts = {
+        word: drift_of(trace, trace.rollouts[name])
+        for name, word in names.items()
+        if name in trace.rollouts
+    }
+    told = [
+        f"{word} per rollout go from {drift.before:.3g} to {drift.after:.3g}"
+        for word, drift in drifts.items()
+        if drift is not None and _changed(drift)
+    ]
+    return f"{'; '.join(told).capitalize()}." if told else ""
+
+
+def _changed(drift: Drift) -> bool:
+    sure = max(drift.change.low, -drift.change.high)
+    return sure > 0 and abs(drift.change.value) > HABIT * abs(drift.before)

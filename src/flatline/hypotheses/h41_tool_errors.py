@@ -1,0 +1,169 @@
+"""The tool does not answer: calls fail, or what the model writes is not read as a call.
+
+## What goes wrong
+The sampler's parser expects another format than the template teaches, the JSON is strict where the
+model is not, or the backend times out. Episodes go on without what they asked for, or end with a
+call taken for the final answer. The policy is punished for using its tool.
+
+## Sign
+The share of calls that failed or could not be read, in the first eight groups of the run. Suspected
+where it is certainly above 0.1: later it may be what a broken policy writes. Also suspected:
+rollouts that hold the text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by
+themselves although no call was counted, certainly above 0.01. Logs without rollouts: TRL's
+`tools/failure_frequency`.
+
+## Probe
+The same, on one batch.
+
+## Experiment
+A planted fault against none; matched seeds, outcome is the held-out reward. What a tool that never
+fails would give: `flatline checkup --tools`.
+
+## Fix
+The parser that belongs to the template; errors as observations that say what to mend; retries; drop
+episodes that the backend broke.
+
+## Not to be confused with
+H04 context-truncation: calls are cut off by a limit in the middle. H39 reward-parser: the reward,
+not the tool, misreads. H24 learning-rate and H21 sampling-parameters: a policy that is broken, or
+drawn too hot, writes broken calls.
+
+## References
+vLLM issue 25108; SimpleTIR (2509.02479, void turns); TRL's tool metrics.
+Thresholds: in 24 healthy lab runs with tools up to 0.6 % of the first calls fail, up to 2 % of all,
+and no call goes unread; 0 of 26 alarm (interval 0 to 14 %).
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import mean_of
+from flatline.stats import cluster_mean
+from flatline.trace import Trace
+
+FAILED = 0.1
+"""Share of calls. Healthy: up to 0.006."""
+UNREAD = 0.01
+"""Share of rollouts that end in the text of a call. Healthy: 0."""
+BEGINNING = 8
+"""Groups that show how a run begins: later, calls may be what a broken policy makes of them."""
+ENDED = ("answered", "eos", None)
+"""How a rollout ends that no limit cut off."""
+FEWEST = 4
+"""Groups with calls."""
+CALLS = ("<tool_call>", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<｜tool▁call▁begin｜>")
+"""How models begin a call."""
+LOGGED = "tools/failure_frequency"
+"""What TRL calls the share."""
+
+
+class ToolErrors(Hypothesis):
+    id = "H41"
+    name = "tool-errors"
+    meaning = "The policy asks and gets no answer, so it cannot learn to ask."
+    fix = "Run the quoted call by hand; use the parser that belongs to the chat template."
+    mechanism = "Calls fail or are not read; in the other arm they are answered."
+    on_one_batch = True
+
+    def sign(self, trace: Trace) -> Finding:
+        """Do calls fail, or go unread?"""
+        if not len(trace.rollouts):
+            return self._from_steps(trace)
+        rows = _first_rows(trace)
+        calls = trace.rollouts["tool_calls"][rows]
+        failed = _count(trace, "tool_errors")[rows] + _count(trace, "malformed_calls")[rows]
+        tried, group = np.nan_to_num(calls) + failed, trace.groups().index[rows]
+        unread = self._unread(trace, rows, tried)
+        if unread is not None:
+            return unread
+        if not tried.any():
+            return self.not_applicable("no rollout calls a tool.")
+        share = cluster_mean(
+            np.repeat(failed / np.maximum(tried, 1), tried.astype(int)),
+            np.repeat(group, tried.astype(int)),
+        )
+        if share.n < FEWEST:
+            return self.too_little(f"{FEWEST - share.n} more groups with calls would do")
+        return self.found(
+            Level.SUSPECT if share.low > FAILED else Level.OK,
+            f"{share.value:.1%} of {tried.sum():.0f} calls in the first steps failed or could not "
+            "be read.",
+            measured=share,
+            expected=f"below {FAILED:.0%}",
+            severity=share.value / FAILED,
+            evidence=_examples(trace, rows[failed > 0]),
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+    def _unread(self, trace: Trace, rows: np.ndarray, tried: np.ndarray) -> Finding | None:
+        """Rollouts that hold the text of a call and have none."""
+        if "completion" not in trace.rollouts:
+            return None
+        texts = trace.rollouts["completion"][rows]
+        whole = np.array([end in ENDED for end in _ends(trace)[rows]], dtype=bool)
+        holds = np.array([_holds_call(text) for text in texts], dtype=bool)
+        lost = holds & whole & (tried == 0)
+        share = cluster_mean(lost.astype(float), trace.groups().index[rows])
+        if share.low <= UNREAD:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{share.value:.0%} of the rollouts hold the text of a call that was not read as one.",
+            measured=share,
+            expected="0",
+            severity=1 + share.value,
+            evidence=_examples(trace, rows[lost]),
+        )
+
+    def _from_steps(self, trace: Trace) -> Finding:
+        share = mean_of(trace.metric(LOGGED)[:BEGINNING])
+        if share.n < FEWEST:
+            return self.too_little(f"{FEWEST - share.n} more logged steps would do")
+        return self.found(
+            Level.SUSPECT if share.low > FAILED else Level.OK,
+            f"{share.value:.1%} of the calls failed, as logged at {share.n} steps.",
+            measured=share,
+            expected=f"below {FAILED:.0%}",
+            severity=share.value / FAILED,
+        )
+
+
+def _first_rows(trace: Trace) -> np.ndarray:
+    """The rollouts of the first groups."""
+    groups = trace.groups()
+    first = np.argsort(groups.step, kind="stable")[:BEGINNING]
+    return np.flatnonzero(np.isin(groups.index, first))
+
+
+def _count(trace: Trace, column: str) -> np.ndarray:
+    try:
+        return np.asarray(np.nan_to_num(trace.rollouts[column]))
+    except NotRecorded:
+        return np.zeros(len(trace.rollouts))
+
+
+def _ends(trace: Trace) -> np.ndarray:
+    rollouts = trace.rollouts
+    return rollouts["finish"] if "finish" in rollouts else np.full(len(rollouts), None, object)
+
+
+def _holds_call(text: str | None) -> bool:
+    return text is not None and any(mark in text for mark in CALLS)
+
+
+def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
+    told = "completion" in trace.rollouts
+    return [
+        Evidence(
+            text=f"writes {str(trace.rollouts['completion'][row])[:120]!r}" if told else "failed",
+            step=int(trace.rollouts["step"][row]),
+            rollout=int(trace.rollouts["rollout"][row]),
+        )
+        for row in rows[:3]
+    ]

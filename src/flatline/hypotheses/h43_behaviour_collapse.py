@@ -1,0 +1,129 @@
+"""The policy gives up what the task needs: it stops calling its tool, or says one thing again.
+
+## What goes wrong
+A shortcut wins early: guessing without a search is nearly as good and never fails in between, or
+one phrase is safe. Variety goes, and with it everything that could be learnt from; the reward
+stands where the shortcut left it. The entropy may look fine.
+
+## Sign
+Suspected where the calls per rollout certainly fall to less than half of what they were while the
+reward does not rise. Also suspected: what the model writes in a rollout repeats itself (more than
+half of its groups of four tokens have been there before) certainly in the last steps and not in the
+first. It stands behind every other suspect: a collapse is more often an effect than a cause.
+
+## Probe
+Only with `flatline checkup --tools`, since it plays four times: the same problems with the tool's
+output empty, from other problems, or gold. A policy whose reward certainly loses less than 0.05
+without any output does not use its tool.
+
+## Experiment
+A planted fault against none; matched seeds, outcome is the held-out reward.
+
+## Fix
+Pay the use of the tool for a while (0.1 a good call); drop groups without variance; clip higher
+above than below; go back to a checkpoint from before the collapse.
+
+## Not to be confused with
+H24 learning-rate: the policy is broken outright, and all it writes with it. H36 turn-credit: the
+reward itself punishes calls. H41 tool-errors: calls fail, so giving them up is right. H37 and H38:
+the reward rises.
+
+## References
+RAGEN (2504.20073: reward-std cliff, entropy drop, gradient spike); RAGEN-2; verl pull request 4998.
+Thresholds: in 24 healthy lab runs with tools calls change by -9 to +20 %, and at most 15 % of what
+is written is repetition; 0 of 26 alarm (interval 0 to 14 %).
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.drift import Drift, drift_of
+from flatline.hypotheses.groups import reward_rises
+from flatline.rollout.record import Author
+from flatline.stats import Estimate, cluster_mean
+from flatline.trace import Trace
+
+GIVEN_UP = 0.5
+"""Share of the calls at the start that is left. Healthy: 0.91 and more."""
+FEWEST_CALLS = 0.5
+"""Calls per rollout at the start below which there is nothing to give up."""
+REPEATED = 0.5
+"""Share of a rollout's groups of tokens that have been in it before. Healthy: up to 0.15."""
+GRAM = 4
+"""Tokens of a group."""
+SEVERITY = 0.5
+"""Below that of every other suspect: a collapse is more often an effect than a cause."""
+
+
+class BehaviourCollapse(Hypothesis):
+    id = "H43"
+    name = "behaviour-collapse"
+    meaning = "The policy no longer does what could be rewarded."
+    fix = "Go back to before the collapse; reward good calls, or drop groups without variance."
+    mechanism = "Calls per rollout fall to less than half; in the other arm they stay."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Were calls given up, or does the model repeat itself?"""
+        return self._repeats(trace) or self._calls(trace)
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+    def _calls(self, trace: Trace) -> Finding:
+        drift = drift_of(trace, trace.rollouts["tool_calls"])
+        if drift is None:
+            return self.too_little("a run of six steps or more would do")
+        if drift.before < FEWEST_CALLS:
+            return self.not_applicable("the policy calls no tool at the start.")
+        text = f"Calls per rollout go from {drift.before:.2f} to {drift.after:.2f}"
+        if not _given_up(drift):
+            return self.found(Level.OK, f"{text}.", measured=drift.after / drift.before)
+        if reward_rises(trace):
+            return self.found(Level.NOTE, f"{text}, and the reward rises.", measured=drift.change)
+        return self.found(
+            Level.SUSPECT,
+            f"{text}, and the reward does not rise.",
+            measured=drift.change,
+            expected=f"above {GIVEN_UP:.0%} of the start",
+            severity=SEVERITY,
+        )
+
+    def _repeats(self, trace: Trace) -> Finding | None:
+        steps = trace.token_steps
+        if len(steps) < 2:
+            return None
+        first, last = _repetition(trace, int(steps[0])), _repetition(trace, int(steps[-1]))
+        if not last.low > REPEATED or not first.high < REPEATED or reward_rises(trace):
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{last.value:.0%} of what a rollout says has been in it before, at first "
+            f"{first.value:.0%}.",
+            measured=last,
+            expected=f"below {REPEATED:.0%}",
+            severity=SEVERITY,
+        )
+
+
+def _given_up(drift: Drift) -> bool:
+    return drift.change.high < (GIVEN_UP - 1) * drift.before
+
+
+def _repetition(trace: Trace, step: int) -> Estimate:
+    """Share of the model's groups of tokens that its rollout already holds; `n` counts groups of
+    rollouts."""
+    tokens = trace.tokens([step])
+    own = tokens.author == Author.MODEL
+    row, ids = tokens.row[own], tokens.ids[own]
+    cuts = np.flatnonzero(np.diff(row)) + 1
+    share = np.full(len(tokens.rollout_rows), np.nan)
+    for rows, written in zip(np.split(row, cuts), np.split(ids, cuts), strict=True):
+        if len(written) > GRAM:
+            grams = np.lib.stride_tricks.sliding_window_view(written, GRAM)
+            share[rows[0]] = 1 - len(np.unique(grams, axis=0)) / len(grams)
+    group = trace.groups().index[tokens.rollout_rows]
+    known = np.isfinite(share)
+    return cluster_mean(share[known], group[known])

@@ -1,0 +1,141 @@
+"""What is held out is also trained on, so memory looks like learning.
+
+## What goes wrong
+An evaluation set that falls back to the training data, or shares rows with it, rises as the policy
+remembers answers. The run looks healthy and the policy has learnt nothing that carries over; or the
+curve is flat because what is held out was in the base model's training data and is solved already.
+
+## Sign
+The run's own config: a held-out dataset that names the path, config and split of a training one,
+and rows that the other has too. A fault. The config of a trainer that is not ours is not recorded.
+
+## Probe
+Ids and questions of the held-out problems among those of the training data; for any TRL trainer the
+prompts of `eval_dataset` among those of `train_dataset`. A fault where one in a hundred is there.
+
+## Experiment
+A planted fault against none; matched seeds. The outcome is the reward on problems that neither arm
+has trained on.
+
+## Fix
+Two splits; assert before training that ids, questions and paragraphs do not meet.
+
+## Not to be confused with
+H08 evaluation-mismatch: the two disagree where they should agree. H47 seed-noise: a held-out set
+too small to show anything.
+
+## References
+verifiers' `Environment.evaluate` falls back to the training set where there is no other.
+Threshold: by reason; the splits of the 26 healthy lab runs are drawn apart, and 0 of 26 alarm
+(interval 0 to 14 %).
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flatline.config import RunConfig
+from flatline.errors import FlatlineError, NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.tasks.datasets import DatasetSpec, parse_specs
+from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+SHARED = 0.01
+"""Share of the held-out problems that may also be trained on."""
+MOST = 20_000
+"""Rows of a user's data that are compared."""
+
+
+class EvaluationLeak(Hypothesis):
+    id = "H46"
+    name = "evaluation-leak"
+    meaning = "The held-out curve measures memory, so it says nothing about the policy."
+    fix = "Hold out another split, and assert that no id or question is in both."
+    mechanism = "Held-out problems are trained on; in the other arm none is."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Does the config hold out what it trains on?"""
+        requested = trace.run.get("requested")
+        if not isinstance(requested, dict) or not requested.get("datasets"):
+            raise NotRecorded("run.requested.datasets")
+        if not requested.get("eval_limit"):
+            return self.not_applicable("nothing is held out.")
+        given = requested.get("eval_datasets")
+        if given is None:
+            return self.found(Level.OK, "The validation split of the training data is held out.")
+        shared = _same_rows(str(requested["datasets"]), str(given))
+        if not shared:
+            return self.found(Level.OK, f"`{given}` is held out, which is not trained on.")
+        return self.found(
+            Level.FAULT,
+            f"`{shared}` is trained on and held out.",
+            expected="two splits",
+            proven=True,
+        )
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Are held-out problems among the training problems?"""
+        train, heldout = _problems(subject)
+        if not heldout:
+            return self.not_applicable("nothing is held out.")
+        both = [name for name in heldout if name in train]
+        share = len(both) / len(heldout)
+        return self.found(
+            Level.FAULT if share > SHARED else Level.OK,
+            f"{len(both)} of {len(heldout)} held-out problems are also trained on.",
+            measured=share,
+            expected="0",
+            severity=share / SHARED,
+            evidence=[Evidence(text=f"in both: {name[:120]!r}") for name in both[:3]],
+            proven=True,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+
+def _same_rows(train: str, heldout: str) -> str | None:
+    """The held-out spec whose rows are certainly among the training rows."""
+    try:
+        known = parse_specs(train)
+        asked = parse_specs(heldout)
+    except FlatlineError:
+        return None
+    for one in asked:
+        if any(_covers(other, one) for other in known):
+            return one.text
+    return None
+
+
+def _covers(train: DatasetSpec, heldout: DatasetSpec) -> bool:
+    """Whether both name the same rows, or all rows of a split against some of them."""
+    names = [(s.path, s.config or None, s.split_or(d)) for s, d in _with_default(train, heldout)]
+    whole = (None, None) in ((train.start, train.stop), (heldout.start, heldout.stop))
+    same = (train.start, train.stop) == (heldout.start, heldout.stop)
+    return names[0] == names[1] and (whole or same)
+
+
+def _with_default(train: DatasetSpec, heldout: DatasetSpec) -> list[tuple[DatasetSpec, str]]:
+    return [(train, "train"), (heldout, "validation")]
+
+
+def _problems(subject: "Subject") -> tuple[set[str], list[str]]:
+    """What names the training problems, and the held-out ones: their questions, or prompts."""
+    built = subject.built
+    if built is not None:
+        return {p.question for p in built.problems}, [p.question for p in built.heldout]
+    held = getattr(subject.trainer, "eval_dataset", None)
+    if held is None:
+        return set(), []
+    return set(_prompts(subject.trainer.train_dataset)), list(_prompts(held))
+
+
+def _prompts(dataset: Any) -> Iterable[str]:
+    if not hasattr(dataset, "column_names") or "prompt" not in dataset.column_names:
+        raise NotRecorded("eval_dataset.prompt")
+    size = min(len(dataset), MOST)
+    return [str(prompt) for prompt in dataset.select(range(size))["prompt"]]

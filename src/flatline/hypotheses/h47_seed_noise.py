@@ -1,0 +1,110 @@
+"""The run is too short or its batch too small to show whether it learns.
+
+## What goes wrong
+With 8 prompts a step the mean reward of a step has an error of about 0.06, and two windows of 20
+steps differ by 0.06 by chance. A smoothed curve makes trends out of that: a slope test on a moving
+average (0.9) finds one in two of three runs without any. Weeks go into differences that are none.
+
+## Sign
+Never an alarm: it is no cause. Noted where the smallest change that the run could have shown (the
+half width of the interval between its first and last third of steps) is above 0.05, with the number
+of steps that would do; and where the logged reward is a smoothed curve (correlation of neighbouring
+steps certainly above 0.8, while nothing else explains it).
+
+## Probe
+None: one batch has no history.
+
+## Experiment
+The prompts of a step against twice as many (`gradient_accumulation_steps`), over matched seeds with
+the criterion written first; outcome is the held-out reward. `flatline investigate` also asks for
+runs at learning rate 0 and with a random reward.
+
+## Fix
+More prompts a step, more steps, more held-out problems, paired comparisons on the same problems; no
+test on a smoothed curve.
+
+## Not to be confused with
+H32 zero-variance-groups: most of the batch gives no gradient. H44 data-order: the curve has a trend
+that the order of the data makes.
+
+## References
+A Sober Look (2504.07086); Spurious Rewards (2506.10947: a random reward gained 21 points).
+Threshold: the smallest change that matters is that of the trend, 0.05. It never alarms (0 of 26).
+"""
+
+import math
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import arms
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import EQUAL, correlation_estimate
+from flatline.hypotheses.trend import FEWEST, SMALLEST, trend_of
+from flatline.trace import Trace
+
+SMOOTHED = 0.8
+"""Correlation of a logged reward with the one before, the trend taken out. Raw: about 0."""
+STEPS = 40
+"""Steps that must be there to tell a smoothed curve."""
+
+
+class SeedNoise(Hypothesis):
+    id = "H47"
+    name = "seed-noise"
+    meaning = "The differences that are seen are those that chance makes."
+    fix = "Compare at least three seeds on the same held-out problems; take more prompts a step."
+    mechanism = "A step's mean reward is noise; in the other arm it is less so."
+
+    def sign(self, trace: Trace) -> Finding:
+        """What could this run have shown?"""
+        trend = trend_of(trace)
+        if trend is None or not math.isfinite(trend.change.high):
+            return self.too_little(f"a run of {FEWEST} steps or more would do")
+        half = (trend.change.high - trend.change.low) / 2
+        text = (
+            f"A change of {half:.3f} between the first and the last third would have shown; "
+            f"{trend.change.value:+.3f} was seen."
+        )
+        smoothed = _smoothed(trace)
+        if smoothed:
+            return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
+        if half <= SMALLEST or trend.change.low > 0:
+            return self.found(Level.OK, text, measured=half)
+        times = (half / SMALLEST) ** 2
+        return self.found(
+            Level.NOTE,
+            f"{text} {SMALLEST} would need {times:.1f} times as many steps, or prompts a step.",
+            measured=half,
+            expected=f"below {SMALLEST}",
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The prompts of a step against twice as many."""
+        passes = config.gradient_accumulation_steps
+        return arms(
+            self,
+            config,
+            "gradient_accumulation_steps",
+            2 * passes,
+            control=f"{passes} backward passes a step",
+            treated=f"{2 * passes} backward passes a step",
+        )
+
+
+def _smoothed(trace: Trace) -> str:
+    """Whether the logged reward is a moving average, in words."""
+    if "reward" not in trace.steps or len(trace.rollouts):
+        return ""  # recorded rollouts are as raw as can be
+    reward = trace.steps["reward"]
+    reward = reward[np.isfinite(reward)]
+    if len(reward) < STEPS:
+        return ""
+    time = np.arange(len(reward))
+    rest = reward - np.polyval(np.polyfit(time, reward, 3), time)
+    if rest.std() < EQUAL:
+        return ""
+    close = correlation_estimate(float(np.corrcoef(rest[:-1], rest[1:])[0, 1]), len(rest) - 1)
+    if close.low <= SMOOTHED:
+        return ""
+    return f"The logged reward is a smoothed curve (neighbouring steps: {close.value:.2f})."

@@ -1,0 +1,105 @@
+"""The curve that is looked at is not what happened: logged numbers differ from the rollouts.
+
+## What goes wrong
+Metrics are averaged with NaN, over padding or over other ranks, smoothed before they are written,
+scaled, or named like something else (`reward_std` is over the batch). A run is then mended for what
+its log says, while the rollouts say otherwise.
+
+## Sign
+The trainer's logged reward against the mean of the recorded rollouts of the same step. Suspected
+where they differ by more than 0.001 of the rewards' span at more than one step in ten, and at three
+steps or more. Logs that average over several steps cannot be told.
+
+## Probe
+None: a log needs a run.
+
+## Experiment
+A planted fault against none. The held-out reward must not differ, since nothing but the log does:
+that is the finding.
+
+## Fix
+Trust the recorded rollouts. Log raw means of each step, with the number of values behind them.
+
+## Not to be confused with
+H08 evaluation-mismatch: both numbers are true and of different plays. H47 seed-noise: true numbers
+that say little. H05 reward-signal: the reward itself is not about the answer.
+
+## References
+TRL's `reward_std` and `frac_reward_zero_std` (over the batch under batch scaling); the seeds' table
+of transcripts, which emptied the tool calls before it wrote them.
+Threshold: in 26 healthy lab runs both agree to 4e-7; 0 of 26 alarm (interval 0 to 14 %).
+"""
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.trace import Trace
+
+OFF = 1e-3
+"""Difference, as a share of the rewards' span. Healthy: rounding, below 1e-6."""
+SHARE = 0.1
+"""Steps that must differ."""
+FEWEST = 3
+"""Steps that must differ at the least."""
+EVERY = 0.9
+"""Share of the steps with a log line of their own; below it, lines average over several."""
+REWARD = "reward"
+"""What TRL calls the mean reward of a step."""
+
+
+class LogsLie(Hypothesis):
+    id = "H48"
+    name = "logs-lie"
+    meaning = "Conclusions from the log are about numbers that nobody earned."
+    fix = "Read the recorded rollouts (`flatline show RUN`); mend what writes the log."
+    mechanism = "The logged reward is not that of the rollouts; in the other arm it is."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is what was logged what was earned?"""
+        if not len(trace.rollouts):
+            raise NotRecorded("rollouts.reward")
+        reward = trace.rollouts["reward"]
+        span = float(np.nanmax(reward) - np.nanmin(reward)) or 1.0
+        logged, earned, step = _both(trace, REWARD, trace.rollouts["step"], reward)
+        if len(step) < EVERY * len(np.unique(trace.rollouts["step"])):
+            return self.too_little("a log line averages over several steps; log every step")
+        off = np.abs(logged - earned) / span
+        wrong = off > OFF
+        text = f"The logged reward differs from the rollouts at {wrong.sum()} of {len(step)} steps"
+        if wrong.sum() >= FEWEST and wrong.mean() > SHARE:
+            return self.found(
+                Level.SUSPECT,
+                f"{text}, by {np.abs(logged - earned)[wrong].mean():.3f} on average.",
+                measured=float(wrong.mean()),
+                expected="0",
+                severity=float(off[wrong].mean() / OFF),
+                evidence=_examples(step[wrong], logged[wrong], earned[wrong]),
+            )
+        return self.found(Level.OK, f"{text}.", measured=float(wrong.mean()), expected="0")
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+
+def _both(
+    trace: Trace, name: str, step: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What was logged under a name, what the rollouts say, and the steps that have both."""
+    known = np.isfinite(values)
+    steps, index = np.unique(step[known], return_inverse=True)
+    means = np.bincount(index, values[known]) / np.maximum(np.bincount(index), 1)
+    told = dict(zip(trace.steps["step"].astype(int).tolist(), trace.metric(name), strict=True))
+    logged = np.array([told.get(int(one), np.nan) for one in steps])
+    there = np.isfinite(logged)
+    return logged[there], means[there], steps[there]
+
+
+def _examples(step: np.ndarray, logged: np.ndarray, earned: np.ndarray) -> list[Evidence]:
+    return [
+        Evidence(text=f"logged {told:.4f}, earned {was:.4f}", step=int(at))
+        for at, told, was in list(zip(step, logged, earned, strict=True))[:3]
+    ]

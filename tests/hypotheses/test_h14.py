@@ -1,0 +1,59 @@
+"""H14: ended completions are taken for cut ones."""
+
+import numpy as np
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h14_end_of_sequence import EndOfSequence
+from flatline.trace import Trace
+
+H14 = EndOfSequence()
+
+
+def changed(edit, **settings):
+    rows = healthy_rows(steps=3)
+    for row in rows["rollouts"]:
+        edit(row)
+    return Trace.from_rows(run=run_facts(**settings), **rows)
+
+
+def test_ended_completions_without_a_trained_token_are_a_fault_that_nothing_explains_away():
+    finding = H14.sign(changed(lambda row: row.update(finish="eos", trained_tokens=0)))
+    assert finding.level is Level.FAULT and finding.proven
+    assert "100%" in finding.text
+
+
+def test_cut_completions_are_left_out_on_purpose():
+    trace = changed(lambda row: row.update(finish="turn_length", trained_tokens=0))
+    assert H14.sign(trace).level is Level.OK
+
+
+def test_a_few_are_noted():
+    trace = changed(
+        lambda row: row.update(finish="eos", trained_tokens=0 if row["rollout"] == 3 else 7)
+    )
+    assert H14.sign(trace).level is Level.NOTE
+
+
+def of_lengths(lengths, **settings):
+    rng = np.random.default_rng(0)
+
+    def edit(row):
+        row |= {"finish": "length", "turns": 1, "completion_tokens": int(rng.choice(lengths))}
+
+    return changed(edit, **{"max_completion_length": 256, **settings})
+
+
+def test_cut_at_many_lengths_below_the_limit_means_that_the_end_is_not_recognised():
+    finding = H14.sign(of_lengths(range(20, 120)))
+    assert finding.level is Level.SUSPECT
+    assert "end token" in finding.text
+
+
+def test_cut_at_the_limit_or_at_one_length_is_really_cut():
+    assert H14.sign(of_lengths([256])).level is Level.OK
+    assert H14.sign(of_lengths([80])).level is Level.OK
+
+
+def test_a_healthy_run_is_fine():
+    assert H14.sign(healthy_trace(steps=2)).level is Level.OK

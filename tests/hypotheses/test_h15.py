@@ -1,0 +1,67 @@
+"""H15: what is scored depends on the padding."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import subject
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h15_padding import Padding
+from flatline.subject.records import AloneVsBatch
+from flatline.trace import Trace
+
+H15 = Padding()
+
+
+def lengths(of_group, off=0.0):
+    """A healthy run whose prompts have lengths; log-probs of padded ones are off."""
+    rows = healthy_rows(steps=2)
+    longest = max(of_group(group) for group in range(8))
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        rollout["prompt_tokens"] = of_group(rollout["group"])
+        if rollout["prompt_tokens"] < longest:
+            row["trainer"] = np.asarray(row["trainer"]) - off
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def probed(difference, *, padding=20, bf16=False):
+    alone = AloneVsBatch(
+        rollouts=np.arange(2),
+        padding=np.full(2, padding),
+        difference=np.array([1e-6, difference]),
+    )
+    return H15.probe(subject(alone_vs_batch=lambda _: alone, settings={"bf16": bf16}))
+
+
+def test_padded_prompts_that_differ_where_the_longest_agrees_are_a_fault():
+    finding = H15.sign(lengths(lambda group: 10 + group, off=0.2))
+    assert finding.level is Level.FAULT
+    assert finding.evidence
+
+
+def test_padding_that_changes_nothing_is_fine():
+    assert H15.sign(lengths(lambda group: 10 + group)).level is Level.OK
+
+
+def test_a_gap_of_all_prompts_has_another_cause():
+    rows = healthy_rows(steps=2)
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        rollout["prompt_tokens"] = 10 + rollout["group"]
+        row["trainer"] = np.asarray(row["trainer"]) - 0.2
+    assert H15.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK
+
+
+def test_prompts_of_one_length_cannot_show_it():
+    assert "Does not apply" in H15.sign(healthy_trace(steps=1)).text
+
+
+@pytest.mark.parametrize(
+    ("difference", "bf16", "level"),
+    [(2e-6, False, Level.OK), (0.1, False, Level.FAULT), (0.1, True, Level.OK)],
+)
+def test_the_probe_scores_rollouts_alone(difference, bf16, level):
+    assert probed(difference, bf16=bf16).level is level
+
+
+def test_a_batch_without_padding_rules_it_out():
+    assert "Does not apply" in probed(5.0, padding=0).text

@@ -1,0 +1,72 @@
+"""H16: a special token stands twice."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import subject
+from tests.tiny import tiny_model, tokenizer_with
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h16_special_tokens import SpecialTokens
+from flatline.trace import Trace
+
+H16 = SpecialTokens()
+
+
+def prompts(edit):
+    rows = healthy_rows(steps=1)
+    for row in rows["tokens"]:
+        ids = np.array(edit(row))
+        row |= {"prompt_ids": ids, "prompt_attended": np.ones(len(ids), np.uint8)}
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def probed(tokenizer, *, vocab=300):
+    model = tiny_model(vocab=vocab)
+    trainer = subject(
+        processing_class=tokenizer, model=model, accelerator=subject(unwrap_model=lambda m: m)
+    )
+    trace = prompts(lambda _: [1, 2, 3])
+    return H16.probe(subject(trace=trace, trainer=trainer))
+
+
+def test_prompts_that_begin_with_a_token_twice_are_a_fault():
+    finding = H16.sign(prompts(lambda row: [5, 5, *row["prompt_ids"]]))
+    assert finding.level is Level.FAULT and finding.proven
+    assert "' w5 w5" in finding.evidence[0].text
+
+
+def test_one_such_prompt_is_a_coincidence():
+    odd = prompts(lambda row: [5, 5, 1] if row["rollout"] == 0 else [5, 6, 1])
+    assert H16.sign(odd).level is Level.NOTE
+    assert H16.sign(prompts(lambda _: [5, 6, 6])).level is Level.OK
+
+
+def test_a_run_without_tokens_cannot_be_told():
+    rows = healthy_rows(steps=1) | {"tokens": []}
+    with pytest.raises(NotRecorded):
+        H16.sign(Trace.from_rows(run=run_facts(), **rows))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_a_fault():
+    tokenizer = tokenizer_with()
+    assert probed(tokenizer, vocab=300).level is Level.OK
+    assert probed(tokenizer, vocab=100).level is Level.FAULT
+
+
+def test_a_tokenizer_that_would_double_the_first_token_is_noted():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tokenizer_with()
+    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
+    bos = tokenizer.bos_token, tokenizer.bos_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{bos[0]} $A", special_tokens=[bos]
+    )
+    assert probed(tokenizer).level is Level.NOTE
+
+
+def test_a_healthy_run_is_fine():
+    trace = healthy_trace(steps=1, seed=3)
+    assert H16.sign(trace).level in (Level.OK, Level.NOTE), "random ids may begin alike"

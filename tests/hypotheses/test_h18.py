@@ -1,0 +1,86 @@
+"""H18: the sampler follows updates in part."""
+
+import pytest
+from tests.hypotheses.edited import subject
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.config import RunConfig
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h18_merge_rounding import MergeRounding
+from flatline.subject.step_records import SteppedDelivery
+from flatline.trace import Trace
+
+H18 = MergeRounding()
+LORA = {"r": 8, "alpha": 16, "dropout": 0.0, "targets": None}
+
+
+def parting(gap_of_step, *, lora=LORA, behind=1, **settings):
+    """A healthy run whose sampler and trainer part."""
+    rows = healthy_rows(steps=8)
+    for row in rows["steps"][1:]:
+        row["logprob_gap"] = gap_of_step(row["step"])
+    for row in rows["rollouts"]:
+        row["weight_version"] = max(0, row["step"] - behind)
+    return Trace.from_rows(run=run_facts(lora=lora, **settings), **rows)
+
+
+def probed(gap_new, *, gap_old=0.03, gap_before=1e-7, bf16=False, lora=LORA):
+    done = SteppedDelivery(visible=0.03, gap_before=gap_before, gap_new=gap_new, gap_old=gap_old)
+    settings = {"bf16": bf16, "lora": lora}
+    return H18.probe(subject(stepped_delivery=lambda: done, settings=settings))
+
+
+def test_a_sampler_that_parts_with_the_first_update_is_suspected():
+    finding = H18.sign(parting(lambda step: 1e-7 if step == 1 else 0.01))
+    assert finding.level is Level.SUSPECT
+    assert "H06" in finding.explains
+
+
+def test_a_sampler_that_parts_later_has_another_cause():
+    assert H18.sign(parting(lambda step: 1e-7 if step < 4 else 0.1)).level is Level.OK
+
+
+def test_it_cannot_be_told_where_the_two_differ_from_the_start_or_weights_are_old():
+    assert H18.sign(parting(lambda _: 0.02)).level is Level.UNKNOWN
+    old = parting(lambda step: 1e-7 if step == 1 else 0.01, behind=2)
+    assert H18.sign(old).level is Level.UNKNOWN
+
+
+def test_later_passes_over_a_batch_are_behind_by_design():
+    trace = parting(
+        lambda step: 1e-7 if step == 1 else 0.01, steps_per_generation=2, num_iterations=2
+    )
+    assert H18.sign(trace).level is Level.UNKNOWN
+
+
+def test_without_an_adapter_nothing_is_merged():
+    assert "Does not apply" in H18.sign(healthy_trace(steps=4)).text
+    assert "Does not apply" in probed(0.02, lora=None).text
+
+
+def test_a_healthy_run_follows():
+    assert H18.sign(healthy_trace(steps=5, lora=LORA)).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("gap_new", "gap_old", "bf16", "level"),
+    [
+        (1e-7, 0.03, False, Level.OK),
+        (0.004, 0.02, False, Level.SUSPECT),
+        (0.004, 0.02, True, Level.OK),
+        (0.03, 0.0, False, Level.OK),
+    ],
+)
+def test_the_probe_wants_a_real_step_to_arrive(gap_new, gap_old, bf16, level):
+    assert probed(gap_new, gap_old=gap_old, bf16=bf16).level is level
+
+
+def test_the_probe_cannot_tell_where_the_two_differ_before_the_step():
+    assert probed(0.02, gap_before=0.02).level is Level.UNKNOWN
+    assert probed(float("nan")).level is Level.UNKNOWN
+
+
+def test_a_merged_copy_is_compared_with_the_trainers_own_weights():
+    assert H18.experiment(RunConfig()) is None
+    assert H18.experiment(RunConfig(sampler_weights="copy")).factor == "sampler_weights"
+    assert H18.experiment(RunConfig(fault="merge-rounded")).factor == "fault"

@@ -1,0 +1,67 @@
+"""H19: cached keys and values outlive the weights."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import model_tokens, subject
+from tests.hypotheses.test_h18 import LORA, parting
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h19_stale_cache import StaleCache
+from flatline.subject.step_records import SteppedDelivery
+from flatline.trace import Trace
+
+H19 = StaleCache()
+
+
+def visited_again(off):
+    """Half of the prompts of later steps are those of the first; their log-probs are off."""
+    rows = healthy_rows(steps=4)
+    rng = np.random.default_rng(0)
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        known = rollout["group"] < 4
+        if known:
+            rollout["prompt_id"] = f"p{rollout['group']}"
+        if known and rollout["step"] > 1:
+            at = model_tokens(row)
+            row["trainer"][at] += rng.normal(0, off, len(at)).astype(np.float32)
+    return Trace.from_rows(run=run_facts(bf16=True), **rows)
+
+
+def probed(gap_new, lora):
+    done = SteppedDelivery(visible=0.03, gap_before=1e-7, gap_new=gap_new, gap_old=0.02)
+    settings = {"bf16": False, "lora": lora}
+    return H19.probe(subject(stepped_delivery=lambda: done, settings=settings))
+
+
+def test_prompts_that_come_again_and_differ_more_are_suspected():
+    finding = H19.sign(visited_again(0.2))
+    assert finding.level is Level.SUSPECT
+    assert "played before" in finding.text
+
+
+def test_prompts_that_come_again_and_differ_as_little_are_fine():
+    assert H19.sign(visited_again(0.0)).level is Level.OK
+
+
+def test_without_an_adapter_a_sampler_that_parts_with_the_first_update_is_suspected():
+    trace = parting(lambda step: 1e-7 if step == 1 else 0.01, lora=None)
+    assert H19.sign(trace).level is Level.SUSPECT
+
+
+def test_with_an_adapter_it_looks_like_a_merge_that_rounds_and_is_noted():
+    finding = H19.sign(parting(lambda step: 1e-7 if step == 1 else 0.01))
+    assert finding.level is Level.NOTE
+    assert "H18" in finding.text
+
+
+def test_a_healthy_run_follows():
+    assert H19.sign(healthy_trace(steps=5)).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("gap_new", "lora", "level"),
+    [(1e-7, None, Level.OK), (0.004, None, Level.SUSPECT), (0.004, LORA, Level.NOTE)],
+)
+def test_the_probe_wants_a_real_step_to_arrive(gap_new, lora, level):
+    assert probed(gap_new, lora).level is level

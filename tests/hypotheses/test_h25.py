@@ -1,0 +1,65 @@
+"""H25: updates are rounded away."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import subject
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h25_rounded_updates import RoundedUpdates
+from flatline.trace import Trace
+
+H25 = RoundedUpdates()
+
+
+def changing(share, *, name="layers.{}.weight", steps=9):
+    rows = healthy_rows(steps=steps)
+    for row in rows["weights"]:
+        row["name"] = name.format(row["name"].split(".")[1])
+        row |= {"changed_share": share(row["step"]), "dtype": "bfloat16"}
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def probed(shares, *, fresh=False, rate=1e-4):
+    shares = np.array(shares)
+    names = tuple(f"layers.{i}.weight" for i in range(len(shares)))
+    census = subject(names=names, norms=np.ones(len(shares)), lora_untrained=fresh)
+    step = subject(gradients=census, changed_share_of=shares, learning_rate=rate)
+    sizes = {name: subject(numel=lambda: 64) for name in names}
+    trainer = subject(model=subject(named_parameters=lambda: sizes.items()))
+    return H25.probe(subject(one_step=lambda: step, trainer=trainer))
+
+
+@pytest.mark.parametrize(
+    ("share", "level"), [(1.0, Level.OK), (0.7, Level.NOTE), (0.16, Level.SUSPECT)]
+)
+def test_the_share_of_elements_that_a_step_changes_decides(share, level):
+    finding = H25.sign(changing(lambda _: share))
+    assert finding.level is level
+    assert "bfloat16" in finding.text
+
+
+def test_the_last_third_counts_since_updates_are_lost_as_weights_grow():
+    assert H25.sign(changing(lambda step: 1.0 if step < 6 else 0.1)).level is Level.SUSPECT
+
+
+def test_tensors_that_never_move_and_embeddings_are_others_business():
+    with pytest.raises(NotRecorded):
+        rows = healthy_rows(steps=3)
+        for row in rows["weights"]:
+            del row["changed_share"]
+        H25.sign(Trace.from_rows(run=run_facts(), **rows))
+    assert H25.sign(changing(lambda _: 0.0)).level is Level.UNKNOWN
+    assert H25.sign(changing(lambda _: 0.1, name="embed_tokens.{}")).level is Level.UNKNOWN
+
+
+def test_a_healthy_run_changes_everything():
+    assert H25.sign(healthy_trace(steps=4)).level is Level.OK
+
+
+def test_the_probe_looks_at_one_step():
+    assert probed([1.0, 1.0]).level is Level.OK
+    assert probed([0.2, 0.1]).level is Level.SUSPECT
+    assert probed([0.0, 0.0]).level is Level.UNKNOWN
+    assert "nothing can be lost" in probed([1.0], fresh=True).text

@@ -1,0 +1,67 @@
+"""H28: the loss is divided by the wrong number."""
+
+import numpy as np
+import pytest
+from tests.hypotheses.edited import subject
+from tests.traces import healthy_rows, run_facts
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h28_loss_normalisation import LossNormalisation
+from flatline.subject.step_records import Accumulation
+from flatline.trace import Trace
+
+H28 = LossNormalisation()
+
+
+def losses(factor, *, kind="dapo", noise=0.0, **settings):
+    """A run whose recorded loss is `factor` times what it should be."""
+    rows, rng = healthy_rows(steps=10), np.random.default_rng(0)
+    for row in rows["rollouts"]:
+        row["trained_tokens"] = int(rng.integers(5, 40))
+    for row in rows["steps"][1:]:
+        mine = [one for one in rows["rollouts"] if one["step"] == row["step"]]
+        total = sum(one["advantage"] * one["trained_tokens"] for one in mine)
+        size = 64 * len(mine) if kind == "dr_grpo" else sum(one["trained_tokens"] for one in mine)
+        row["loss"] = -factor * total / size + rng.normal(0, noise)
+    return Trace.from_rows(run=run_facts(loss_type=kind, beta=0.0, **settings), **rows)
+
+
+def probed(ratio, kind="grpo"):
+    found = Accumulation(passes=(1, 2), norms=(1.0, ratio), cosine=1.0)
+    return H28.probe(subject(accumulation=lambda: found, settings={"loss_type": kind}))
+
+
+@pytest.mark.parametrize("kind", ["dapo", "bnpo", "dr_grpo"])
+@pytest.mark.parametrize(
+    ("factor", "level"), [(1, Level.OK), (4, Level.SUSPECT), (0.25, Level.SUSPECT)]
+)
+def test_advantages_and_lengths_say_what_the_loss_must_be(kind, factor, level):
+    assert H28.sign(losses(factor, kind=kind)).level is level
+
+
+@pytest.mark.parametrize("settings", [{"kind": "grpo"}, {"num_iterations": 2}])
+def test_where_they_do_not_it_cannot_be_told(settings):
+    assert H28.sign(losses(4, **settings)).level is Level.UNKNOWN
+
+
+def test_a_loss_that_other_things_move_says_nothing():
+    assert H28.sign(losses(4, noise=10.0)).level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("ratio", "kind", "level"),
+    [
+        (1.0, "grpo", Level.OK),
+        (1.02, "grpo", Level.NOTE),
+        (2.0, "grpo", Level.FAULT),
+        (0.5, "dapo", Level.FAULT),
+        (1.2, "bnpo", Level.NOTE),
+    ],
+)
+def test_the_gradient_must_not_depend_on_the_passes(ratio, kind, level):
+    assert probed(ratio, kind).level is level
+
+
+def test_a_batch_that_cannot_be_halved_says_nothing():
+    looked = subject(accumulation=lambda: None, settings={})
+    assert H28.probe(looked).level is Level.UNKNOWN

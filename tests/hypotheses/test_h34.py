@@ -1,0 +1,53 @@
+"""H34 duplicate-samples."""
+
+import numpy as np
+from tests.traces import healthy_rows, run_facts
+
+from flatline.config import RunConfig
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h34_duplicate_samples import DuplicateSamples
+from flatline.trace import Trace
+
+H = DuplicateSamples()
+
+
+def run(*, copies=1, chance=0.001, logprobs=True, **settings):
+    """A run whose completions stand `copies` times in their group, each of probability `chance`."""
+    rows = healthy_rows(steps=3)
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        source = rollout["rollout"] - rollout["rollout"] % copies
+        row["ids"] = np.random.default_rng([row["step"], source]).integers(0, 100, len(row["ids"]))
+        own = row["trained"] == 1
+        row["sampler"] = np.where(own, np.log(chance) / own.sum(), 0.0).astype(np.float32)
+        rollout["completion"] = f"text {source}"
+        if not logprobs:
+            del row["sampler"]
+    return Trace.from_rows(run=run_facts(**settings), **rows)
+
+
+def test_copies_that_the_log_probs_do_not_allow_are_a_fault():
+    found = H.sign(run(copies=4))
+    assert found.level is Level.FAULT
+    assert found.measured.value > 0.35
+    assert "token for token" in found.evidence[0].text
+
+
+def test_copies_that_the_log_probs_allow_are_what_a_sure_policy_does():
+    assert H.sign(run(copies=8, chance=0.99)).level is Level.OK
+    assert H.sign(run()).level is Level.OK
+
+
+def test_a_temperature_makes_the_log_probs_less_certain():
+    assert H.sign(run(copies=4, temperature=0.5)).level is Level.SUSPECT
+
+
+def test_without_log_probs_copies_are_noted_at_most():
+    found = H.sign(run(copies=8, logprobs=False))
+    assert found.level is Level.NOTE
+    assert H.sign(run(logprobs=False)).level is Level.OK
+
+
+def test_a_low_temperature_can_be_taken_away():
+    assert H.experiment(RunConfig(temperature=0.5)).change == {"temperature": 1.0}
+    assert H.experiment(RunConfig()) is None
+    assert H.experiment(RunConfig(fault="samples-duplicated")).change == {"fault": None}

@@ -1,0 +1,76 @@
+"""H35 length-bias."""
+
+import numpy as np
+import pytest
+from tests.traces import healthy_rows, run_facts, trace_of
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h35_length_bias import LengthBias
+from flatline.trace import Trace
+
+H = LengthBias()
+
+
+def run(*, length=lambda row: 20, power=0.0, gain=0.3, steps=12):
+    rows = healthy_rows(steps=steps, gain=gain)
+    for row in rows["rollouts"]:
+        row["model_tokens"] = length(row)
+        row["advantage"] *= (row["model_tokens"] / 20) ** power
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def mixed(row):
+    return 10 + 7 * (row["rollout"] % 5)
+
+
+def test_advantages_that_carry_a_factor_of_length_are_a_fault():
+    assert H.sign(run(length=mixed, power=2.0)).level is Level.FAULT
+    short = H.sign(run(length=mixed, power=-1.0))
+    assert short.level is Level.FAULT
+    assert short.measured.high < -0.5
+
+
+def test_a_factor_is_seen_on_one_batch_too():
+    assert H.on_one_batch
+    assert H.sign(run(length=mixed, power=2.0, steps=1)).level is Level.FAULT
+
+
+def test_rollouts_of_all_lengths_without_a_factor_are_ruled_out():
+    assert H.sign(run(length=mixed)).level is Level.OK
+
+
+def test_lengths_that_double_while_the_reward_stays_are_suspected():
+    assert H.sign(run(length=lambda row: 20 * row["step"], gain=0.0)).level is Level.SUSPECT
+    shrinking = H.sign(run(length=lambda row: 200 // row["step"], gain=0.0))
+    assert shrinking.level is Level.SUSPECT
+
+
+def test_lengths_that_double_while_the_reward_rises_are_learning():
+    rising = run(length=lambda row: 20 * row["step"] + row["rollout"] % 5, gain=0.5, steps=30)
+    assert H.sign(rising).level is Level.OK
+
+
+def test_without_lengths_nothing_is_said():
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]]))
+    same = trace_of([[0.0, 1.0]] * 8, model_tokens=5)
+    assert H.sign(same).level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(("loss", "other"), [("grpo", "dapo"), ("dr_grpo", "grpo")])
+def test_the_arms_average_the_loss_in_two_ways(loss, other):
+    assert H.experiment(RunConfig(loss_type=loss)).change == {"loss_type": other}
+
+
+def test_advantages_of_other_scalings_have_no_factor():
+    rows = healthy_rows(steps=4)
+    for row in rows["rollouts"]:
+        row["model_tokens"] = mixed(row)
+    rewards = np.array([row["reward"] for row in rows["rollouts"]]).reshape(-1, 8)
+    plain = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
+    for row, advantage in zip(rows["rollouts"], plain, strict=True):
+        row["advantage"] = advantage
+    trace = Trace.from_rows(run=run_facts(scale_rewards="none"), **rows)
+    assert H.sign(trace).level is Level.OK

@@ -1,0 +1,54 @@
+"""H37 format-dominates."""
+
+import numpy as np
+import pytest
+from tests.traces import healthy_trace, trace_of
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h37_format_dominates import FormatDominates
+
+H = FormatDominates()
+
+
+def run(weight, *, groups=40, form=0.7, right=0.5, name="format"):
+    rng = np.random.default_rng(0)
+    tidy = (rng.random((groups, 8)) < form).astype(float)
+    correct = (rng.random((groups, 8)) < right).astype(float)
+    parts = [
+        {"exact_match": c, name: t} for c, t in zip(correct.ravel(), tidy.ravel(), strict=True)
+    ]
+    return trace_of((correct + weight * tidy).tolist(), parts=parts)
+
+
+def test_a_reward_that_follows_form_more_than_answers_is_suspected():
+    found = H.sign(run(3.0))
+    assert found.level is Level.SUSPECT
+    assert "`format`" in found.text
+
+
+def test_other_names_of_form_are_known():
+    assert H.sign(run(3.0, name="xml_count_reward")).level is Level.SUSPECT
+
+
+def test_form_that_counts_less_than_the_answer_is_ruled_out():
+    assert H.sign(run(0.3)).level is Level.OK
+    assert H.sign(healthy_trace()).level is Level.OK
+
+
+def test_form_that_is_learnt_and_leaves_nothing_is_noted():
+    found = H.sign(run(1.0, form=1.0, right=0.0))
+    assert found.level is Level.NOTE
+    assert "100% of the groups are equal" in found.text
+
+
+def test_a_reward_without_form_is_not_concerned_and_one_without_answers_unknown():
+    assert "Does not apply" in H.sign(trace_of([[0.0, 1.0]], parts={"exact_match": 1.0})).text
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]], parts={"format": 1.0}))
+
+
+def test_the_answer_alone_is_the_other_arm():
+    assert H.experiment(RunConfig()).change == {"reward": "exact_match"}
+    assert H.experiment(RunConfig(reward="format")) is None

@@ -1,0 +1,89 @@
+"""H38 reward-hacking."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h38_reward_hacking import RewardHacking
+from flatline.subject.records import Oracle, OracleCase
+from flatline.trace import Trace
+
+H = RewardHacking()
+
+
+def run(right, bonus, *, steps=30, calls=lambda step: 2):
+    """A reward of the answer and a bonus, whose chances depend on the step."""
+    rows, rng = healthy_rows(steps=steps), np.random.default_rng(0)
+    for row in rows["rollouts"]:
+        answer = float(rng.random() < right(row["step"]))
+        extra = float(rng.random() < bonus(row["step"]))
+        row["parts"] = {"exact_match": answer, "precision": 1 - extra}
+        row["reward"] = answer + extra
+        row["tool_calls"] = calls(row["step"])
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def gamed(step):
+    return 0.02 + 0.9 * (step > 15)
+
+
+def oracle(*scripts, gold=1.0):
+    tied = tuple(
+        OracleCase(problem="p", script=name, reward=gold, gold_reward=gold) for name in scripts
+    )
+    short = () if gold == 1 else (tied[0] if tied else _gold(gold),)
+    return SimpleNamespace(
+        oracle=lambda: Oracle(
+            problems=4, gold_R=np.full(4, gold), below_maximum=short, not_below_gold=tied, played=20
+        )
+    )
+
+
+def _gold(reward):
+    return OracleCase(problem="p", script="gold", reward=reward, gold_reward=reward)
+
+
+def test_a_reward_that_rises_while_answers_get_worse_is_suspected():
+    found = H.sign(run(lambda step: 0.6 - 0.4 * (step > 15), gamed, calls=lambda step: step))
+    assert found.level is Level.SUSPECT
+    assert "Calls per rollout go from" in found.text
+
+
+def test_a_run_that_learns_is_ruled_out():
+    assert H.sign(healthy_trace(steps=12, gain=0.5)).level is Level.OK
+
+
+def test_a_part_that_falls_while_answers_get_better_is_noted():
+    found = H.sign(run(lambda step: 0.2 + 0.5 * (step > 15), gamed))
+    assert found.level is Level.NOTE
+    assert "`precision` falls" in found.text
+
+
+def test_a_reward_that_never_followed_the_answer_is_left_to_h05():
+    def always(step):
+        return 0.3 + 0.6 * (step > 15)
+
+    rows = run(lambda step: 0.05 * (step < 10), always)
+    assert H.sign(rows).level is not Level.SUSPECT
+
+
+def test_a_short_run_or_one_without_answers_says_nothing():
+    assert H.sign(healthy_trace(steps=2)).level is Level.UNKNOWN
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]]))
+
+
+def test_tricks_that_earn_what_gold_earns_are_a_fault():
+    found = H.probe(oracle("cite_everything", "dump_all_documents"))
+    assert found.level is Level.FAULT
+    assert "cite_everything" in found.evidence[0].text
+
+
+def test_honest_mistakes_that_earn_as_much_are_left_to_h39():
+    assert H.probe(oracle("cite_everything", "wrong_answer")).level is Level.OK
+    assert H.probe(oracle("cite_everything", gold=0.5)).level is Level.OK
+    assert H.probe(oracle()).level is Level.OK

@@ -1,0 +1,78 @@
+"""H41 tool-errors."""
+
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h41_tool_errors import ToolErrors
+from flatline.trace import Trace
+
+H = ToolErrors()
+CALL = '<tool_call>\n{"name": "look"}\n</tool_call>'
+
+
+def run(edit, *, steps=6):
+    rows = healthy_rows(steps=steps)
+    for row in rows["rollouts"]:
+        edit(row)
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def logged(share, *, steps=10):
+    return Trace.from_rows(
+        steps=[
+            {"step": i, "metrics": {"tools/failure_frequency": share}} for i in range(1, steps + 1)
+        ]
+    )
+
+
+def failing(row):
+    row["tool_errors"] = row["rollout"] % 2
+
+
+def malformed(row):
+    row["malformed_calls"] = row["rollout"] % 2
+
+
+def unread(row, finish="answered"):
+    row |= {"tool_calls": 0, "completion": CALL, "finish": finish}
+
+
+@pytest.mark.parametrize("edit", [failing, malformed])
+def test_calls_that_fail_from_the_start_are_suspected(edit):
+    found = H.sign(run(edit))
+    assert found.level is Level.SUSPECT
+    assert found.evidence
+
+
+def test_calls_that_fail_later_are_what_a_broken_policy_writes():
+    assert H.sign(run(lambda row: row["step"] > 2 and failing(row))).level is Level.OK
+
+
+def test_calls_that_nobody_reads_are_suspected():
+    found = H.sign(run(unread))
+    assert found.level is Level.SUSPECT
+    assert "not read as one" in found.text
+    assert CALL[:11] in found.evidence[0].text
+
+
+def test_a_call_that_a_limit_cut_off_is_not_unread():
+    assert H.sign(run(lambda row: unread(row, "turn_length"))).level is Level.OK
+
+
+def test_calls_that_are_answered_are_ruled_out():
+    assert H.sign(healthy_trace()).level is Level.OK
+
+
+def test_a_run_without_tools_is_not_concerned():
+    found = H.sign(run(lambda row: row.update(tool_calls=0)))
+    assert "Does not apply" in found.text
+
+
+def test_a_log_tells_its_share_of_failed_calls():
+    assert H.sign(logged(0.4)).level is Level.SUSPECT
+    assert H.sign(logged(0.01)).level is Level.OK
+    assert H.sign(logged(0.4, steps=1)).level is Level.UNKNOWN
+    with pytest.raises(NotRecorded):
+        H.sign(Trace.from_rows(steps=[{"step": 1, "metrics": {"reward": 1.0}}]))

@@ -1,0 +1,82 @@
+"""H45 no-headroom."""
+
+from types import SimpleNamespace
+
+import pytest
+from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
+
+from flatline.config import RunConfig
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h45_no_headroom import NoHeadroom
+from flatline.trace import Trace
+
+H = NoHeadroom()
+
+
+def run(right, *, steps=12, answer="wrong", finish="answered", heldout=None, reward=None):
+    """A run whose rollouts are right where `right` says so."""
+    rows = healthy_rows(steps=steps, gain=0.0)
+    for row in rows["rollouts"]:
+        correct = float(right(row))
+        row["parts"] = {"exact_match": correct}
+        row["completion"] = f"<answer>{'right' if correct else answer}</answer>"
+        row |= {"reward": correct if reward is None else reward, "finish": finish}
+    for row in rows["steps"]:
+        row["heldout_reward"] = heldout
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def never(row):
+    return False
+
+
+def test_a_policy_that_is_never_right_is_suspected_and_no_limit_explains_it():
+    found = H.sign(run(never))
+    assert found.level is Level.SUSPECT
+    assert found.proven
+
+
+def test_a_policy_that_is_never_right_because_it_is_cut_off_may_be_explained():
+    found = H.sign(run(never, finish="turn_length"))
+    assert found.level is Level.SUSPECT
+    assert not found.proven
+
+
+def test_a_policy_that_is_always_right_is_suspected():
+    found = H.sign(run(lambda row: True))
+    assert found.level is Level.SUSPECT
+    assert found.measured.low > 0.9
+
+
+def test_right_answers_that_the_reward_does_not_read_are_left_to_h39():
+    assert H.sign(run(never, answer="right", reward=0.0)).level is not Level.SUSPECT
+
+
+def test_a_policy_that_can_do_it_in_evaluation_is_left_to_h08():
+    assert H.sign(run(never, heldout=0.6)).level is not Level.SUSPECT
+
+
+def test_a_policy_that_is_sometimes_right_is_ruled_out():
+    assert H.sign(healthy_trace(steps=12)).level is Level.OK
+
+
+def test_a_best_of_group_that_is_hardly_ahead_is_noted():
+    assert H.sign(run(lambda row: row["group"] % 2)).level is Level.NOTE
+
+
+def test_few_prompts_say_nothing_and_rewards_alone_neither():
+    assert H.sign(run(never, steps=1)).level is Level.UNKNOWN
+    with pytest.raises(NotRecorded):
+        H.sign(trace_of([[0.0, 1.0]]))
+
+
+def test_the_probe_of_a_trainer_that_is_not_ours_says_what_the_batch_says():
+    subject = SimpleNamespace(trace=run(never, steps=1), built=None)
+    assert H.probe(subject).level is Level.UNKNOWN
+
+
+def test_the_golden_retriever_is_the_other_arm():
+    assert H.experiment(RunConfig()).change == {"retriever": "golden"}
+    assert H.experiment(RunConfig(retriever="golden")) is None
+    assert H.experiment(RunConfig(task="toolmath")) is None

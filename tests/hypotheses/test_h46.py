@@ -1,0 +1,71 @@
+"""H46 evaluation-leak."""
+
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h46_evaluation_leak import EvaluationLeak
+from flatline.trace import Trace
+
+H = EvaluationLeak()
+
+
+def sign(**requested):
+    given = {"datasets": "lab", "eval_datasets": None, "eval_limit": 64, **requested}
+    return H.sign(Trace.from_rows(run={"requested": given}))
+
+
+def ours(train, heldout):
+    asked = [[SimpleNamespace(question=text) for text in texts] for texts in (train, heldout)]
+    return SimpleNamespace(built=SimpleNamespace(problems=asked[0], heldout=asked[1]))
+
+
+def stock(train, heldout):
+    made = [None if t is None else Dataset.from_dict({"prompt": t}) for t in (train, heldout)]
+    trainer = SimpleNamespace(train_dataset=made[0], eval_dataset=made[1])
+    return SimpleNamespace(built=None, trainer=trainer)
+
+
+@pytest.mark.parametrize(
+    "heldout", ["lab,,train", "lab,,train[:100]", "other,,dev;lab,,train[10:20]"]
+)
+def test_a_split_that_is_trained_on_and_held_out_is_a_fault(heldout):
+    found = sign(eval_datasets=heldout)
+    assert found.level is Level.FAULT
+    assert "train" in found.text
+
+
+@pytest.mark.parametrize("heldout", [None, "lab", "lab,,validation", "lab,,test", "other,,train"])
+def test_other_splits_are_ruled_out(heldout):
+    assert sign(eval_datasets=heldout).level is Level.OK
+
+
+def test_two_slices_of_one_split_may_be_apart():
+    assert sign(datasets="d,,train[:50]", eval_datasets="d,,train[50:]").level is Level.OK
+    same = sign(datasets="d,,train[:50]", eval_datasets="d,,train[:50]")
+    assert same.level is Level.FAULT
+
+
+def test_a_run_that_holds_nothing_out_is_not_concerned():
+    assert "Does not apply" in sign(eval_limit=0).text
+
+
+def test_a_run_whose_data_is_not_named_cannot_be_told():
+    with pytest.raises(NotRecorded):
+        H.sign(Trace.from_rows())
+
+
+@pytest.mark.parametrize("made", [ours, stock])
+def test_the_probe_looks_for_held_out_problems_in_the_training_data(made):
+    assert H.probe(made(["a", "b"], ["c", "b"])).level is Level.FAULT
+    assert H.probe(made(["a", "b"], ["c", "d"])).level is Level.OK
+
+
+def test_the_probe_is_not_concerned_where_nothing_is_held_out():
+    assert "Does not apply" in H.probe(stock(["a"], None)).text
+    with pytest.raises(NotRecorded):
+        bare = SimpleNamespace(train_dataset=[1], eval_dataset=[1])
+        H.probe(SimpleNamespace(built=None, trainer=bare))

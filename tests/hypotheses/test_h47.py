@@ -1,0 +1,62 @@
+"""H47 seed-noise."""
+
+import numpy as np
+from tests.traces import healthy_trace
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h47_seed_noise import SeedNoise
+from flatline.trace import Trace
+
+H = SeedNoise()
+
+
+def curve(reward):
+    return Trace.from_rows(
+        steps=[{"step": i, "reward": value} for i, value in enumerate(reward, 1)]
+    )
+
+
+def raw(steps, *, spread=0.05, slope=0.0):
+    rng = np.random.default_rng(0)
+    return 0.5 + slope * np.arange(steps) / steps + spread * rng.standard_normal(steps)
+
+
+def smoothed(values, keep=0.95):
+    shown = [values[0]]
+    for value in values[1:]:
+        shown.append(keep * shown[-1] + (1 - keep) * value)
+    return np.array(shown)
+
+
+def test_a_run_that_could_not_have_shown_what_matters_is_noted():
+    found = H.sign(healthy_trace(steps=6, prompts=2, gain=0.0))
+    assert found.level is Level.NOTE
+    assert "times as many steps" in found.text
+
+
+def test_a_run_that_is_long_enough_is_told_what_it_could_have_shown():
+    assert H.sign(curve(raw(300))).level is Level.OK
+
+
+def test_a_reward_that_certainly_rises_needs_no_more_steps():
+    assert H.sign(curve(raw(30, spread=0.2, slope=2.0))).level is Level.OK
+
+
+def test_a_smoothed_curve_is_noted_and_a_raw_one_is_not():
+    found = H.sign(curve(smoothed(raw(600))))
+    assert found.level is Level.NOTE
+    assert "smoothed" in found.text
+    assert "smoothed" not in H.sign(curve(raw(600, slope=0.3))).text
+
+
+def test_a_constant_curve_is_not_taken_for_a_smoothed_one():
+    assert "smoothed" not in H.sign(curve(np.full(100, 0.5))).text
+
+
+def test_a_few_steps_say_nothing():
+    assert H.sign(healthy_trace(steps=3)).level is Level.UNKNOWN
+
+
+def test_it_never_alarms():
+    for seed in range(5):
+        assert H.sign(healthy_trace(seed=seed, gain=0.0)).level in (Level.NOTE, Level.OK)
