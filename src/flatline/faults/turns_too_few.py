@@ -1,6 +1,6 @@
 """Episodes have fewer turns than the problems need, in training and in evaluation alike.
 
-Not from one report: limits of three or four turns are common in agent configs, and problems of four
+Not from a report: limits of three or four turns are common in agent configs, and problems of four
 hops need five.
 
 Strength: turns of an episode.
