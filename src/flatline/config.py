@@ -12,6 +12,7 @@ So the default, 64 and 8, is eight prompts with eight completions each; `--batch
 `num_iterations` passes over the same completions.
 """
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -230,6 +231,17 @@ def load_config(path: Path, **changes: Any) -> RunConfig:
             'Write one `name = value` a line, e.g. `task = "musique"`.'
         ) from error
     return RunConfig.from_dict({**values, **changes}, source=str(path))
+
+
+def toml_of(values: Mapping[str, Any]) -> str:
+    """Settings as `load_config` reads them, one a line; what is None has no line."""
+    # A JSON string is a TOML string, but for the one control character that JSON leaves alone.
+    lines = (
+        f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in values.items()
+        if value is not None
+    )
+    return "".join(lines).replace("\x7f", "\\u007f")
 
 
 def prompts_per_step(config: RunConfig, processes: int = 1) -> int:

@@ -9,7 +9,6 @@
 A folder without `outcome.json` is a run that crashed; it is emptied and run again.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -21,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flatline.config import RunConfig
+from flatline.config import RunConfig, toml_of
 from flatline.errors import ConfigError, FlatlineError
 from flatline.evaluate import write_atomically
 from flatline.experiment import supervise
@@ -38,7 +37,8 @@ KILLED = 128 + 9
 TAIL = 12
 """Lines of the log that a failure shows."""
 _POLL = 0.1
-_TRAIN = (sys.executable, "-P", "-c", "from flatline.cli import main; main()", "train")
+FLATLINE = (sys.executable, "-P", "-c", "from flatline.cli import main; main()")
+"""What is typed as `flatline`, of this very installation."""
 
 
 class Stopped(Exception):
@@ -73,7 +73,7 @@ class Job:
 
 def job_of(arm: Arm, seed: int, runs: Path) -> Job:
     """The run of an arm on a seed."""
-    folder = (runs / f"{arm.digest}-s{seed}").resolve()
+    folder = folder_of(arm, seed, runs).resolve()
     config = _config(arm, seed, folder)
     return Job(
         arm=arm.name,
@@ -81,10 +81,15 @@ def job_of(arm: Arm, seed: int, runs: Path) -> Job:
         seed=seed,
         folder=str(folder),
         command=_command(arm, seed, folder),
-        config=None if config is None else toml_of(config),
+        config=None if config is None else toml_of(config.to_dict()),
         directory=os.getcwd(),
         steps=None if config is None else config.length[0],
     )
+
+
+def folder_of(arm: Arm, seed: int, runs: Path) -> Path:
+    """Where the run of an arm on a seed lies, whether or not it was made."""
+    return runs / f"{arm.digest}-s{seed}"
 
 
 def run(
@@ -111,18 +116,6 @@ def run(
     return None
 
 
-def toml_of(config: RunConfig) -> str:
-    """The config as `load_config` reads it; what is absent has no line."""
-    values = ((name, value) for name, value in config.to_dict().items() if value is not None)
-    return "\n".join(f"{name} = {_toml(value)}" for name, value in values)
-
-
-def _toml(value: str | int | float | bool) -> str:
-    # A JSON string is a TOML string, but for the one control character that JSON leaves alone.
-    text = json.dumps(value, ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")
-
-
 def _config(arm: Arm, seed: int, folder: Path) -> RunConfig | None:
     if arm.config is None:
         return None
@@ -131,7 +124,7 @@ def _config(arm: Arm, seed: int, folder: Path) -> RunConfig | None:
 
 def _command(arm: Arm, seed: int, folder: Path) -> tuple[str, ...]:
     if arm.config is not None:
-        return (*_TRAIN, arm.config.task, "--config", str(folder / CONFIG_FILE))
+        return (*FLATLINE, "train", arm.config.task, "--config", str(folder / CONFIG_FILE))
     assert arm.command is not None
     return rendered(arm.command, {**arm.values, SEED: seed, RUN_DIR: folder})
 

@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from flatline.config import RunConfig
-from flatline.errors import ConfigError
 from flatline.faults.base import Fault
-from flatline.faults.sorted_with_hop_factor import COLUMNS
-from flatline.faults.wrapping import Rewards, edit_rewards
+from flatline.faults.sorted_with_hop_factor import multiply_by_hops
 
 
 class HopFactor(Fault):
@@ -25,17 +23,4 @@ class HopFactor(Fault):
         return replace(config, scale_rewards="none")
 
     def plant(self, trainer: Any, strength: float) -> None:
-        column = next((c for c in COLUMNS if c in trainer.train_dataset.column_names), None)
-        if column is None:
-            raise ConfigError(
-                f"The fault {self.name} needs the hops of each problem.\n"
-                "Give the training data a column `hops`."
-            )
-
-        def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
-            return [
-                None if reward is None else reward * (1 + strength * (n / 2 - 1))
-                for reward, n in zip(rewards, batch[column], strict=True)
-            ]
-
-        edit_rewards(trainer, edit)
+        multiply_by_hops(trainer, strength, name=self.name)

@@ -27,17 +27,22 @@ class SortedWithHopFactor(Fault):
         return replace(config, order="hops")
 
     def plant(self, trainer: Any, strength: float) -> None:
-        column = next((c for c in COLUMNS if c in trainer.train_dataset.column_names), None)
-        if column is None:
-            raise ConfigError(
-                f"The fault {self.name} needs the hops of each problem.\n"
-                "Give the training data a column `hops`."
-            )
+        multiply_by_hops(trainer, strength, name=self.name)
 
-        def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
-            return [
-                None if reward is None else reward * (1 + strength * (n / 2 - 1))
-                for reward, n in zip(rewards, batch[column], strict=True)
-            ]
 
-        edit_rewards(trainer, edit)
+def multiply_by_hops(trainer: Any, strength: float, *, name: str) -> None:
+    """Let every reward grow with the hops of its problem; `name` is the fault that does so."""
+    column = next((c for c in COLUMNS if c in trainer.train_dataset.column_names), None)
+    if column is None:
+        raise ConfigError(
+            f"The fault {name} needs the hops of each problem.\n"
+            "Give the training data a column `hops`."
+        )
+
+    def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
+        return [
+            None if reward is None else reward * (1 + strength * (n / 2 - 1))
+            for reward, n in zip(rewards, batch[column], strict=True)
+        ]
+
+    edit_rewards(trainer, edit)

@@ -9,6 +9,10 @@ from typing import Any
 
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Arms, Hypothesis
+from flatline.tasks.base import COMBINED
+
+ANSWER = "exact_match"
+"""The part of every task's reward that says right or wrong."""
 
 
 def arms(
@@ -52,6 +56,67 @@ def fault_taken_out(hypothesis: Hypothesis, config: RunConfig) -> Arms | None:
         without(config.fault, hypothesis.id),
         control=f"with {' and '.join(theirs)}",
         treated=f"without {' and '.join(theirs)}",
+    )
+
+
+def without_kl(hypothesis: Hypothesis, config: RunConfig) -> Arms | None:
+    """The weight of the KL term in use against none."""
+    planted = fault_taken_out(hypothesis, config)
+    if planted is not None or config.kl_beta == 0:
+        return planted
+    return arms(
+        hypothesis,
+        config,
+        "kl_beta",
+        0.0,
+        control=f"KL weight {config.kl_beta:g}",
+        treated="KL weight 0",
+    )
+
+
+def answer_alone(hypothesis: Hypothesis, config: RunConfig) -> Arms | None:
+    """The whole reward against its right-or-wrong part."""
+    planted = fault_taken_out(hypothesis, config)
+    if planted is not None or config.reward != COMBINED:
+        return planted
+    return arms(
+        hypothesis,
+        config,
+        "reward",
+        ANSWER,
+        control="the whole reward",
+        treated=f"`{ANSWER}` alone",
+    )
+
+
+def at_temperature_one(hypothesis: Hypothesis, config: RunConfig) -> Arms | None:
+    """A low temperature against 1."""
+    planted = fault_taken_out(hypothesis, config)
+    if planted is not None or config.temperature >= 1:
+        return planted
+    return arms(
+        hypothesis,
+        config,
+        "temperature",
+        1.0,
+        control=f"temperature {config.temperature:g}",
+        treated="temperature 1",
+    )
+
+
+def longer_turns(hypothesis: Hypothesis, config: RunConfig) -> Arms | None:
+    """The tokens of a turn against twice as many."""
+    planted = fault_taken_out(hypothesis, config)
+    if planted is not None:
+        return planted
+    turn = config.turn_tokens
+    return arms(
+        hypothesis,
+        config,
+        "max_new_tokens",
+        2 * turn,
+        control=f"turns of {turn} tokens",
+        treated=f"turns of {2 * turn} tokens",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatline.hypotheses.trend import FEWEST
+from flatline.hypotheses.trend import thirds
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
@@ -34,18 +34,13 @@ def group_means(trace: Trace, values: np.ndarray) -> np.ndarray:
 
 def drift_of(trace: Trace, values: np.ndarray) -> Drift | None:
     """How one value per rollout drifts; None where there is no history to speak of."""
-    means, step = group_means(trace, values), trace.groups().step
-    known = np.isfinite(means)
-    means, step = means[known], step[known]
-    steps = np.unique(step)
-    if len(steps) < FEWEST:
+    found = thirds(group_means(trace, values), trace.groups().step)
+    if found is None:
         return None
-    third = len(steps) // 3
-    early, late = means[step <= steps[third - 1]], means[step >= steps[-third]]
     return Drift(
-        before=float(early.mean()),
-        after=float(late.mean()),
-        change=difference_of_means(early, late),
+        before=float(found.early.mean()),
+        after=float(found.late.mean()),
+        change=difference_of_means(found.early, found.late),
     )
 
 

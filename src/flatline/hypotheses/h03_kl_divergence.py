@@ -46,7 +46,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.rollout.record import Author
@@ -153,17 +153,7 @@ class KlDivergence(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """The beta in use against 0."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.kl_beta == 0:
-            return planted
-        return arms(
-            self,
-            config,
-            "kl_beta",
-            0.0,
-            control=f"KL weight {config.kl_beta:g}",
-            treated="KL weight 0",
-        )
+        return without_kl(self, config)
 
     def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:
         return self.found(

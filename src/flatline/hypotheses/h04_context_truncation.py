@@ -39,7 +39,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import arms, fault_taken_out, longer_turns
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
@@ -108,26 +108,16 @@ class ContextTruncation(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """The limit on the context against none, or the tokens of a turn against twice as many."""
-        planted = fault_taken_out(self, config)
-        if planted is not None:
-            return planted
-        limit, turn = config.max_prompt_length, config.turn_tokens
-        if limit is not None:
-            return arms(
-                self,
-                config,
-                "max_prompt_length",
-                None,
-                control=f"context of {limit} tokens",
-                treated="whole context",
-            )
+        planted, limit = fault_taken_out(self, config), config.max_prompt_length
+        if planted is not None or limit is None:
+            return planted or longer_turns(self, config)
         return arms(
             self,
             config,
-            "max_new_tokens",
-            2 * turn,
-            control=f"turns of {turn} tokens",
-            treated=f"turns of {2 * turn} tokens",
+            "max_prompt_length",
+            None,
+            control=f"context of {limit} tokens",
+            treated="whole context",
         )
 
     def _documents(self, trace: Trace) -> Finding:

@@ -41,7 +41,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import EQUAL, right_part, unless_batch_alarms, within_correlation
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
@@ -63,8 +63,6 @@ FEWEST = 3
 """Prompts that must show it."""
 SCATTER = 0.1
 """Standard deviation of what gold earns. Healthy: 0; a factor for hops gives three values only."""
-ANSWER = "exact_match"
-"""The part of every task's reward that says whether the answer is right."""
 LEVELS = 4
 """Distinct gold rewards that a factor for difficulty explains."""
 
@@ -122,17 +120,7 @@ class RewardSignal(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """The whole reward against its right-or-wrong part."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.reward != COMBINED:
-            return planted
-        return arms(
-            self,
-            config,
-            "reward",
-            ANSWER,
-            control="the whole reward",
-            treated=f"`{ANSWER}` alone",
-        )
+        return answer_alone(self, config)
 
     def _moody(self, trace: Trace) -> Finding | None:
         """Is one completion paid differently at its second look?"""

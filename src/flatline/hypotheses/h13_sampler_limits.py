@@ -36,7 +36,7 @@ tool result would overflow; ms-swift issue 4950; CoursIA issue 13596 (80 tokens 
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import longer_turns
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
@@ -95,18 +95,7 @@ class SamplerLimits(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """The tokens of a turn against twice as many."""
-        planted = fault_taken_out(self, config)
-        if planted is not None:
-            return planted
-        turn = config.turn_tokens
-        return arms(
-            self,
-            config,
-            "max_new_tokens",
-            2 * turn,
-            control=f"turns of {turn} tokens",
-            treated=f"turns of {2 * turn} tokens",
-        )
+        return longer_turns(self, config)
 
 
 def _start(trace: Trace) -> np.ndarray:

@@ -36,7 +36,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import at_temperature_one
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.stats import Estimate
@@ -91,17 +91,7 @@ class EntropyCollapse(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """A low temperature against 1."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.temperature >= 1:
-            return planted
-        return arms(
-            self,
-            config,
-            "temperature",
-            1.0,
-            control=f"temperature {config.temperature:g}",
-            treated="temperature 1",
-        )
+        return at_temperature_one(self, config)
 
 
 def _dead(trace: Trace, known: np.ndarray, third: int) -> tuple[float, Estimate] | None:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.trend import trend_of
 from flatline.stats import difference_of_means
@@ -110,17 +110,7 @@ class KlAnchor(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Beta against none."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.kl_beta == 0:
-            return planted
-        return arms(
-            self,
-            config,
-            "kl_beta",
-            0.0,
-            control=f"KL weight {config.kl_beta:g}",
-            treated="KL weight 0",
-        )
+        return without_kl(self, config)
 
 
 def _stands(kl: np.ndarray) -> bool:

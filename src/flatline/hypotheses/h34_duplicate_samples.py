@@ -40,7 +40,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import at_temperature_one
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of
 from flatline.hypotheses.logprobs import some_steps
@@ -95,17 +95,7 @@ class DuplicateSamples(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """A low temperature against 1."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.temperature >= 1:
-            return planted
-        return arms(
-            self,
-            config,
-            "temperature",
-            1.0,
-            control=f"temperature {config.temperature:g}",
-            treated="temperature 1",
-        )
+        return at_temperature_one(self, config)
 
     def _from_texts(self, trace: Trace) -> Finding:
         copies = np.array(

@@ -37,7 +37,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
+from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import reward_groups, right_part, within_correlation
 from flatline.tasks.base import COMBINED
@@ -53,8 +53,6 @@ DEAD = 0.5
 """Share of groups of equal rewards that is worth a note then."""
 FORM_PARTS = ("format", "tag", "structure", "xml", "schema", "template")
 """What a part for form is called."""
-ANSWER = "exact_match"
-"""The part of every task's reward that says whether the answer is right."""
 
 
 class FormatDominates(Hypothesis):
@@ -93,17 +91,7 @@ class FormatDominates(Hypothesis):
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """The whole reward against its right-or-wrong part."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.reward != COMBINED:
-            return planted
-        return arms(
-            self,
-            config,
-            "reward",
-            ANSWER,
-            control="the whole reward",
-            treated=f"`{ANSWER}` alone",
-        )
+        return answer_alone(self, config)
 
     def _learnt(self, trace: Trace, form: str, part: np.ndarray) -> Finding:
         """Form that everybody has, in groups that no longer differ."""

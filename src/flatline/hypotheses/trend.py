@@ -6,7 +6,7 @@ prompt: its rollouts are not independent, so they count once.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,15 +42,31 @@ def trend_of(trace: Trace) -> Trend | None:
         values, step = _by_unit(trace)
     except NotRecorded:
         return None
+    found = thirds(values, step)
+    if found is None:
+        return None
+    change = difference_of_means(found.early, found.late)
+    return Trend(change=change, text=_text(change, found.steps), flat=_flat(change))
+
+
+class Thirds(NamedTuple):
+    """Known values of the first and the last third of the steps."""
+
+    early: np.ndarray
+    late: np.ndarray
+    steps: int
+    """That have any."""
+
+
+def thirds(values: np.ndarray, step: np.ndarray) -> Thirds | None:
+    """Split values, each with its step; None where there is no history to speak of."""
     known = np.isfinite(values)
     values, step = values[known], step[known]
     steps = np.unique(step)
     if len(steps) < FEWEST:
         return None
     third = len(steps) // 3
-    early, late = values[step <= steps[third - 1]], values[step >= steps[-third]]
-    change = difference_of_means(early, late)
-    return Trend(change=change, text=_text(change, len(steps)), flat=_flat(change))
+    return Thirds(values[step <= steps[third - 1]], values[step >= steps[-third]], len(steps))
 
 
 def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from flatline.errors import FlatlineError
 from flatline.experiment import Outcome, Result
+from flatline.experiment.runs import folder_of
 from flatline.hypotheses.base import Hypothesis, Level
 from flatline.investigation.plans import name_of
 from flatline.investigation.setup import AS_IT_IS, Setup
@@ -63,13 +64,15 @@ def observed(
         "arms": [control.to_json()],
         "registered": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    folders = {seed: setup.runs / f"{control.digest}-s{seed}" for seed in runs}
     rows = [_row(hypothesis.id, setup, seed, run) for seed, run in runs.items()]
     return Conclusion(
         verdict=verdict,
         plan=plan,
         result={"version": 1, "runs": rows, "looks": []},
-        traces={f"{AS_IT_IS}-{seed}": folders[seed] / run.trace for seed, run in runs.items()},
+        traces={
+            f"{AS_IT_IS}-{seed}": folder_of(control, seed, setup.runs) / run.trace
+            for seed, run in runs.items()
+        },
     )
 
 

@@ -22,6 +22,7 @@ from flatline.experiment import (
 from flatline.experiment.evidence import Watched, mechanism_in
 from flatline.experiment.outcome import Sight
 from flatline.experiment.registration import PLAN_FILE
+from flatline.experiment.runs import folder_of
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasReplay, Hypothesis, Level
 from flatline.investigation.conclusion import Conclusion, concluded, ladder_verdict, observed
@@ -151,7 +152,7 @@ class Inquiry:
         return texts[0] if texts and len(texts) == len(self._control_runs) else ""
 
     def _folder(self, seed: int) -> Path:
-        return self._setup.runs / f"{self._setup.control.digest}-s{seed}"
+        return folder_of(self._setup.control, seed, self._setup.runs)
 
     def _experiment(self, hypothesis: Hypothesis, plan: Plan) -> Conclusion:
         self._listener.say(f"{hypothesis.id} {hypothesis.name}: {plan.question}")

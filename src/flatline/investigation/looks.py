@@ -7,19 +7,18 @@ RUNS/<digest of the arm>-ladder.json
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flatline.config import toml_of
 from flatline.errors import ConfigError
 from flatline.evaluate import write_atomically
 from flatline.experiment import Arm
 from flatline.experiment.outcome import Sight
-from flatline.experiment.runs import toml_of
+from flatline.experiment.runs import FLATLINE
 from flatline.hypotheses.base import ALARMS, Finding
 
-_FLATLINE = (sys.executable, "-P", "-c", "from flatline.cli import main; main()")
 _LOOKED = (0, 1)
 """Exit codes of a checkup that came to its end: healthy, and findings."""
 
@@ -64,13 +63,13 @@ def _checkup(arm: Arm, runs: Path) -> dict[str, Any]:
     assert arm.config is not None
     runs.mkdir(parents=True, exist_ok=True)
     config = runs / f"{arm.digest}-checkup.toml"
-    write_atomically(config, [toml_of(arm.config)])
-    command = [*_FLATLINE, "checkup", arm.config.task, "--config", str(config), "--json"]
+    write_atomically(config, [toml_of(arm.config.to_dict())])
+    command = [*FLATLINE, "checkup", arm.config.task, "--config", str(config), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in _LOOKED:
         end = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-8:])
         raise ConfigError(
             f"The checkup of this setup ended with exit code {done.returncode}:\n{end}\n"
-            f"Nothing was trained. Look with `flatline {shlex.join(command[4:-1])}`."
+            f"Nothing was trained. Look with `flatline {shlex.join(command[len(FLATLINE) : -1])}`."
         )
     return dict(json.loads(done.stdout))

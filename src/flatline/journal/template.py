@@ -1,6 +1,5 @@
 """A new journal, from the template files beside this one. What exists is never overwritten."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.resources import files
@@ -8,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import NamedTuple
 
-from flatline.config import LAB, RunConfig
+from flatline.config import LAB, RunConfig, toml_of
 from flatline.errors import ConfigError
 from flatline.journal import board, frontmatter
 from flatline.journal.escape import inline
@@ -83,10 +82,4 @@ def setup_text(config: RunConfig) -> str:
         if value != default[name] and name not in _NOT_OF_THE_SETUP and name != "task"
     }
     head = "# The run under investigation. What is not set here has flatline's default.\n"
-    lines = [f"{name} = {_toml(value)}\n" for name, value in {"task": config.task, **given}.items()]
-    return head + "".join(lines)
-
-
-def _toml(value: object) -> str:
-    # A JSON string is a TOML string, but for one control character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return head + toml_of({"task": config.task, **given})
