@@ -21,8 +21,8 @@ from typing import Any
 from faults import HEALTHY, all_names, folder, summary
 
 from flatline.diagnosis import diagnose
-from flatline.evaluate import write_atomically
 from flatline.faults import PRESETS, find
+from flatline.files import write_atomically
 from flatline.trace import Trace
 
 AFTER = (10, 20, 40)

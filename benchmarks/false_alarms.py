@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.config import RunConfig
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 from flatline.stats import cluster_mean
 
 RESULT, REPORTS = "result.json", "reports.json"

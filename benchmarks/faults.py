@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.config import RunConfig
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 from flatline.stats import paired_difference
 
 HEALTHY = "healthy"

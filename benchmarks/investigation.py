@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 from flatline.stats import paired_difference
 from flatline.trace import Trace
 

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from flatline.errors import ConfigError
-from flatline.evaluate import compare, evaluate, save_trajectories, summarise, write_atomically
+from flatline.evaluate import compare, evaluate, save_trajectories, summarise
+from flatline.files import write_atomically
 from flatline.rollout.record import Finish, Turn
 from flatline.tasks import make_task
 from tests.plays import problem_of, rollout_of

@@ -13,6 +13,9 @@ PACKAGE = Path(flatline.__file__).parent
 FLOW = (
     "errors",
     "text",
+    "files",
+    "signals",
+    "loopback",
     "config",
     "stats",
     "tasks",
@@ -21,7 +24,9 @@ FLOW = (
     "trace",
     "faults",
     "training",
+    "serve",
     "hypotheses",
+    "notebook",
     "diagnosis",
     "subject",
     "examination",
@@ -32,6 +37,8 @@ FLOW = (
     "journal",
     "investigation",
     "report",
+    "ci",
+    "bench",
     "cli",
 )
 """Earlier parts know nothing of later ones."""

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import NotRecorded
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.trend import Trend, trend_of
+from flatline.notebook import to_html
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 
@@ -55,6 +56,10 @@ class Report:
     def summary(self) -> str:
         """The answer in a sentence or two."""
         return summarise(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return to_html(self, explained_by(self.findings))
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape that `--json` prints."""

@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flatline.errors import ConfigError
+from flatline.files import write_atomically
 from flatline.rollout.record import Author, Finish, Rollout
 from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference, pass_at_k
 from flatline.tasks.base import COMBINED, Message, Problem, Task
@@ -208,32 +207,6 @@ def conversation(task: Task, problem: Problem, rollout: Rollout) -> list[Message
         messages.append({"role": "assistant", "content": turn.text})
         messages.extend({"role": "tool", "content": text} for text in turn.observations)
     return messages
-
-
-def write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write lines beside the file and rename, so that a reader never sees half of it."""
-    write_exactly(path, (line + "\n" for line in lines))
-
-
-def write_exactly(path: Path, pieces: Iterable[str]) -> None:
-    """The same with text as it is: no line end is added and none is changed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # A lone surrogate in model text must not lose the whole file.
-        with os.fdopen(
-            handle, "w", encoding="utf-8", errors="backslashreplace", newline=""
-        ) as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; this one is meant to be shared like any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _groups(problems: Sequence[Problem], rollouts: Iterable[Rollout]) -> list[list[Rollout]]:

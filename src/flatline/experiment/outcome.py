@@ -16,8 +16,8 @@ import numpy as np
 
 from flatline.diagnosis import diagnose
 from flatline.errors import ConfigError, NotRecorded, TraceError
-from flatline.evaluate import write_atomically
 from flatline.experiment.plan import HELDOUT, METRIC, REWARD
+from flatline.files import write_atomically
 from flatline.stats import Estimate, difference_of_means, paired_difference
 from flatline.trace import Trace
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import ConfigError
-from flatline.evaluate import write_atomically
 from flatline.experiment.plan import VERSION, Plan, digest_of
+from flatline.files import write_atomically
+from flatline.trace.lock import folder_lock
 
 PLAN_FILE = "plan.json"
 
@@ -21,12 +22,13 @@ PLAN_FILE = "plan.json"
 def register(plan: Plan, folder: Path) -> Plan:
     """The plan as it stands in the folder: written now, or found there unchanged."""
     path = folder / PLAN_FILE
-    if path.exists():
-        return _unchanged(plan, path)
     registered = replace(plan, registered=datetime.now(UTC).isoformat(timespec="seconds"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, [json.dumps(registered.to_json(), indent=2)])
+        with folder_lock(folder):  # another investigation may be about to register it, too
+            if path.exists():
+                return _unchanged(plan, path)
+            write_atomically(path, [json.dumps(registered.to_json(), indent=2)])
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be written: {error.strerror}.\n"
@@ -38,11 +40,11 @@ def register(plan: Plan, folder: Path) -> Plan:
 def load_plan(folder: Path) -> Plan:
     """The plan that is registered in a folder."""
     path = folder / PLAN_FILE
-    return Plan.from_json(_read(path))
+    return _plan_in(path)
 
 
 def _unchanged(plan: Plan, path: Path) -> Plan:
-    found = Plan.from_json(_read(path))
+    found = _plan_in(path)
     differences = _differences(_comparable(found), _comparable(plan))
     if differences:
         raise ConfigError(
@@ -54,10 +56,23 @@ def _unchanged(plan: Plan, path: Path) -> Plan:
     return found
 
 
+def _plan_in(path: Path) -> Plan:
+    values = _read(path)
+    try:
+        return Plan.from_json(values)
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        # Its digest fits, so it was made so: by hand, or by a program that knows the digest.
+        raise ConfigError(
+            f"{path} has not the shape of a plan: {type(error).__name__}, {error}.\n"
+            "What it registers cannot be known, so its runs prove nothing.\n"
+            "Restore the file, or make the experiment anew under another name."
+        ) from error
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}.\n"
             "Without the registered plan its runs prove nothing.\n"

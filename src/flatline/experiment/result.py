@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from flatline.evaluate import write_atomically
 from flatline.experiment.outcome import Outcome, estimate_from
 from flatline.experiment.plan import Plan
 from flatline.experiment.runs import Job
+from flatline.files import write_atomically
 from flatline.stats import Estimate
 from flatline.verdict import Verdict
 

@@ -4,11 +4,14 @@
       config.toml    what `flatline train --config` was given; absent for a command
       log.txt        all that the command printed
       announced      where the run was recorded, said by what recorded it
+      ended          the command ended well, and how long it took
       outcome.json   written last: the run is finished, and is never run again
 
-A folder without `outcome.json` is a run that crashed; it is emptied and run again.
+A folder with neither of the last two is a run that crashed; it is emptied and run again. One that
+ended well and was not measured any more is measured.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -22,16 +25,17 @@ from pathlib import Path
 
 from flatline.config import RunConfig, toml_of
 from flatline.errors import ConfigError, FlatlineError
-from flatline.evaluate import write_atomically
 from flatline.experiment import supervise
 from flatline.experiment.commands import RUN_DIR, SEED, rendered
 from flatline.experiment.outcome import OUTCOME_FILE, measure
 from flatline.experiment.plan import Arm, Role
+from flatline.files import write_atomically
 from flatline.trace.announce import VARIABLE, announced
 
 GRACE = 10.0
 """Seconds that a command has to end by itself when it is asked to."""
-LOG_FILE, CONFIG_FILE, ANNOUNCED_FILE = "log.txt", "config.toml", "announced"
+LOG_FILE, CONFIG_FILE = "log.txt", "config.toml"
+ANNOUNCED_FILE, ENDED_FILE = "announced", "ended"
 KILLED = 128 + 9
 """Exit code of what SIGKILL ended."""
 TAIL = 12
@@ -102,18 +106,36 @@ def run(
     with _alone(job.path, stopping) as lock:
         if (job.path / OUTCOME_FILE).exists():
             return None
-        _prepare(job)
         start = time.perf_counter()
-        code = _supervised(job, environment or {}, lock, stopping)
-        if code:
-            killed = " (killed, often for want of memory)" if code == KILLED else ""
-            ended = f"{shlex.join(job.command)} ended with exit code {code}{killed}."
-            return f"{ended}\n{_tail(job.path)}"
-        try:
-            measure(job.path, _recorded(job), seconds=time.perf_counter() - start)
-        except FlatlineError as error:
-            return str(error)
+        if _ended(job) is None:
+            _prepare(job)
+            code = _supervised(job, environment or {}, lock, stopping)
+            if code:
+                killed = " (killed, often for want of memory)" if code == KILLED else ""
+                said = f"{shlex.join(job.command)} ended with exit code {code}{killed}."
+                return f"{said}\n{_tail(job.path)}"
+        return _measured(job, _ended(job) or time.perf_counter() - start)
+
+
+def _measured(job: Job, seconds: float) -> str | None:
+    """What is wrong with a run that ended well, or None."""
+    try:
+        measure(job.path, _recorded(job), seconds=seconds)
+    except FlatlineError as error:
+        # To be put right in the command, which the next invocation then runs again.
+        (job.path / ENDED_FILE).unlink(missing_ok=True)
+        return str(error)
+    except OSError as error:
+        raise unwritable(job.path, error) from error
     return None
+
+
+def _ended(job: Job) -> float | None:
+    """How many seconds the command took, if it ended well."""
+    try:
+        return float(json.loads((job.path / ENDED_FILE).read_text(encoding="ascii"))["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _config(arm: Arm, seed: int, folder: Path) -> RunConfig | None:
@@ -138,7 +160,7 @@ def _alone(folder: Path, stopping: Callable[[], bool]) -> Iterator[int]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise _unwritable(folder.parent, error) from error
+        raise unwritable(folder.parent, error) from error
     try:
         while True:
             try:
@@ -168,13 +190,15 @@ def _prepare(job: Job) -> None:
         if job.config is not None:
             write_atomically(job.path / CONFIG_FILE, [job.config])
     except OSError as error:
-        raise _unwritable(job.path, error) from error
+        raise unwritable(job.path, error) from error
 
 
-def _unwritable(folder: Path, error: OSError) -> ConfigError:
+def unwritable(folder: Path, error: OSError) -> ConfigError:
+    """A full or read-only disk, in words."""
     return ConfigError(
         f"{folder} cannot be written: {error.strerror}.\n"
-        "The run would leave nothing behind.\nMake room there, or give another folder for runs."
+        "What comes next would leave nothing behind; what has finished is kept.\n"
+        "Make room there and type the same command, or give another folder for runs."
     )
 
 
@@ -187,7 +211,11 @@ def _supervised(
         log.write(f"$ {shlex.join(job.command)}\n")
         log.flush()
         process = subprocess.Popen(
-            [sys.executable, "-IS", supervise.__file__, str(GRACE), *job.command],
+            [
+                *(sys.executable, "-IS", supervise.__file__),
+                *(str(GRACE), str(job.path / ENDED_FILE)),
+                *job.command,
+            ],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -13,10 +13,10 @@ from typing import Any
 
 from flatline.config import toml_of
 from flatline.errors import ConfigError
-from flatline.evaluate import write_atomically
 from flatline.experiment import Arm
 from flatline.experiment.outcome import Sight
 from flatline.experiment.runs import FLATLINE
+from flatline.files import write_atomically
 from flatline.hypotheses.base import ALARMS, Finding
 
 _LOOKED = (0, 1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flatline.errors import ConfigError
+from flatline.files import write_exactly
 from flatline.journal.entry import Entry, read_entry
 
 README, PROBLEM, LOG, SETUP = (
@@ -160,8 +161,6 @@ def read_text(file: Path) -> str:
 
 def write_text(file: Path, text: str) -> bool:
     """Write atomically, unless the file already says so; whether it was written."""
-    from flatline.evaluate import write_exactly
-
     if file.exists() and read_text(file) == text:
         return False
     try:

@@ -10,7 +10,7 @@ page says. The live pages in `web/` render the same templates.
 from pathlib import Path
 
 from flatline.errors import ConfigError
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 
 __all__ = ["page_of", "write_report"]
 

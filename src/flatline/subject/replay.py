@@ -39,12 +39,12 @@ def there_and_back(
     # alone. Other samplers draw others for fewer rows.
     first = some if by_step else play(trainer, rows)
     before = played_gap(trainer, first)
-    engine = _engine(rollouts, trainer)
+    engine = engine_of(rollouts, trainer)
     with moved(trainer, move.amount):
-        with _turns_of(engine, MOVED_TURN):
+        with short_turns(engine, MOVED_TURN):
             second = _play_at(trainer, rows, start + 1, same_numbers)
         gap_moved = played_gap(trainer, second)
-    with _turns_of(engine, TURN):
+    with short_turns(engine, TURN):
         third = _play_at(trainer, rows, start + 2, same_numbers)
     plays = (first, second, third)
     delivered = Delivery(
@@ -77,7 +77,7 @@ def _replay(trainer: Any, plays: tuple[Played, Played, Played]) -> Replay:
     )
 
 
-def _engine(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
+def engine_of(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
     """Our engine, if the trainer samples with it; one that delivers only once has done so now."""
     if rollouts is None:
         return None
@@ -85,7 +85,8 @@ def _engine(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
         return engine
 
 
-def _turns_of(engine: Engine | None, tokens: int) -> AbstractContextManager[None]:
+def short_turns(engine: Engine | None, tokens: int) -> AbstractContextManager[None]:
+    """Turns of so many tokens, where the sampler can be told."""
     return nullcontext() if engine is None else turns_of(engine, tokens)
 
 

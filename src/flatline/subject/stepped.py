@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.subject.replay import PROMPTS, played_gap
+from flatline.subject.brief import MOVED_TURN
+from flatline.subject.replay import PROMPTS, engine_of, played_gap, short_turns
 from flatline.subject.scoring import Played, fixed_logps, play, select
 from flatline.subject.step import Backward, backward, take_step
 from flatline.subject.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.training.rollouts import Rollouts
 
 Gradients = Mapping[str, Tensor]
 
@@ -20,18 +22,24 @@ while that is small: one token that a full step makes unlikely can own all of th
 
 
 def stepped_delivery(
-    trainer: Any, played: Played, before_BT: Tensor, back: Backward
+    trainer: Any,
+    rollouts: Rollouts | None,
+    played: Played,
+    before_BT: Tensor,
+    back: Backward,
 ) -> SteppedDelivery:
     """Step at the configured rate and play some prompts as the next step would."""
     some = played.part(range(PROMPTS * trainer.num_generations))
     gap_before = played_gap(trainer, some)
+    engine = engine_of(rollouts, trainer)
     old = [weight.detach().clone() for weight in trainer.model.parameters()]
     take_step(trainer, back, 1.0)
     after_BT = fixed_logps(trainer, select(played.inputs, range(len(some.rows))))
     change_BT = (after_BT - before_BT[: len(some.rows)]).abs().cpu()
     trainer.state.global_step += 1
     rows = [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
-    following = play(trainer, rows)
+    with short_turns(engine, MOVED_TURN):
+        following = play(trainer, rows)
     gap_new = played_gap(trainer, following)
     with torch.no_grad():
         for weight, value in zip(trainer.model.parameters(), old, strict=True):

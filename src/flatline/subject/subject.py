@@ -169,7 +169,7 @@ class Subject:
 
     def stepped_delivery(self) -> SteppedDelivery:
         """Take one optimizer step and play: does the sampler follow a change of real size?"""
-        given = (self.trainer, self._played, self._logps_BT, self._backward)
+        given = (self.trainer, self._rollouts, self._played, self._logps_BT, self._backward)
         return self._take("stepped", stepped.stepped_delivery, *given)
 
     def delivery(self) -> Delivery:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from flatline.errors import TraceError
+from flatline.files import write_atomically
 from flatline.trace.files import PARQUET, STREAM, FileName, ParquetPiece, StreamPiece
 from flatline.trace.pieces import Piece, Pieces
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
@@ -64,8 +65,6 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def write_run(path: Path, facts: Mapping[str, Any]) -> None:
-    from flatline.evaluate import write_atomically  # brings scipy, which reading does not need
-
     text = json.dumps(_plain(facts), indent=2, default=str)
     write_atomically(path / RUN_FILE, [text])
 

@@ -14,7 +14,7 @@ from typing import Any
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Rollout
 from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference

@@ -1,5 +1,6 @@
 """One training run from start to end: `train(config)`."""
 
+import errno
 import json
 import shutil
 import sys
@@ -15,6 +16,7 @@ from transformers import PrinterCallback, ProgressCallback
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
+from flatline.signals import terminated_like_interrupted
 from flatline.stats import Estimate
 from flatline.trace.attach import attach
 from flatline.training.effective import (
@@ -25,6 +27,7 @@ from flatline.training.effective import (
     effective,
 )
 from flatline.training.heldout import HeldOut, HeldOutScore
+from flatline.training.memory import keep_freed_memory
 from flatline.training.progress import ProgressDisplay
 from flatline.training.trainer import Built, build
 
@@ -68,6 +71,7 @@ def train(config: RunConfig) -> Result:
     refuse_unwritable(folder)
     _refuse_missing_reporters(config)
     checkpoint = _checkpoint(config)
+    keep_freed_memory()
     built = build(config)
     trainer = built.trainer
     check_all(built)
@@ -76,10 +80,9 @@ def train(config: RunConfig) -> Result:
     if trainer.accelerator.is_main_process and built.rollouts.chat.notice:
         print(f"flatline: {built.rollouts.chat.notice}", file=sys.stderr)
     start = time.perf_counter()
-    with _recorded(built, folder), _nothing_lost(built):
+    with terminated_like_interrupted(), _recorded(built, folder), _nothing_lost(built):
         trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.save_model(str(folder / MODEL))
-        (folder / MODEL / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json has it
+        _save_model(trainer, folder / MODEL)
     return Result(
         output_dir=folder,
         steps=trainer.state.global_step,
@@ -87,6 +90,18 @@ def train(config: RunConfig) -> Result:
         log=list(trainer.state.log_history),
         seconds=time.perf_counter() - start,
     )
+
+
+def _save_model(trainer: Any, folder: Path) -> None:
+    """Beside its place and then into it: half a model would be taken for a whole one."""
+    half = folder.with_name(f".{folder.name}.half")
+    trainer.save_model(str(half))
+    trainer.accelerator.wait_for_everyone()
+    if trainer.accelerator.is_main_process:
+        (half / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json has it
+        if folder.exists():
+            shutil.rmtree(folder)
+        half.replace(folder)
 
 
 def check_all(built: Built) -> None:
@@ -162,7 +177,7 @@ def refuse_unwritable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".flatline"
         probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # every process of a run looks, and all at the same time
     except OSError as error:
         raise ConfigError(
             f"--output-dir {folder} cannot be written: {error.strerror}.\n"
@@ -177,7 +192,7 @@ def _nothing_lost(built: Built) -> Iterator[None]:
         yield
     except Exception as error:
         # Weights are written by libraries that raise errors of their own when the disk is full.
-        if isinstance(error, OSError) or _free(Path(built.config.output_dir)) < ALMOST_NOTHING:
+        if _is_of_the_disk(error) or _free(Path(built.config.output_dir)) < ALMOST_NOTHING:
             raise _stopped(built, error) from error
         _keep_last_step(built)
         raise
@@ -188,6 +203,12 @@ def _nothing_lost(built: Built) -> Iterator[None]:
         for callback in built.trainer.callback_handler.callbacks:
             if isinstance(callback, ProgressDisplay):
                 callback.close()
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """A lost server is an `OSError` as well, and then there is room for a checkpoint."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+    return isinstance(error, OSError) and error.errno in full
 
 
 def _keep_last_step(built: Built) -> None:

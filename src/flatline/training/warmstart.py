@@ -23,7 +23,8 @@ from transformers import set_seed
 
 from flatline.config import LAB, LAB_RATES, RunConfig
 from flatline.errors import ConfigError
-from flatline.evaluate import Evaluation, compare, evaluate, write_atomically
+from flatline.evaluate import Evaluation, compare, evaluate
+from flatline.files import write_atomically
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine
 from flatline.rollout.playable import max_context_of

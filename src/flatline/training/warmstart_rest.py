@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.config import RunConfig
-from flatline.evaluate import write_atomically
+from flatline.files import write_atomically
 from flatline.tasks import make_task
 from flatline.tasks.arithmetic import show
 from flatline.tasks.base import Problem
