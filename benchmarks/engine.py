@@ -169,6 +169,7 @@ def arguments() -> argparse.ArgumentParser:
     gpu.add_argument("--max-new-tokens", type=int, default=96, help="of one turn")
     gpu.add_argument("--bf16", action="store_true", help="autocast, as in training")
     gpu.add_argument("--peft", action="store_true", help="with LoRA adapters, not merged")
+    gpu.add_argument("--no-stepwise", action="store_true", help="leave the slow one out")
     gpu.add_argument("--bandwidth", type=float, default=4.8e12, help="bytes/s of the memory")
     return options
 

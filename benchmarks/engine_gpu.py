@@ -137,6 +137,7 @@ def compare(wanted: Any) -> None:
     engines = {
         name: Engine(*policy, task, sampling=Sampling(), limits=limits, static=name == "static")
         for name in ("static", "stepwise", "generate")
+        if not (wanted.no_stepwise and name == "stepwise")
     }
     engines["generate"]._loop = Generate()
     problems = task.load(wanted.datasets, split="validation")
@@ -242,9 +243,11 @@ def tokens_seen(rollout: Rollout) -> int:
 
 def show_agreement(model: Any, played: dict[str, list[Played]]) -> None:
     """Log-probs against one plain pass, and tokens of the two ways to decode."""
-    for name in ("static", "stepwise"):
+    for name in sorted({"static", "stepwise"} & played.keys()):
         gaps_T = torch.cat([_gaps(model, one) for one in played[name][-1].rollouts[:CHECKED]])
         print(f"{name}: |log-prob - plain pass| mean {gaps_T.mean():.2g}, max {gaps_T.max():.2g}")
+    if "stepwise" not in played:
+        return
     pairs = list(zip(played["static"][-1].rollouts, played["stepwise"][-1].rollouts, strict=True))
     same = sum(a.completion_ids == b.completion_ids for a, b in pairs)
     print(f"static and stepwise: {same} of {len(pairs)} completions are the same tokens")

@@ -38,6 +38,7 @@ from flatline.trace.attach_transfer import Transfer
 from flatline.trace.attach_weights import Census, Looked
 from flatline.trace.files import StreamFile
 from flatline.trace.writer import Writer
+from flatline.training.memory import keep_freed_memory
 from flatline.training.trainer import build
 
 WARM_UP = 2
@@ -81,6 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
+    keep_freed_memory()  # as `flatline train` does; else the allocator's luck is measured
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         changes = {"max_steps": args.steps, "eval_limit": 0, "output_dir": str(folder / "out")}

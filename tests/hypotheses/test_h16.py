@@ -28,7 +28,7 @@ def probed(tokenizer, *, vocab=300):
         processing_class=tokenizer, model=model, accelerator=subject(unwrap_model=lambda m: m)
     )
     trace = prompts(lambda _: [1, 2, 3])
-    return H16.probe(subject(trace=trace, trainer=trainer))
+    return H16.probe(subject(trace=trace, trainer=trainer, unwritable_tokens=dict))
 
 
 def test_prompts_that_begin_with_a_token_twice_are_a_fault():

@@ -72,6 +72,8 @@ FOLLOWS = 0.2
 """Share of a visible move by which sampler and trainer may differ after it."""
 NOISE = 0.1
 """Share of the gap that noise of the trainer's own may be. Healthy without dropout: none."""
+VIOLENT = 4.0
+"""A move after which rounding alone tells sampler and trainer apart."""
 VISIBLE = 0.01
 """Nats; a smaller shift of the trainer's own log-probs cannot be followed."""
 
@@ -157,6 +159,9 @@ class LoraWeightSync(Hypothesis):
         if done.gap_before > quiet:
             return self.too_little(f"sampler and trainer disagree before any move ({told})")
         worst = max(done.gap_moved, done.gap_restored)
+        broken = done.visible > VIOLENT and done.gap_moved < done.visible / 2
+        if broken and done.gap_restored <= limit < done.gap_moved:
+            return self.too_little(f"every visible move breaks the policy ({told})")
         if worst > limit:
             how = "follow moved weights" if done.gap_moved > limit else "come back"
             return self._stays(f"The sampler does not {how}: {told}.", worst)
@@ -243,8 +248,8 @@ class LoraWeightSync(Hypothesis):
         """Agreement at the start, and none later, with rollouts that name the newest weights."""
         first = at_equal_weights(trace)
         limit = APART if first.exact else APART_BF16
-        later = [int(step) for step in trace.token_steps if names_newest(trace, int(step))]
-        later = [step for step in later if step > 1][-LATE:]
+        steps = trace.token_steps
+        later = steps[names_newest(trace, steps) & (steps > 1)][-LATE:].tolist()
         if not later:
             return self.too_little("no later step was played with the newest weights")
         if first.mean().value > limit:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -73,6 +74,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
+        self._living: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def __call__(self, step: Step) -> Step:
         current = torch.cuda.current_stream(self._stream.device)
@@ -87,6 +89,8 @@ class CudaRecorder:
 
     def _recorded(self, step: Step) -> Step:
         graph = torch.cuda.CUDAGraph()
+        if not self._living:  # torch refuses a pool that all recordings have left
+            self._pool = torch.cuda.graph_pool_handle()
         self._stream.synchronize()
         # Other threads may use the device meanwhile. Not `torch.cuda.graph`, which hands all idle
         # memory back to the driver at each recording: training would have to ask for it again.
@@ -95,6 +99,7 @@ class CudaRecorder:
             step()
         finally:
             graph.capture_end()
+        self._living.add(graph)
         return graph.replay
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from flatline.rollout import adapters
 from flatline.rollout.casts import Casts
 from flatline.rollout.graphs import Graphs, setting
 from flatline.rollout.grouped import sharing_keys
@@ -105,7 +106,7 @@ class Static:
         cache, model = table.cache, table.model
         assert self._casts is not None
         self._make_room(cache, max(map(len, table.plays)))
-        with self._casts.used(), sharing_keys(model):
+        with self._casts.used(), adapters.fused(model), sharing_keys(model):
             logits_BV = table.feed()
             rows = self._ready_rows(cache.slots, turn, logits_BV.device)
             rows.begin(table.starts, turn, [turn.rooms[play] for play in table.plays])

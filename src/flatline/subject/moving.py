@@ -13,8 +13,11 @@ ZERO_SCALE = 0.02
 """Stands for the size of a tensor that is all zero, such as LoRA's B before the first step."""
 AMOUNTS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Sizes of the noise, relative to the weights, that are tried."""
-VISIBLE = 0.2
-"""Mean change of a log-prob, in nats, that is enough to be seen."""
+VISIBLE, VIOLENT = 0.2, 2.0
+"""Mean change of a log-prob, in nats, that is enough to be seen, and one after which little is left
+of the policy: rounding then moves log-probs as much as weights do."""
+HALVINGS = 4
+"""Moves that are tried between the last one too small and one too large."""
 
 
 @contextmanager
@@ -55,7 +58,23 @@ def visible_move(trainer: Any, played: Played, before_BT: Tensor) -> Move:
             first = middle + 1
         else:
             last = middle
-    return found.get(last) or _moved_by(trainer, played, before_BT, AMOUNTS[last])
+    move = found.get(last) or _moved_by(trainer, played, before_BT, AMOUNTS[last])
+    low = AMOUNTS[last - 1] if last else 0.0
+    return _gentler(trainer, played, before_BT, low, move)
+
+
+def _gentler(trainer: Any, played: Played, before_BT: Tensor, low: float, high: Move) -> Move:
+    """A move between one that is not seen and one that may be violent. Many layers that move
+    together can go from one to the other in a single size."""
+    for _ in range(HALVINGS):
+        if high.shift <= VIOLENT:
+            break
+        middle = _moved_by(trainer, played, before_BT, (low + high.amount) / 2)
+        if middle.shift < VISIBLE:
+            low = middle.amount
+        else:
+            high = middle
+    return high
 
 
 def _moved_by(trainer: Any, played: Played, before_BT: Tensor, amount: float) -> Move:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from flatline.errors import ConfigError, NotRecorded
+from flatline.rollout.writable import unwritable
 from flatline.subject import ours, passes, replay, step, stepped
 from flatline.subject.context import Which, context_effect
 from flatline.subject.moving import Move, visible_move
@@ -137,6 +138,14 @@ class Subject:
         """Some rollouts scored alone and inside the padded batch."""
         given = (self.trainer, self._played, self._logps_BT, rollouts)
         return self._take(("alone", rollouts), passes.alone_vs_batch, *given)
+
+    def unwritable_tokens(self) -> dict[str, int]:
+        """Tokens of the format that frozen output rows cannot tell from others. Ours only."""
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        head = model.get_output_embeddings()
+        if self._rollouts is None or head is None or head.weight.requires_grad:
+            return {}
+        return unwritable(model, self._rollouts.chat)
 
     # -- one update
 

@@ -7,7 +7,7 @@ of `heldout.jsonl`; a resumed run reads back the lines up to its checkpoint.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,48 +15,11 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from flatline.files import write_atomically
+from flatline.heldout import FILE, HeldOutScore, read_scores
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Rollout
-from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference
 from flatline.tasks.base import COMBINED, Problem
 from flatline.training.rollouts import Rollouts
-
-FILE = "heldout.jsonl"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutScore:
-    """One evaluation: one line of `heldout.jsonl`."""
-
-    step: int
-    """Optimizer steps behind the weights."""
-    problems: list[str]
-    """The problem of each play."""
-    rewards: list[float]
-    """Combined reward of each play."""
-    parts: dict[str, float]
-    """Mean of every part over the plays that have it."""
-    plays: dict[str, list[float | None]]
-    """Every part of each play; None where a problem does not have it."""
-
-    @property
-    def reward(self) -> Estimate:
-        return cluster_mean(self.rewards, self.problems, bounds=(0.0, max(1.0, *self.rewards)))
-
-    def since(self, earlier: "HeldOutScore", part: str = COMBINED) -> Estimate:
-        """This minus an earlier evaluation, play by play, of the reward or of one part."""
-        pairs = [
-            (problem, before, after)
-            for problem, before, after in zip(
-                self.problems, earlier.plays[part], self.plays[part], strict=True
-            )
-            if before is not None and after is not None
-        ]
-        if not pairs:
-            return UNKNOWN
-        problems, before, after = zip(*pairs, strict=True)
-        top = max(1.0, *before, *after)
-        return paired_difference(before, after, problems, bounds=(0.0, top))
 
 
 class HeldOut(TrainerCallback):  # type: ignore[misc]
@@ -73,12 +36,12 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
         samples = range(rollouts.config.eval_samples)
         self._jobs = [Job(problem, sample) for problem in problems for sample in samples]
         self._every = rollouts.config.eval_steps
-        self._path = Path(rollouts.config.output_dir) / FILE
+        self._folder = Path(rollouts.config.output_dir)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step:
             self.scores = [
-                score for score in read_scores(self._path) if score.step <= state.global_step
+                score for score in read_scores(self._folder) if score.step <= state.global_step
             ]
         if not state.global_step or not self.scores:
             self.evaluate()
@@ -101,18 +64,10 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
         score = _score(self._trainer.state.global_step, rows)
         self.scores.append(score)
         if accelerator.is_main_process:
-            write_atomically(self._path, (json.dumps(asdict(one)) for one in self.scores))
+            write_atomically(self._folder / FILE, (json.dumps(asdict(one)) for one in self.scores))
         # transformers shows `eval_x` as `eval/x`.
         self._trainer.log_now({f"eval_{name}": value for name, value in score.parts.items()})
         return score
-
-
-def read_scores(path: Path) -> list[HeldOutScore]:
-    """Every evaluation that a run has written; none where it wrote no file."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [HeldOutScore(**json.loads(line)) for line in lines]
 
 
 def _row(rollout: Rollout) -> tuple[str, int, float, dict[str, float]]:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import sys
 import time
@@ -16,9 +17,13 @@ from transformers import PrinterCallback, ProgressCallback
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
+from flatline.heldout import HeldOutScore
 from flatline.signals import terminated_like_interrupted
 from flatline.stats import Estimate
+from flatline.text import visible
 from flatline.trace.attach import attach
+from flatline.trace.folder import read_run
+from flatline.trace.lock import LOCK, is_held
 from flatline.training.effective import (
     OptimizerCheck,
     check_arguments,
@@ -26,7 +31,7 @@ from flatline.training.effective import (
     check_sizes,
     effective,
 )
-from flatline.training.heldout import HeldOut, HeldOutScore
+from flatline.training.heldout import HeldOut
 from flatline.training.memory import keep_freed_memory
 from flatline.training.progress import ProgressDisplay
 from flatline.training.trainer import Built, build
@@ -71,6 +76,7 @@ def train(config: RunConfig) -> Result:
     refuse_unwritable(folder)
     _refuse_missing_reporters(config)
     checkpoint = _checkpoint(config)
+    _say_what_broke_off(folder, checkpoint)
     keep_freed_memory()
     built = build(config)
     trainer = built.trainer
@@ -79,6 +85,8 @@ def train(config: RunConfig) -> Result:
     heldout = _add_callbacks(built)
     if trainer.accelerator.is_main_process and built.rollouts.chat.notice:
         print(f"flatline: {built.rollouts.chat.notice}", file=sys.stderr)
+    if checkpoint is not None and _steps_of(checkpoint) >= trainer.args.max_steps > 0:
+        _train_no_more(trainer)
     start = time.perf_counter()
     with terminated_like_interrupted(), _recorded(built, folder), _nothing_lost(built):
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -156,11 +164,46 @@ def _checkpoint(config: RunConfig) -> str | None:
     return str(found)
 
 
+def _say_what_broke_off(folder: Path, checkpoint: str | None) -> None:
+    """A run that is begun anew takes the place of the one that lies there."""
+    try:
+        run = read_run(folder)
+    except (OSError, ValueError):
+        return  # the recording will say so
+    if not run or run.get("ended") or os.environ.get("RANK", "0") != "0":
+        return
+    if is_held(folder / f"{LOCK}.r0"):  # this one is refused in a moment
+        return
+    newest = _newest(folder)
+    if checkpoint is not None:
+        text = f"The run in {folder} was not closed; it goes on from {checkpoint}."
+    elif newest is not None:
+        text = f"The run in {folder} was not closed; this one begins anew and takes its place. "
+        text += f"`--resume-from-checkpoint last` would go on from {newest}."
+    else:
+        text = f"The run in {folder} was not closed and left no checkpoint; this one begins anew."
+    print(f"flatline: {visible(text)}", file=sys.stderr)
+
+
 def _newest(folder: Path) -> Path | None:
     """The newest checkpoint that was written to its end; a killed run may leave half a one."""
     numbered = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()]
     whole = [path for path in numbered if _is_whole(path)]
     return max(whole, key=lambda path: int(path.name[11:]), default=None)
+
+
+def _steps_of(checkpoint: str) -> int:
+    state = json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))
+    return int(state["global_step"])
+
+
+def _train_no_more(trainer: Any) -> None:
+    """Only evaluate and save: after a checkpoint of the last step transformers takes one more."""
+
+    def nothing_left(*_: Any, **__: Any) -> None:
+        trainer.control.should_training_stop = True
+
+    trainer._run_epoch = nothing_left
 
 
 def _is_whole(checkpoint: Path) -> bool:

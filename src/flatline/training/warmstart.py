@@ -41,6 +41,7 @@ from flatline.training.warmstart_checks import (
     refuse_full_disk,
     refuse_seen,
     refuse_too_few,
+    refuse_unwritable_tokens,
     refuse_what_cannot_be_done,
 )
 from flatline.training.warmstart_fit import fit
@@ -149,6 +150,8 @@ def warmstart(config: WarmStart, *, on_step: Step) -> Result:
     task, problems, heldout = load_problems(config.run)
     refuse_seen(problems, heldout)
     policy, chat = _loaded(config.run, task)
+    if config.run.peft:
+        refuse_unwritable_tokens(policy.model, chat)
     refuse_full_disk(policy.model, folder)
     most = max_context_of(policy.model, None)
     plays, left_out = make_plays(config, task, chat, problems, most, on_step)

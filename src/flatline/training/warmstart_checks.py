@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flatline.errors import ConfigError, DataError
+from flatline.errors import ConfigError, DataError, ModelError
+from flatline.rollout.chat import JSON, ChatFormat
 from flatline.rollout.record import Rollout
+from flatline.rollout.writable import unwritable
 from flatline.tasks.base import Problem
 from flatline.training.arguments import world_size
 from flatline.training.run import refuse_unwritable
@@ -54,6 +56,20 @@ def refuse_too_few(plays: Sequence[Rollout], left_out: Counter[str]) -> None:
         "What is left would teach the easy problems only.\n"
         "Raise the limit that is named, or choose another `--retriever`, such as hybrid."
     )
+
+
+def refuse_unwritable_tokens(model: Any, chat: ChatFormat) -> None:
+    """Adapters below the output layer cannot teach what the layer cannot tell apart."""
+    found = unwritable(model, chat)
+    if found:
+        told = ", ".join(f"{text!r} ({count} others)" for text, count in found.items())
+        raise ModelError(
+            f"The model cannot tell tokens of its chat template from others, because their rows of "
+            f"the output layer are the same: {told}.\n"
+            "It would imitate every play and still write another token.\n"
+            f"Type `--chat-template {JSON}`, which writes calls in plain text, or `--no-peft`, "
+            "which trains these rows too."
+        )
 
 
 def refuse_full_disk(model: Any, folder: Path) -> None:
