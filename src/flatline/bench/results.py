@@ -1,0 +1,148 @@
+"""What finished cells came to, read back from their `cell.json`."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatline.bench.cell import RESULT_FILE
+from flatline.bench.plan import Cell
+from flatline.bench.pool import CELLS, read_result
+from flatline.errors import ConfigError
+
+CHECKUP = "checkup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One answer of flatline about one run."""
+
+    alarms: tuple[str, ...]
+    """Hypotheses, most likely cause first."""
+    texts: tuple[str, ...]
+    """What the first few say."""
+    asked: int
+    """Hypotheses that were asked."""
+    unknown: int
+    """Of these, could not tell."""
+    defects: tuple[str, ...]
+    """Hypotheses that tripped over the run: a defect of flatline."""
+    seconds: float
+    """Wall time, with the building of the trainer in a checkup."""
+
+    def names(self, codes: Collection[str], k: int) -> bool:
+        """Whether one of the codes is among the first k alarms."""
+        return any(code in codes for code in self.alarms[:k])
+
+
+SILENT = Look(alarms=(), texts=(), asked=0, unknown=0, defects=(), seconds=0.0)
+"""What counts for a look that could not be taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One finished cell."""
+
+    cell: Cell
+    """What was run."""
+    folder: Path
+    """Where it lies."""
+    checkup: Look
+    """Before training."""
+    diagnoses: Mapping[int, Look]
+    """After so many steps."""
+    ablation: Mapping[str, Look]
+    """At the end, from less than everything."""
+    seconds_until: Mapping[int, float | None]
+    """Training time up to a step."""
+    heldout: Mapping[str, Any] | None
+    """Held-out reward play by play; None where training did not reach its end."""
+    failure: str | None
+    """How the training, or the whole process, went down."""
+    versions: Mapping[str, str]
+    """Of what it ran with."""
+
+    @property
+    def looks(self) -> dict[str, Look]:
+        """Every look at all that there is, by name."""
+        later = {f"diagnose {step}": look for step, look in sorted(self.diagnoses.items())}
+        return {CHECKUP: self.checkup, **later}
+
+    @property
+    def last(self) -> Look:
+        """The diagnosis of the whole run."""
+        return self.diagnoses[max(self.diagnoses)] if self.diagnoses else SILENT
+
+    @property
+    def after(self) -> float | None:
+        """Mean held-out reward at the end."""
+        return _mean(self.heldout["after"]) if self.heldout else None
+
+    @property
+    def learnt(self) -> bool:
+        """Whether held-out reward certainly rose."""
+        gain = self.heldout["gain"]["low"] if self.heldout else None
+        return gain is not None and gain > 0
+
+
+def read_all(out: Path) -> list[Outcome]:
+    """Every finished cell of a benchmark, by name."""
+    paths = sorted((out / CELLS).glob(f"*/{RESULT_FILE}"))
+    if not paths:
+        raise ConfigError(
+            f"{out} holds no finished cell of a benchmark.\nThere is nothing to report on.\n"
+            f"Type `flatline bench --out {out}`."
+        )
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> Outcome:
+    facts = read_result(path)
+    try:
+        return _outcome(facts, path.parent)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is not the result of a cell: {type(error).__name__} {error}.\n"
+            "Remove its folder; `flatline bench` runs the cell again."
+        ) from error
+
+
+def _outcome(facts: Mapping[str, Any], folder: Path) -> Outcome:
+    until = facts.get("seconds_until", {})
+    return Outcome(
+        cell=Cell.from_json(facts["cell"]),
+        folder=folder,
+        checkup=_look(facts.get("checkup", {})),
+        diagnoses={int(step): _look(one) for step, one in facts.get("diagnose", {}).items()},
+        ablation={name: _look(one) for name, one in facts.get("ablation", {}).items()},
+        seconds_until={int(step): seconds for step, seconds in until.items()},
+        heldout=facts.get("heldout"),
+        failure=_failure(facts),
+        versions=facts.get("versions", {}),
+    )
+
+
+def _look(facts: Mapping[str, Any]) -> Look:
+    if "alarms" not in facts:
+        return SILENT
+    return Look(
+        alarms=tuple(facts["alarms"]),
+        texts=tuple(facts["texts"]),
+        asked=int(facts["asked"]),
+        unknown=len(facts["unknown"]),
+        defects=tuple(facts["defects"]),
+        seconds=float(facts["seconds"]),
+    )
+
+
+def _failure(facts: Mapping[str, Any]) -> str | None:
+    if "crash" in facts:
+        crash = facts["crash"]
+        return f"process ended with {crash['exit_code']}: {' '.join(crash['tail'][-1:])}"
+    failure = facts["training"].get("failure")
+    return None if failure is None else str(failure)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

@@ -1,0 +1,51 @@
+"""Counts with their intervals, and what is counted."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scipy.special import betaincinv
+
+from flatline.bench.results import CHECKUP, SILENT, Look, Outcome
+from flatline.stats import LEVEL, cluster_mean
+
+EITHER = "either"
+"""Checkup or the diagnosis of the whole run: what a user has who asks both."""
+
+Answers = Callable[[Outcome], Sequence[Look]]
+"""The looks of a run that count."""
+Ways = dict[str, Answers]
+"""Ways to ask flatline, by name."""
+
+
+def columns(outcomes: Sequence[Outcome]) -> Ways:
+    """Checkup, diagnose after so many steps, and both together."""
+    steps = sorted({step for one in outcomes for step in one.diagnoses})
+    found: Ways = {CHECKUP: lambda one: [one.checkup]}
+    found |= {f"diagnose {step}": _after(step) for step in steps}
+    return found | {EITHER: lambda one: [one.checkup, one.last]}
+
+
+def _after(step: int) -> Answers:
+    return lambda one: [one.diagnoses.get(step, SILENT)]
+
+
+def exact_share(count: int, total: int) -> dict[str, Any]:
+    """A count of independent runs with its exact (Clopper-Pearson) 95 % interval."""
+    tail = (1 - LEVEL) / 2
+    low = float(betaincinv(count, total - count + 1, tail)) if count else 0.0
+    high = float(betaincinv(count + 1, total - count, 1 - tail)) if count < total else 1.0
+    return {"count": count, "of": total, "low": low, "high": high}
+
+
+def share(outcomes: Sequence[Outcome], holds: Sequence[bool]) -> dict[str, Any]:
+    """A count of faulty runs; all seeds and strengths of a fault are one unit of its interval."""
+    values = [float(one) for one in holds]
+    units = ["+".join(one.cell.planted) for one in outcomes]
+    rate = cluster_mean(values, units) if values else None
+    return {
+        "count": int(sum(values)),
+        "of": len(values),
+        "low": rate.low if rate and rate.n > 1 else None,
+        "high": rate.high if rate and rate.n > 1 else None,
+        "faults": len(set(units)),
+    }

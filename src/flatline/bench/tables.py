@@ -1,0 +1,209 @@
+"""The figures of a benchmark as Markdown, as `docs/benchmark.md` holds them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flatline.bench.peers import ASK
+
+Figures = Mapping[str, Any]
+
+
+def markdown(figures: Figures) -> str:
+    """All tables, one after the other."""
+    parts = (_cells, _accuracy, _healthy, _false_alarms, _faults, _harmless, _detection)
+    more = (_silence, _confusion, _pairs, _ablation, _peers, _failures)
+    return "\n".join(line for part in (*parts, *more) for line in part(figures)).strip()
+
+
+def _cells(figures: Figures) -> Iterator[str]:
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(figures["cells"].items()))
+    yield f"{sum(figures['cells'].values())} cells: {counts}."
+    yield from (f"- {line}" for line in figures["versions"])
+
+
+def _accuracy(figures: Figures) -> Iterator[str]:
+    yield from _title("Is the planted fault named?")
+    rows = figures["accuracy"]
+    looks = list(rows[0]["by_look"]) if rows else []
+    yield from _head(["runs", "named", *looks])
+    for row in rows:
+        place = "first" if row["top"] == 1 else f"in the first {row['top']}"
+        place += " (look-alikes accepted)" if row["alike"] else ""
+        cells = [_share(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
+        yield _row([row["set"], place, *cells])
+    yield "\n95 % interval over faults: all seeds and strengths of a fault are one unit."
+
+
+def _healthy(figures: Figures) -> Iterator[str]:
+    yield from _title("Healthy runs with an alarm")
+    looks = list(dict.fromkeys(look for row in figures["healthy"] for look in row["by_look"]))
+    yield from _head(["split", "runs", *looks])
+    for row in figures["healthy"]:
+        cells = [_share(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
+        yield _row([row["split"], row["runs"], *cells])
+    yield "\nExact (Clopper-Pearson) 95 % interval. Only `held-out` counts: thresholds were set on "
+    yield "the others."
+
+
+def _false_alarms(figures: Figures) -> Iterator[str]:
+    if not figures["false_alarms"]:
+        yield "\nNo healthy run set off an alarm."
+        return
+    yield ""
+    yield from _head(["healthy run", "learnt", "look", "hypothesis", "what it says"])
+    for one in figures["false_alarms"]:
+        learnt = "yes" if one["learnt"] else "no"
+        yield _row([one["cell"], learnt, one["look"], one["hypothesis"], one["text"]])
+
+
+def _faults(figures: Figures) -> Iterator[str]:
+    yield from _title("Every fault")
+    looks = list(dict.fromkeys(look for row in figures["faults"] for look in row["by_look"]))
+    yield from _head(
+        ["task", "fault", "hypothesis", "reward lost", "units", "verdict", *looks, "named first"]
+    )
+    for row in figures["faults"]:
+        ranks = [" ".join(_rank(one) for one in row["by_look"].get(look, ())) for look in looks]
+        lost = row["lost"]
+        known = [row["task"], row["fault"], " ".join(row["hypothesis"]), _estimate(lost)]
+        units = f"{lost['n']} {row['unit']}"
+        recall = f"{row['recall']['count']} of {row['recall']['of']}"
+        yield _row([*known, units, row["verdict"], *ranks, recall])
+    yield "\nRanks seed by seed; `-` is no alarm of it, with what came first instead in brackets. "
+    yield "Named first: by checkup or by the diagnosis of the whole run."
+
+
+def _rank(one: Mapping[str, Any]) -> str:
+    rank, first = one["rank"], one["first"]
+    return "1" if rank == 1 else f"{rank or '-'}{f' ({first})' if first else ''}"
+
+
+def _harmless(figures: Figures) -> Iterator[str]:
+    for key, words in (("harmless", "not shown to hurt, so not counted"), ("open", "not compared")):
+        if figures[key]:
+            listed = ", ".join(f"{_where(one)}{one['fault']}" for one in figures[key])
+            yield f"\nPlanted and {words} ({len(figures[key])}): {listed}."
+
+
+def _where(one: Mapping[str, Any]) -> str:
+    return "" if one["task"] == "musique" else f"{one['task']}: "
+
+
+def _detection(figures: Figures) -> Iterator[str]:
+    yield from _title("After how many steps and seconds")
+    found = figures["detection"]
+    total = sum(found["steps"].values())
+    order = sorted(found["steps"], key=lambda at: float("inf") if at == "never" else int(at))
+    yield from _head(["named first after", "runs"])
+    for at in order:
+        words = {"0": "0 steps (checkup)", "never": "never"}.get(at, f"{at} steps")
+        yield _row([words, f"{found['steps'][at]} of {total}"])
+    if found["seconds"]:
+        middle, most = found["seconds"]["median"], found["seconds"]["most"]
+        yield f"\nMedian {middle:.0f} s, most {most:.0f} s, with what had been trained by then."
+
+
+def _silence(figures: Figures) -> Iterator[str]:
+    yield from _title("When flatline says nothing")
+    yield from _head(["look", "faults that hurt, no alarm at all", "hypotheses that cannot tell"])
+    for look, row in figures["silence"].items():
+        yield _row([look, _share(row), f"{row['unknown']:.0%}"])
+
+
+def _confusion(figures: Figures) -> Iterator[str]:
+    yield from _title("What is taken for what")
+    yield from _head(["planted", "checkup names first", "diagnose names first"])
+    for row in figures["confusion"]:
+        cells = [_counts(row[look], row["planted"]) for look in ("checkup", "diagnose")]
+        yield _row([row["planted"], *cells])
+    yield "\nOne thing seen twice, accepted where a row says so:"
+    for name, (code, why) in figures["alike"].items():
+        yield f"- {name} as {code}: {why}"
+
+
+def _counts(counts: Mapping[str, int], planted: str) -> str:
+    order = sorted(counts.items(), key=lambda one: (one[0] != planted, -one[1], one[0]))
+    return ", ".join(f"**{c}** x{n}" if c == planted else f"{c} x{n}" for c, n in order)
+
+
+def _pairs(figures: Figures) -> Iterator[str]:
+    rows = figures["pairs"]["rows"]
+    if not rows:
+        return
+    yield from _title("Two faults at once")
+    yield from _head(["cell", "planted", "checkup", "diagnose", "both in the first 4"])
+    for row in rows:
+        listed = [" ".join(row[key]) or "nothing" for key in ("wanted", "checkup", "diagnose")]
+        yield _row([row["cell"], *listed, "yes" if row["both"] else "no"])
+    shares = figures["pairs"]["by_look"].items()
+    yield (
+        "\nBoth in the first 4: " + "; ".join(f"{name} {_share(one)}" for name, one in shares) + "."
+    )
+
+
+def _ablation(figures: Figures) -> Iterator[str]:
+    yield from _title("What each kind of evidence adds")
+    yield from _head(["evidence", "first", "in the first 3", "held-out healthy runs with an alarm"])
+    for row in figures["ablation"]:
+        tops = [_share(one) for one in row["top"].values()]
+        yield _row([row["evidence"], *tops, _share(row["false_alarms"])])
+
+
+def _peers(figures: Figures) -> Iterator[str]:
+    found = figures["peers"]
+    yield from _title("Other tools on the same runs")
+    for name in ASK:
+        if not found["asked"][name]:
+            yield f"{name} was not asked: give `--peer {name}=PYTHON` and cells with traces.\n"
+    if not found["tools"]:
+        return
+    yield f"{', '.join(found['versions'])}; on the cells that all were asked about.\n"
+    yield from _head(["", *found["tools"]])
+    for key, words in (
+        ("false_alarms", "held-out healthy runs with an alarm"),
+        ("noticed", "faults that hurt: an alarm"),
+        ("cause", "faults that hurt: points at the cause"),
+    ):
+        yield _row([words, *(_share(one[key]) for one in found["tools"].values())])
+    yield _row(["gave no answer", *(str(one["failed"]) for one in found["tools"].values())])
+
+
+def _failures(figures: Figures) -> Iterator[str]:
+    if figures["failures"]:
+        yield from _title("Trainings that broke down")
+        yield from (f"- {name}: {told}" for name, told in figures["failures"].items())
+    if figures["defects"]:
+        yield from _title("Hypotheses that could not be asked: defects of flatline")
+        for code, cells in figures["defects"].items():
+            yield f"- {code} on {len(cells)} cells, such as {cells[0]}"
+
+
+def _title(text: str) -> Iterator[str]:
+    yield f"\n## {text}\n"
+
+
+def _head(names: Sequence[str]) -> Iterator[str]:
+    yield _row(names)
+    yield "|---" * len(names) + "|"
+
+
+def _row(cells: Sequence[str]) -> str:
+    clean = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(clean)} |"
+
+
+def _share(one: Mapping[str, Any]) -> str:
+    if not one["of"]:
+        return "none"
+    counted = f"{one['count']} of {one['of']}"
+    if one["low"] is None:
+        return counted
+    return f"{counted} ({one['count'] / one['of']:.0%}; {one['low']:.0%} to {one['high']:.0%})"
+
+
+def _estimate(one: Mapping[str, Any]) -> str:
+    if one["value"] is None:
+        return "unknown"
+    if one["low"] is None or one["high"] is None:
+        return f"{one['value']:+.3f}"
+    return f"{one['value']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"

@@ -1,0 +1,63 @@
+"""Builders of finished cells for tests of the benchmark's figures."""
+
+from pathlib import Path
+
+from flatline.bench.plan import Cell, Kind
+from flatline.bench.results import SILENT, Look, Outcome
+
+HYPOTHESIS = {"kl-sign": "H03", "parser-broken": "H39", "sampler-every-n": "H17"}
+
+
+def look(*alarms, unknown=0):
+    return Look(
+        alarms=alarms,
+        texts=tuple(f"{code} is seen" for code in alarms),
+        asked=40,
+        unknown=unknown,
+        defects=(),
+        seconds=10.0,
+    )
+
+
+def outcome(
+    fault,
+    *,
+    kind=None,
+    seed=0,
+    checkup=(),
+    diagnose=(),
+    early=(),
+    log=(),
+    after=0.9,
+    learnt=True,
+    failure=None,
+    folder=Path("nowhere"),
+):
+    """A cell of 40 steps; `early` are the alarms of the looks before the last."""
+    codes = tuple(HYPOTHESIS[one.partition(":")[0]] for one in fault.split("+")) if fault else ()
+    kind = kind or (Kind.FAULT if fault else Kind.REFERENCE)
+    name = f"{fault or 'healthy'}-s{seed}"
+    heldout = {
+        "problems": ["a", "b", "c", "d"],
+        "before": [0.5] * 4,
+        "after": [after] * 4,
+        "gain": {"value": after - 0.5, "low": 0.1 if learnt else -0.1, "high": 1.0, "n": 4},
+    }
+    return Outcome(
+        cell=Cell(
+            name=name,
+            kind=kind,
+            changes={"seed": seed, "max_steps": 40} | ({"fault": fault} if fault else {}),
+            planted=tuple(one.partition(":")[0] for one in fault.split("+")) if fault else (),
+            wanted=codes,
+            first=codes,
+        ),
+        folder=folder,
+        checkup=look(*checkup),
+        diagnoses={10: look(*early), 40: look(*diagnose)},
+        ablation={"log": look(*log), "rollouts": SILENT},
+        seconds_until={10: 50.0, 40: 200.0},
+        heldout=None if failure else heldout,
+        failure=failure,
+        versions={"python": "3"},
+    )

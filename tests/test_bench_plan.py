@@ -1,0 +1,90 @@
+"""The plan has every fault and enough healthy runs, and is worth most when it is broken off."""
+
+from dataclasses import replace
+
+import pytest
+
+from flatline.bench.plan import SEEDS, Kind, chosen, full_plan, quick_plan, spread
+from flatline.bench.planting import MILDER, PAIRS
+from flatline.bench.setups import CALIBRATION, held_out
+from flatline.errors import ConfigError
+from flatline.faults import FAULTS, find
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return full_plan()
+
+
+def test_every_fault_is_planted_on_every_seed(plan):
+    planted = {(cell.fault, cell.seed) for cell in plan if cell.task == "musique"}
+    assert {(fault.name, seed) for fault in FAULTS for seed in SEEDS} <= planted
+
+
+def test_no_two_cells_share_a_folder_or_a_run(plan):
+    assert len({cell.name for cell in plan}) == len(plan)
+    assert len({repr(sorted(cell.changes.items())) for cell in plan}) == len(plan)
+
+
+def test_every_cell_is_a_run_that_can_be_configured(plan, tmp_path):
+    for cell in plan:
+        assert cell.config(tmp_path).max_steps == cell.steps
+
+
+def test_every_faulty_cell_has_a_healthy_one_to_be_compared_with(plan):
+    names = [cell.name for cell in plan]
+    for i, cell in enumerate(plan):
+        if cell.fault:
+            assert names.index(cell.reference) < i
+
+
+def test_at_least_sixty_healthy_setups_are_held_out(plan):
+    assert sum(cell.kind is Kind.HELD_OUT for cell in plan) >= 60
+
+
+def test_no_held_out_setup_is_one_that_thresholds_were_set_on(plan, tmp_path):
+    def run_of(cell):
+        return replace(cell.config(tmp_path), seed=0)
+
+    seeds = {changes["seed"] for changes in CALIBRATION.values()} | set(SEEDS)
+    assert not seeds & {changes["seed"] for changes in held_out().values()}
+    references = {cell.seed for cell in plan if cell.kind is Kind.REFERENCE}
+    assert references <= set(SEEDS)
+    assert run_of(plan[0]) not in [run_of(cell) for cell in plan if cell.kind is Kind.HELD_OUT]
+
+
+def test_a_benchmark_broken_off_has_seed_0_of_all_before_seed_1_of_any(plan):
+    usual = [cell for cell in plan if cell.fault in {fault.name for fault in FAULTS}]
+    seeds = [cell.seed for cell in usual if cell.task == "musique"]
+    assert seeds == sorted(seeds)
+
+
+def test_healthy_runs_are_spread_among_the_faulty_ones(plan):
+    half = plan[: len(FAULTS)]
+    assert sum(cell.kind is Kind.HELD_OUT for cell in half) >= 10
+
+
+def test_a_second_strength_is_another_one(plan):
+    for name, strength in MILDER.items():
+        assert find(f"{name}:{strength:g}")[0].strength != find(name)[0].strength
+
+
+def test_the_faults_of_a_pair_belong_to_different_hypotheses():
+    for pair in PAIRS:
+        assert len({fault.hypothesis for fault, _ in find(pair)}) == 2
+
+
+def test_the_quick_plan_is_small():
+    cells = quick_plan()
+    assert {Kind.REFERENCE, Kind.FAULT, Kind.HELD_OUT} == {cell.kind for cell in cells}
+    assert sum(cell.steps for cell in cells) <= 120
+
+
+def test_cells_are_chosen_by_pattern(plan):
+    assert {cell.fault for cell in chosen(plan, "kl-sign-s?, healthy-s0")} == {None, "kl-sign"}
+    with pytest.raises(ConfigError, match="fits none"):
+        chosen(plan, "nonsense")
+
+
+def test_spreading_keeps_both_orders():
+    assert spread([1, 2, 3, 4], [10, 20]) == [1, 10, 2, 3, 20, 4]

@@ -1,0 +1,167 @@
+"""The figures of a benchmark count what they say they count."""
+
+import json
+
+import pytest
+
+from flatline.bench.harm import Verdict, harm_of
+from flatline.bench.plan import Kind
+from flatline.bench.results import read_all
+from flatline.bench.score import score
+from flatline.bench.shares import exact_share
+from flatline.bench.tables import markdown
+from flatline.errors import ConfigError
+from tests.bench_outcomes import outcome
+
+NOT_ASKED = {"peers": {"asked": {"rlprobe": 0, "rldoctor": 0}, "versions": [], "tools": {}}}
+
+
+def healthy(seed=0, **changes):
+    return outcome(None, seed=seed, **changes)
+
+
+def accuracy(figures, *, top=1, alike=False, of="faults that hurt"):
+    return next(
+        {look: share["count"] for look, share in row["by_look"].items()}
+        for row in figures["accuracy"]
+        if (row["set"], row["top"], row["alike"]) == (of, top, alike)
+    )
+
+
+def test_a_fault_is_named_by_the_looks_that_put_it_first():
+    runs = [healthy(), outcome("kl-sign", checkup=["H24", "H03"], diagnose=["H03"], after=0.1)]
+    figures = score(runs)
+    assert accuracy(figures) == {"checkup": 0, "diagnose 10": 0, "diagnose 40": 1, "either": 1}
+    assert accuracy(figures, top=3)["checkup"] == 1
+
+
+def test_a_look_alike_counts_only_where_the_row_says_so():
+    runs = [healthy(), outcome("sampler-every-n", checkup=["H06"], after=0.1)]
+    figures = score(runs)
+    assert accuracy(figures)["checkup"] == 0
+    assert accuracy(figures, alike=True)["checkup"] == 1
+
+
+def test_a_fault_that_did_not_hurt_is_listed_and_not_counted():
+    runs = [healthy(), outcome("kl-sign", diagnose=["H03"], after=0.9)]
+    figures = score(runs)
+    assert [one["fault"] for one in figures["harmless"]] == ["kl-sign"]
+    assert {row["set"] for row in figures["accuracy"]} == {"all planted, harmless ones too"}
+
+
+def test_a_fault_without_its_healthy_run_is_not_judged():
+    figures = score([outcome("kl-sign", after=0.1)])
+    assert [one["fault"] for one in figures["open"]] == ["kl-sign"]
+
+
+def test_with_three_seeds_the_seeds_are_the_units_of_harm():
+    runs = [healthy(seed) for seed in range(3)]
+    runs += [outcome("kl-sign", seed=s, after=after) for s, after in enumerate((0.1, 0.2, 0.3))]
+    harm = harm_of(runs)["musique", "kl-sign"]
+    assert (harm.verdict, harm.unit, harm.lost.n) == (Verdict.HURTS, "seeds", 3)
+    assert harm.lost.value == pytest.approx(0.7)
+
+
+def test_seeds_that_disagree_do_not_show_harm():
+    runs = [healthy(seed) for seed in range(3)]
+    runs += [outcome("kl-sign", seed=s, after=after) for s, after in enumerate((0.1, 0.9, 0.95))]
+    assert harm_of(runs)["musique", "kl-sign"].verdict is Verdict.HARMLESS
+
+
+def test_training_that_broke_down_hurts():
+    runs = [healthy(), outcome("kl-sign", failure="ValueError: NaN")]
+    assert harm_of(runs)["musique", "kl-sign"].verdict is Verdict.HURTS
+    assert score(runs)["failures"] == {"kl-sign-s0": "ValueError: NaN"}
+
+
+def test_false_alarms_are_counted_by_split_and_listed_with_their_words():
+    runs = [
+        outcome(None, kind=Kind.HELD_OUT, early=["H24"]),
+        outcome(None, kind=Kind.HELD_OUT, checkup=["H20"], learnt=False),
+        outcome(None, kind=Kind.CALIBRATION),
+    ]
+    figures = score(runs)
+    counted = {
+        (row["split"], row["runs"]): (row["by_look"]["any"]["count"], row["by_look"]["any"]["of"])
+        for row in figures["healthy"]
+    }
+    assert counted["held-out", "all"] == (2, 2)
+    assert counted["held-out", "that learnt"] == (1, 1)
+    assert counted["calibration", "all"] == (0, 1)
+    assert [(one["hypothesis"], one["look"]) for one in figures["false_alarms"]] == [
+        ("H24", "diagnose 10"),
+        ("H20", "checkup"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "low", "high"),
+    [(0, 60, 0.0, 0.0596), (1, 60, 0.0004, 0.0894), (60, 60, 0.9404, 1.0)],
+)
+def test_the_interval_of_a_share_is_the_exact_one(count, total, low, high):
+    found = exact_share(count, total)
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_detection_is_the_first_look_that_names_the_fault():
+    runs = [
+        healthy(),
+        outcome("kl-sign", early=["H03"], diagnose=["H03"], after=0.1),
+        outcome("parser-broken", checkup=["H39"], after=0.1),
+        outcome("sampler-every-n", after=0.1),
+    ]
+    found = score(runs)["detection"]
+    assert found["steps"] == {"10": 1, "0": 1, "never": 1}
+    assert found["seconds"] == {"median": 35.0, "most": 60.0}
+
+
+def test_what_is_taken_for_what_is_counted_for_each_hypothesis():
+    runs = [healthy(), outcome("kl-sign", diagnose=["H24", "H03"], after=0.1)]
+    assert score(runs)["confusion"] == [
+        {"planted": "H03", "checkup": {"nothing": 1}, "diagnose": {"H24": 1}}
+    ]
+
+
+def test_of_a_pair_both_must_be_among_the_first_four():
+    pair = "kl-sign+parser-broken"
+    four = ["H01", "H03", "H02", "H39"]
+    near = outcome(pair, kind=Kind.PAIR, diagnose=four)
+    far = outcome(pair, kind=Kind.PAIR, seed=1, diagnose=["H01", "H03", "H02", "H04", "H39"])
+    rows = score([near, far])["pairs"]["rows"]
+    assert [row["both"] for row in rows] == [True, False]
+
+
+def test_the_ablation_shows_what_the_log_alone_gives():
+    runs = [healthy(), outcome("kl-sign", log=["H03"], after=0.1)]
+    evidence = score(runs)["ablation"]
+    assert [row["top"][1]["count"] for row in evidence] == [1, 0, 0, 0, 0]
+
+
+def test_silence_on_a_fault_is_counted():
+    runs = [healthy(), outcome("kl-sign", diagnose=["H24"], after=0.1)]
+    silence = score(runs)["silence"]
+    assert (silence["checkup"]["count"], silence["diagnose 40"]["count"]) == (1, 0)
+
+
+def test_every_table_is_printed_and_text_of_a_run_cannot_break_one():
+    broken = outcome("kl-sign", failure="ValueError: NaN")
+    loud = outcome(None, kind=Kind.HELD_OUT, checkup=["H2|0"])
+    pair = outcome("kl-sign+parser-broken", kind=Kind.PAIR)
+    figures = json.loads(json.dumps({**score([healthy(), broken, loud, pair]), **NOT_ASKED}))
+    page = markdown(figures)
+    assert page.count("\n## ") == 10
+    assert "H2\\|0" in page
+    assert "rlprobe was not asked" in page
+
+
+def test_a_folder_without_cells_says_what_to_type(tmp_path):
+    with pytest.raises(ConfigError, match="flatline bench --out"):
+        read_all(tmp_path)
+
+
+def test_a_result_of_another_shape_is_refused(tmp_path):
+    folder = tmp_path / "cells" / "a"
+    folder.mkdir(parents=True)
+    (folder / "cell.json").write_text('{"cell": {"changes": {}}}')
+    with pytest.raises(ConfigError, match="Remove its folder"):
+        read_all(tmp_path)
