@@ -31,8 +31,8 @@ from flatline.rollout.record import Author
 from flatline.rollout.toolcalls import Call, Parser, parse_hermes, parse_llama
 from flatline.tasks.base import Message, Tool, ToolCall
 
-HERMES = "hermes"
-"""Name of flatline's own template: ChatML with Hermes tool calls."""
+HERMES, JSON = "hermes", "json"
+"""Names of flatline's own templates: ChatML with Hermes tool calls, or with calls in plain JSON."""
 TRAINING = "_training"
 """Ending of the names of TRL's templates that never rewrite an earlier turn."""
 
@@ -91,9 +91,10 @@ class ChatFormat:
         messages = [{**message, "content": _clean(message.get("content"))} for message in messages]
         hostile = {}
         for i, message in enumerate(messages):
-            if message["role"] == "user" and self._spells_special(message["content"]):
+            if message["role"] != "system" and self._spells_special(message["content"]):
                 mark = f"flatline_message_{i}_"
-                hostile[mark] = message["content"]
+                written = self._write if message["role"] == "tool" else str
+                hostile[mark] = written(message["content"])
                 messages[i] = {**message, "content": mark}
         text, spans = _fill(self._render(messages, generate=True), hostile)
         return self._encode_guarded(text, spans, self._special)[0] if spans else self._encode(text)
@@ -119,6 +120,12 @@ class ChatFormat:
         """A turn that makes this call and says nothing else, as the template writes it."""
         text = self._render([_user(), _assistant(content="", call=call)], generate=False)
         return text[len(self._prompt_frame) : text.rfind(self._end)]
+
+    def written_tokens(self) -> dict[str, int]:
+        """Tokens of their own that the model must write: those of a call, and ends of turns."""
+        call = self.call_text(_PROBE_CALL) if self.tools else ""
+        ends = (self._end, self._last_end)
+        return {text: id for text, id in self._added.items() if text in call or text in ends}
 
     def turn_ids(self, text: str, *, last: bool) -> list[int]:
         """Tokens of a turn that a model wrote and ended; the last one of an episode calls no tool.
@@ -296,8 +303,8 @@ class ChatFormat:
 
 def load_chat_template(name_or_path: str) -> str:
     """Text of a template: `hermes`, a name that TRL ships such as `qwen3_training`, or a file."""
-    if name_or_path == HERMES:
-        return files("flatline.rollout").joinpath("hermes.jinja").read_text(encoding="utf-8")
+    if name_or_path in (HERMES, JSON):
+        return files("flatline.rollout").joinpath(f"{name_or_path}.jinja").read_text("utf-8")
     shipped = _shipped_templates()
     if name_or_path in shipped:
         return shipped[name_or_path].read_text(encoding="utf-8")

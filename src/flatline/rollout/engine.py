@@ -99,7 +99,7 @@ class Engine:
         self.max_context = max_context_of(self.model, limits.max_context)
         refuse_what_cannot_be_played(self.model, self.max_context)
         self.chat = chat or ChatFormat(tokenizer, task.tools)
-        self._eos = self.chat.eos_ids | _eos_of(self.model)
+        self._eos = self.chat.eos_ids | eos_of(self.model)
         self._suffixes: dict[Any, tuple[list[int], list[Author]]] = {}
         """What follows the turn that was just played, by what the tools said."""
         with evaluating(self.model):
@@ -313,7 +313,7 @@ def _batches(jobs: Sequence[Job], size: int | None) -> list[list[int]]:
     return batches
 
 
-def _eos_of(model: Any) -> frozenset[int]:
+def eos_of(model: Any) -> frozenset[int]:
     """End-of-turn ids that the model's generation config names."""
     ids: int | Iterable[int] | None = getattr(
         getattr(model, "generation_config", None), "eos_token_id", None
