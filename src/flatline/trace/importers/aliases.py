@@ -26,7 +26,7 @@ STEP = (
 """Names of the optimizer step, best first."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "time": ("_timestamp", "wall_time"),
+    "time": ("_timestamp", "wall_time", "time"),  # the last: prime-rl
     "seconds": (
         "seconds",
         "step_time",  # TRL
@@ -34,6 +34,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time/step",  # prime-rl
         "timing/step",  # SkyRL
         "timing/train/total_step_time",  # NeMo-RL
+        "timing/step_total",  # OpenRLHF
     ),
     "seconds_sampling": (
         "seconds_sampling",
@@ -41,12 +42,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "timing_s/gen",
         "timing/generate",
         "timing/train/generation",
+        "timing/generation",  # OpenRLHF
     ),
     "seconds_scoring": (
         "seconds_scoring",
         "time/scoring",  # flatline
         "timing/fwd_logprobs_values_reward",  # SkyRL
         "timing/train/policy_and_reference_logprobs",  # NeMo-RL, without the rewards
+        "timing/make_experience",  # OpenRLHF
     ),
     "seconds_backward": (
         "seconds_backward",
@@ -55,6 +58,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time/forward_backward",
         "timing/policy_train",
         "timing/train/policy_training",
+        "timing/ppo_train",  # OpenRLHF
     ),
     "reward": (
         "reward",  # TRL, NeMo-RL, OpenRLHF
@@ -251,6 +255,7 @@ KEPT: dict[str, str] = {
     "generate/*": "lengths other than the mean",
     "async/*": "staleness",
     "trainer/*": "counters",
+    "trajectories/*": "counters",
     "token_mult_prob_error": "NeMo-RL: mean of exp |gap|, not the gap",
     "gen_kl_error": "sampler against trainer",
     "policy_kl_error": "sampler against trainer",
@@ -261,6 +266,11 @@ KEPT: dict[str, str] = {
     "total_length": "prompt and completion together",
     "ppo_kl": "to the old policy, not to the reference",
     "vllm_kl": "sampler against trainer",
+    "is_filter_ratio": "importance-weight mask",
+    "logprobs_diff": "OpenRLHF: policy less reference, signed, which is no KL by token",
+    "response_clip_ratio": "OpenRLHF: prompt and response together fill the context",
+    "dynamic_filtering_pass_rate": "groups that were kept",
+    "score": "OpenRLHF: what the reward function calls its score; the reward is `reward`",
     "entropy_loss": "may hold its coefficient",
     "debug/*": "advantage means, context lengths; ratio_off_max is |ratio - 1|, not a log",
     "lora/*": "adapter weights",

@@ -97,7 +97,7 @@ def _summary(path: Path) -> TraceError:
 
 def _broken(path: Path, error: ValueError) -> TraceError:
     if isinstance(error, json.JSONDecodeError):
-        line = error.doc.splitlines()[error.lineno - 1] if error.doc.strip() else ""
+        line = error.doc.split("\n")[error.lineno - 1]
         if not line and not error.doc.strip():
             return TraceError(f"{path} is empty.\nGive a log with at least one row.")
         seen = f"{path}, line {error.lineno} is not JSON ({error.msg}): {quoted(line.strip())}"

@@ -38,6 +38,8 @@ class Log:
     """What a reader should know about the import."""
     config: dict[str, Any] = field(default_factory=dict)
     """The trainer's own configuration, where the source has one."""
+    unrecognised: set[str] = field(default_factory=set)
+    """Names in a dump of rollouts that its importer does not know."""
 
     def told_bad(self) -> list[str]:
         """The first unusable rows, and how many more there are."""

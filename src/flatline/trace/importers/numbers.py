@@ -8,10 +8,13 @@ MAX_STEP = 2**31 - 1
 _WRAPPERS = ("data", "metrics", "logs", "log")
 """Keys under which a logger puts the metrics of a row; they are no part of the metric's name."""
 _DEPTH = 6
+_PLAIN = frozenset({float, int, bool, str, type(None)})
 
 
 def number(value: Any) -> float | None:
     """A number, or text that is one; None for anything else. NaN and infinity are numbers."""
+    if type(value) is float:  # nearly all of a log
+        return value
     if isinstance(value, str):
         value = value.strip()
         if not value or "_" in value:  # Python would read "1_000" as a number
@@ -40,6 +43,8 @@ def numbers_in(values: Mapping[str, Any], *, leave_out: Collection[str]) -> dict
 
 def flat(values: dict[str, Any], prefix: str = "", depth: int = _DEPTH) -> dict[str, Any]:
     """Nested objects as `outer/inner`; what lies deeper than any logger nests is left out."""
+    if not prefix and _PLAIN.issuperset(map(type, values.values())):
+        return values
     found: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(value, dict):

@@ -5,6 +5,7 @@ back to a step it already has, the run was resumed, and what came after that ste
 that was given up.
 """
 
+from bisect import insort
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ _BOOKKEEPING = frozenset({"epoch", "_timestamp", "_runtime", "wall_time", *STEP}
 """Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
 _OVER_THE_BATCH = ("frac_reward_zero_std",)
 """What TRL takes over the whole batch with scale_rewards="batch": no share of groups then."""
+_STEP = frozenset(STEP)
 _CANDIDATES = frozenset(name for names in COLUMNS.values() for name in names)
 
 
@@ -57,20 +59,26 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
     if not names:
         log.notes.append("The log names no step: its rows are numbered from 1.")
     found: list[tuple[int, Numbers]] = []
+    outside = 0
     for entry in entries:
         numbers = _numbers(log, entry)
         if not numbers.keys() - _BOOKKEEPING:
             continue  # text, tables, empty rows: nothing is lost
+        if any(name in entry.values and entry.values[name] is None for name in names):
+            outside += 1  # prime-rl samples the load of its sampler by the clock
+            continue
         step = _step_of(log, entry, names) if names else len(found) + 1
         if step is not None:
             found.append((step, numbers))
+    if outside:
+        log.notes.append(f"{outside} rows say that they belong to no step, and are left out.")
     return found
 
 
 def _numbers(log: Log, entry: Entry) -> Numbers:
     found: Numbers = {}
     for name, value in entry.values.items():
-        if plain(name) in STEP:
+        if plain(name) in _STEP:
             continue
         as_number = number(value)
         if as_number is not None:
@@ -83,7 +91,8 @@ def _numbers(log: Log, entry: Entry) -> Numbers:
 def _step_names(entries: Sequence[Entry]) -> list[str]:
     """The best name of the step, then those that always agree with it: they may stand in for it."""
     order = {name: rank for rank, name in enumerate(STEP)}
-    seen = {name for entry in entries for name in entry.values if plain(name) in order}
+    names = set().union(*(entry.values for entry in entries))
+    seen = {name for name in names if plain(name) in order}
     ranked = sorted(seen, key=lambda name: (order[plain(name)], name))
     return ranked[:1] + [name for name in ranked[1:] if _agree(entries, ranked[0], name)]
 
@@ -107,6 +116,7 @@ def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
 def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]:
     """One set of numbers per step, and a note where a log said a thing twice."""
     steps: dict[int, Numbers] = {}
+    order: list[int] = []
     repeated, dropped, last = set(), set(), -1
     for step, numbers in rows:
         held = steps.get(step, {})
@@ -114,11 +124,14 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]
         if any(numbers[name] != held[name] for name in again):
             repeated.add(step)
             if step < last:
-                given_up = {other for other in steps if other >= step}
-                dropped |= given_up
-                for other in given_up:
-                    del steps[other]
-        steps.setdefault(step, {}).update(numbers)
+                # From the end of the order: looking at every step each time would take for ever.
+                while order and order[-1] >= step:
+                    dropped.add(order[-1])
+                    del steps[order.pop()]
+        if step not in steps:
+            steps[step] = {}
+            insort(order, step)
+        steps[step].update(numbers)
         last = step
     _tell(log, (repeated | dropped) & steps.keys(), dropped - steps.keys())
     return steps

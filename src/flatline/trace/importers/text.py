@@ -1,9 +1,13 @@
 """Text files, line by line, with the guards that other people's files need."""
 
+import io
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+import pyarrow as pa
 
 from flatline.errors import TraceError
 from flatline.trace.importers.log import SHOWN_TEXT, Entry, Log, quoted
@@ -12,6 +16,11 @@ MAX_LINE = 64 * 2**20
 """Bytes. A longer line is no row of a log, and reading it could fill the memory."""
 MAX_DOCUMENT = 512 * 2**20
 """Bytes of a JSON file, which has to be in memory as a whole."""
+ZSTD = ".zst"
+"""How a compressed file ends; prime-rl seals its streams so."""
+MOST_PACKED, ALWAYS_FINE = 100, 2**20
+"""Bytes that one packed byte may stand for, and bytes that are never too many: rows pack 5 to 20
+times, and a few kilobytes of nothing could fill the memory."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -45,7 +54,8 @@ def document(path: Path) -> str:
             f"the limit is {MAX_DOCUMENT // 2**20} MiB.\n"
             "Write it as JSONL, one object a line: `jq -c '.[]' FILE > FILE.jsonl`."
         )
-    return "\n".join(line for _, line in lines(path))
+    whole = _at_once(path) if size <= MAX_LINE and path.suffix != ZSTD else None
+    return "\n".join(line for _, line in lines(path)) if whole is None else whole
 
 
 def parsed(text: str) -> Any:
@@ -78,20 +88,48 @@ def read_jsonl(path: Path, *, source: str) -> Log:
 
 
 def unreadable(path: Path, error: OSError) -> TraceError:
-    return TraceError(f"{path} cannot be read: {error.strerror}.\nCheck the path and its rights.")
+    return TraceError(
+        f"{path} cannot be read: {error.strerror or error}.\nCheck the path and its rights."
+    )
+
+
+def _at_once(path: Path) -> str | None:
+    """The text of a file without a loop over its lines; None where one of them is not sound."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if "\0" in text else text
 
 
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with path.open("rb") as file:
-            number = 0
+        with _opened(path) as file:
+            number = total = 0
+            most = _most(path)
             while raw := file.readline(MAX_LINE + 1):
                 number += 1
                 if len(raw) > MAX_LINE:
                     raise _too_long(path, number)
+                total += len(raw)
+                if total > most:
+                    raise _bomb(path, number)
                 yield number, raw.rstrip(b"\r\n")
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _most(path: Path) -> float:
+    """Bytes that a file may unpack to; of one that is not packed, all."""
+    packed = path.suffix == ZSTD
+    return ALWAYS_FINE + MOST_PACKED * path.stat().st_size if packed else math.inf
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The bytes of a file; those of a `.zst` file are unpacked while they are read."""
+    if path.suffix != ZSTD:
+        return path.open("rb")
+    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path), compression="zstd")))
 
 
 def _decoded(number: int, raw: bytes) -> str:
@@ -103,6 +141,13 @@ def _decoded(number: int, raw: bytes) -> str:
     except UnicodeDecodeError as error:
         seen = quoted(raw[error.start : error.start + 8])
         raise ValueError(f"not UTF-8 text at byte {error.start}: {seen}") from error
+
+
+def _bomb(path: Path, number: int) -> TraceError:
+    return TraceError(
+        f"{path} unpacks to more than {MOST_PACKED} times its size by line {number}, which no log "
+        "does.\nUnpack it yourself if you know where it is from: `zstd -d FILE`."
+    )
 
 
 def _too_long(path: Path, number: int) -> TraceError:

@@ -23,7 +23,7 @@ _PIECE = struct.Struct("<IHB")  # CRC, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _MAX_RECORD = 64 * 2**20
 _HISTORY, _CONFIG, _RUN = 2, 5, 17  # fields of Record
-_RUN_CONFIG = 4  # field of RunRecord
+_RUN_ID, _ENTITY, _PROJECT, _RUN_CONFIG = 1, 2, 3, 4  # fields of RunRecord
 
 
 def find_wandb(folder: Path) -> list[Path]:
@@ -52,22 +52,43 @@ def read_wandb(path: Path) -> Log:
     return log
 
 
+def identity_of(path: Path) -> tuple[str | None, str | None, str]:
+    """The entity, the project and the id under which W&B knows the run."""
+    log = Log(source="wandb", path=path)
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            for _, record in _records(data, log):
+                for found in messages(record, _RUN):
+                    named = {field: text(value) for field, value in fields(found) if field < 4}
+                    return named.get(_ENTITY), named.get(_PROJECT), named[_RUN_ID]
+    except (OSError, ValueError, KeyError) as error:
+        raise _nameless(path, str(error)) from error
+    raise _nameless(path, "no record names it")
+
+
+def _nameless(path: Path, why: str) -> TraceError:
+    return TraceError(
+        f"{path} does not say which run it is: {why}.\n"
+        "Name the run itself, as ENTITY/PROJECT/RUN or PROJECT/RUN."
+    )
+
+
 def _records(data: mmap, log: Log) -> Iterator[tuple[int, bytes]]:
     """Numbered records whose pieces are all there and whole."""
-    pieces: list[bytes] = []
+    record: bytearray | None = None
     number = 1
     for kind, piece in _pieces(data, log):
         if kind in (_FULL, _FIRST):
-            pieces = []
-        elif not pieces:
+            record = bytearray()
+        elif record is None:
             continue  # its beginning was damaged
-        pieces.append(piece)
-        if sum(map(len, pieces)) > _MAX_RECORD:
+        record += piece
+        if len(record) > _MAX_RECORD:
             log.bad.append(f"record {number}: longer than {_MAX_RECORD // 2**20} MiB")
-            pieces = []
+            record = None
         elif kind in (_FULL, _LAST):
-            yield number, b"".join(pieces)
-            number, pieces = number + 1, []
+            yield number, bytes(record)
+            number, record = number + 1, None
 
 
 def _pieces(data: mmap, log: Log) -> Iterator[tuple[int, bytes]]:

@@ -1,0 +1,36 @@
+"""TensorBoard: the page as a text, in an event file of its own beside those of the run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flatline.publish.message import Message
+
+TAG = "flatline/diagnosis"
+
+
+def write(where: str, message: "Message") -> str:
+    """Write into a folder of events that exists."""
+    folder = Path(where).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"There is no folder {folder}.\n"
+            "Give the folder with the run's event files: `--to tensorboard:runs/x`."
+        )
+    # Without a suffix, a file begun in the same second as one of the run would take its place.
+    writer = _writer()(str(folder), filename_suffix=".flatline")
+    try:
+        writer.add_text(TAG, message.markdown, 0)
+    finally:
+        writer.close()
+    return f"the texts of {folder}, under {TAG}"
+
+
+def _writer() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:  # torch has its own, where `tensorboard` is installed
+        from torch.utils.tensorboard import SummaryWriter
+    return SummaryWriter

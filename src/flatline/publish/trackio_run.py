@@ -1,0 +1,33 @@
+"""trackio: the page as a report of the run, and an alert where something fired.
+
+`TRACKIO_SPACE_ID` and `TRACKIO_DIR` decide where trackio keeps its runs, as they do in training.
+"""
+
+from typing import TYPE_CHECKING
+
+from flatline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flatline.publish.message import Message
+
+
+def write(where: str, message: "Message") -> str:
+    """Write onto a run that exists: `PROJECT/RUN`."""
+    import trackio
+
+    project, slash, run = where.partition("/")
+    if not slash or not project or not run:
+        raise ConfigError(
+            f"`trackio:{where}` does not say which run.\n"
+            "Write the project and the run's name: `--to trackio:PROJECT/RUN`."
+        )
+    quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+    trackio.init(project=project, name=run, resume="must", **quiet)
+    try:
+        trackio.log({"flatline/diagnosis": trackio.Markdown(message.markdown)})
+        if message.alert:
+            level = trackio.AlertLevel.ERROR if message.fault else trackio.AlertLevel.WARN
+            trackio.alert(title=message.title, text=message.alert, level=level)
+    finally:
+        trackio.finish()
+    return f"the reports of trackio run {project}/{run}"
