@@ -1,11 +1,11 @@
 """How far healthy runs stay from the thresholds: the table of docs/calibration.md.
 
-    python benchmarks/false_alarms.py --out runs/healthy     trains the healthy setups (hours)
-    python benchmarks/calibration.py --runs runs/healthy     the table, and the false alarms
+    flatline bench --only 'calibration.*' --keep-traces      trains the healthy setups (hours)
+    python benchmarks/calibration.py --cells runs/bench/cells    the table, and the false alarms
 
 One line per threshold that a sign of a recorded run has: the quantity, the threshold, the healthy
 value that comes nearest to it, and how many times it would have to grow (or shrink) to get there.
-Where setups have been looked at live (`reports.json`), the same for checkups.
+The same for the checkups of these setups (`checkup.json`).
 """
 
 import argparse
@@ -22,10 +22,13 @@ import numpy as np
 from flatline.diagnosis import Report, diagnose
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
-from flatline.hypotheses.groups import reward_groups, standardised, within_correlation
+from flatline.hypotheses.drift import drift_of
+from flatline.hypotheses.groups import reward_groups, right_part, standardised, within_correlation
 from flatline.hypotheses.h04_context_truncation import ENDED_BY_LENGTH
 from flatline.hypotheses.h10_template_drift import EDGE
 from flatline.hypotheses.h24_learning_rate import BEGINNING
+from flatline.hypotheses.h27_gradient_clipping import EPSILON
+from flatline.hypotheses.h45_no_headroom import BEGINNING as AT_THE_START
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights
 from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
@@ -139,6 +142,37 @@ def advantages_follow(run: Run) -> float:
     return within_correlation(pair[0], pair[1], index).value
 
 
+def fallen_entropy(run: Run) -> float:
+    entropy = run.trace.steps["entropy"][run.trace.steps["step"] > 0]
+    third = len(entropy) // 3
+    return float(entropy[-third:].mean() / entropy[:third].mean())
+
+
+def longer(run: Run) -> float:
+    drift = drift_of(run.trace, np.log(np.maximum(run.trace.rollouts["model_tokens"], 1.0)))
+    return math.exp(abs(drift.change.value)) if drift else math.nan
+
+
+def right_at_start(run: Run) -> float:
+    name = right_part(run.trace)
+    right = run.trace.parts()[name] if name else np.full(len(run.trace.rollouts), np.nan)
+    return float(np.nanmean(right[run.trace.groups().index < AT_THE_START]))
+
+
+def logged_off(run: Run) -> float:
+    reward, logged = run.trace.rollouts["reward"], run.trace.metric("reward")
+    steps, index = np.unique(run.trace.rollouts["step"], return_inverse=True)
+    earned = np.bincount(index, reward) / np.bincount(index)
+    told = dict(zip(run.trace.steps["step"].tolist(), logged.tolist(), strict=True))
+    off = np.abs(np.array([told.get(step, math.nan) for step in steps.tolist()]) - earned)
+    return float(np.nanmax(off) / np.ptp(reward))
+
+
+def clipped_element(run: Run) -> float:
+    """In units of Adam's epsilon."""
+    return run.measured("H27") / EPSILON
+
+
 QUANTITIES = (
     Quantity("H01", "differing groups that differ by crumbs", "MOSTLY", finding("H01")),
     Quantity("H02", "tokens of the model without loss, others with it", "LOST", finding("H02")),
@@ -170,6 +204,11 @@ QUANTITIES = (
         "JUMP",
         gap(lambda gaps: float(np.abs(gaps.gap).max())),
     ),
+    Quantity("H13", "first rollouts that the sampler's limit cut", "MANY", finding("H13")),
+    Quantity("H14", "ended rollouts without a trained token", "LEFT_OUT", finding("H14")),
+    Quantity("H15", "gap of padded rollouts at step 1 (nat)", "APART", finding("H15")),
+    Quantity("H16", "prompts that begin with one token twice", "ALL", finding("H16")),
+    Quantity("H18", "gap after updates, with an adapter (nat)", "APART", finding("H18")),
     Quantity(
         "H21",
         "slope of trainer on sampler, off 1",
@@ -185,18 +224,38 @@ QUANTITIES = (
     Quantity("H23", "spread of equal beginnings (nat)", "NOISY", finding("H23")),
     Quantity("H24", "median KL of the last third (nat)", "UNMOVED_KL", late_kl, below=True),
     Quantity("H24", "fall of the reward, of its span", "FALL", fall),
+    Quantity("H25", "elements that a step changes", "HALF", finding("H25"), below=True),
     Quantity("H26", "elements that do not move", "MANY", lambda run: 1 - run.measured("H26")),
+    Quantity(
+        "H27", "clipped element over Adam's epsilon", "SWALLOWED", clipped_element, below=True
+    ),
+    Quantity("H28", "recorded loss over the expected one", "SLOPE", finding("H28")),
+    Quantity("H29", "trained tokens that are clipped", "MANY", finding("H29")),
+    Quantity("H30", "late entropy over early", "FALLEN", fallen_entropy, below=True),
+    Quantity("H31", "beta over a typical advantage", "LIGHT", finding("H31")),
     Quantity("H32", "groups of equal rewards", "DEAD", finding("H32")),
     Quantity(
         "H33", "correlation of advantage and reward", "FOLLOWS", advantages_follow, below=True
     ),
+    Quantity("H34", "equal pairs beyond what log-probs allow", "SURPLUS", finding("H34")),
+    Quantity("H35", "late length over early, or its inverse", "TIMES", longer),
+    Quantity("H36", "correlation of reward and finding", "PAID", finding("H36"), below=True),
+    Quantity("H37", "correlation of reward and form", "DOMINATES", finding("H37")),
+    Quantity("H38", "fall of right answers", "FALLS", lambda run: -run.measured("H38")),
     Quantity("H39", "right answers paid as wrong", "MISREAD", finding("H39")),
+    Quantity("H40", "best paid level over worst", "APART", finding("H40")),
+    Quantity("H41", "calls that fail in the first steps", "FAILED", finding("H41")),
+    Quantity("H42", "episodes that run out of turns", "OUT_OF_TURNS", finding("H42")),
+    Quantity("H43", "late calls over early", "GIVEN_UP", finding("H43"), below=True),
     Quantity(
         "H44",
         "correlation of hops and step (absolute)",
         "ORDERED",
         lambda r: abs(r.measured("H44")),
     ),
+    Quantity("H45", "first groups that hold a right rollout", "FLOOR", finding("H45"), below=True),
+    Quantity("H45", "right rollouts at the start", "CEILING", right_at_start),
+    Quantity("H48", "logged against earned reward, of the span", "OFF", logged_off),
 )
 
 LIVE = (
@@ -218,10 +277,11 @@ LIVE = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=Path, default=Path("runs/healthy"))
-    folders = sorted(path.parent for path in parser.parse_args().runs.glob("*/run.json"))
-    runs = [Run(f.name, trace := Trace.open(f), diagnose(trace)) for f in folders]
-    reports = {f.name: json.loads(p.read_text()) for f in folders if (p := _live(f)).is_file()}
+    parser.add_argument("--cells", type=Path, default=Path("runs/bench/cells"))
+    folders = sorted(parser.parse_args().cells.glob("calibration.*"))
+    runs = [Run(_setup(f), trace := Trace.open(f / "run"), diagnose(trace)) for f in folders]
+    live = {_setup(f): f / "checkup.json" for f in folders}
+    reports = {name: json.loads(p.read_text()) for name, p in live.items() if p.is_file()}
     print(HEADER)
     for quantity in QUANTITIES:
         print(line(quantity, *quantity.nearest(runs)))
@@ -240,8 +300,8 @@ HEADER = (
 )
 
 
-def _live(folder: Path) -> Path:
-    return folder / "reports.json"
+def _setup(cell: Path) -> str:
+    return cell.name.removeprefix("calibration.")
 
 
 def line(quantity: Quantity, value: float, name: str, runs: int) -> str:
@@ -257,7 +317,7 @@ def line(quantity: Quantity, value: float, name: str, runs: int) -> str:
 
 def live_quantities(reports: dict[str, dict], runs: list[Run]) -> list[str]:
     """The lines of checkups; the reach of a rate needs the steps of its run."""
-    found = {name: _measured(report["checkup"]) for name, report in reports.items()}
+    found = {name: _measured(report) for name, report in reports.items()}
     steps = {run.name: run.trace.settings.get("max_steps") or 0 for run in runs}
     lines = [_live_line(code, what, limit, below, found) for code, what, limit, below in LIVE]
     reach = {name: {"H24": one["H24"] * steps[name]} for name, one in found.items()}
@@ -290,7 +350,7 @@ def print_false_alarms(runs: list[Run], reports: dict[str, dict]) -> None:
         for text in found:
             print(f"  {name}: {text}")
     if reports:
-        live = [_live_alarms(report["checkup"]) for report in reports.values()]
+        live = [_live_alarms(report) for report in reports.values()]
         _print_share(f"Checkups: {sum(live)} of {len(live)}", live)
 
 

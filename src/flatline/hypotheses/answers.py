@@ -5,6 +5,7 @@ thinking, and was not cut off. What is left out costs power; what is read wrongl
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from flatline.hypotheses.groups import right_part
 from flatline.tasks.numbers import parse_number
 from flatline.tasks.scoring import normalize_answer
 from flatline.trace import Trace
+from flatline.trace.once import once
 
 LOOKED_AT = 20_000
 """Rollouts that are read; of a longer run an even sample of whole groups."""
@@ -58,6 +60,7 @@ class Judged:
         return np.asarray(~self.right & (self.paid == 1))
 
 
+@once
 def judge(trace: Trace) -> Judged:
     """Every rollout whose answer can be read; raises `NotRecorded` without texts or gold.
 
@@ -125,6 +128,7 @@ def given_answer(text: str) -> tuple[str, str] | None:
     return found.pop() if len(found) == 1 else None
 
 
+@lru_cache(maxsize=1024)  # all rollouts of a group have one
 def _gold(text: str) -> str:
     """The right answer itself: a worked solution marks it like a completion."""
     found = given_answer(text)

@@ -52,7 +52,7 @@ def followed(trace: Trace) -> Following | str:
         return (
             f"sampler and trainer differ by {gap[0]:.2g} nat before any update, for another reason"
         )
-    if allowed_lag(trace) or not all(names_newest(trace, int(one)) for one in step[1 : FEWEST + 1]):
+    if allowed_lag(trace) or not names_newest(trace, step[1 : FEWEST + 1]).all():
         return "rollouts name older weights; see H06 and H17"
     late = float(np.median(gap[1:]))
     # One update is enough to part them; what parts later has another cause.

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import ALARMS, Finding
 from flatline.hypotheses.trend import trend_of
-from flatline.stats import LEVEL, UNKNOWN, Estimate, difference_of_means
+from flatline.stats import LEVEL, UNKNOWN, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
+from flatline.trace.frames import Ragged
+from flatline.trace.once import once
 
 EQUAL = 1e-6
 """Rewards that differ by less are equal: sums of float32 parts differ in their last bit."""
@@ -27,12 +28,14 @@ RIGHT_PARTS = ("exact_match", "accuracy", "correct")
 class RewardGroups:
     """The groups of a trace that have at least two known rewards."""
 
-    rewards: list[np.ndarray]
+    rewards: Ragged
     """Known rewards of each group."""
     step: np.ndarray
     """Step of each group."""
     prompt: np.ndarray
     """Prompt of each group; a number of its own where no prompt was recorded."""
+    mean: np.ndarray
+    """Mean reward of each group."""
     std: np.ndarray
     """Spread inside each group (ddof 1), as GRPO takes it."""
     equal: np.ndarray
@@ -45,30 +48,27 @@ class RewardGroups:
         """How many groups."""
         return len(self.rewards)
 
-    @property
-    def mean(self) -> np.ndarray:
-        """Mean reward of each group."""
-        return np.array([one.mean() for one in self.rewards])
 
-
+@once
 def reward_groups(trace: Trace) -> RewardGroups:
     """The groups that can be compared; groups of one, and rewards that are no number, are not."""
     groups = trace.groups()
-    known = [one[np.isfinite(one)] for one in groups.each("reward")]
-    kept = np.array([len(one) > 1 for one in known], dtype=bool)
-    rewards = [one for one, keep in zip(known, kept, strict=True) if keep]
-    values = np.concatenate(rewards) if rewards else np.zeros(0)
-    ends = np.quantile(values, [0.01, 0.99]) if len(values) else np.zeros(2)
+    known = groups.known("reward")
+    kept = known.sizes > 1
+    rewards = known.kept(kept)
+    ends = np.quantile(rewards.values, [0.01, 0.99]) if len(rewards) else np.zeros(2)
     return RewardGroups(
         rewards=rewards,
         step=groups.step[kept],
         prompt=prompts_of(trace)[kept],
-        std=np.array([one.std(ddof=1) for one in rewards]),
-        equal=np.array([np.ptp(one) < EQUAL for one in rewards], dtype=bool),
+        mean=rewards.each(lambda rows: rows.mean(axis=-1)),
+        std=rewards.each(lambda rows: rows.std(axis=-1, ddof=1)),
+        equal=rewards.each(lambda rows: np.ptp(rows, axis=-1)) < EQUAL,
         span=float(ends[1] - ends[0]),
     )
 
 
+@once
 def prompts_of(trace: Trace) -> np.ndarray:
     """The prompt of each group of the trace, as text; its own number where it has none."""
     groups = trace.groups()
@@ -138,7 +138,7 @@ def correlation_estimate(value: float, n: int, error: float | None = None) -> Es
         return Estimate(value, -math.inf, math.inf, n)
     z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, value)))
     width = 1 / math.sqrt(n - 3) if error is None else error
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * width
+    half = t_score(n - 1, LEVEL) * width
     return Estimate(value, math.tanh(z - half), math.tanh(z + half), n)
 
 

@@ -138,13 +138,13 @@ class AdvantageScaling(Hypothesis):
 
 def _largest(groups: RewardGroups) -> str:
     """What the seeds looked at, beside what is possible."""
-    size = max(len(one) for one in groups.rewards)
+    size = int(groups.rewards.sizes.max())
     bound = (size - 1) / math.sqrt(size)
-    seen = [
-        float(np.max(np.abs(one - one.mean())) / (std + 1e-4))
-        for one, std in zip(groups.rewards, groups.std, strict=True)
-    ]
-    return f"The largest advantage is {max(seen):.2f}; groups of {size} allow {bound:.2f}."
+    farthest = groups.rewards.each(
+        lambda rows: np.abs(rows - rows.mean(axis=-1, keepdims=True)).max(axis=-1)
+    )
+    seen = farthest / (groups.std + 1e-4)
+    return f"The largest advantage is {seen.max():.2f}; groups of {size} allow {bound:.2f}."
 
 
 def _examples(groups: RewardGroups, which: np.ndarray) -> list[Evidence]:

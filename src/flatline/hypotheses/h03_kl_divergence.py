@@ -9,11 +9,13 @@ that really has left. A KL term of the wrong sign pushes it out. One that is too
 
 ## Sign
 Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002
-in float32 (0.01 in bf16) is a fault. With the loss `grpo` and one update per batch the advantages
-cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of sign. Later,
-a median above 1 nat per token in the last third of at least three steps is suspected. A beta that
-is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is suspected where
-after eight steps the reward does not rise and the KL stays below (advantage / beta)².
+in float32 (0.01 in bf16) is a fault. In the log of another tool it is suspected: a run that goes on
+from an adapter has such a KL on purpose. With the loss `grpo` and one update per batch the
+advantages cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of
+sign. Later, a median above 1 nat per token in the last third of at least three steps is suspected.
+A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
+suspected where after eight steps the reward does not rise and the KL stays below
+(advantage / beta)².
 
 ## Probe
 Policy minus reference on one batch: while every LoRA B is zero, each token must give 0. Then beta
@@ -49,6 +51,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, reward_rises
+from flatline.hypotheses.logs import imported, rows_in_words
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import UNKNOWN_AUTHOR
@@ -156,10 +159,12 @@ class KlDivergence(Hypothesis):
         return without_kl(self, config)
 
     def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:
+        # A log does not say whether the run goes on from an adapter of its own, on purpose.
+        open_end = ", or the run goes on from an adapter" if imported(trace) else ""
         return self.found(
-            Level.FAULT,
+            Level.SUSPECT if imported(trace) else Level.FAULT,
             f"The KL at step 1 is {kl:.3g} per token, before any update: the reference is not the "
-            "model that the policy starts from, or it is scored another way.",
+            f"model that the policy starts from, or it is scored another way{open_end}.",
             measured=kl,
             expected=f"0 (below {allowed:g})",
             evidence=_worst(trace, 1),
@@ -216,12 +221,13 @@ class KlDivergence(Hypothesis):
     def _size(self, trace: Trace, kl: np.ndarray, start_seen: bool) -> Finding:
         late = kl[-max(len(kl) // 3, FEWEST) :]
         typical = float(np.median(late))
+        told = rows_in_words(len(late), trace.steps["step"])
         if len(kl) >= FEWEST and typical > BROKEN:
             step = trace.steps["step"][np.argmax(np.nan_to_num(trace.steps["kl"], nan=-1.0))]
             return self.found(
                 Level.SUSPECT,
-                f"The KL is {typical:.3g} nat per token in the last {len(late)} steps (largest "
-                f"{kl.max():.3g}, at step {int(step)}).",
+                f"The KL is {typical:.3g} nat per token in the last {told} (largest "
+                f"{kl.max():.3g}, at step {int(step)}{_already(kl, start_seen)}).",
                 measured=typical,
                 expected=f"below {BROKEN:g}",
                 evidence=_worst(trace, int(step)),
@@ -232,10 +238,15 @@ class KlDivergence(Hypothesis):
         started = "0 at step 1 and " if start_seen else ""
         return self.found(
             Level.OK,
-            f"The KL is {started}{typical:.2g} nat per token in the last {len(late)} steps.",
+            f"The KL is {started}{typical:.2g} nat per token in the last {told}.",
             measured=typical,
             expected=f"below {BROKEN:g}",
         )
+
+
+def _already(kl: np.ndarray, start_seen: bool) -> str:
+    """Whether a log begins with a policy that has left: it may never have been near."""
+    return f"; {kl[0]:.3g} in the first row" if not start_seen and kl[0] > BROKEN else ""
 
 
 def _weight(beta: float | None, advantages: np.ndarray) -> float:

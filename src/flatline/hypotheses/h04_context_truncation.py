@@ -11,7 +11,8 @@ Shares over prompts, suspected where the interval excludes the threshold: episod
 documents to the limit or ended on a full context (5 %), completions that a limit cut off (25 %),
 observations of one and the same length with none longer (half), long prompts of exactly the
 greatest length (5 %, and three times as many as of any other length: where lengths are few, many
-are longest without being cut).
+are longest without being cut). Of a log without rollouts: the share of completions that was cut off
+(25 %), while the reward does not rise.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -41,7 +42,9 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out, longer_turns
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.hypotheses.logprobs import some_steps
+from flatline.hypotheses.trend import thirds
 from flatline.rollout.record import Author
 from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
@@ -128,8 +131,26 @@ class ContextTruncation(Hypothesis):
         return self._share(trace, lost, LOST, "of the episodes lost documents or had no room left.")
 
     def _completions(self, trace: Trace) -> Finding:
+        if not len(trace.rollouts):
+            return self._logged(trace)
         cut = np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH)
         return self._share(trace, cut, CUT, "of the completions were cut off by a limit.")
+
+    def _logged(self, trace: Trace) -> Finding:
+        """Of a log, which has only the share of each step."""
+        share = mean_of(trace.steps["truncated_share"])
+        if share.n < FEWEST:
+            return self.too_little(f"{FEWEST - share.n} more steps would do")
+        suspect = share.low > CUT and not reward_rises(trace)
+        found = thirds(trace.steps["truncated_share"], trace.steps["step"])
+        ends = f": {found.early.mean():.0%} early, {found.late.mean():.0%} late" if found else ""
+        return self.found(
+            Level.SUSPECT if suspect else Level.OK,
+            f"{share.value:.0%} of the completions were cut off by a limit (logged{ends}).",
+            measured=share,
+            expected=f"below {CUT:.0%}",
+            severity=share.value / CUT,
+        )
 
     def _prompts(self, trace: Trace) -> Finding | None:
         length = trace.rollouts["prompt_tokens"]

@@ -126,13 +126,9 @@ class RewardSignal(Hypothesis):
         """Is one completion paid differently at its second look?"""
         if "completion" not in trace.rollouts:
             return None
-        reward, texts = trace.rollouts["reward"], trace.rollouts["completion"]
+        reward = trace.rollouts["reward"]
         span = np.ptp(reward[np.isfinite(reward)]) if np.isfinite(reward).any() else 0.0
-        first: dict[tuple[int, str], int] = {}
-        pairs = []
-        for at, key in enumerate(zip(trace.groups().index.tolist(), texts, strict=True)):
-            if key[1] and np.isfinite(reward[at]) and (other := first.setdefault(key, at)) != at:
-                pairs.append((other, at))
+        pairs = _repeats(trace, np.isfinite(reward))
         apart = [(a, b) for a, b in pairs if abs(reward[a] - reward[b]) > SAME_PAY * span > 0]
         groups = {int(trace.groups().index[a]) for a, _ in apart}
         if len(groups) < FEWEST or len(apart) < 0.5 * len(pairs):
@@ -182,6 +178,17 @@ class RewardSignal(Hypothesis):
             expected=f"above {FOLLOWS}",
             severity=1 + FOLLOWS - right.value,
         )
+
+
+def _repeats(trace: Trace, usable: np.ndarray) -> list[tuple[int, int]]:
+    """Rows that say what an earlier row of their group said: the first of these, and they."""
+    texts, said = trace.rollouts.coded("completion")
+    rows = np.flatnonzero(usable & np.array([bool(text) for text in texts])[said])
+    key = trace.groups().index[rows] * len(texts) + said[rows]
+    _, first, again = np.unique(key, return_index=True, return_inverse=True)
+    earlier = rows[first][again]
+    later = earlier != rows
+    return list(zip(earlier[later].tolist(), rows[later].tolist(), strict=True))
 
 
 def _is(part: np.ndarray, reward: np.ndarray) -> bool:

@@ -42,6 +42,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.following import APART, NEARLY, Following, followed, followed_one_step
+from flatline.hypotheses.logs import setting
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class MergeRounding(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do sampler and trainer part with the first update?"""
-        if not trace.settings.get("lora"):
+        if not setting(trace, "lora"):
             return self.not_applicable("there is no adapter to merge.")
         return self._judge(followed(trace), APART)
 

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
+from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import prefix_spread, some_steps
@@ -66,6 +67,8 @@ class DropoutInScoring(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do equal beginnings get equal log-probs?"""
+        if not len(trace.token_steps):
+            raise NotRecorded("tokens.trainer")
         spread = prefix_spread(trace, some_steps(trace))
         if spread.n < FEWEST:
             return self.too_little(

@@ -8,7 +8,8 @@ too high breaks the policy before a curve can show it.
 ## Sign
 Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
 below 1e-4. Where no KL was recorded: neither the entropy nor the completion length has changed by
-a tenth, and the sampler does not part from the trainer. Too high: against the first prompts of the
+a tenth, and the sampler does not part from the trainer. A KL above 0.1 from the start on shows a
+movement only by its change. Too high: against the first prompts of the
 run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token from
 a start below 0.1, or entropy or length have changed threefold.
 
@@ -47,6 +48,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
+from flatline.hypotheses.logs import spacing
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
@@ -175,6 +177,8 @@ class LearningRate(Hypothesis):
             return self.too_little(f"{steps} steps at full rate; {FEWEST - steps} more would do")
         if "kl" in trace.steps:
             values = trace.steps["kl"]
+            if (known := values[np.isfinite(values)])[0] > SOUND_KL:
+                return self._away(steps, known)
             kl = mean_of(values[-(len(values) // 3) :])
             text = f"After {steps} steps the KL to the reference is {kl.value:.2g} per token."
             return self._verdict(kl.high < UNMOVED_KL, kl.low > UNMOVED_KL, text, kl)
@@ -190,6 +194,15 @@ class LearningRate(Hypothesis):
             widest,
         )
 
+    def _away(self, steps: int, kl: np.ndarray) -> Finding:
+        """A KL that is large from the start shows a movement only by its change."""
+        change = _relative_change(kl)
+        text = (
+            f"The KL to the reference is {kl[0]:.2g} per token from the start, and changes by "
+            f"{change.value:+.0%} over {steps} steps."
+        )
+        return self._verdict(False, change.low > 0 or change.high < 0, text, change)
+
     def _verdict(self, still: bool, moves: bool, text: str, measured: Estimate) -> Finding:
         if not still and not moves:
             return self.too_little(f"{text} As many steps again would do.")
@@ -203,12 +216,13 @@ class LearningRate(Hypothesis):
 
 def _trained_steps(trace: Trace) -> int:
     """Steps, counted by their share of the highest rate: warm-up hardly counts."""
-    steps = int(np.sum(trace.steps["step"] > 0))
+    every = spacing(trace.steps["step"])
+    steps = int(np.sum(trace.steps["step"] > 0) * every)
     if "learning_rate" not in trace.steps:
         return steps
     rate = trace.steps["learning_rate"]
     rate = rate[np.isfinite(rate)]
-    return round(float(rate.sum() / rate.max())) if len(rate) and rate.max() > 0 else 0
+    return round(every * float(rate.sum() / rate.max())) if len(rate) and rate.max() > 0 else 0
 
 
 def _relative_change(values: np.ndarray) -> Estimate:

@@ -68,7 +68,8 @@ class RoundedUpdates(Hypothesis):
         """Which share of the elements does a step change?"""
         step, share = trace.weights["step"], trace.weights["changed_share"]
         size = np.nan_to_num(trace.weights["size"], nan=1.0)
-        dense = np.array([_is_dense(str(name)) for name in trace.weights["name"]], dtype=bool)
+        names, named = trace.weights.coded("name")
+        dense = np.array([_is_dense(str(name)) for name in names], dtype=bool)[named]
         used = dense & (share > 0) & np.isin(step, active_steps(trace)) & looked_at(trace.weights)
         steps = np.unique(step[used])
         late = steps[-max(FEWEST, len(steps) // 3) :]
@@ -89,7 +90,7 @@ class RoundedUpdates(Hypothesis):
             measured=found,
             expected="nearly 100 %",
             evidence=[
-                Evidence(text=f"`{trace.weights['name'][at]}`: {share[at]:.0%} of its elements")
+                Evidence(text=f"`{names[named[at]]}`: {share[at]:.0%} of its elements")
                 for at in (worst if found.high < NOTED else ())
             ],
             severity=HALF / max(found.value, 1e-3),
@@ -127,4 +128,5 @@ def _is_dense(name: str) -> bool:
 def _kinds(trace: Trace, here: np.ndarray) -> str:
     if "dtype" not in trace.weights:
         return "type unknown"
-    return ", ".join(sorted({str(kind) for kind in trace.weights["dtype"][here]}))
+    kinds, index = trace.weights.coded("dtype")
+    return ", ".join(sorted(str(kinds[at]) for at in np.unique(index[here])))

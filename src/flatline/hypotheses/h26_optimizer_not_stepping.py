@@ -58,6 +58,7 @@ from flatline.hypotheses.weights import (
 )
 from flatline.trace import Trace
 from flatline.trace.frames import Frame
+from flatline.trace.rows import plain
 
 if TYPE_CHECKING:
     from flatline.subject import Subject
@@ -161,7 +162,6 @@ class OptimizerNotStepping(Hypothesis):
     def _weights(self, trace: Trace) -> Finding:
         table = trace.weights
         step, update = table["step"], table["update_norm"]
-        names = table["name"]
         grad = table["grad_norm"] if "grad_norm" in table else np.full(len(step), np.nan)
         active = np.isin(step, active_steps(trace)) & looked_at(table)
         steps = len(np.unique(step[active]))
@@ -173,8 +173,8 @@ class OptimizerNotStepping(Hypothesis):
         # While B of LoRA is 0, in the first step, the gradient of A is 0 in a healthy run.
         late = active & (step > step[active].min())
         size, half = sizes(table), in_half(table)
-        still = always(names, active & ~(grad == 0), update == 0)
-        dead = always(names, late & np.isfinite(grad), grad == 0)
+        still = always(table, active & ~(grad == 0), update == 0)
+        dead = always(table, late & np.isfinite(grad), grad == 0)
         lost = {name for name in still if not half[name]}
         if lost:
             return self._alarm(
@@ -239,7 +239,7 @@ class OptimizerNotStepping(Hypothesis):
 def _not_numbers(frame: Frame, column: str) -> np.ndarray:
     """Recorded values that are NaN or infinite; what was not recorded is neither."""
     found = frame.arrow(column)
-    return np.asarray(pc.invert(pc.is_finite(found)).fill_null(False), dtype=bool)
+    return plain(pc.invert(pc.is_finite(found)))
 
 
 def _due(census: "GradientCensus") -> np.ndarray:

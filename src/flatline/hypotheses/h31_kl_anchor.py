@@ -37,6 +37,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.logs import setting
 from flatline.hypotheses.trend import trend_of
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
@@ -67,7 +68,7 @@ class KlAnchor(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the KL stand still under a beta that can hold it, and the reward with it?"""
-        beta = trace.settings.get("beta")
+        beta = setting(trace, "beta")
         if not beta:
             return self.not_applicable(f"beta is {beta}: there is no KL term.")
         step, kl = trace.steps["step"], trace.steps["kl"]

@@ -9,7 +9,8 @@ p^G + (1-p)^G: 43 % at p = 0.9 and G = 8, 66 % at p = 0.05.
 The share of groups whose rewards are all equal, recomputed from the raw rewards (TRL's `reward_std`
 is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
 and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
-Above one half it is noted.
+Above one half it is noted. A log that has only the spread over the batch is read where that is 0:
+then no group differs. Elsewhere it cannot be told.
 
 ## Probe
 Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, and
@@ -166,6 +167,8 @@ class ZeroVarianceGroups(Hypothesis):
         )
 
     def _from_steps(self, trace: Trace) -> Finding:
+        if "zero_std_share" not in trace.steps:
+            return self._from_batch(trace)
         shares = trace.steps["zero_std_share"]
         if trace.settings.get("scale_rewards") == "batch":
             return self.too_little(
@@ -181,13 +184,36 @@ class ZeroVarianceGroups(Hypothesis):
             evidence=[],
         )
 
+    def _from_batch(self, trace: Trace) -> Finding:
+        """Of a log that has the spread over the batch: where that is 0, every group is dead."""
+        spread = trace.metric("reward_std")
+        spread = spread[np.isfinite(spread)]
+        dead = (spread == 0).astype(float)
+        share = cluster_mean(dead, range(len(dead)))
+        text = (
+            f"All rewards of the batch are equal at {int(dead.sum())} of {len(dead)} logged steps"
+        )
+        if not share.value > WEAK:
+            return self.too_little(
+                f"{text}; at the others they differ, but whether inside groups only recorded "
+                "rollouts tell"
+            )
+        worn = share.low > DEAD and float(dead[:BEGINNING].mean()) > WEAK
+        return self.found(
+            Level.SUSPECT if worn and not reward_rises(trace) else Level.NOTE,
+            f"{text}: no group of these teaches anything.",
+            measured=share,
+            expected=f"below {DEAD:.0%}",
+            severity=share.value / DEAD,
+        )
+
 
 def _split(groups: RewardGroups) -> str:
     """Whether the dead ones are at the bottom or at the top."""
     dead = groups.mean[groups.equal]
     if not len(dead):
         return ""
-    values = np.concatenate(groups.rewards)
+    values = groups.rewards.values
     low, high = values.min(), values.max()
     if high - low == 0:
         return f": all {len(values)} rewards are {low:.3g}"

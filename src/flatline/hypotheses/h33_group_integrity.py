@@ -53,6 +53,7 @@ from flatline.hypotheses.groups import (
     unless_batch_alarms,
     within_correlation,
 )
+from flatline.hypotheses.logs import imported
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
@@ -131,8 +132,7 @@ class GroupIntegrity(Hypothesis):
     def _mixed(self, trace: Trace) -> Finding | None:
         if "prompt_id" not in trace.rollouts:
             return None
-        ids = trace.groups().each("prompt_id")
-        kinds = np.array([len({name for name in one if name is not None}) for one in ids])
+        kinds = _prompts_in_groups(trace)
         mixed = np.flatnonzero(kinds > 1)
         if not len(mixed):
             return None
@@ -141,7 +141,7 @@ class GroupIntegrity(Hypothesis):
             measured=float(len(mixed) / len(kinds)),
             evidence=[
                 Evidence(
-                    text=f"one group has {kinds[at]} prompts: {_some(ids[at])}",
+                    text=f"one group has {kinds[at]} prompts: {_some(trace, int(at))}",
                     step=int(trace.groups().step[at]),
                 )
                 for at in mixed[:3]
@@ -151,8 +151,7 @@ class GroupIntegrity(Hypothesis):
     def _sizes(self, trace: Trace) -> Finding | None:
         """The last step may be incomplete, and an imported log may be a sample."""
         wanted = trace.settings.get("num_generations")
-        imported = str(trace.run.get("source") or "").startswith("import")
-        if not wanted or wanted < 2 or imported or "group" not in trace.rollouts:
+        if not wanted or wanted < 2 or imported(trace) or "group" not in trace.rollouts:
             return None
         groups = trace.groups()
         size = groups.size[groups.step < groups.step.max()]
@@ -255,7 +254,16 @@ def _related(judged: Judged) -> float:
     return float(np.corrcoef(right, paid)[0, 1]) if np.ptp(right) and np.ptp(paid) else 0.0
 
 
-def _some(names: np.ndarray) -> str:
+def _prompts_in_groups(trace: Trace) -> np.ndarray:
+    """How many prompts each group has; one that was not recorded is none."""
+    names, index = trace.rollouts.coded("prompt_id")
+    known = np.array([name is not None for name in names])[index]
+    pairs = np.unique(trace.groups().index[known] * len(names) + index[known])
+    return np.bincount(pairs // len(names), minlength=trace.groups().n)
+
+
+def _some(trace: Trace, group: int) -> str:
+    names = trace.rollouts["prompt_id"][trace.groups().index == group]
     return ", ".join(sorted({str(name) for name in names})[:3])
 
 

@@ -66,6 +66,8 @@ class FormatDominates(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the reward follow form more than the answer?"""
+        if not trace.parts():
+            raise NotRecorded("rollouts.parts")
         name, form = right_part(trace), _form_part(trace)
         if form is None:
             return self.not_applicable("no part of the reward is about form.")

@@ -10,6 +10,10 @@ Suspected where the calls per rollout certainly fall to less than half of what t
 reward does not rise. Also suspected: what the model writes in a rollout repeats itself (more than
 half of its groups of four tokens have been there before) certainly in the last steps and not in the
 first. It stands behind every other suspect: a collapse is more often an effect than a cause.
+Of a log without rollouts, while the reward does not rise: completions certainly double in length
+and the share that a limit cuts off certainly rises by a tenth (text without end), or at certainly
+more than half of the rows all rewards are equal, and they and the mean length are one and the same,
+which is not that of the start (one answer to everything).
 
 ## Probe
 Only with `flatline checkup --tools`, since it plays four times: the same problems with the tool's
@@ -31,18 +35,23 @@ the reward rises.
 ## References
 RAGEN (2504.20073: reward-std cliff, entropy drop, gradient spike); RAGEN-2; verl pull request 4998.
 Thresholds: in 24 healthy lab runs with tools calls change by -9 to +20 %, and at most 15 % of what
-is written is repetition; 0 of 26 alarm (interval 0 to 14 %).
+is written is repetition; 0 of 26 alarm (interval 0 to 14 %). What is asked of a log was written for
+real logs (docs/real-logs.md) and has no false-alarm rate.
 """
+
+import math
 
 import numpy as np
 
 from flatline.config import RunConfig
+from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises
+from flatline.hypotheses.trend import thirds
 from flatline.rollout.record import Author
-from flatline.stats import Estimate, cluster_mean
+from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
 
 GIVEN_UP = 0.5
@@ -53,6 +62,14 @@ REPEATED = 0.5
 """Share of a rollout's groups of tokens that have been in it before. Healthy: up to 0.15."""
 GRAM = 4
 """Tokens of a group."""
+RUNS_ON = 0.1
+"""Rise of the share of completions that a limit cuts off, where only a log is there. A guess."""
+TIMES = 2.0
+"""Growth of the length that goes with it, or the change to the one answer that is left. A guess."""
+MOSTLY = 0.5
+"""Share of a log's rows with equal rewards and one and the same length. A guess."""
+FEWEST_ROWS = 3
+"""Rows that show the length at the start."""
 SEVERITY = 0.5
 """Below that of every other suspect: a collapse is more often an effect than a cause."""
 
@@ -66,6 +83,8 @@ class BehaviourCollapse(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Were calls given up, or does the model repeat itself?"""
+        if not len(trace.rollouts):
+            return self._from_steps(trace)
         return self._repeats(trace) or self._calls(trace)
 
     def experiment(self, config: RunConfig) -> Arms | None:
@@ -88,6 +107,64 @@ class BehaviourCollapse(Hypothesis):
             f"{text}, and the reward does not rise.",
             measured=drift.change,
             expected=f"above {GIVEN_UP:.0%} of the start",
+            severity=SEVERITY,
+        )
+
+    def _from_steps(self, trace: Trace) -> Finding:
+        """Of a log: text without end, or one answer to everything."""
+        found = None if reward_rises(trace) else self._no_end(trace) or self._one_answer(trace)
+        if found is None:
+            raise NotRecorded("rollouts.tool_calls")
+        return found
+
+    def _no_end(self, trace: Trace) -> Finding | None:
+        if "completion_length" not in trace.steps or "truncated_share" not in trace.steps:
+            return None
+        step, length = trace.steps["step"], trace.steps["completion_length"]
+        tokens, cut = thirds(np.log(length), step), thirds(trace.steps["truncated_share"], step)
+        if tokens is None or cut is None:
+            return None
+        more = difference_of_means(cut.early, cut.late)
+        longer = difference_of_means(tokens.early, tokens.late)
+        if more.low < RUNS_ON or longer.low < math.log(TIMES):
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"The policy collapses into text without end: completions went from "
+            f"{math.exp(tokens.early.mean()):.0f} to {math.exp(tokens.late.mean()):.0f} tokens, "
+            f"and a limit cuts off {cut.late.mean():.0%} of them, at first "
+            f"{cut.early.mean():.0%}. No rise of the reward can be seen.",
+            measured=more,
+            expected=f"a rise below {RUNS_ON:.0%}",
+            severity=SEVERITY,
+        )
+
+    def _one_answer(self, trace: Trace) -> Finding | None:
+        names = ("completion_length", "reward")
+        if not all(name in trace.steps for name in names) or "reward_std" not in trace.metric_names:
+            return None
+        length, reward, spread = (
+            *(trace.steps[name] for name in names),
+            trace.metric("reward_std"),
+        )
+        known = np.isfinite(length) & np.isfinite(reward) & np.isfinite(spread)
+        length, reward, dead = length[known], reward[known], spread[known] == 0
+        pairs, times = np.unique(np.stack([length, reward])[:, dead], axis=1, return_counts=True)
+        if not len(times):
+            return None
+        usual, earned = pairs[:, times.argmax()].tolist()
+        start = float(length[:FEWEST_ROWS].mean())
+        alike = (dead & (length == usual) & (reward == earned))[FEWEST_ROWS:]
+        share = cluster_mean(alike, range(len(alike)))
+        if not share.low > MOSTLY or 1 / TIMES < usual / start < TIMES:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"The policy collapses into one answer: at {alike.sum()} of {len(alike)} steps every "
+            f"reward is {earned:.3g} and completions have {usual:g} tokens, at first {start:.0f}. "
+            "No rise of the reward can be seen.",
+            measured=share,
+            expected=f"below {MOSTLY:.0%}",
             severity=SEVERITY,
         )
 

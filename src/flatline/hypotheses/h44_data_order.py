@@ -64,7 +64,7 @@ class DataOrder(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does difficulty drift with the steps?"""
-        hops = np.array([_known_mean(one) for one in trace.groups().each("hops")])
+        hops = trace.groups().known("hops").each(lambda rows: rows.mean(axis=-1))
         return self._judge(trace.groups().step, hops, _asked_for(trace), _factor(trace))
 
     def probe(self, subject: "Subject") -> Finding:
@@ -122,11 +122,6 @@ class DataOrder(Hypothesis):
             expected="0",
             severity=abs(drift.value) / ORDERED,
         )
-
-
-def _known_mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def _asked_for(trace: Trace) -> bool:

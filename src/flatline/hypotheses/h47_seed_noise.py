@@ -40,7 +40,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.arms import arms
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, correlation_estimate
-from flatline.hypotheses.trend import FEWEST, SMALLEST, trend_of
+from flatline.hypotheses.trend import FEWEST, trend_of
 from flatline.trace import Trace
 
 SMOOTHED = 0.8
@@ -69,14 +69,15 @@ class SeedNoise(Hypothesis):
         smoothed = _smoothed(trace)
         if smoothed:
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
-        if half <= SMALLEST or trend.change.low > 0:
+        if half <= trend.smallest or trend.change.low > 0:
             return self.found(Level.OK, text, measured=half)
-        times = (half / SMALLEST) ** 2
+        times = (half / trend.smallest) ** 2
         return self.found(
             Level.NOTE,
-            f"{text} {SMALLEST} would need {times:.1f} times as many steps, or prompts a step.",
+            f"{text} {trend.smallest:.2g} would need {times:.1f} times as many steps, or prompts a "
+            "step.",
             measured=half,
-            expected=f"below {SMALLEST}",
+            expected=f"below {trend.smallest:.2g}",
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:

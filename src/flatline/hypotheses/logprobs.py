@@ -18,6 +18,7 @@ from flatline.hypotheses.base import Evidence
 from flatline.rollout.record import Author
 from flatline.stats import UNKNOWN, Estimate, difference_of_means
 from flatline.trace import Trace
+from flatline.trace.once import once
 from flatline.trace.tokens import Tokens
 
 UNSURE = -0.05
@@ -155,6 +156,7 @@ def recorded(trace: Trace, steps: Collection[int] | None) -> Gaps:
     )
 
 
+@once
 def at_equal_weights(trace: Trace) -> Gaps:
     """The gaps of the first step, before any update."""
     steps = trace.token_steps

@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatline.errors import NotRecorded
+from flatline.hypotheses.logs import rows_in_words
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
+from flatline.trace.once import once
 
 FEWEST = 6
 """Steps below which thirds are too short to compare."""
 SMALLEST = 0.05
-"""A change of the reward that matters, in its own units (rewards of 0 to 1)."""
+"""A change of the reward that matters, where rewards are 0 to 1; of their span where they go
+further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +33,15 @@ class Trend:
     """The same in a sentence."""
     flat: bool | None
     """True: a rise that matters is excluded. False: it moves. None: cannot tell yet."""
+    smallest: float
+    """The rise that matters."""
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape."""
         return {"change": self.change.to_json(), "flat": self.flat, "text": self.text}
 
 
+@once
 def trend_of(trace: Trace) -> Trend | None:
     """The trend of the training reward; None where there is no history to speak of."""
     try:
@@ -46,7 +52,14 @@ def trend_of(trace: Trace) -> Trend | None:
     if found is None:
         return None
     change = difference_of_means(found.early, found.late)
-    return Trend(change=change, text=_text(change, found.steps), flat=_flat(change))
+    told = f"{found.steps} steps" if len(trace.rollouts) else rows_in_words(found.steps, step)
+    smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
+    return Trend(
+        change=change,
+        text=_text(change, found.steps, smallest, told),
+        flat=_flat(change, smallest),
+        smallest=smallest,
+    )
 
 
 class Thirds(NamedTuple):
@@ -73,36 +86,34 @@ def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """One reward per group where rollouts were recorded, else one per step."""
     if len(trace.rollouts):
         groups = trace.groups()
-        known = [one[np.isfinite(one)] for one in groups.each("reward")]
-        means = [float(one.mean()) if len(one) else math.nan for one in known]
-        return np.array(means), groups.step
+        return groups.known("reward").each(lambda rows: rows.mean(axis=-1)), groups.step
     return trace.steps["reward"], trace.steps["step"]
 
 
-def _flat(change: Estimate) -> bool | None:
+def _flat(change: Estimate, smallest: float) -> bool | None:
     if change.low > 0 or change.high < 0:
         return False
-    return True if change.high < SMALLEST else None
+    return True if change.high < smallest else None
 
 
-def _text(change: Estimate, steps: int) -> str:
+def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:
     moved = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     if change.low > 0:
-        return f"The training reward rises by {moved} over {steps} steps."
+        return f"The training reward rises by {moved} over {told}."
     if change.high < 0:
-        return f"The training reward falls by {moved} over {steps} steps."
-    if change.high < SMALLEST:
-        return f"The training reward is flat: {moved} over {steps} steps."
+        return f"The training reward falls by {moved} over {told}."
+    if change.high < smallest:
+        return f"The training reward is flat: {moved} over {told}."
     return (
-        f"Whether the training reward moves cannot be told from {steps} steps ({moved}); "
-        f"about {_more(change, steps)} more would tell."
+        f"Whether the training reward moves cannot be told from {told} ({moved}); "
+        f"about {_more(change, steps, smallest)} more would tell."
     )
 
 
-def _more(change: Estimate, steps: int) -> int:
+def _more(change: Estimate, steps: int, smallest: float) -> int:
     """Steps until the interval excludes no rise or a rise that matters, if the mean stays."""
     half = (change.high - change.low) / 2
     if not math.isfinite(half):
         return steps
-    enough = max(change.value, SMALLEST - change.value)
+    enough = max(change.value, smallest - change.value)
     return max(1, math.ceil(steps * ((half / enough) ** 2 - 1)))

@@ -33,22 +33,35 @@ def looked_at(table: Frame) -> np.ndarray:
     return table["sampled"] > 0 if "sampled" in table else np.ones(len(table), dtype=bool)
 
 
-def always(names: np.ndarray, where: np.ndarray, what: np.ndarray) -> set[str]:
+def always(table: Frame, where: np.ndarray, what: np.ndarray) -> set[str]:
     """Tensors for which `what` holds at all of at least `FEWEST_STEPS` steps in `where`."""
-    known, index = np.unique(names[where].astype(str), return_inverse=True)
-    times = np.bincount(index, minlength=len(known))
-    held = np.bincount(index, what[where], minlength=len(known))
-    return {str(name) for name in known[(times >= FEWEST_STEPS) & (held == times)]}
+    names, index = table.coded("name")
+    times = np.bincount(index[where], minlength=len(names))
+    held = np.bincount(index[where], what[where], minlength=len(names))
+    return {str(names[at]) for at in np.flatnonzero((times >= FEWEST_STEPS) & (held == times))}
 
 
 def sizes(table: Frame) -> dict[str, float]:
+    """Elements of each tensor, as its last row says."""
+    names, last = _last_rows(table)
     size = table["size"] if "size" in table else np.ones(len(table))
-    return dict(zip(map(str, table["name"]), np.nan_to_num(size, nan=1.0).tolist(), strict=True))
+    return dict(zip(names, np.nan_to_num(size[last], nan=1.0).tolist(), strict=True))
 
 
 def in_half(table: Frame) -> dict[str, bool]:
-    dtype = table["dtype"] if "dtype" in table else np.full(len(table), None)
-    return {str(name): kind in HALF for name, kind in zip(table["name"], dtype, strict=True)}
+    """Whether each tensor is in a coarse precision, as its last row says."""
+    names, last = _last_rows(table)
+    if "dtype" not in table:
+        return dict.fromkeys(names, False)
+    kinds, index = table.coded("dtype")
+    return {name: kinds[at] in HALF for name, at in zip(names, index[last].tolist(), strict=True)}
+
+
+def _last_rows(table: Frame) -> tuple[list[str], np.ndarray]:
+    names, index = table.coded("name")
+    last = np.zeros(len(names), dtype=np.int64)
+    np.maximum.at(last, index, np.arange(len(index)))
+    return [str(name) for name in names], last
 
 
 def share_of(names: set[str], size: dict[str, float]) -> float:
@@ -67,9 +80,9 @@ def allowed_lag(trace: Trace) -> float:
     return max(0.0, (trace.settings.get("steps_per_generation") or passes) / passes - 1)
 
 
-def names_newest(trace: Trace, step: int) -> bool:
-    """Whether the rollouts of a step name the weights that the step starts from, or none."""
+def names_newest(trace: Trace, steps: np.ndarray) -> np.ndarray:
+    """Whether the rollouts of each step name the weights that the step starts from, or none."""
     if "weight_version" not in trace.rollouts:
-        return allowed_lag(trace) == 0
-    version = trace.rollouts["weight_version"][trace.rollouts["step"] == step]
-    return bool(np.all((version == step - 1) | np.isnan(version)))
+        return np.full(len(steps), allowed_lag(trace) == 0)
+    at, version = trace.rollouts["step"], trace.rollouts["weight_version"]
+    return ~np.isin(steps, at[~((version == at - 1) | np.isnan(version))])

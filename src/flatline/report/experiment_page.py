@@ -1,6 +1,5 @@
 """The page of an experiment: the verdict, every run behind it, and the plan as registered."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from flatline.errors import ConfigError
 from flatline.experiment.plan import Plan
 from flatline.experiment.registration import load_plan
 from flatline.experiment.result import RESULT_FILE, VERSION
+from flatline.files import json_in
 from flatline.report.charts import Chart, chart_data
 from flatline.report.experiment_charts import Values, arms_chart, effect_chart
 from flatline.report.pages import render
@@ -75,7 +75,7 @@ def _result(folder: Path, plan: Plan) -> dict[str, Any]:
     if not path.exists():
         return _EMPTY
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_in(path)
         told = found["version"], found["plan"], found["runs"], found["looks"], found["verdict"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(

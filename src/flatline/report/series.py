@@ -4,19 +4,18 @@ A large run is not drawn whole. What is left out is chosen evenly or by a fixed 
 reports of one run show the same.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from flatline.errors import TraceError
+from flatline.heldout import HeldOutScore, read_scores
 from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
 
-HELDOUT_FILE = "heldout.jsonl"
 SAMPLED_GROUPS = 2000
 """Groups in a scatter plot."""
 BINS = 12
@@ -33,17 +32,6 @@ class Run:
     """Where it lies; None for a log or a trace in memory."""
     name: str
     """What it is called on the page."""
-
-
-class Plays(NamedTuple):
-    """One held-out evaluation."""
-
-    step: int
-    """After which optimizer step."""
-    problems: list[str]
-    """What was played, one entry a play."""
-    rewards: list[float]
-    """What each play earned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,25 +106,13 @@ def heldout(run: Run) -> Means | None:
     return Means(at=np.array([one.step for one in found]), estimates=scores)
 
 
-def heldout_plays(run: Run) -> list[Plays]:
+def heldout_plays(run: Run) -> list[HeldOutScore]:
     """Every evaluation that the run kept play by play; none where the file cannot be read."""
-    path = run.folder / HELDOUT_FILE if run.folder else None
-    if path is None or not path.is_file():
-        return []
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-        return [_plays(row) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_scores(run.folder) if run.folder else []
+    except TraceError:
         # The means are in the trace as well; what is lost is the interval.
         return []
-
-
-def _plays(row: Any) -> Plays:
-    rewards = [float(reward) for reward in row["rewards"]]
-    problems = [str(problem) for problem in row["problems"]]
-    if len(rewards) != len(problems) or not np.isfinite(rewards).all():
-        raise ValueError("every play needs a problem and a reward")
-    return Plays(int(row["step"]), problems, rewards)
 
 
 def bounds_of(values: Sequence[float] | np.ndarray) -> tuple[float, float]:

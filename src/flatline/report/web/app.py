@@ -21,12 +21,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from flatline.errors import ConfigError, FlatlineError
+from flatline.loopback import Bind, guarded
 from flatline.report.pages import PLOTLY, asset_text, environment
 from flatline.report.web.live import steps_after
 from flatline.report.web.run_index import NotFoundHere, Root
-from flatline.report.web.safety import middleware
+from flatline.report.web.safety import Headers
 from flatline.report.web.store import Store
 from flatline.report.web.views import Views
 
@@ -41,13 +43,15 @@ ASSETS = (
     "ui.css",
     "ui.js",
 )
+LARGEST_BODY = 1024
+"""Bytes of a request beyond its head: pages are only read."""
 WARM = 2**22
 """Numbers moved once, so that the system hands out the memory for them before a page asks."""
 _KINDS = {"css": "text/css", "js": "text/javascript"}
 
 
-def application(path: Path) -> Starlette:
-    """All pages of a folder of runs, of one run, or of a journal."""
+def application(path: Path, bind: Bind) -> ASGIApp:
+    """All pages of a folder of runs, of one run, or of a journal, behind the guard."""
     _warm_up()
     root, store = Root(path), Store()
     views = Views(root, store, environment(asset_link))
@@ -70,11 +74,11 @@ def application(path: Path) -> Starlette:
         "/assets/{name}": _asset,
         "/favicon.ico": _icon,
     }
-    return Starlette(
+    app = Starlette(
         routes=[Route(address, answer) for address, answer in pages.items()],
-        middleware=middleware(),
         exception_handlers={FlatlineError: wrong, HTTPException: wrong, OSError: wrong},
     )
+    return Headers(guarded(app, hosts=bind.hosts, token=bind.token, max_body=LARGEST_BODY))
 
 
 def _warm_up() -> None:

@@ -5,7 +5,6 @@ links included. A list reads `run.json`, the steps and a kept diagnosis, and rea
 changed since.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flatline.errors import FlatlineError
+from flatline.files import json_in
 from flatline.report.run_state import State, state_of
 from flatline.trace.files import FileName
 from flatline.trace.folder import RUN_FILE, Folder
@@ -226,7 +226,7 @@ def _rewards(frame: Frame) -> tuple[int, tuple[float, ...]]:
 def _verdict(path: Path) -> str:
     """The first alarm of a kept diagnosis. Any program may have written the file."""
     try:
-        said: Any = json.loads((path / DIAGNOSIS_FILE).read_text(encoding="utf-8"))
+        said: Any = json_in(path / DIAGNOSIS_FILE)
         first = said["findings"][0]
         level = str(first["level"])
         alarm = level in ("fault", "suspect")

@@ -1,16 +1,13 @@
 """What a browser is told not to do. Everything a page shows may have been written by a model.
+Who may ask for a page at all is decided in `flatline.loopback`.
 
 Scripts and styles come from this server alone and never from inside a page. Plotly would add a
 `<style>` of its own, and does not where an element says so; `plotly.css` has the rules
 that the charts need. Styles that its script sets on elements are not restricted by the policy.
 """
 
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HOSTS = ["127.0.0.1", "localhost"]
-"""Names under which pages are served: another site cannot reach them by naming itself otherwise."""
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -48,8 +45,3 @@ class Headers:
             await send(message)
 
         await self._app(scope, receive, told)
-
-
-def middleware() -> list[Middleware]:
-    """Around every page."""
-    return [Middleware(Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)]

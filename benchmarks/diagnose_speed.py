@@ -1,0 +1,316 @@
+"""How long `flatline diagnose` takes on a long run and on a long log.
+
+    python benchmarks/diagnose_speed.py [--steps 10000] [--rows 5000] [--keep DIR] [--each]
+
+Writes a run of so many steps through the public `Recorder` (16 rollouts in groups of 8 a step, with
+texts, parts, tool calls, the tokens of every step, 56 weight tensors and the 40 metrics that TRL
+logs) and a `trainer_state.json` of so many rows, and gives each to the command in a fresh process.
+The clock includes starting Python; CPU seconds are told apart, because a shared machine makes the
+clock run longer. The goals are 5 seconds for the run, and 1 second for the log without loading
+torch. `--each` also tells what each hypothesis takes, `--crashed` leaves the run as a killed
+process would.
+
+The reward is flat: a run that rises is excused early by many signs, so this is the slower case.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatline.rollout.record import Author
+from flatline.trace import Recorder, Trace
+
+GOAL_RUN, GOAL_LOG = 5.0, 1.0
+GROUPS, SIZE, TENSORS = 2, 8, 56
+PROMPT_TOKENS = 24
+SETTINGS = {
+    "num_generations": SIZE,
+    "beta": 0.04,
+    "loss_type": "dapo",
+    "scale_rewards": "group",
+    "num_iterations": 1,
+    "epsilon": 0.2,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "max_completion_length": 512,
+    "mask_truncated_completions": False,
+    "per_device_batch_size": GROUPS * SIZE,
+    "gradient_accumulation_steps": 1,
+    "steps_per_generation": 1,
+    "world_size": 1,
+    "shuffle_dataset": True,
+    "bf16": False,
+    "dataset_size": 8000,
+    "prompts_per_step": GROUPS,
+}
+AUTHORS = np.array(
+    [Author.MODEL] * 12 + [Author.TEMPLATE] * 3 + [Author.TOOL] * 10 + [Author.TEMPLATE] * 3 +
+    [Author.MODEL] * 20,
+    dtype=np.uint8,
+)  # fmt: skip
+"""One tool call, then the answer."""
+MODEL = AUTHORS == Author.MODEL
+CALL = (
+    '<tool_call>\n{"name": "retrieve_documents", "arguments": {"query": "QUERY founder", '
+    '"top_n": 1}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nDocument ID: 3\n'
+    "# QUERY\nQUERY is a company. Its headquarters is Nerntex. Its founder is Lalmara.\n"
+    "</tool_response><|im_end|>\n<|im_start|>assistant\n<think>Its founder is Lalmara.</think>"
+    "<cite>3</cite><answer>ANSWER</answer><|im_end|>"
+)
+
+# Run in a fresh process: the command itself, and whether torch was loaded on the way.
+ASKED = """
+import resource, sys
+from flatline.cli import app
+try:
+    app(["diagnose", sys.argv[1], "--json"])
+finally:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(int("torch" in sys.modules), peak, file=sys.stderr)
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, default=5_000)
+    parser.add_argument("--keep", type=Path, help="make both here, or use what is there")
+    parser.add_argument("--each", action="store_true", help="what each hypothesis takes")
+    parser.add_argument("--crashed", action="store_true", help="a run that was killed")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = options.keep or Path(folder)
+        run, log = place / "run", place / "trainer_state.json"
+        if not (run / "run.json").exists():
+            make_run(run, options.steps, clean=not options.crashed)
+        if not log.exists():
+            make_log(log, options.rows)
+        late = asked(run, GOAL_RUN, may_load_torch=True)
+        late |= asked(log, GOAL_LOG, may_load_torch=False)
+        if options.each:
+            print_each(run)
+    return 1 if late else 0
+
+
+# -- what is diagnosed ------------------------------------------------------------------------
+
+
+def make_run(folder: Path, steps: int, *, clean: bool) -> None:
+    """A run whose reward is flat, as a user's own loop would record it."""
+    rng = np.random.default_rng(0)
+    start = time.perf_counter()
+    recorder = Recorder(folder, settings={**SETTINGS, "max_steps": steps}, seed=0)
+    recorder.log_vocabulary({token: f" w{token}" for token in range(500)})
+    for step in range(1, steps + 1):
+        rollouts = list(_rollouts(rng, step))
+        recorder.log_rollouts(rollouts)
+        recorder.log_tokens(_tokens(rng, row) for row in rollouts)
+        recorder.log_weights(_weights(rng, step))
+        recorder.log_step(**_step(rng, step, rollouts))
+    recorder.close(clean=clean)
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
+    print(f"{steps:,} steps recorded in {time.perf_counter() - start:.0f} s, {size:,.0f} MB")
+
+
+def _rollouts(rng: np.random.Generator, step: int) -> Iterator[dict[str, Any]]:
+    for group in range(GROUPS):
+        problem = int(rng.integers(8000))
+        right = rng.random(SIZE) < rng.beta(2, 2)
+        tidy = rng.random(SIZE) < 0.9
+        reward = 0.9 * right + 0.1 * tidy
+        advantage = (reward - reward.mean()) / (reward.std(ddof=1) + 1e-4)
+        for at in range(SIZE):
+            answer = "Nerntex" if right[at] else f"Tirn{int(rng.integers(90))}"
+            cut = rng.random() < 0.02
+            yield {
+                "step": step,
+                "rollout": group * SIZE + at,
+                "group": group,
+                "prompt_id": f"{2 + problem % 3}hop__{problem}",
+                "hops": 2 + problem % 3,
+                "reward": float(reward[at]),
+                "advantage": float(advantage[at]),
+                "parts": {
+                    "combined": float(reward[at]),
+                    "exact_match": float(right[at]),
+                    "f1": float(right[at]),
+                    "retrieval_recall": float(rng.integers(3) / 2),
+                    "citation": float(rng.integers(2)),
+                    "format": float(tidy[at]),
+                },
+                "weight_version": step - 1,
+                "finish": "turn_length" if cut else "answered",
+                "turns": 2,
+                "tool_calls": 1,
+                "tool_errors": int(rng.random() < 0.01),
+                "malformed_calls": 0,
+                "malformed_answers": int(not tidy[at]),
+                "supporting": 2,
+                "supporting_seen": int(rng.integers(3)),
+                "documents_dropped": 0,
+                "prompt_tokens": PROMPT_TOKENS,
+                "completion_tokens": len(AUTHORS),
+                "model_tokens": int(MODEL.sum()),
+                "trained_tokens": int(MODEL.sum()),
+                "as_sampled": 1,
+                "completion": CALL.replace("QUERY", f"Val{problem}").replace("ANSWER", answer),
+                "gold": "Nerntex",
+            }
+
+
+def _tokens(rng: np.random.Generator, rollout: dict[str, Any]) -> dict[str, Any]:
+    sampler = np.where(MODEL, -rng.exponential(0.5, len(AUTHORS)), 0.0).astype(np.float32)
+    trainer = (sampler + np.where(MODEL, rng.normal(0, 2e-7, len(AUTHORS)), 0.0)).astype(np.float32)
+    drift = rng.normal(0, 0.02 * (rollout["step"] > 1), len(AUTHORS))
+    return {
+        "step": rollout["step"],
+        "rollout": rollout["rollout"],
+        "prompt_ids": rng.integers(0, 500, PROMPT_TOKENS),
+        "prompt_attended": np.ones(PROMPT_TOKENS, np.uint8),
+        "ids": rng.integers(0, 500, len(AUTHORS)),
+        "author": AUTHORS,
+        "trained": MODEL.astype(np.uint8),
+        "attended": np.ones(len(AUTHORS), np.uint8),
+        "sampler": sampler,
+        "trainer": trainer,
+        "old": trainer,
+        "reference": (trainer + drift).astype(np.float32),
+    }
+
+
+def _weights(rng: np.random.Generator, step: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step,
+            "name": f"model.layers.{tensor // 14}.proj{tensor % 7}.lora_{'AB'[tensor // 7 % 2]}",
+            "size": 4096,
+            "dtype": "float32",
+            "norm": 1.7 + 1e-5 * step,
+            "grad_norm": float(rng.uniform(0.01, 0.04)),
+            "update_norm": float(rng.uniform(2e-4, 4e-4)),
+            "changed_share": 1.0,
+            "sampled": 4096,
+            "in_optimizer": 1,
+        }
+        for tensor in range(TENSORS)
+    ]
+
+
+def _step(rng: np.random.Generator, step: int, rollouts: list[dict[str, Any]]) -> dict[str, Any]:
+    rewards = np.array([row["reward"] for row in rollouts]).reshape(GROUPS, SIZE)
+    spread = rewards.std(axis=1, ddof=1)
+    logged = _metrics(rng, step, float(rewards.mean()))
+    return {
+        "step": step,
+        "time": 1.8e9 + 5.0 * step,
+        "seconds": 5.0,
+        "reward": float(rewards.mean()),
+        "reward_std_within": float(spread.mean()),
+        "zero_std_share": float((spread == 0).mean()),
+        "advantage_max": max(abs(row["advantage"]) for row in rollouts),
+        "kl": logged["kl"],
+        "kl_max": 30 * logged["kl"],
+        "ratio_max": 0.0,
+        "logprob_gap": 2e-7,
+        "logprob_gap_max": 2e-6,
+        "clip_share": 0.0,
+        "entropy": logged["entropy"],
+        "loss": logged["loss"],
+        "grad_norm": logged["grad_norm"],
+        "learning_rate": 1e-5,
+        "completion_length": float(len(AUTHORS)),
+        "truncated_share": 0.02,
+        "metrics": logged,
+    }
+
+
+def _metrics(rng: np.random.Generator, step: int, reward: float) -> dict[str, float]:
+    """What TRL logs, and as many more as fill 40 names."""
+    known = {
+        "loss": float(rng.normal(0, 0.01)),
+        "grad_norm": float(rng.uniform(0.1, 0.3)),
+        "learning_rate": 1e-5,
+        "reward": reward,
+        "reward_std": 0.4,
+        "frac_reward_zero_std": 0.0,
+        "kl": 2e-3 * min(1.0, step / 200) * float(rng.uniform(0.8, 1.2)) * (step > 1),
+        "entropy": 0.6 + float(rng.normal(0, 0.05)),
+        "completions/mean_length": float(len(AUTHORS)) + float(rng.normal(0, 2)),
+        "completions/clipped_ratio": 0.02,
+        "clip_ratio/region_mean": 0.0,
+        "num_tokens": 1000.0 * step,
+        "epoch": step / 4000,
+    }
+    return known | {f"debug/number_{at}": float(rng.random()) for at in range(40 - len(known))}
+
+
+def make_log(path: Path, rows: int) -> None:
+    """A `trainer_state.json` as transformers leaves it in a checkpoint."""
+    rng = np.random.default_rng(0)
+    history = [
+        {"step": step, **_metrics(rng, step, float(rng.beta(4, 6)))} for step in range(1, rows + 1)
+    ]
+    state = {"best_metric": None, "epoch": 1.25, "global_step": rows, "log_history": history}
+    path.write_text(json.dumps(state, indent=2))
+
+
+# -- how long it takes ------------------------------------------------------------------------
+
+
+def asked(path: Path, goal: float, *, may_load_torch: bool) -> bool:
+    """Whether the command was too slow, or loaded what it must not."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    found = subprocess.run(
+        [sys.executable, "-c", ASKED, str(path)], capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if not found.stdout:
+        raise SystemExit(found.stderr)
+    report = json.loads(found.stdout)
+    torch, peak = map(int, found.stderr.splitlines()[-1].split())
+    print(
+        f"{path.name:<20} {seconds:5.2f} s by the clock (goal {goal:g}), {cpu:5.2f} s CPU, "
+        f"peak {peak / 2**10:,.0f} MB, torch {'loaded' if torch else 'not loaded'}; "
+        f"{report['tested']} of {len(report['findings'])} hypotheses could be told"
+    )
+    return seconds > goal or bool(torch and not may_load_torch)
+
+
+def print_each(run: Path) -> None:
+    """Seconds by hypothesis; what they share counts for the first that asks."""
+    from flatline.diagnosis import guarded
+    from flatline.hypotheses import HYPOTHESES
+    from flatline.hypotheses.base import HasSign
+
+    trace, taken = Trace.open(run), []
+    for one in HYPOTHESES:
+        if isinstance(one, HasSign):
+            start = time.perf_counter()
+            level = guarded(one, one.sign, trace).level
+            taken.append((time.perf_counter() - start, f"{one.id} {one.name}", level.value))
+    for seconds, name, level in sorted(taken, reverse=True):
+        print(f"  {seconds:6.3f} s  {name} ({level})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

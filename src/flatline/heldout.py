@@ -1,0 +1,88 @@
+"""`heldout.jsonl`: what a run earned on its held-out problems, play by play, a line an evaluation.
+
+    {"step": 0, "problems": ["2hop__1", ...], "rewards": [0.5, ...], "parts": {...}, "plays": {...}}
+
+Training writes it; experiments, reports and resumed runs read it here.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flatline.errors import TraceError
+from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference
+from flatline.tasks.base import COMBINED
+
+FILE = "heldout.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutScore:
+    """One evaluation: one line of `heldout.jsonl`."""
+
+    step: int
+    """Optimizer steps behind the weights."""
+    problems: list[str]
+    """The problem of each play."""
+    rewards: list[float]
+    """Combined reward of each play."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Mean of every part over the plays that have it."""
+    plays: dict[str, list[float | None]] = field(default_factory=dict)
+    """Every part of each play; None where a problem does not have it."""
+
+    @property
+    def reward(self) -> Estimate:
+        return cluster_mean(self.rewards, self.problems, bounds=(0.0, max(1.0, *self.rewards)))
+
+    def since(self, earlier: "HeldOutScore", part: str = COMBINED) -> Estimate:
+        """This minus an earlier evaluation, play by play, of the reward or of one part."""
+        pairs = [
+            (problem, before, after)
+            for problem, before, after in zip(
+                self.problems, earlier.plays[part], self.plays[part], strict=True
+            )
+            if before is not None and after is not None
+        ]
+        if not pairs:
+            return UNKNOWN
+        problems, before, after = zip(*pairs, strict=True)
+        top = max(1.0, *before, *after)
+        return paired_difference(before, after, problems, bounds=(0.0, top))
+
+
+def read_scores(folder: Path) -> list[HeldOutScore]:
+    """Every evaluation that a run has written; none where it has no such file, or another tool's.
+
+    A file of ours that is damaged raises `TraceError`.
+    """
+    path = folder / FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+        rows = [json.loads(line) for line in text.splitlines() if line]
+        ours = all(isinstance(row, dict) and {"problems", "rewards"} <= row.keys() for row in rows)
+        return [_score(row) for row in rows] if ours else []
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise TraceError(
+            f"{path} cannot be read: {error}.\nThe held-out reward of the run is lost.\n"
+            "Move the file away, or run it again."
+        ) from error
+
+
+def _score(row: Mapping[str, Any]) -> HeldOutScore:
+    rewards = [float(reward) for reward in row["rewards"]]
+    problems = [str(problem) for problem in row["problems"]]
+    if len(rewards) != len(problems) or not all(map(math.isfinite, rewards)):
+        raise ValueError("every play needs a problem and a reward")
+    return HeldOutScore(
+        step=int(row["step"]),
+        problems=problems,
+        rewards=rewards,
+        parts=row.get("parts", {}),
+        plays=row.get("plays", {}),
+    )

@@ -1,0 +1,33 @@
+"""What somebody else's log leaves open. A hypothesis must not take it for an answer."""
+
+from typing import Any
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.trace import Trace
+
+
+def imported(trace: Trace) -> bool:
+    """Whether it was read from the log of another tool."""
+    return str(trace.run.get("source") or "").startswith("import")
+
+
+def setting(trace: Trace, name: str) -> Any:
+    """A setting of the run. `attach` reads them all, so its None is an answer; that of a log, or of
+    somebody's own recorder, says nothing and raises `NotRecorded`."""
+    value = trace.settings.get(name)
+    if value is None and trace.run.get("source") != "attach":
+        raise NotRecorded(f"settings.{name}")
+    return value
+
+
+def spacing(step: np.ndarray) -> float:
+    """Steps that a row stands for; a trainer may log the mean of several."""
+    trained = np.unique(step[step > 0])
+    return float(np.median(np.diff(trained))) if len(trained) > 1 else 1.0
+
+
+def rows_in_words(rows: int, step: np.ndarray) -> str:
+    """`50 steps`, or `50 rows of the log` where each stands for several."""
+    return f"{rows} steps" if spacing(step) <= 1 else f"{rows} rows of the log"
