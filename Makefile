@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint chromium quality bench investigation lab clean
+.PHONY: demo test lint chromium quality audit bench investigation lab docs schemas clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
@@ -21,8 +21,13 @@ chromium:
 	apt-get update -qq
 	apt-get install --yes --quiet --quiet --no-install-recommends chromium chromium-driver fonts-noto-color-emoji
 
-quality: $(READY)
+quality: $(READY) audit
 	$(BIN)/pytest tests/quality --timeout=3600
+
+# Known holes in what is pinned. Asks pypi.org; without it, that is said and nothing else.
+audit: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[audit]"
+	$(BIN)/python scripts/audit.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py --rounds 12
@@ -31,9 +36,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/healthy.py
 	$(BIN)/python benchmarks/recorder.py
 	$(BIN)/python benchmarks/trace_scale.py
-	$(BIN)/python benchmarks/faults.py
-	$(BIN)/python benchmarks/diagnosis.py
-	$(BIN)/python benchmarks/false_alarms.py
+	$(BIN)/flatline bench
+	$(BIN)/flatline bench report runs/bench
 
 # The seeds' investigation, with its runs; goes on where it was interrupted.
 investigation: $(READY)
@@ -48,6 +52,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[train,semantic,ray,dev]"
 	touch $(READY)
+
+# The site, into build/site; a link that leads nowhere is an error.
+docs: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/mkdocs build --strict --quiet
+
+# The JSON Schemas of what --json prints.
+schemas: $(READY)
+	$(BIN)/python scripts/json_schemas.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,13 +4,17 @@ Importing this brings neither torch nor numpy: every command imports what it nee
 that `flatline --help` answers at once.
 """
 
+import errno
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from flatline.cli import (
+    bench,
     checkup,
     demo,
     diagnose,
@@ -20,6 +24,7 @@ from flatline.cli import (
     journal,
     query,
     report,
+    serve,
     show,
     tasks,
     train,
@@ -29,20 +34,53 @@ from flatline.cli import (
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What every mistake on a command line is; typer has no public name for it."""
 BAD_INPUT, INTERRUPTED = 2, 130
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""A full or read-only disk is for the user to mend: it is told without a traceback."""
 
 
 class _Root(TyperGroup):
     """Turns errors meant for the user into a message; any other exception keeps its traceback."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _seen():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _seen():
+                return super().invoke(ctx)
         except FlatlineError as error:
             print(f"flatline: {visible(str(error))}", file=sys.stderr)
             raise typer.Exit(BAD_INPUT) from error
+        except OSError as error:
+            if error.errno not in DISK:
+                raise
+            print(f"flatline: {visible(_disk(error))}", file=sys.stderr)
+            raise typer.Exit(BAD_INPUT) from error
         except KeyboardInterrupt as error:
+            print("flatline: interrupted; what has finished is kept.", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from error
+
+
+@contextmanager
+def _seen() -> Iterator[None]:
+    """What is quoted of a wrong command line; a script may have put a run's name there."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = visible(error.message)  # type: ignore[attr-defined]
+        raise
+
+
+def _disk(error: OSError) -> str:
+    return (
+        f"{error.filename or 'A file'} cannot be written: {error.strerror}.\n"
+        "What was finished before is kept; every file is whole.\n"
+        "Make room, or the disk writable, and type the same command again."
+    )
 
 
 app = typer.Typer(
@@ -50,7 +88,6 @@ app = typer.Typer(
     cls=_Root,
     help="Finds out why the reward of an RL run of a language model is flat, and proves it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command(cls=train.TrainCommand)(checkup.checkup)
@@ -61,10 +98,12 @@ app.command()(explain.explain)
 app.command(cls=train.TrainCommand)(investigate.investigate)
 app.command()(query.query)
 app.command()(report.report)
+app.command()(serve.serve)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
 app.command()(ui.ui)
 app.command()(warmstart.warmstart)
+app.add_typer(bench.group)
 app.add_typer(journal.group)
 app.add_typer(tasks.group)
 

@@ -5,13 +5,15 @@ word.
 """
 
 import inspect
-import json as json_format
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flatline.ci.fail_on import FailOn
+from flatline.cli.delivery import Delivery, FailOnOption, Github, Junit, Sarif
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
@@ -37,17 +39,13 @@ def checkup(**given: Any) -> None:
     """Look at a trainer before training: masks, log-probs, weights, rewards, data. No training."""
     from rich.console import Console
 
-    from flatline.cli.findings import exit_code, print_report
-
-    json, ladder, tools = given.pop("json"), given.pop("ladder"), given.pop("tools")
+    ladder, tools, file = given.pop("ladder"), given.pop("tools"), given["config"]
+    asked = {name: given.pop(name) for name in ("json", "fail_on", "junit", "sarif", "github")}
+    deliver = Delivery(**asked, about=Path(file) if file else None)
     config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
         report = look(config, ladder=ladder, tools=tools, say=status.update)
-    if json:
-        print(json_format.dumps(report.to_json(), indent=2))
-    else:
-        print_report(report)
-    raise typer.Exit(exit_code(report))
+    raise typer.Exit(deliver(report))
 
 
 def look(
@@ -95,13 +93,21 @@ def _with_tools(report: "Report", built: "Built", say: Callable[[str], None]) ->
 def _signature() -> inspect.Signature:
     """The flags of `flatline train`; there is nothing that a dry run could leave out."""
     taken = inspect.signature(train).parameters.values()
-    ladder = inspect.Parameter(
-        "ladder", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Ladder
-    )
-    tools = inspect.Parameter(
-        "tools", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Tools
-    )
-    return inspect.Signature([*(p for p in taken if p.name != "dry_run"), ladder, tools])
+    return inspect.Signature([*(p for p in taken if p.name != "dry_run"), *_own_flags()])
+
+
+def _own_flags() -> Iterator[inspect.Parameter]:
+    flags = {
+        "ladder": (Ladder, False),
+        "tools": (Tools, False),
+        "fail_on": (FailOnOption, FailOn.SUSPECT),
+        "junit": (Junit, None),
+        "sarif": (Sarif, None),
+        "github": (Github, False),
+    }
+    for name, (kind, default) in flags.items():
+        only = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, only, default=default, annotation=kind)
 
 
 checkup.__signature__ = _signature()  # type: ignore[attr-defined]

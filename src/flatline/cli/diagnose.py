@@ -1,34 +1,62 @@
 """`flatline diagnose`: what a recorded run or a log shows, most likely cause first."""
 
-import json as json_format
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flatline.cli import options
+from flatline.ci.fail_on import FailOn
+from flatline.cli import delivery, options
+from flatline.cli.text import visible
 
 Source = Annotated[
     Path,
     typer.Argument(
         metavar="RUN|LOG",
-        help="A run directory, trainer_state.json, or a W&B, TensorBoard, verl, CSV or JSONL log.",
+        help="A run directory, or a log or rollouts of TRL, verl, prime-rl, OpenRLHF, NeMo-RL, "
+        "SkyRL or verifiers; W&B, MLflow, TensorBoard, CSV or JSONL.",
+    ),
+]
+To = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TRACKER",
+        help="Also write it to a tracked run: wandb:PROJECT/RUN, mlflow:URI#RUN, "
+        "tensorboard:FOLDER or trackio:PROJECT/RUN. May be given several times.",
     ),
 ]
 
 
-def diagnose(run: Source, json: options.Json = False) -> None:
+def diagnose(
+    run: Source,
+    json: options.Json = False,
+    fail_on: delivery.FailOnOption = FailOn.SUSPECT,
+    junit: delivery.Junit = None,
+    sarif: delivery.Sarif = None,
+    github: delivery.Github = False,
+    to: To = None,
+) -> None:
     """Ask every hypothesis what it sees in a recorded run."""
-    from flatline.cli.findings import exit_code, print_report
     from flatline.diagnosis import diagnose as look
     from flatline.diagnosis import save
+    from flatline.publish import parse, publish
+    from flatline.trace.folder import RUN_FILE
     from flatline.trace.importers import open_log
 
+    targets = [parse(text) for text in to or ()]
     trace = open_log(run)
     report = look(trace, name=str(run))
     save(report, run)
-    if json:
-        print(json_format.dumps(report.to_json(), indent=2))
-    else:
-        print_report(report)
-    raise typer.Exit(exit_code(report))
+    file = run / RUN_FILE
+    deliver = delivery.Delivery(
+        json=json,
+        fail_on=fail_on,
+        junit=junit,
+        sarif=sarif,
+        github=github,
+        about=file if file.is_file() else run,
+    )
+    code = deliver(report)
+    for target in targets:
+        typer.echo(visible(f"Written to {publish(report, target)}."), err=True)
+    raise typer.Exit(code)

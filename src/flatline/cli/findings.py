@@ -14,9 +14,6 @@ if TYPE_CHECKING:  # these would bring numpy
     from flatline.diagnosis import Report
     from flatline.hypotheses.base import Evidence, Finding
 
-HEALTHY, FINDINGS = 0, 1
-"""Exit codes; 2 is bad input."""
-
 _STYLES = {"fault": "bold red", "suspect": "bold yellow", "note": "cyan"}
 _REST = {
     "note": "Worth knowing",
@@ -30,11 +27,6 @@ _LONGEST = 400
 def print_report(report: "Report", *, console: Console | None = None) -> None:
     """The whole report."""
     (console or Console(highlight=False)).print(report_text(report))
-
-
-def exit_code(report: "Report") -> int:
-    """0 healthy, 1 findings."""
-    return FINDINGS if report.alarms else HEALTHY
 
 
 def report_text(report: "Report") -> RenderableType:

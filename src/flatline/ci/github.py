@@ -1,0 +1,43 @@
+"""Annotations of GitHub Actions: workflow commands on the output of a step.
+
+The runner obeys every line that begins with `::`, whoever wrote it. So what an annotation says is
+escaped as the runner unescapes it, and a printed report, which may quote a model, stands between
+`silenced()`'s two lines, where nothing is obeyed.
+"""
+
+import secrets
+from pathlib import PurePath
+
+from flatline.diagnosis import Report
+from flatline.hypotheses.base import Finding, Level
+from flatline.text import visible
+
+_COMMANDS = {Level.FAULT: "error", Level.SUSPECT: "warning"}
+
+
+def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
+    """One line per alarm, most likely cause first; a notice where there is none."""
+    if not report.alarms:
+        return [f"::notice title=flatline::{_data(report.summary)}"]
+    return [_annotation(finding, about) for finding in report.alarms]
+
+
+def silenced() -> tuple[str, str]:
+    """The lines between which the runner obeys nothing; the word that ends it cannot be guessed."""
+    word = secrets.token_hex(16)
+    return f"::stop-commands::{word}", f"::{word}::"
+
+
+def _annotation(finding: Finding, about: PurePath | None) -> str:
+    title = f"{finding.hypothesis} {finding.name}"
+    file = f"file={_property(about.as_posix())}," if about is not None else ""
+    told = f"{finding.text}\nDo: {finding.fix}" if finding.fix else finding.text
+    return f"::{_COMMANDS[finding.level]} {file}title={_property(title)}::{_data(told)}"
+
+
+def _data(text: str) -> str:
+    return visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

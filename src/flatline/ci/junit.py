@@ -1,0 +1,65 @@
+"""JUnit XML, as CI servers show it: one test case per hypothesis.
+
+What fails is what `--fail-on` says; a suspect that does not fail is in the output of its case, and
+what cannot be told is skipped.
+"""
+
+import re
+from xml.etree import ElementTree
+
+from flatline.ci.fail_on import FailOn, fails
+from flatline.diagnosis import Report
+from flatline.hypotheses.base import Finding, Level
+from flatline.text import visible
+
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML 1.0 file may hold, not even escaped."""
+
+
+def to_junit(report: Report, *, fail_on: FailOn) -> str:
+    """The whole file."""
+    failing = fails(report, fail_on)
+    skipped = [one for one in report.findings if one.level is Level.UNKNOWN]
+    counts = {
+        "tests": str(len(report.findings)),
+        "failures": str(len(failing)),
+        "errors": "0",
+        "skipped": str(len(skipped)),
+    }
+    suites = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(
+        suites, "testsuite", {"name": _legal(f"flatline: {report.subject}"), **counts}
+    )
+    for finding in report.findings:
+        _case(suite, finding, fail=finding in failing)
+    ElementTree.SubElement(suite, "system-out").text = _legal(report.summary)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def _case(suite: ElementTree.Element, finding: Finding, *, fail: bool) -> None:
+    name = f"{finding.hypothesis} {finding.name}"
+    case = ElementTree.SubElement(suite, "testcase", {"classname": "flatline", "name": name})
+    said = {"message": _legal(finding.text)}
+    if fail:
+        kind = {"type": finding.level.value, **said}
+        ElementTree.SubElement(case, "failure", kind).text = _legal(_details(finding))
+    elif finding.level is Level.UNKNOWN:
+        ElementTree.SubElement(case, "skipped", said)
+    else:
+        text = f"{finding.level.value}: {finding.text}"
+        ElementTree.SubElement(case, "system-out").text = _legal(text)
+
+
+def _details(finding: Finding) -> str:
+    examples = [f"Example: {one.text}" for one in finding.evidence]
+    lines = [finding.text, _after("Healthy: ", finding.expected), finding.meaning, *examples]
+    return "\n".join(line for line in [*lines, _after("Do: ", finding.fix)] if line)
+
+
+def _after(word: str, text: str) -> str:
+    return f"{word}{text}" if text else ""
+
+
+def _legal(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", visible(text))

@@ -1,0 +1,94 @@
+"""How `checkup` and `diagnose` hand over a report: options, formats, exit code."""
+
+import json as json_format
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flatline.ci.fail_on import FailOn, fails
+from flatline.errors import ConfigError
+
+if TYPE_CHECKING:  # these would bring numpy
+    from flatline.diagnosis import Report
+
+HEALTHY, FINDINGS = 0, 1
+"""Exit codes; 2 is bad input."""
+
+FailOnOption = Annotated[
+    FailOn,
+    typer.Option("--fail-on", help="Exit with 1 from this level on; `never`: findings exit 0."),
+]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")
+]
+Sarif = Annotated[
+    Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0.")
+]
+Github = Annotated[bool, typer.Option("--github", help="Also print GitHub Actions annotations.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What was asked for."""
+
+    json: bool
+    """Print JSON and nothing else on stdout."""
+    fail_on: FailOn
+    """What makes the command fail."""
+    junit: Path | None
+    """File for JUnit XML."""
+    sarif: Path | None
+    """File for SARIF."""
+    github: bool
+    """Print annotations: after the report, or on stderr where stdout is JSON."""
+    about: Path | None
+    """The file that findings are shown beside; None where there is none."""
+
+    def __call__(self, report: "Report") -> int:
+        """Hand the report over; returns the exit code."""
+        self._write(report)
+        if self.json:
+            print(json_format.dumps(report.to_json(), indent=2))
+        else:
+            self._print(report)
+        if self.github:
+            from flatline.ci.github import annotations
+
+            for line in annotations(report, about=self.about):
+                typer.echo(line, err=self.json)
+        return FINDINGS if fails(report, self.fail_on) else HEALTHY
+
+    def _print(self, report: "Report") -> None:
+        from flatline.ci.github import silenced
+        from flatline.cli.findings import print_report
+
+        before, after = silenced() if self.github else ("", "")
+        if before:
+            print(before, flush=True)
+        print_report(report)
+        if after:
+            print(after, flush=True)
+
+    def _write(self, report: "Report") -> None:
+        from flatline.ci.junit import to_junit
+        from flatline.ci.sarif import to_sarif
+
+        if self.junit is not None:
+            _write_file("--junit", self.junit, lambda: to_junit(report, fail_on=self.fail_on))
+        if self.sarif is not None:
+            _write_file("--sarif", self.sarif, lambda: to_sarif(report, about=self.about))
+
+
+def _write_file(flag: str, path: Path, made: Callable[[], str]) -> None:
+    from flatline.files import write_atomically
+
+    try:
+        write_atomically(path, [made()])
+    except OSError as error:
+        raise ConfigError(
+            f"{flag} {path} cannot be written: {error.strerror}.\n"
+            f"Give a file in a folder that exists and that you may write to: `{flag} out/report`."
+        ) from error

@@ -1,0 +1,174 @@
+"""The ways in which people set up TRL: callbacks, PEFT variants, a vLLM server."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+
+import flatline
+from flatline.errors import TraceError
+from flatline.hypotheses.base import Level
+from flatline.trace.writer import MemorySink
+from tests.tiny import tiny_model, tokenizer_with
+from tests.vllm_server import VllmServer, joined
+
+torch.set_num_threads(1)
+
+STOPS = list(range(0, 250, 8))
+VARIANTS = {"lora": {}, "dora": {"use_dora": True}, "rslora": {"use_rslora": True}}
+
+
+def letters(completions, **_):
+    return [float(len(set(completion))) for completion in completions]
+
+
+def model_and_tokenizer():
+    tokenizer = tokenizer_with()
+    model = tiny_model(vocab=len(tokenizer))
+    model.generation_config.eos_token_id = STOPS
+    return model, tokenizer
+
+
+def trainer_in(folder, *, adapter=None, model=None, callbacks=None, **changes):
+    made, tokenizer = model_and_tokenizer()
+    settings = {
+        "max_steps": 1,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": True,
+        "report_to": [],
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    lora = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    return GRPOTrainer(
+        model=model or made,
+        processing_class=tokenizer,
+        reward_funcs=letters,
+        args=GRPOConfig(output_dir=str(folder), **{**settings, **changes}),
+        train_dataset=Dataset.from_list([{"prompt": f"Question {i}?"} for i in range(8)]),
+        peft_config=None if adapter is None else LoraConfig(**lora, **VARIANTS[adapter]),
+        callbacks=callbacks,
+    )
+
+
+def trained(trainer):
+    torch.manual_seed(1)
+    trainer.train()
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def found(report, code):
+    return next(one for one in report.findings if one.hypothesis == code)
+
+
+# -- FlatlineCallback
+
+
+def test_a_callback_records_what_attach_records(tmp_path):
+    one, other = MemorySink(), MemorySink()
+    attached = trainer_in(tmp_path / "a")
+    flatline.attach(attached, one)
+    called = trainer_in(tmp_path / "b", callbacks=[flatline.FlatlineCallback(other)])
+    assert same(trained(attached), trained(called))
+    by_line, by_callback = one.trace(), other.trace()
+    assert len(by_callback.rollouts) == 8 and len(by_callback.steps) == 1
+    assert by_line.rollouts["completion"].tolist() == by_callback.rollouts["completion"].tolist()
+    assert np.array_equal(by_line.tokens().trainer, by_callback.tokens().trainer)
+
+
+def test_a_callback_goes_on_in_the_same_trace_when_training_goes_on(tmp_path):
+    callback = flatline.FlatlineCallback(tmp_path / "run")
+    trainer = trainer_in(tmp_path / "out", callbacks=[callback])
+    assert callback.attachment is None, "nothing is touched before training"
+    trainer.train()
+    first = callback.attachment
+    trainer.train()
+    assert callback.attachment is first and not first.failed
+    assert flatline.Trace.open(tmp_path / "run").steps["step"].tolist() == [1]
+
+
+def test_a_callback_that_no_trainer_has_says_what_to_do_instead(tmp_path):
+    with pytest.raises(TraceError, match=r"flatline\.attach"):
+        flatline.FlatlineCallback(tmp_path).on_train_begin(None, None, None)
+
+
+# -- PEFT
+
+
+@pytest.mark.parametrize("adapter", VARIANTS)
+def test_adapters_of_every_kind_are_recorded_and_looked_at(tmp_path, adapter):
+    plain, watched = (trainer_in(tmp_path / name, adapter=adapter) for name in "ab")
+    report = flatline.checkup(watched)
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+    assert not [one.text for one in report.findings if one.level is Level.FAULT]
+    assert report.tested > 15
+    sink = MemorySink()
+    flatline.attach(watched, sink)
+    assert same(trained(plain), trained(watched)), "neither of them leaves a mark"
+    names = set(sink.trace().weights["name"])
+    assert any("lora_A" in name for name in names)
+    assert any("magnitude" in name for name in names) == (adapter == "dora")
+
+
+# -- a vLLM server
+
+
+def served(folder, monkeypatch, server, **changes):
+    made = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": server.url}
+    with joined(server, monkeypatch):
+        return trainer_in(folder, **made, **changes)
+
+
+@pytest.mark.parametrize("adapter", [None, "lora"])
+def test_a_run_with_a_vllm_server_is_recorded_with_the_servers_log_probs(
+    tmp_path, monkeypatch, adapter
+):
+    with VllmServer(model_and_tokenizer()[0]) as server:
+        trainer = served(tmp_path, monkeypatch, server, adapter=adapter, max_steps=2)
+        sink = MemorySink()
+        flatline.attach(trainer, sink)
+        trained(trainer)
+    trace = sink.trace()
+    tokens = trace.tokens()
+    assert trace.settings["engine"] == "vllm-server" and len(trace.rollouts) == 16
+    assert np.abs(tokens.sampler - tokens.trainer).max() < 1e-4
+    assert server.heard.count("/update_weights") == 2, "weights are sent before every step's play"
+
+
+def test_a_checkup_of_a_run_with_a_vllm_server_finds_nothing_and_leaves_no_mark(
+    tmp_path, monkeypatch
+):
+    weights = []
+    for name in ("plain", "looked-at"):
+        with VllmServer(model_and_tokenizer()[0]) as server:
+            trainer = served(tmp_path / name, monkeypatch, server)
+            if name == "looked-at":
+                dice = copy.deepcopy(server._dice.get_state())
+                report = flatline.checkup(trainer)
+                server._dice.set_state(dice)  # the server's own random numbers are not TRL's
+            weights.append(trained(trainer))
+    assert not [one.text for one in report.findings if one.level is Level.FAULT]
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+    assert found(report, "H06").level is Level.OK
+    assert same(*weights)
+
+
+def test_a_vllm_server_that_forgets_what_it_is_sent_is_found(tmp_path, monkeypatch):
+    with VllmServer(model_and_tokenizer()[0], deaf=True) as server:
+        report = flatline.checkup(served(tmp_path, monkeypatch, server))
+    assert found(report, "H06").level is Level.FAULT
+    assert report.causes[0].hypothesis == "H06"
