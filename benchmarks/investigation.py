@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from flatline.files import write_atomically
+from flatline.heldout import read_scores
 from flatline.stats import paired_difference
 from flatline.trace import Trace
 
@@ -139,12 +140,12 @@ def _effect(experiments: Path, name: str) -> str:
 
 
 def _gsm8k(run: Path) -> str:
-    scores = [json.loads(line) for line in (run / "heldout.jsonl").read_text().splitlines()]
+    scores = read_scores(run)
     first, last = scores[0], scores[-1]
     told = []
     for part in ("format", "exact_match"):
-        pair = (first["plays"][part], last["plays"][part])
-        gain = paired_difference(*pair, first["problems"])
+        pair = (first.plays[part], last.plays[part])
+        gain = paired_difference(*pair, first.problems)
         told.append(f"`{part}` {np.mean(pair[0]):.3f} to {np.mean(pair[1]):.3f} ({gain})")
     steps = Trace.open(run).steps
     return (

@@ -1,6 +1,6 @@
 """What the replays say about recorded runs: is any planted fault ruled out by its own replay?
 
-    python benchmarks/replays.py runs/healthy/* runs/faults/*
+    python benchmarks/replays.py runs/bench/cells/*/run
 
 Prints one line a hypothesis: the agreement where its own fault is planted, in runs with another
 fault, and in healthy ones, and how often the replay decides.

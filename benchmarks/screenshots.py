@@ -140,10 +140,12 @@ def _chromium() -> Iterator[Any]:
 def _served(folder: Path) -> Iterator[str]:
     import uvicorn
 
+    from flatline.loopback import Bind
+    from flatline.loopback.server import configured
     from flatline.report.web.app import application
 
-    config = uvicorn.Config(application(folder), host="127.0.0.1", port=8398, log_level="error")
-    server = uvicorn.Server(config)
+    bind = Bind(host="127.0.0.1", port=8398, token=None)
+    server = uvicorn.Server(configured(application(folder, bind), bind))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

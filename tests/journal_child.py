@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-import flatline.evaluate
+import flatline.journal.folder
 from flatline.journal import Journal, record
 from tests.journals import curves_of, plan_of, result_of, verdict_of
 
@@ -26,7 +26,7 @@ def main() -> None:
 
 def _die_at(number: int) -> None:
     written = 0
-    write = flatline.evaluate.write_exactly
+    write = flatline.journal.folder.write_exactly
 
     def counting(path: Path, pieces: list[str]) -> None:
         nonlocal written
@@ -35,7 +35,7 @@ def _die_at(number: int) -> None:
         written += 1
         write(path, pieces)
 
-    flatline.evaluate.write_exactly = counting
+    flatline.journal.folder.write_exactly = counting
 
 
 if __name__ == "__main__":

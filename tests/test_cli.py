@@ -215,9 +215,9 @@ def test_a_transcript_shows_every_turn_and_what_it_earned():
 @pytest.mark.parametrize("device", ["quantum", "cuda:999", "cpu:1", ""])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(ConfigError, match="not a device of this machine"):
-        command._refuse_missing_device(device)
-    command._refuse_missing_device("cpu")
-    command._refuse_missing_device(None)
+        command.refuse_missing_device(device)
+    command.refuse_missing_device("cpu")
+    command.refuse_missing_device(None)
 
 
 def test_tasks_check_passes_on_sound_data(run):

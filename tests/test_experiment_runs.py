@@ -246,14 +246,19 @@ def test_gpus_are_counted_without_torch(monkeypatch, tmp_path):
     assert local_module.gpus() == ["0", "1"]
 
 
-def test_cores_are_shared_among_the_runs_unless_a_number_is_set(monkeypatch):
+def test_the_threads_of_a_run_do_not_depend_on_how_many_go_on_at_once(monkeypatch):
     monkeypatch.setattr(local_module, "cores", lambda: 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert Local().jobs == 8
-    assert Local(3)._environment(0) == {"OMP_NUM_THREADS": "2"}
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert Local(3)._environment(0) == {"OMP_NUM_THREADS": "1"}
+    for jobs in (1, 3, 8):
+        assert Local(jobs)._environment(0) == {"OMP_NUM_THREADS": "1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert Local(3)._environment(0) == {"OMP_NUM_THREADS": "5"}
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    for jobs in (1, 2):
+        assert Local(jobs)._environment(0)["OMP_NUM_THREADS"] == "4"
     with pytest.raises(ConfigError, match="--jobs 1"):
         Local(0)
 

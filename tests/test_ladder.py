@@ -4,9 +4,9 @@ import pytest
 
 import flatline.training.run
 from flatline.config import RunConfig
+from flatline.heldout import HeldOutScore
 from flatline.hypotheses.base import Level
 from flatline.ladder import STEPS, climb_ladder
-from flatline.training.heldout import HeldOutScore
 
 PROBLEMS = [f"p{i}" for i in range(64)]
 

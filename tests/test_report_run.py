@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from flatline.diagnosis import diagnose
+from flatline.hypotheses import HYPOTHESES
+from flatline.hypotheses.base import HasSign
 from flatline.report import examples, page_of, run_charts
 from flatline.report.charts import MOST_POINTS, thinned
 from flatline.report.run_charts import CHARTS, POINTS_TO, draw
@@ -89,6 +91,7 @@ def test_findings_point_to_charts_that_exist():
     charts, missing = charts_of(Trace.from_rows(run=run_facts(), **healthy_rows()))
     assert not missing
     assert {id for ids in POINTS_TO.values() for id in ids} <= set(charts)
+    assert set(POINTS_TO) == {one.id for one in HYPOTHESES if isinstance(one, HasSign)}
 
 
 def test_the_reward_is_drawn_raw_and_smoothing_is_labelled():

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, DataError, ModelError
+from flatline.heldout import read_scores
 from flatline.rollout.record import Finish
 from flatline.tasks.base import Score
 from flatline.training.arguments import trl_arguments
 from flatline.training.effective import Difference, check_arguments, check_lora, refuse
-from flatline.training.heldout import FILE, read_scores
 from flatline.training.progress import ProgressDisplay
 from flatline.training.rewards import combined, environment_functions
 from flatline.training.run import train
@@ -219,7 +219,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
         same = {k: v for k, v in a.items() if not any(word in k for word in timed)}
         assert same == {k: b[k] for k in same}
     assert whole.scores == resumed.scores
-    assert [score.step for score in read_scores(tmp_path / "killed" / FILE)] == [0, 1, 2, 3, 4]
+    assert [score.step for score in read_scores(tmp_path / "killed")] == [0, 1, 2, 3, 4]
 
 
 def test_resuming_from_nothing_says_what_to_type(tmp_path):
@@ -251,7 +251,7 @@ def test_two_processes_do_what_one_would(tmp_path):
         assert [line[name] for line in steps] == pytest.approx(
             [line[name] for line in lines(one)], rel=1e-4, abs=1e-6
         )
-    assert read_scores(tmp_path / "two" / FILE)[0] == one.scores[0]
+    assert read_scores(tmp_path / "two")[0] == one.scores[0]
 
 
 # -- the context a turn may see ---------------------------------------------------------------

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from flatline.cli.ui import ui
 from flatline.errors import ConfigError, TraceError
 from flatline.experiment import load_plan, register
+from flatline.loopback import Bind
 from flatline.report.web import run_index, run_making
 from flatline.report.web.app import ASSETS, application
 from flatline.report.web.run_index import NotFoundHere, Root
@@ -55,7 +56,8 @@ def client(folder) -> TestClient:
 
 
 def asking(path: Path) -> TestClient:
-    return TestClient(application(path), base_url="http://127.0.0.1:8321")
+    here = Bind(host="127.0.0.1", port=8321, token=None)
+    return TestClient(application(path, here), base_url="http://127.0.0.1:8321")
 
 
 @pytest.mark.parametrize("address", PAGES)

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from flatline.faults import plant
     from flatline.trace import Recorder, Trace
     from flatline.trace.attach import attach
+    from flatline.trace.attach_by_callback import FlatlineCallback
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "FlatlineCallback",
     "FlatlineError",
     "Recorder",
     "Trace",
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "FlatlineCallback": "flatline.trace.attach_by_callback",
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
     "attach": "flatline.trace.attach",

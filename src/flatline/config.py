@@ -14,7 +14,7 @@ So the default, 64 and 8, is eight prompts with eight completions each; `--batch
 
 import json
 import math
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -23,6 +23,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from flatline.errors import ConfigError
+from flatline.files import toml_in
 
 LAB = "lab"
 
@@ -219,13 +220,12 @@ class RunConfig:
 def load_config(path: Path, **changes: Any) -> RunConfig:
     """The config of a TOML file, with `changes` over it."""
     try:
-        with path.open("rb") as file:
-            values = tomllib.load(file)
+        values = toml_in(path)
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read: {error.strerror}.\nGive the path of a TOML file."
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(
             f"{path} is not valid TOML: {error}.\n"
             'Write one `name = value` a line, e.g. `task = "musique"`.'
@@ -282,7 +282,7 @@ def _fits(value: Any, option: Any) -> bool:
         return value in get_args(option)
     if option is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value)
+        return number and abs(value) <= sys.float_info.max
     if option is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, option)

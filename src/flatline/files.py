@@ -1,9 +1,15 @@
-"""Files that are whole or absent: what is written is written beside and renamed."""
+"""Files that are whole or absent: what is written is written beside and renamed. And JSON and
+TOML files, read so that any content is either a value or a `ValueError`."""
 
+import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+LARGEST = 64 * 2**20
+"""Bytes of a JSON or TOML file that is read whole: none of ours has a hundredth of that."""
 
 
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
@@ -28,3 +34,26 @@ def write_exactly(path: Path, pieces: Iterable[str]) -> None:
     except BaseException:
         half.unlink(missing_ok=True)
         raise
+
+
+def json_in(path: Path) -> Any:
+    """The value in a JSON file; raises `OSError`, or `ValueError` for all that is none."""
+    return _read(path, json.loads)
+
+
+def toml_in(path: Path) -> dict[str, Any]:
+    """The same for TOML."""
+    import tomllib
+
+    return dict(_read(path, tomllib.loads))
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    """The size is asked before anything is read; the parsers have another error for nesting."""
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise ValueError(f"it has {size / 2**20:.0f} MiB, and at most {LARGEST // 2**20} are read")
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error

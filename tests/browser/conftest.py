@@ -68,13 +68,15 @@ def served(path: Path) -> Iterator[str]:
     """The address of the live pages of a folder."""
     import uvicorn
 
+    from flatline.loopback import Bind
+    from flatline.loopback.server import configured
     from flatline.report.web.app import application
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    config = uvicorn.Config(application(path), host="127.0.0.1", port=port, log_level="error")
-    server = uvicorn.Server(config)
+    bind = Bind(host="127.0.0.1", port=port, token=None)
+    server = uvicorn.Server(configured(application(path, bind), bind))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

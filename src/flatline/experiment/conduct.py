@@ -5,10 +5,7 @@ look at once, then those up to the next look, until the verdict is settled. Ever
 is on disk at any moment; whoever interrupts an experiment takes it up by the same command.
 """
 
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from flatline.errors import ConfigError
@@ -20,7 +17,8 @@ from flatline.experiment.plan import Arm, Plan, Role
 from flatline.experiment.progress import Meter, Progress
 from flatline.experiment.registration import register
 from flatline.experiment.result import Look, Result, Run, failed_run, finished_run, read_looks
-from flatline.experiment.runs import Job, job_of
+from flatline.experiment.runs import Job, job_of, unwritable
+from flatline.signals import terminated_like_interrupted
 
 OnProgress = Callable[[Progress], None]
 
@@ -229,7 +227,10 @@ class Conductor:
         return finished_run(*self._ended[key], self._plan)
 
     def _save(self, result: Result) -> None:
-        result.save(self._folder)
+        try:
+            result.save(self._folder)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
 
     def _tell(self) -> None:
         for progress in self._meter.read(self.finished, self._going.values()):
@@ -249,20 +250,3 @@ def _nothing_finished(arm: str, failed: Mapping[int, str]) -> ConfigError:
         f"{failed[first]}\n"
         "Put that right and type the same command: finished runs are kept."
     )
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """A SIGTERM ends the runs as a Ctrl-C does, instead of leaving them behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

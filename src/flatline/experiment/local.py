@@ -73,8 +73,12 @@ class Local:
                 stop.set()
 
     def _environment(self, slot: int) -> dict[str, str]:
-        """A share of the machine; who has chosen a number of threads keeps it."""
-        threads = str(max(1, self._cores // self._jobs))
+        """A share of the machine; who has chosen a number of threads keeps it.
+
+        Sums come out differently with another number of threads, and so do the tokens drawn: how
+        many runs go on at once must not decide what they come to.
+        """
+        threads = str(max(1, self._cores // (len(self._gpus) or self._cores)))
         share = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
         if self._gpus:
             share["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]

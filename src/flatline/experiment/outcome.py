@@ -17,13 +17,13 @@ import numpy as np
 from flatline.diagnosis import diagnose
 from flatline.errors import ConfigError, NotRecorded, TraceError
 from flatline.experiment.plan import HELDOUT, METRIC, REWARD
-from flatline.files import write_atomically
+from flatline.files import json_in, write_atomically
+from flatline.heldout import HeldOutScore, read_scores
 from flatline.stats import Estimate, difference_of_means, paired_difference
 from flatline.trace import Trace
 
 OUTCOME_FILE = "outcome.json"
 VERSION = 1
-_HELDOUT_FILE = "heldout.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +104,12 @@ def measure(folder: Path, trace: Path, *, seconds: float) -> Outcome:
             f"The run recorded in {trace} has not a single step, so there is nothing to compare.\n"
             "Let it train at least a few."
         )
-    evaluations = _evaluations(trace)
+    evaluations = read_scores(trace)
     outcome = Outcome(
         seconds=seconds,
         steps=steps,
         trace=_relative(trace, folder),
-        problems_digest=_digest(evaluations[0]["problems"]) if evaluations else None,
+        problems_digest=_digest(evaluations[0].problems) if evaluations else None,
         outcomes=dict(_measures(read, evaluations)),
         findings={
             one.hypothesis: Sight(level=one.level.value, text=one.text, proven=one.proven)
@@ -124,7 +124,7 @@ def read_outcome(folder: Path) -> Outcome | None:
     """What a finished run came to; None where it has not finished."""
     path = folder / OUTCOME_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json_in(path)
         version = values["version"]
         if version == VERSION:
             return Outcome.from_json(values)
@@ -144,19 +144,19 @@ def estimate_from(values: Mapping[str, Any]) -> Estimate:
     return Estimate(value, low, high, values["n"])
 
 
-def _measures(trace: Trace, evaluations: Sequence[Mapping[str, Any]]) -> list[tuple[str, Measure]]:
+def _measures(trace: Trace, evaluations: Sequence[HeldOutScore]) -> list[tuple[str, Measure]]:
     found = [(HELDOUT, _heldout(trace, evaluations)), (REWARD, _reward(trace))]
     found += [(f"{METRIC}{name}", _metric(trace.metric(name))) for name in trace.metric_names]
     return [(name, one) for name, one in found if one is not None]
 
 
-def _heldout(trace: Trace, evaluations: Sequence[Mapping[str, Any]]) -> Measure | None:
+def _heldout(trace: Trace, evaluations: Sequence[HeldOutScore]) -> Measure | None:
     """Gain from the first to the last evaluation; play by play where every play is known."""
     if len(evaluations) > 1:
         first, last = evaluations[0], evaluations[-1]
-        before, after = first["rewards"], last["rewards"]
+        before, after = first.rewards, last.rewards
         top = max(1.0, *before, *after)
-        gain = paired_difference(before, after, first["problems"], bounds=(0.0, top))
+        gain = paired_difference(before, after, first.problems, bounds=(0.0, top))
         return _gained(float(np.mean(before)), float(np.mean(after)), gain)
     try:
         column, step = trace.steps["heldout_reward"], trace.steps["step"]
@@ -203,22 +203,6 @@ def _thirds(values: "np.ndarray[Any, Any]") -> tuple[float, float, Estimate] | N
     third = max(1, len(known) // 3)
     early, late = known[:third], known[-third:]
     return float(early.mean()), float(late.mean()), difference_of_means(early, late)
-
-
-def _evaluations(trace: Path) -> list[dict[str, Any]]:
-    """What `flatline train` wrote about its held-out problems; nothing for other runs."""
-    path = trace / _HELDOUT_FILE
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise TraceError(
-            f"{path} cannot be read: {error}.\nThe held-out reward of the run is lost.\n"
-            f"Move the file away, or run it again."
-        ) from error
-    ours = all(isinstance(row, dict) and {"problems", "rewards"} <= row.keys() for row in rows)
-    return rows if ours else []
 
 
 def _digest(problems: Sequence[str]) -> str:

@@ -175,7 +175,23 @@ class Plan:
         known = {name: value for name, value in values.items() if name not in ("version", "digest")}
         lists = {name: tuple(known[name]) for name in ("looks", "negative_seeds")}
         arms = tuple(Arm.from_json(arm) for arm in known["arms"])
-        return cls(**{**known, **lists, "arms": arms})
+        plan = cls(**{**known, **lists, "arms": arms})
+        _refuse_other_types(plan)
+        return plan
+
+
+def _refuse_other_types(plan: Plan) -> None:
+    """Raise `TypeError` for what JSON allows and no plan has."""
+    texts = ("name", "hypothesis", "question", "factor", "outcome", "mechanism", "registered")
+    numbers = (*plan.looks, *plan.negative_seeds, plan.family)
+    sound = all(isinstance(getattr(plan, name), str) for name in texts)
+    sound &= all(type(number) is int for number in numbers)
+    for arm in plan.arms:
+        said = (arm.name, *arm.values, *arm.values.values())
+        sound &= all(isinstance(text, str) for text in said)
+        sound &= arm.command is None or isinstance(arm.command, str)
+    if not sound:
+        raise TypeError("a value is of another type than a plan has there")
 
 
 def digest_of(values: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flatline.errors import ConfigError
 from flatline.experiment.plan import VERSION, Plan, digest_of
-from flatline.files import write_atomically
+from flatline.files import json_in, write_atomically
 from flatline.trace.lock import folder_lock
 
 PLAN_FILE = "plan.json"
@@ -71,8 +71,8 @@ def _plan_in(path: Path) -> Plan:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        values = json_in(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}.\n"
             "Without the registered plan its runs prove nothing.\n"

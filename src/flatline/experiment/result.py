@@ -10,7 +10,7 @@ from typing import Any, Self
 from flatline.experiment.outcome import Outcome, estimate_from
 from flatline.experiment.plan import Plan
 from flatline.experiment.runs import Job
-from flatline.files import write_atomically
+from flatline.files import json_in, write_atomically
 from flatline.stats import Estimate
 from flatline.verdict import Verdict
 
@@ -145,7 +145,7 @@ def failed_run(job: Job, why: str) -> Run:
 def read_looks(folder: Path, plan: Plan) -> list[Look]:
     """The looks that were taken before an interruption; they count and are not taken again."""
     try:
-        values = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        values = json_in(folder / RESULT_FILE)
         if (values["version"], values["plan"]) != (VERSION, plan.digest):
             return []
         return [Look.from_json(look) for look in values["looks"]]

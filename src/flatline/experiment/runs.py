@@ -30,12 +30,14 @@ from flatline.experiment.commands import RUN_DIR, SEED, rendered
 from flatline.experiment.outcome import OUTCOME_FILE, measure
 from flatline.experiment.plan import Arm, Role
 from flatline.files import write_atomically
-from flatline.trace.announce import VARIABLE, announced
+from flatline.trace.announce import VARIABLE, announced, say
 
 GRACE = 10.0
 """Seconds that a command has to end by itself when it is asked to."""
 LOG_FILE, CONFIG_FILE = "log.txt", "config.toml"
 ANNOUNCED_FILE, ENDED_FILE = "announced", "ended"
+SAY_AFTER = 5.0
+"""Seconds after which a wait for somebody else's run is said."""
 KILLED = 128 + 9
 """Exit code of what SIGKILL ended."""
 TAIL = 12
@@ -161,6 +163,7 @@ def _alone(folder: Path, stopping: Callable[[], bool]) -> Iterator[int]:
         handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise unwritable(folder.parent, error) from error
+    waited = 0.0
     try:
         while True:
             try:
@@ -168,6 +171,9 @@ def _alone(folder: Path, stopping: Callable[[], bool]) -> Iterator[int]:
                 break
             except BlockingIOError:
                 _wait_or_stop(stopping)
+                waited += _POLL
+                if waited - _POLL < SAY_AFTER <= waited:
+                    say(f"waiting for {folder}, which another process is making.")
             except OSError:
                 break  # some network file systems have no locks
         yield handle

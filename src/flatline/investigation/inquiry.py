@@ -67,9 +67,20 @@ def investigate_command(
     """The same for a command of the user; its runs are known by their traces alone."""
     plan = plan_for_command(hypothesis, setup, command, choice)
     listener.say(f"{hypothesis.id} {hypothesis.name}: {plan.question}")
+    _say_taken_up(plan, setup, listener)
     folder = setup.experiments / plan.name
     result = conduct(plan, folder, setup.runs, executor, listener.progress)
     return concluded(result, folder)
+
+
+def _say_taken_up(plan: Plan, setup: Setup, listener: Listener) -> None:
+    """What an investigation that broke off, or another one, has left."""
+    folders = [folder_of(a, s, setup.runs) for a in plan.arms for s in plan.seeds_of(a)]
+    finished = sum(read_outcome(folder) is not None for folder in folders)
+    broken = sum(folder.exists() for folder in folders) - finished
+    if finished or broken:
+        more = f"; {broken} broke off and are looked at again" if broken else ""
+        listener.say(f"{finished} of at most {len(folders)} runs have finished before{more}.")
 
 
 class Inquiry:
@@ -157,6 +168,7 @@ class Inquiry:
     def _experiment(self, hypothesis: Hypothesis, plan: Plan) -> Conclusion:
         self._listener.say(f"{hypothesis.id} {hypothesis.name}: {plan.question}")
         self._listener.say(self._promise(plan))
+        _say_taken_up(plan, self._setup, self._listener)
         folder = self._setup.experiments / plan.name
         result = conduct(
             plan,

@@ -4,7 +4,6 @@ Nothing is cached and there is no index: `status` and `next` read the front matt
 files and nothing else, so the number of experiments does not matter to them.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flatline.errors import ConfigError
-from flatline.files import write_exactly
+from flatline.files import json_in, toml_in, write_exactly
 from flatline.journal.entry import Entry, read_entry
 
 README, PROBLEM, LOG, SETUP = (
@@ -108,12 +107,10 @@ class Journal:
 
     def setup(self) -> dict[str, Any] | None:
         """What setup.toml sets, unchecked; None where there is none."""
-        import tomllib
-
         path = self.path / SETUP
         try:
-            return tomllib.loads(read_text(path)) if path.exists() else None
-        except tomllib.TOMLDecodeError as error:
+            return toml_in(path) if path.exists() else None
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{path} is not valid TOML: {error}.\n"
                 'Write one `name = value` a line, e.g. `task = "musique"`.'
@@ -128,8 +125,8 @@ class Journal:
 def load_json(file: Path) -> dict[str, Any] | None:
     """An object from a JSON file; None where it is missing, broken or something else."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        value = json_in(file)
+    except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -168,7 +165,8 @@ def write_text(file: Path, text: str) -> bool:
         write_exactly(file.resolve(), [text])
     except OSError as error:
         raise ConfigError(
-            f"{file} cannot be written: {error.strerror}.\nGive yourself the right to write there."
+            f"{file} cannot be written: {error.strerror}.\n"
+            "It is as it was before. Make room there, or give yourself the right to write."
         ) from error
     return True
 

@@ -20,6 +20,8 @@ BLOCK = re.compile(
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SHORT = 4_000
 """Characters that the fast loader gets; on nesting without end it would crash, the other raises."""
+_LARGEST = 64_000
+"""Characters of a front matter: more is none, and the slow loader takes seconds for it."""
 _FIRST = 2
 """Line of the file on which the YAML begins."""
 
@@ -27,6 +29,12 @@ _FIRST = 2
 def read(text: str, file: Path) -> dict[str, Any]:
     """The keys and values at the top of a file."""
     block = _block(text, file)
+    if len(block[2]) > _LARGEST:
+        raise ConfigError(
+            f"{file}:{_FIRST}: the front matter has {len(block[2]):,} characters; the limit is "
+            f"{_LARGEST:,}.\nflatline reads status and priority from there, a few lines.\n"
+            "Close it with a line `---` where the values end."
+        )
     if "&" in block[2] or "*" in block[2]:
         _refuse_references(block[2], file)
     try:

@@ -15,10 +15,10 @@ error: a run on fewer rows than were asked for would look like a run on all of t
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from flatline.errors import DataError
 
@@ -35,6 +35,8 @@ _SPLIT_NAMES = {
     "test": ("test",),
 }
 _SLICE = re.compile(r"(?P<rest>[^\[\]]*)\[(?P<start>-?\d{1,12}%?)?:(?P<stop>-?\d{1,12}%?)?\]")
+_LONGEST = 2**25
+"""Characters of a line. A file without line ends would otherwise fill the memory."""
 _SHOWN = 60
 """How many characters of a broken line a message quotes."""
 
@@ -175,7 +177,7 @@ def _read_file(spec: DatasetSpec, path: Path) -> list[Row]:
     """The sliced rows of a JSONL file. Lines outside the slice are counted, not parsed."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
+            lines = list(_lines(path, file))
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).\n"
@@ -191,6 +193,20 @@ def _read_file(spec: DatasetSpec, path: Path) -> list[Row]:
         Row(str(path), number, _parse_line(path, number, line, is_last=number == last))
         for number, line in lines[start:stop]
     ]
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[tuple[int, str]]:
+    """Numbered lines that hold something."""
+    number = 0
+    while line := file.readline(_LONGEST + 1):
+        number += 1
+        if len(line) > _LONGEST:
+            raise DataError(
+                f"{path}:{number} is longer than {_LONGEST:,} characters, which no problem is.\n"
+                "Give a JSONL file: one JSON object a line."
+            )
+        if line.strip():
+            yield number, line
 
 
 def _parse_line(path: Path, number: int, line: str, *, is_last: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Telling whoever started a run where it is recorded.
+"""What a recording tells: the person, on stderr; and whoever started the run, where it is recorded.
 
 An experiment starts commands that it knows nothing about. It names a file in the environment; what
 records the run adds its folder there, one JSON string a line.
@@ -6,11 +6,20 @@ records the run adds its folder there, one JSON string a line.
 
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
+from flatline.text import visible
+
 VARIABLE = "FLATLINE_ANNOUNCE"
 """Environment variable that names the file."""
+
+
+def say(text: str) -> None:
+    """On stderr, which may be closed, or a file on the very disk that is full."""
+    with suppress(Exception):
+        print(f"flatline: {visible(text)}", file=sys.stderr)
 
 
 def announce(folder: Path) -> None:

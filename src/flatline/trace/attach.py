@@ -16,15 +16,15 @@ import functools
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
 from flatline.trace.attach_batch import Pass
-from flatline.trace.attach_callback import StepWatch
+from flatline.trace.attach_callback import StepEnd, StepWatch
 from flatline.trace.attach_hooks import (
     Guard,
+    Once,
     Replaced,
     listening,
     nested_models,
@@ -70,7 +70,10 @@ class Attachment:
         self._replaced = Replaced()
         self._install()
         self._watch = StepWatch(self)
-        trainer.add_callback(self._watch)
+        self._listeners = (self._watch, StepEnd(self._watch))
+        for listener in self._listeners:
+            trainer.add_callback(listener)
+        _move_ahead(trainer, self._listeners[1])
         self._forget = _at_exit(self)
 
     @property
@@ -102,25 +105,29 @@ class Attachment:
         """Write everything; a folder is compacted if the run ended well."""
         if self._recording is None:
             return
-        self._watch.write_pending()
-        self.flush()
+        self._guard(self._watch.write_pending)
+        self._guard(self.flush)
         recording, self._recording = self._recording, None
         if self.path is not None:
-            with suppress(Exception):  # the writer has said what is wrong with the disk
+            try:
                 recording.sink.close(clean=clean and not self.failed)
+            except Exception as error:
+                self._guard.stop(error)
 
     def detach(self) -> None:
         """Leave the trainer as it was before."""
         self.close()
         self._replaced.undo()
-        self.trainer.remove_callback(self._watch)
+        for listener in self._listeners:
+            self.trainer.remove_callback(listener)
         self._forget()
+
+    def watch(self, heard: Callable[[], None]) -> None:
+        """What the training loop says is heard; the training does not notice what goes wrong."""
+        self._guard(heard)
 
     def begin(self) -> None:
         """Training starts; a second `train()` is a new segment of the same trace."""
-        self._guard(self._begin)
-
-    def _begin(self) -> None:
         if self._begun:  # a training that broke off left its last step half recorded
             self.close(clean=False)
         self._begun = True
@@ -156,23 +163,24 @@ class Attachment:
         if callable(getattr(trainer.accelerator, "clip_grad_norm_", None)):
             self._wrap(trainer.accelerator, "clip_grad_norm_", self._clip)
 
-    def _wrap(self, owner: Any, name: str, through: Callable[..., Any]) -> None:
+    def _wrap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
         original = getattr(owner, name)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._recording is None or self._guard.broken:
                 return original(*args, **kwargs)
-            return through(original, *args, **kwargs)
+            return Once(original, self._guard).through(hook, *args, **kwargs)
 
         self._replaced.put(owner, name, call)
 
-    def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Evaluation plays other problems and trains nothing: it is left alone."""
         rows = args[0] if args else kwargs.get("inputs")
         one = self.work("begin_generation", rows) if self.trainer.model.training else None
         if one is None:
-            return original(*args, **kwargs)
+            original(*args, **kwargs)
+            return
         seconds: list[float] = []
         heard_sampling = lambda _args, _kwargs, _result, spent: seconds.append(spent)  # noqa: E731
         start = time.perf_counter()
@@ -184,12 +192,12 @@ class Attachment:
         total = time.perf_counter() - start
         self.work("generated", one, output)
         self.work("took", total, sum(seconds) if seconds else None)
-        return output
 
-    def _compute_loss(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _compute_loss(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
         if not self.trainer.model.training or not isinstance(inputs, dict):
-            return original(*args, **kwargs)
+            original(*args, **kwargs)
+            return
         one = Pass(inputs)
         name = next((n for n in LOGPS if hasattr(self.trainer, n)), None)
         with (
@@ -199,13 +207,10 @@ class Attachment:
             loss = original(*args, **kwargs)
         one.loss = loss.detach()
         self.work("passed", one)
-        return loss
 
-    def _clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self.work("gradients_are_whole")
-        norm = original(*args, **kwargs)
-        self.work("clipped", norm)
-        return norm
+        self.work("clipped", original(*args, **kwargs))
 
     def _modules(self) -> list[Any]:
         """Where attention masks pass by. A compiled graph must not be given a hook."""
@@ -215,6 +220,13 @@ class Attachment:
         unwrap = self.trainer.accelerator.unwrap_model
         self._guard(lambda: found.extend(nested_models(unwrap(self.trainer.model))))
         return found
+
+
+def _move_ahead(trainer: Any, listener: Any) -> None:
+    """Next to the first callback, which decides what a step is followed by."""
+    callbacks = trainer.callback_handler.callbacks
+    callbacks.remove(listener)
+    callbacks.insert(1, listener)
 
 
 def _at_exit(attachment: Attachment) -> Callable[[], None]:

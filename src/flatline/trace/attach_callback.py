@@ -4,6 +4,8 @@ transformers says `on_step_end` before it logs, evaluates and saves; the flags o
 which of these will follow. Whatever comes next writes the row at the latest.
 """
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -14,6 +16,26 @@ if TYPE_CHECKING:
     from flatline.trace.attach import Attachment
 
 
+def _guarded(heard: Callable[..., None]) -> Callable[..., None]:
+    """An error in it ends the recording, and not the training."""
+
+    @functools.wraps(heard)
+    def call(watch: "StepWatch", *args: Any, **kwargs: Any) -> None:
+        watch._attachment.watch(lambda: heard(watch, *args, **kwargs))
+
+    return call
+
+
+class StepEnd(TrainerCallback):  # type: ignore[misc]
+    """Hears of the end of a step before other callbacks do: one may evaluate for an hour then."""
+
+    def __init__(self, watch: "StepWatch") -> None:
+        self._watch = watch
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._watch.step_ended(state, control)
+
+
 class StepWatch(TrainerCallback):  # type: ignore[misc]
     """Listens to the training loop for one attachment."""
 
@@ -22,35 +44,39 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
         self._row: dict[str, Any] | None = None
         """The step's row while it waits."""
         self._waits_for: set[str] = set()
-        self._heldout: dict[int, float] = {}
-        """Held-out rewards that were logged before the row of their step existed."""
         self._last_logged = 0
 
+    @_guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._last_logged = state.global_step
         self._attachment.begin()
 
+    @_guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.write_pending()
         self._attachment.work("begin_step")
 
+    @_guarded
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._attachment.work("before_optimizer", kwargs.get("optimizer"))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        row = self._attachment.work("end_step", state.global_step)
-        if row is None:
-            return
-        if state.global_step in self._heldout:
-            row["heldout_reward"] = self._heldout.pop(state.global_step)
+    @_guarded
+    def step_ended(self, state: Any, control: Any) -> None:
+        """Told by `StepEnd`; all other events come when the other callbacks have had theirs."""
+        self._row = self._attachment.work("end_step", state.global_step)
         flags = {
             "log": control.should_log,
             "evaluation": control.should_evaluate,
             "end": control.should_training_stop,  # held-out problems may be played at the end
         }
-        self._row, self._waits_for = row, {name for name, due in flags.items() if due}
+        self._waits_for = {name for name, due in flags.items() if due}
+        self._attachment.work("keep")
+
+    @_guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._write_if_whole()
 
+    @_guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         logs = logs or {}
         reward = heldout_reward(logs)
@@ -63,13 +89,13 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
             self._last_logged = state.global_step
         self._write_if_whole()
 
+    @_guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._waits_for.discard("evaluation")
         self._write_if_whole()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.write_pending()
-        self._attachment.close()
+        self._attachment.close()  # also where the recording has stopped: it lets go of the folder
 
     def write_pending(self) -> None:
         """Write the row as it is."""
@@ -86,5 +112,3 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
             self._row["heldout_reward"] = reward
         elif step == 0:
             self._attachment.work("write_step", {"step": 0, "heldout_reward": reward})
-        else:
-            self._heldout[step] = reward

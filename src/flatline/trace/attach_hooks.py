@@ -1,13 +1,14 @@
 """Listening to the methods of one live object, and leaving it exactly as it was."""
 
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor, nn
+
+from flatline.trace.announce import say
 
 _ABSENT = object()
 
@@ -27,13 +28,52 @@ class Guard:
         try:
             work(*args)
         except Exception as error:
-            self.broken = True
+            self.stop(error)
+
+    def stop(self, error: Exception) -> None:
+        """Because of this error, if it is the first."""
+        if self.broken:
+            return
+        self.broken = True
+        with suppress(Exception):  # even what describes itself badly must not reach the training
             where = traceback.extract_tb(error.__traceback__)[-1]
-            print(
-                f"flatline: recording stopped, training goes on: {type(error).__name__}: {error} "
-                f"({where.filename}:{where.lineno}). Please report it.",
-                file=sys.stderr,
+            say(
+                f"recording stopped, training goes on: {type(error).__name__}: {error} "
+                f"({where.filename}:{where.lineno}). Please report it."
             )
+
+
+class Once:
+    """A method of the trainer on behalf of a hook: it is called once, however the hook ends."""
+
+    def __init__(self, original: Callable[..., Any], guard: Guard) -> None:
+        self._original, self._guard = original, guard
+        self._called = False
+        self._result: Any = None
+        self._raised: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._called = True
+        try:
+            self._result = self._original(*args, **kwargs)
+        except BaseException as error:
+            self._raised = error
+            raise
+        return self._result
+
+    def through(self, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What the method returns or raises; an error of the hook's own ends the recording."""
+        try:
+            hook(self, *args, **kwargs)
+        except Exception as error:
+            if self._raised is None:
+                self._guard.stop(error)
+        if self._raised is None:
+            return self._result if self._called else self._original(*args, **kwargs)
+        try:
+            raise self._raised
+        finally:
+            self._raised = None  # a circle would keep the tensors of a failed pass in memory
 
 
 class Replaced:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 MOST_BYTES, MOST_ITEMS = 256 * 2**20, 4096
 """What may wait before token detail is dropped."""
+LAST_BYTES, LAST_ITEMS = 4 * MOST_BYTES, 16 * MOST_ITEMS
+"""What may wait at all: behind a disk that never answers, the training would run out of memory."""
 ROOM_WAIT = 2.0
 """Seconds that rollouts and steps wait for room; after that they are taken all the same."""
 
@@ -27,6 +29,10 @@ class Item:
     """The training waits for it, and so for all that was put before."""
 
 
+class Overfull(Exception):
+    """More waits than ever may."""
+
+
 class Backlog:
     """A queue between the training and the thread that writes."""
 
@@ -44,6 +50,8 @@ class Backlog:
     def put(self, item: Item) -> None:
         """Take it, or drop it where it is token detail and there is no room."""
         with self._changed:
+            if self._held + item.size > LAST_BYTES or len(self._items) >= LAST_ITEMS:
+                raise Overfull
             if item.token_rows and self._full(item):
                 self._on_drop(item.token_rows)
                 if item.otherwise is None:

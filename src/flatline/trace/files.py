@@ -6,6 +6,7 @@ matches its line is damaged. Arrow alone would read a flipped bit as data. The s
 any Arrow reader takes. Parquet has checksums of its own.
 """
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flatline.errors import TraceError
+from flatline.trace.pieces import chunks_of
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
+from flatline.trace.trusted import batch_in, refuse_absurd, refuse_other_columns
 
 STREAM, PARQUET, SUMS = ".arrow", ".parquet", ".crc"
 VERSION_KEY = b"flatline_schema"
 _NAME = re.compile(r"([a-z]+)\.r(\d+)\.(\d+)\.(?:arrow|parquet)")
-_DAMAGED = (OSError, pa.ArrowException, ValueError)
+_DAMAGED = (OSError, pa.ArrowException, ValueError, EOFError)
 ROW_GROUP_BYTES = 8 * 2**20
 """What compaction holds in memory at once, and the least that is later read of a column: one
 rollout of a large run should not cost the tokens of a hundred thousand others."""
@@ -101,12 +104,19 @@ class StreamPiece:
         return [batch.num_rows for batch in self._batches]
 
     def read(self, chunk: int, column: str) -> pa.Array:
-        batch = self._batches[chunk]
-        if column not in batch.schema.names:
+        batch, at = self._batches[chunk], self._schema.get_field_index(column)
+        if at < 0:
             return pa.nulls(batch.num_rows, TABLES[self.table].field(column).type)
-        return batch.column(column)
+        return batch.column(at)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self._table.column(name)
 
     def scannable(self) -> pa.Table:
+        return self._table
+
+    @cached_property
+    def _table(self) -> pa.Table:
         found, wanted = pa.Table.from_batches(self._batches, self._schema), TABLES[self.table]
         for field in wanted:
             if field.name not in found.schema.names:
@@ -126,6 +136,7 @@ class StreamPiece:
                 self._warn(f"{self.name}: its head is damaged, the usual one is taken: {error}.")
             return TABLES[self.table]
         refuse_other_version(self.name, schema.metadata)
+        refuse_other_columns(self.table, schema)
         return schema.remove_metadata()
 
     @cached_property
@@ -143,8 +154,7 @@ class StreamPiece:
             if span.end > size or number == 0:  # the first holds the schema
                 continue
             try:
-                message = pa.ipc.read_message(self._message(span))
-                yield pa.ipc.read_record_batch(message, self._schema)
+                yield batch_in(self._message(span), self._schema)
             except _DAMAGED as error:
                 self._warn(f"{self.name}: batch {number} (byte {span.start}) is lost: {error}.")
 
@@ -154,12 +164,22 @@ class StreamPiece:
             raise ValueError("its checksum does not match")
         return found
 
+    def _messages(self) -> Iterator[pa.Buffer]:
+        """Every message after the schema, as it lies in the stream."""
+        at = pa.BufferReader(self._buffer)
+        pa.ipc.read_message(at)
+        while at.tell() < self._buffer.size:
+            start = at.tell()
+            pa.ipc.read_message(at)
+            yield self._buffer.slice(start, at.tell() - start)
+
     def _unverified(self) -> list[pa.RecordBatch]:
         """Without its checksums a stream can be read up to the first message that is cut short."""
         self._warn(f"{self.name} has no {SUMS} file beside it, so damage in it may go unseen.")
         found: list[pa.RecordBatch] = []
         try:
-            found.extend(pa.ipc.open_stream(self._buffer))
+            for message in self._messages():
+                found.append(batch_in(message, self._schema))
         except _DAMAGED as error:
             self._warn(f"{self.name}: all after batch {len(found)} is lost: {error}.")
         return found
@@ -174,6 +194,8 @@ class ParquetPiece:
         self._warn = warn
         self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         refuse_other_version(self.name, self._file.schema_arrow.metadata)
+        refuse_absurd(self._file, path.stat().st_size)
+        refuse_other_columns(self.table, self._file.schema_arrow)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -188,6 +210,10 @@ class ParquetPiece:
         except _DAMAGED as error:
             self._warn(f"{self.name}: `{column}` of row group {group} is lost: {error}.")
             return pa.nulls(self._rows(group), kind)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        parts = [part for i in range(len(self._groups)) for part in chunks_of(self.read(i, name))]
+        return pa.chunked_array(parts, type=TABLES[self.table].field(name).type)
 
     def scannable(self) -> Any:
         import pyarrow.dataset as ds  # slow to load, and only for SQL
@@ -229,11 +255,18 @@ def compact(path: Path, name: FileName, warn: Callable[[str], None]) -> None:
         with pq.ParquetWriter(half, schema, **options) as writer:
             for table in _row_groups(piece.batches(), TABLES[name.table]):
                 writer.write_table(table.cast(schema), row_group_size=max(table.num_rows, 1))
+        _settle(half)
         half.replace(target)
     finally:
         half.unlink(missing_ok=True)
     path.unlink()
     path.with_suffix(SUMS).unlink(missing_ok=True)
+
+
+def _settle(path: Path) -> None:
+    """On the disk itself: the only other copy is about to be removed."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def refuse_other_version(name: str, metadata: dict[bytes, bytes] | None) -> None:

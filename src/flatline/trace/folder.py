@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from flatline.errors import TraceError
-from flatline.files import write_atomically
+from flatline.files import json_in, write_atomically
 from flatline.trace.files import PARQUET, STREAM, FileName, ParquetPiece, StreamPiece
 from flatline.trace.pieces import Piece, Pieces
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
@@ -58,7 +58,7 @@ def table_files(path: Path) -> list[FileName]:
 def read_run(path: Path) -> dict[str, Any]:
     """`run.json`, or nothing where there is none."""
     try:
-        found = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+        found = json_in(path / RUN_FILE)
     except FileNotFoundError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,7 +1,9 @@
 """Columns of a trace as numpy arrays: `Frame` for one table, `Groups` for what GRPO compares."""
 
 import difflib
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +11,19 @@ import pyarrow.compute as pc
 
 from flatline.errors import NotRecorded
 from flatline.trace.pieces import Pieces
-from flatline.trace.rows import to_numpy
+from flatline.trace.rows import plain, to_numpy
 from flatline.trace.schema import TABLES
 
 NAMED = TABLES["steps"].field("metrics").type
+
+
+class Coded(NamedTuple):
+    """A column of text in which few texts come again and again."""
+
+    texts: list[str | None]
+    """Every text once, in the order of appearance."""
+    codes: np.ndarray
+    """For every row, which of them it has."""
 
 
 class Frame:
@@ -23,6 +34,7 @@ class Frame:
         self._pieces = pieces
         self._arrow: dict[str, pa.ChunkedArray] = {}
         self._numpy: dict[str, np.ndarray] = {}
+        self._coded: dict[str, Coded] = {}
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -43,6 +55,18 @@ class Frame:
             self._numpy[column] = to_numpy(self.arrow(column))
         return self._numpy[column]
 
+    def coded(self, column: str) -> Coded:
+        """A column of text by number: to compare numbers is faster than to compare texts."""
+        if column not in self._coded:
+            if column not in self:
+                raise NotRecorded(f"{self.name}.{column}")
+            found = pa.concat_arrays(self.arrow(column).chunks)
+            found = found.dictionary_encode(null_encoding="encode")
+            self._coded[column] = Coded(
+                found.dictionary.to_pylist(), plain(found.indices).astype(np.int64)
+            )
+        return self._coded[column]
+
     def arrow(self, column: str) -> pa.ChunkedArray:
         """The column as it was recorded."""
         names = self._pieces.schema.names
@@ -61,15 +85,50 @@ class Frame:
     def named(self, column: str) -> dict[str, np.ndarray]:
         """Every name in a column of named numbers as an array over the rows, NaN where absent."""
         found: dict[str, np.ndarray] = {}
-        maps = pa.concat_arrays(self.arrow(column).chunks) if len(self) else pa.array([], NAMED)
+        maps = pa.concat_arrays(self.arrow(column).chunks) if len(self) else pa.nulls(0, NAMED)
         rows = _rows_of_items(maps)
         names = pc.dictionary_encode(_items(maps, maps.keys))
-        values = np.asarray(_items(maps, maps.items).fill_null(np.nan))
-        codes = np.asarray(names.indices)
+        values = plain(_items(maps, maps.items), np.nan)
+        codes = plain(names.indices)
         for code, name in enumerate(names.dictionary.to_pylist()):
             mine = codes == code
             found[name] = np.full(len(self), np.nan)
             found[name][rows[mine]] = values[mine]
+        return found
+
+
+class Ragged:
+    """Numbers of several groups, end to end: what a list of arrays is, without a loop over it."""
+
+    def __init__(self, values: np.ndarray, sizes: np.ndarray) -> None:
+        self.values = values
+        """All numbers, group after group."""
+        self.sizes = sizes
+        """How many of them each group has."""
+        self._ends = np.cumsum(sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, group: int) -> np.ndarray:
+        return self.values[self._ends[group] - self.sizes[group] : self._ends[group]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[group] for group in range(len(self)))
+
+    def kept(self, which: np.ndarray) -> "Ragged":
+        """Some of the groups."""
+        return Ragged(self.values[np.repeat(which, self.sizes)], self.sizes[which])
+
+    def each(self, how: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """`how` of every group, NaN of an empty one.
+
+        It gets all groups of one size as the rows of a matrix and reduces its last axis.
+        """
+        found = np.full(len(self), np.nan)
+        for size in np.unique(self.sizes[self.sizes > 0]).tolist():
+            which = self.sizes == size
+            found[which] = how(self.values[np.repeat(which, self.sizes)].reshape(-1, size))
         return found
 
 
@@ -102,6 +161,13 @@ class Groups:
         values = self._rollouts[column][self._order]
         return np.split(values, np.cumsum(self.size)[:-1])
 
+    def known(self, column: str) -> Ragged:
+        """The values of one rollout column that are numbers, group by group."""
+        values = self._rollouts[column][self._order]
+        finite = np.isfinite(values)
+        sizes = np.bincount(self.index[self._order], finite, minlength=self.n).astype(np.int64)
+        return Ragged(values[finite], sizes)
+
     @cached_property
     def _order(self) -> np.ndarray:
         return np.argsort(self.index, kind="stable")
@@ -119,7 +185,7 @@ def _group_numbers(rollouts: Frame) -> np.ndarray:
 
 def _rows_of_items(chunk: pa.MapArray) -> np.ndarray:
     """For every item of a map column, the row that holds it."""
-    lengths = np.diff(np.asarray(chunk.offsets))
+    lengths = np.diff(plain(chunk.offsets))
     return np.repeat(np.arange(len(chunk)), lengths)
 
 

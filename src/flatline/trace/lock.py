@@ -5,14 +5,19 @@ held for moments only: while a process chooses its segment, and while it changes
 """
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flatline.errors import TraceError
+from flatline.trace.announce import say
 from flatline.trace.folder import table_files
 
 LOCK = ".lock"
+SAY_AFTER, PATIENCE = 5.0, 60.0
+"""Seconds after which a wait for `.lock` is said, and given up: one holder needs milliseconds."""
+_POLL = 0.01
 
 
 class RankLock:
@@ -39,25 +44,29 @@ class RankLock:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Alone in this folder, for moments."""
-    handle = _take(folder / LOCK, wait=True)
+def folder_lock(folder: Path, *, patience: float | None = None) -> Iterator[None]:
+    """Alone in this folder, for moments; a holder that hangs for `patience` seconds is an error."""
+    handle = _wait_for(folder / LOCK, PATIENCE if patience is None else patience)
     try:
+        with suppress(OSError):  # on a full disk nobody will know who it was
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()} {time.monotonic_ns()}".encode(), 0)
         yield
     finally:
-        if handle is not None:
-            _unlock(handle)
+        _unlock(handle)
 
 
 def is_held(path: Path) -> bool:
     """Whether a live process writes under this lock; False where nobody can tell."""
     try:
         # Taken and let go inside: neither a writer that starts now nor another look may find it.
-        with folder_lock(path.parent):
+        with folder_lock(path.parent, patience=1.0):
             handle = _take(path)
             if handle is not None:
                 _unlock(handle)
             return handle is None
+    except TraceError:  # somebody is there, and hangs
+        return True
     except (OSError, ImportError):
         return False
 
@@ -82,13 +91,45 @@ def _live_segment(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _take(path: Path, *, wait: bool = False) -> int | None:
+def _wait_for(path: Path, patience: float) -> int:
+    """A handle that holds the lock. As long as it changes hands, nobody hangs."""
+    start, seen, said = time.monotonic(), b"", False
+    while True:
+        handle = _take(path)
+        if handle is not None:
+            return handle
+        holder = path.read_bytes()
+        now = time.monotonic()
+        if holder != seen:
+            start, seen = now, holder
+        if now - start > patience:
+            raise _hanging(path, seen, patience)
+        if now - start > SAY_AFTER and not said:
+            say(f"waiting for {path}, which {_process(seen)} holds.")
+            said = True
+        time.sleep(_POLL)
+
+
+def _hanging(path: Path, holder: bytes, patience: float) -> TraceError:
+    return TraceError(
+        f"{path} is held by {_process(holder)}, which has not let go of it for {patience:g} s.\n"
+        "It is held for milliseconds, so that process hangs: it was stopped, or its disk does not "
+        "answer.\nEnd it and type the same command again: every file is whole."
+    )
+
+
+def _process(holder: bytes) -> str:
+    pid = holder.split(b" ")[0]
+    return f"process {pid.decode()}" if pid.isdigit() else "another process"
+
+
+def _take(path: Path) -> int | None:
     """A handle that holds the lock, or None where another process has it."""
     import fcntl  # not on every system; reading a trace needs no lock
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None

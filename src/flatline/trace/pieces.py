@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from flatline.trace.rows import indices, plain
 from flatline.trace.schema import TABLES
 
 ORDERED = {"steps": ("step",), "rollouts": ("step", "rollout"), "weights": ("step",)}
@@ -34,6 +35,9 @@ class Piece(Protocol):
     def read(self, chunk: int, column: str) -> pa.Array | pa.ChunkedArray:
         """One column of one chunk."""
 
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One column of all chunks."""
+
     def scannable(self) -> Any:
         """Something that DuckDB reads column by column, so that unused ones cost nothing."""
 
@@ -48,6 +52,9 @@ class MemoryPiece:
 
     def read(self, chunk: int, column: str) -> pa.Array:
         return self._batches[chunk].column(column)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.scannable().column(name)
 
     def scannable(self) -> pa.Table:
         return pa.Table.from_batches(self._batches, schema=TABLES[self.table])
@@ -67,19 +74,20 @@ class Pieces:
     def column(self, name: str) -> pa.ChunkedArray:
         """One column, in the order of the table."""
         if self._rows is not None:
-            return self._physical(name).take(pa.array(self._rows))
+            return self._physical(name).take(indices(self._rows))
         return self._physical(name)
 
     def gather(self, name: str, rows: np.ndarray) -> pa.ChunkedArray:
         """Some rows of a column, ascending; only the chunks that hold them are read."""
         rows = rows if self._rows is None else self._rows[rows]
         starts = np.cumsum([0, *self._lengths])
+        ends = np.searchsorted(rows, starts)
         found = []
-        for index, (piece, chunk) in enumerate(self._chunks):
-            low, high = np.searchsorted(rows, starts[index : index + 2])
-            if low < high:
-                local = rows[low:high] - starts[index]
-                found += _chunks_of(_pick(piece.read(chunk, name), local))
+        # A run that was killed has a chunk for every step; most hold no row that is wanted.
+        for index in np.flatnonzero(np.diff(ends)).tolist():
+            piece, chunk = self._chunks[index]
+            local = rows[ends[index] : ends[index + 1]] - starts[index]
+            found += chunks_of(_pick(piece.read(chunk, name), local))
         return pa.chunked_array(found, type=self.schema.field(name).type)
 
     def to_table(self) -> pa.Table:
@@ -119,16 +127,11 @@ class Pieces:
         return [length for piece in self.pieces for length in piece.lengths]
 
     def _physical(self, name: str) -> pa.ChunkedArray:
-        parts = [part for piece, i in self._chunks for part in _chunks_of(piece.read(i, name))]
+        parts = [part for piece in self.pieces for part in piece.column(name).chunks]
         return pa.chunked_array(parts, type=self.schema.field(name).type)
 
     def _steps_of(self, piece: Piece) -> np.ndarray:
-        parts = [
-            np.asarray(part)
-            for i in range(len(piece.lengths))
-            for part in _chunks_of(piece.read(i, "step"))
-        ]
-        return np.concatenate(parts) if parts else np.array([], dtype=np.int32)
+        return plain(piece.column("step"), _LAST)
 
     @cached_property
     def _rows(self) -> np.ndarray | None:
@@ -140,11 +143,12 @@ class Pieces:
             steps = self._steps_of(piece)
             counts.append((steps >= first) & (steps < end))
         rows = np.flatnonzero(np.concatenate(counts))
-        keys = [np.asarray(self._physical(key))[rows] for key in ORDERED.get(self.table, ())]
+        keys = [plain(self._physical(key))[rows] for key in ORDERED.get(self.table, ())]
         return rows[np.lexsort(keys[::-1])] if keys else rows
 
 
-def _chunks_of(array: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+def chunks_of(array: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    """An array, or the arrays that it is made of."""
     return list(array.chunks) if isinstance(array, pa.ChunkedArray) else [array]
 
 
@@ -152,4 +156,4 @@ def _pick(array: pa.Array | pa.ChunkedArray, rows: np.ndarray) -> pa.Array | pa.
     """Rows in a row are a slice, which copies nothing."""
     if rows[-1] - rows[0] + 1 == len(rows):
         return array.slice(rows[0], len(rows))
-    return array.take(pa.array(rows))
+    return array.take(indices(rows))

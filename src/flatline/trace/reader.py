@@ -13,9 +13,12 @@ from flatline.errors import NotRecorded
 from flatline.trace.folder import Folder
 from flatline.trace.frames import Frame, Groups
 from flatline.trace.pieces import MemoryPiece, Pieces
-from flatline.trace.rows import Row, refuse_unknown, to_batch
+from flatline.trace.rows import Row, plain, refuse_unknown, to_batch
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
-from flatline.trace.tokens import Tokens
+from flatline.trace.tokens import Places, Tokens
+
+RECENT = 4
+"""Sets of steps whose token detail is kept: most hypotheses look at the same few steps."""
 
 
 class Trace:
@@ -36,6 +39,7 @@ class Trace:
         self.warnings = warnings
         """What could not be read, and where; grows while columns are read."""
         self._tables = dict(tables)
+        self._recent: dict[frozenset[int], Tokens] = {}
 
     @classmethod
     def open(cls, path: str | Path) -> "Trace":
@@ -65,7 +69,7 @@ class Trace:
         for name, found in rows.items():
             refuse_unknown(name, {key for row in found for key in row})
         return cls.from_batches(
-            {name: [to_batch(name, found)] for name, found in rows.items()}, run=run
+            {name: [to_batch(name, found)] for name, found in rows.items() if found}, run=run
         )
 
     @classmethod
@@ -133,12 +137,20 @@ class Trace:
 
     def tokens(self, steps: Collection[int] | None = None) -> Tokens:
         """Token detail of some steps, or of all; name the steps to bound memory."""
-        return Tokens(self._tables["tokens"], self.rollouts, steps=steps)
+        table = self._tables["tokens"]
+        if steps is None:
+            return Tokens(table, self.rollouts, self._places)
+        wanted = frozenset(steps)
+        if wanted not in self._recent:
+            if len(self._recent) == RECENT:
+                del self._recent[next(iter(self._recent))]
+            self._recent[wanted] = Tokens(table, self.rollouts, self._places.at(wanted))
+        return self._recent[wanted]
 
     @cached_property
     def token_steps(self) -> np.ndarray:
         """The steps that have token detail."""
-        return np.unique(np.asarray(self._tables["tokens"].column("step"), dtype=np.int64))
+        return np.unique(plain(self._tables["tokens"].column("step")).astype(np.int64))
 
     def text(self, token_id: int) -> str:
         """The text of a token; `<id>` where it was not recorded."""
@@ -153,6 +165,10 @@ class Trace:
         from flatline.trace.query import query  # DuckDB takes a while to load
 
         return query(self._tables, sql, parameters)
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places.of(self._tables["tokens"], self.rollouts)
 
     @cached_property
     def _parts(self) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.rollout.record import Author
 from flatline.trace.frames import Frame
 from flatline.trace.pieces import Pieces
+from flatline.trace.rows import indices, plain
 
 UNKNOWN_AUTHOR = 255
 
@@ -42,9 +43,9 @@ class Tokens:
     the others hold NaN, False or `UNKNOWN_AUTHOR`.
     """
 
-    def __init__(self, pieces: Pieces, rollouts: Frame, *, steps: Collection[int] | None) -> None:
+    def __init__(self, pieces: Pieces, rollouts: Frame, places: "Places") -> None:
         self._pieces, self._rollouts = pieces, rollouts
-        self._rows, self.rollout_rows = _matched(pieces, rollouts, steps)
+        self._rows, self.rollout_rows = places.row, places.rollout_row
 
     rollout_rows: np.ndarray
     """For every rollout here, its row number in `trace.rollouts`."""
@@ -150,11 +151,11 @@ class Tokens:
 
     def _differing(self, sampled: str, trained: str) -> list[Divergence]:
         had = self._pieces.gather(sampled, self._rows)
-        rows = np.flatnonzero(np.asarray(had.is_valid().combine_chunks()))
+        rows = np.flatnonzero(plain(had.is_valid()))
         if not len(rows):
             return []
         has = self._pieces.gather(trained, self._rows[rows])
-        pairs = zip(rows, had.take(pa.array(rows)).to_pylist(), has.to_pylist(), strict=True)
+        pairs = zip(rows, had.take(indices(rows)).to_pylist(), has.to_pylist(), strict=True)
         return [
             Divergence(
                 row=int(row),
@@ -179,10 +180,10 @@ class Tokens:
         if column.null_count == len(column):
             raise NotRecorded(f"tokens.{name}")
         lengths = self._prompt_lengths if name.startswith("prompt") else self._lengths
-        here = np.asarray(column.is_valid().combine_chunks())
+        here = plain(column.is_valid())
         self._refuse_misaligned(name, _list_lengths(column), np.where(here, lengths, 0))
-        parts = [part.flatten().fill_null(fill) for part in column.chunks]
-        values = np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
+        parts = [plain(part.flatten(), fill) for part in column.chunks]
+        values = np.concatenate([part.astype(dtype, copy=False) for part in parts])
         if not here.all():
             whole = np.full(lengths.sum(), fill, dtype=dtype)
             whole[np.repeat(here, lengths)] = values
@@ -202,23 +203,35 @@ class Tokens:
             )
 
 
-def _matched(
-    pieces: Pieces, rollouts: Frame, steps: Collection[int] | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the token table that are wanted, and the rows of `rollouts` they belong to."""
-    step, rollout = (_whole(pieces.column(name)) for name in ("step", "rollout"))
-    usable = np.ones(len(step), dtype=bool)
-    if steps is not None:
-        usable &= np.isin(step, np.asarray(list(steps), dtype=np.int64))
-    keys = _keys(step, rollout)
-    known = _keys(_whole(rollouts.arrow("step")), _whole(rollouts.arrow("rollout")))
-    order = np.argsort(known, kind="stable")
-    place = np.searchsorted(known[order], keys)
-    place = np.minimum(place, max(len(known) - 1, 0))
-    # A crash may have kept the tokens of a rollout and not the rollout.
-    usable &= (known[order][place] == keys) if len(known) else False
-    rows = np.flatnonzero(usable)
-    return rows, order[place[rows]] if len(known) else rows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the tokens of rollouts lie. One entry per rollout that has any."""
+
+    step: np.ndarray
+    """Its step."""
+    row: np.ndarray
+    """Its row of the token table, ascending."""
+    rollout_row: np.ndarray
+    """Its row in `trace.rollouts`."""
+
+    @classmethod
+    def of(cls, pieces: Pieces, rollouts: Frame) -> "Places":
+        """All of a trace."""
+        step, rollout = (_whole(pieces.column(name)) for name in ("step", "rollout"))
+        keys = _keys(step, rollout)
+        known = _keys(_whole(rollouts.arrow("step")), _whole(rollouts.arrow("rollout")))
+        if not len(known):
+            return cls(step=step[:0], row=keys[:0], rollout_row=keys[:0])
+        order = np.argsort(known, kind="stable")
+        place = np.minimum(np.searchsorted(known[order], keys), len(known) - 1)
+        # A crash may have kept the tokens of a rollout and not the rollout.
+        rows = np.flatnonzero(known[order][place] == keys)
+        return cls(step=step[rows], row=rows, rollout_row=order[place[rows]])
+
+    def at(self, steps: Collection[int]) -> "Places":
+        """Those of some steps."""
+        kept = np.isin(self.step, np.asarray(list(steps), dtype=np.int64))
+        return Places(step=self.step[kept], row=self.row[kept], rollout_row=self.rollout_row[kept])
 
 
 def _first_difference(a: list[int], b: list[int]) -> int:
@@ -232,8 +245,8 @@ def _keys(step: np.ndarray, rollout: np.ndarray) -> np.ndarray:
 
 def _whole(column: pa.ChunkedArray) -> np.ndarray:
     """Integers that are never null in a trace of ours; an import without them matches nothing."""
-    return np.asarray(column.cast(pa.int64()).fill_null(-1), dtype=np.int64)
+    return plain(column.cast(pa.int64()), -1)
 
 
 def _list_lengths(column: pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(pc.list_value_length(column).fill_null(0), dtype=np.int64)
+    return plain(pc.list_value_length(column)).astype(np.int64)

@@ -8,7 +8,6 @@ of the disk ends the recording, not the run.
 
 import atexit
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flatline.errors import TraceError
-from flatline.trace.announce import announce
-from flatline.trace.backlog import Backlog, Item
+from flatline.trace.announce import announce, say
+from flatline.trace.backlog import Backlog, Item, Overfull
 from flatline.trace.files import STREAM, FileName, StreamFile, compact
 from flatline.trace.folder import read_run, write_run
 from flatline.trace.lock import RankLock, folder_lock
@@ -139,7 +138,7 @@ class Writer:
             size=sum(_size(row) for row in rows),
             token_rows=len(rows) if table == "tokens" else 0,
         )
-        self._backlog.put(item)
+        self._put(item)
 
     def prepare(self, table: str, rows: Sequence[Row]) -> Callable[[], None]:
         """Turn rows into Arrow; the call appends them. For work that `do` does."""
@@ -164,7 +163,7 @@ class Writer:
     ) -> None:
         """Have the thread do work, in order with what is written."""
         if self._alive:
-            self._backlog.put(Item(act=act, size=size, token_rows=token_rows, otherwise=otherwise))
+            self._put(Item(act=act, size=size, token_rows=token_rows, otherwise=otherwise))
 
     def end_step(self) -> None:
         """What was written before is a completed step: a killed process does not lose it."""
@@ -178,14 +177,14 @@ class Writer:
             self._flush()
             done.set()
 
-        self._backlog.put(Item(act=flush, due=True))
+        self._put(Item(act=flush, due=True))
         if not behind:
             done.wait(FLUSH_WAIT)
 
     def update_run(self, **facts: Any) -> None:
         """Merge facts into `run.json`; only process 0 does."""
         if self.rank == 0 and self._alive:
-            self._backlog.put(Item(act=lambda: self._merge_run(facts)))
+            self._put(Item(act=lambda: self._merge_run(facts)))
 
     def close(self, *, clean: bool = True) -> None:
         """Write what waits and let go; after a clean end the streams become parquet."""
@@ -196,10 +195,18 @@ class Writer:
         self._backlog.stop()
         self._thread.join(CLOSE_WAIT)
         try:
-            self._finish(clean=clean and not self._broken and not self._thread.is_alive())
-        except (OSError, TraceError, ValueError) as error:
+            if self._thread.is_alive():  # it holds the files: whoever closed them would hang, too
+                raise TraceError(f"the disk of {self.folder} has not answered for {CLOSE_WAIT:g} s")
+            self._finish(clean=clean and not self._broken)
+        except Exception as error:
             self._stop(error)
-        self._lock.release()
+        finally:
+            self._lock.release()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the recording has stopped because of an error."""
+        return self._broken
 
     @property
     def _alive(self) -> bool:
@@ -222,9 +229,15 @@ class Writer:
                 "Give a directory that can be created or written to."
             ) from error
 
+    def _put(self, item: Item) -> None:
+        try:
+            self._backlog.put(item)
+        except Overfull:
+            self._stop(TraceError(f"the disk of {self.folder} takes too little; memory is full"))
+
     def _count_dropped(self, rows: int) -> None:
         if not self.dropped:
-            _say("the disk is slower than the training; some token detail is not recorded.")
+            say("the disk is slower than the training; some token detail is not recorded.")
         self.dropped += rows
 
     def _work(self) -> None:
@@ -267,21 +280,21 @@ class Writer:
         if not clean:
             return
         for table, file in self._files.items():
-            compact(file.path, FileName(table, self.rank, self._lock.segment), _say)
+            compact(file.path, FileName(table, self.rank, self._lock.segment), say)
         if self.rank == 0:
             self._merge_run({"ended": _now()})
 
     def _stop(self, error: Exception) -> None:
-        if not self._broken:
-            _say(f"recording stopped, the training goes on: {error}")
-        self._broken = True
+        said, self._broken = self._broken, True
+        if not said:
+            say(f"recording stopped, the training goes on: {error}")
         self._backlog.stop(forget=True)
         self._flushed.set()
 
     def _say_unfit(self, error: TraceError) -> None:
         if str(error) not in self._unfit:
             self._unfit.add(str(error))
-            _say(f"left out of the recording: {error}")
+            say(f"left out of the recording: {error}")
 
     def _at_exit(self) -> None:
         self.close(clean=False)
@@ -307,7 +320,3 @@ def _size(row: Row) -> int:
         elif isinstance(value, str | list | tuple):
             size += len(value) * (1 if isinstance(value, str) else 8)
     return size
-
-
-def _say(text: str) -> None:
-    print(f"flatline: {text}", file=sys.stderr)
