@@ -6,7 +6,8 @@ The runs train in turns, one optimizer step each, in one process: they sample th
 and a busy machine is unfair to all alike. A step counts from its beginning to the beginning of the
 next, so all that a recorder does in between is in it; CPU seconds are those of all threads, a
 recorder's own included. rlprobe is measured as well where it can be imported (`pip install
-rlprobe`, or a folder on PYTHONPATH); it keeps texts and scalars, no tokens.
+rlprobe`, or a folder on PYTHONPATH); it keeps texts and scalars, no tokens. As in `flatline train`
+freed memory stays with the process; `--stock-malloc` leaves the C library at its defaults.
 
 Below the comparison stands flatline's own time by part: what the training had to wait for, and what
 its thread did beside the training. With `--split` the device is waited for before each part that
@@ -16,6 +17,7 @@ the comparison is then no longer fair.
 
 import argparse
 import importlib.util
+import resource
 import tempfile
 import threading
 import time
@@ -49,10 +51,10 @@ class TakeTurns(TrainerCallback):
     """Lets one run train a step while the others wait."""
 
     def __init__(self, mine: threading.Semaphore, next_one: threading.Semaphore) -> None:
-        self.seconds: list[tuple[float, float]] = []
-        """Wall and CPU time of each step."""
+        self.seconds: list[tuple[float, float, float]] = []
+        """Wall time, CPU time and page faults of each step."""
         self._mine, self._next = mine, next_one
-        self._start: tuple[float, float] | None = None
+        self._start: tuple[float, float, float] | None = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._end()
@@ -64,13 +66,14 @@ class TakeTurns(TrainerCallback):
 
     def _end(self) -> None:
         if self._start is not None:
-            wall, cpu = now()
-            self.seconds.append((wall - self._start[0], cpu - self._start[1]))
+            wall, cpu, faults = (end - start for end, start in zip(now(), self._start, strict=True))
+            self.seconds.append((wall, cpu, faults))
             self._next.release()
 
 
-def now() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
+def now() -> tuple[float, float, float]:
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return time.perf_counter(), time.process_time(), faults
 
 
 def main() -> None:
@@ -79,10 +82,12 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="train all weights, not adapters")
     parser.add_argument("--config", type=Path, help="another run than the lab's (TOML)")
     parser.add_argument("--split", action="store_true", help="wait for the device before timing")
+    parser.add_argument("--stock-malloc", action="store_true", help="the C library's defaults")
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
-    keep_freed_memory()  # as `flatline train` does; else the allocator's luck is measured
+    if not args.stock_malloc:
+        keep_freed_memory()  # as `flatline train` does; else the allocator's luck is measured
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         changes = {"max_steps": args.steps, "eval_limit": 0, "output_dir": str(folder / "out")}
@@ -214,13 +219,14 @@ def measure(
 
 def show(seconds: dict[str, np.ndarray], kept: dict[str, int], rollouts: int) -> None:
     print(
-        "| recorder | wall s/step | CPU s/step | wall overhead | CPU overhead | bytes/rollout |\n"
-        "|---|---|---|---|---|---|"
+        "| recorder | wall s/step | CPU s/step | wall overhead | CPU overhead | page faults/step "
+        "| bytes/rollout |\n|---|---|---|---|---|---|---|"
     )
     for name, values in seconds.items():
-        wall, cpu = np.median(values, axis=0)
+        wall, cpu, faults = np.median(values, axis=0)
         costs = " | ".join(overhead(values[:, i], seconds["plain"][:, i]) for i in (0, 1))
-        print(f"| {name} | {wall:.3f} | {cpu:.3f} | {costs} | {kept[name] / rollouts:.0f} |")
+        size = f"{faults:.0f} | {kept[name] / rollouts:.0f}"
+        print(f"| {name} | {wall:.3f} | {cpu:.3f} | {costs} | {size} |")
 
 
 def overhead(values: np.ndarray, plain: np.ndarray) -> str:

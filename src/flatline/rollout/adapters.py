@@ -84,6 +84,6 @@ def _forward(layer: Any) -> Callable[[Tensor], Tensor]:
         rows = x.to(_precision(x)).flatten(0, -2)
         plain = linear(rows, base.weight, base.bias)
         made = torch.addmm(plain, linear(rows, down.weight), up.weight.t(), alpha=scale)
-        return made.unflatten(0, x.shape[:-1])
+        return made.view(*x.shape[:-1], made.shape[-1])
 
     return forward
