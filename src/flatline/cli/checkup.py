@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.ci.fail_on import FailOn
+from flatline.cli import options
 from flatline.cli.delivery import Delivery, FailOnOption, Github, Junit, Sarif
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
-from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
     from flatline.diagnosis import Report
@@ -59,10 +59,7 @@ def look(
         from flatline.training.run import check_all
         from flatline.training.trainer import build
     except ImportError as error:
-        raise ConfigError(
-            f"A checkup needs {error.name}, which is not installed.\n"
-            "Type `pip install 'flatline[train]'`."
-        ) from error
+        raise options.not_installed("A checkup", error) from error
     logging.disable_progress_bar()
     built = build(config)
     check_all(built)

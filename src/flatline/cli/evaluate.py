@@ -169,10 +169,7 @@ def _engine(request: Request, model: str) -> "Engine":
         from flatline.rollout.sampling import Sampling
         from flatline.training.models import load_policy
     except ImportError as error:
-        raise ConfigError(
-            f"Playing a model needs {error.name}, which is not installed.\n"
-            "Type `pip install 'flatline[train]'`."
-        ) from error
+        raise options.not_installed("Playing a model", error) from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # ours says the same

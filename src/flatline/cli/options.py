@@ -29,6 +29,14 @@ Noise = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
+def not_installed(what: str, error: ImportError, extra: str = "train") -> ConfigError:
+    """A package that this command needs and the installation lacks."""
+    return ConfigError(
+        f"{what} needs {error.name}, which is not installed.\n"
+        f"Type `pip install 'flatline[{extra}]'`."
+    )
+
+
 def make_task(name: str, *, retriever: str | None = None, noise: float | None = None) -> "Task":
     """The task, with the options that were given; one it does not have is an error."""
     from flatline import tasks

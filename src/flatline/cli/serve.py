@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from flatline.cli import options
 from flatline.cli.evaluate import refuse_missing_device
 from flatline.cli.text import visible
 from flatline.errors import ConfigError
@@ -54,10 +55,7 @@ def serve(
     try:
         from flatline.serve.start import guarded_application, start
     except ImportError as error:
-        raise ConfigError(
-            f"Playing a model needs {error.name}, which is not installed.\n"
-            "Type `pip install 'flatline[train]'`."
-        ) from error
+        raise options.not_installed("Playing a model", error) from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()

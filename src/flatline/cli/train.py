@@ -20,7 +20,6 @@ from typer.core import TyperCommand
 from flatline import config as config_module
 from flatline.cli import options
 from flatline.config import RunConfig, flag, load_config
-from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
     from flatline.training.run import Result
@@ -56,10 +55,7 @@ def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
         from flatline.training.plan import plan
         from flatline.training.run import train as start
     except ImportError as error:
-        raise ConfigError(
-            f"Training needs {error.name}, which is not installed.\n"
-            "Type `pip install 'flatline[train]'`."
-        ) from error
+        raise options.not_installed("Training", error) from error
     logging.disable_progress_bar()  # ours says the same
     if dry_run:
         planned = plan(config)

@@ -10,7 +10,6 @@ import typer
 from flatline.cli import options
 from flatline.cli.text import visible
 from flatline.config import LAB, LAB_RATES, LAB_TURN, RunConfig
-from flatline.errors import ConfigError
 
 if TYPE_CHECKING:  # these bring torch; `flatline --help` must not wait for it
     from rich.table import Table
@@ -111,10 +110,7 @@ def _run(
         from flatline.training.warmstart import WarmStart
         from flatline.training.warmstart import warmstart as start
     except ImportError as error:
-        raise ConfigError(
-            f"A warm start needs {error.name}, which is not installed.\n"
-            "Type `pip install 'flatline[train]'`."
-        ) from error
+        raise options.not_installed("A warm start", error) from error
     logging.disable_progress_bar()  # ours says the same
     run = RunConfig(**values, bf16=torch.cuda.is_available() if bf16 is None else bf16)
     with _progress() as on_step:
