@@ -22,6 +22,7 @@ import torch
 from accelerate import Accelerator
 from transformers.utils import logging
 
+from flatline.cli.text import visible
 from flatline.config import RunConfig, load_config
 from flatline.examination import checkup
 from flatline.rollout import engine, static, table
@@ -164,6 +165,8 @@ def look(config: RunConfig) -> None:
     stages.end("checkup")
     show(stages, before, meter)
     print("\n" + "; ".join(f"{f.hypothesis} {f.level.value}" for f in report.findings))
+    for finding in report.alarms:
+        print(f"{finding.hypothesis}: {visible(finding.text)}")
 
 
 def show(stages: Stages, probes: Stages, meter: Meter) -> None:

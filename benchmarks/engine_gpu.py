@@ -41,6 +41,8 @@ class Played(NamedTuple):
 
     seconds: float
     rollouts: list[Rollout]
+    peak: float
+    """GiB of the device's memory in use at once; 0 on a CPU."""
 
     @property
     def tokens(self) -> int:
@@ -177,13 +179,18 @@ def precision_of(model: Any, *, bf16: bool) -> AbstractContextManager[Any]:
 
 
 def timed_play(engine: Engine, jobs: list[Job], *, seed: int) -> Played:
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     began = clock()
     rollouts = engine.play(jobs, seed=seed)
-    return Played(clock() - began, rollouts)
+    seconds = clock() - began
+    return Played(seconds, rollouts, torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0)
 
 
 def show_speed(played: dict[str, list[Played]]) -> None:
-    print("| loop | seconds | tokens/s | episodes/s | against generate |\n|---|---|---|---|---|")
+    print("| loop | seconds | tokens/s | episodes/s | against generate | peak GiB |")
+    print("|---" * 6 + "|")
     rates = {name: [b.tokens / b.seconds for b in made] for name, made in played.items()}
     for name, made in played.items():
         ratios = [a / b for a, b in zip(rates[name], rates["generate"], strict=True)]
@@ -191,7 +198,8 @@ def show_speed(played: dict[str, list[Played]]) -> None:
         cells = [statistics.median(b.seconds for b in made), statistics.median(rates[name])]
         print(
             f"| {name} | {cells[0]:.2f} | {cells[1]:.0f} | {statistics.median(episodes):.2f} "
-            f"| {statistics.median(ratios):.2f}x ({min(ratios):.2f}x to {max(ratios):.2f}x) |"
+            f"| {statistics.median(ratios):.2f}x ({min(ratios):.2f}x to {max(ratios):.2f}x) "
+            f"| {max(b.peak for b in made):.1f} |"
         )
 
 
@@ -211,8 +219,6 @@ def show_bound(engine: Engine, made: list[Played], wanted: Any) -> None:
         f"{statistics.median(shares):.1%} of the bound ({len(made)} rounds; "
         f"{1e3 * each:.2f} ms for each step of the last, everything in it)."
     )
-    if torch.cuda.is_available():
-        print(f"Peak memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB.")
 
 
 def bytes_of(model: Any, size: int) -> tuple[int, int]:

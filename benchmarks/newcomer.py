@@ -1,12 +1,16 @@
 """How long a newcomer waits: from nothing to the first answer.
 
     python benchmarks/newcomer.py [log] [log-uv] [checkup]
+    python benchmarks/newcomer.py wheels
 
 `log`: a new virtual environment, `pip install flatline` without torch, and a diagnosis of a
 `trainer_state.json`; `log-uv`: the same with uv, which has to be installed. `checkup`: with the
 training extra, and a checkup of somebody's own TRL script with one line added. Nothing is cached.
 The wheel is built first, which a newcomer does not wait for. Prints a Markdown table: seconds of
 the clock, which depend on the network and on what else the machine does, and seconds of one core.
+
+`wheels`: what each package of the base and of the extras `pages` and `query` costs pip, one run
+each: unpacking and compiling to bytecode, without the start of pip itself and without the network.
 """
 
 import json
@@ -16,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +49,9 @@ class Way:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["wheels"]:
+        with tempfile.TemporaryDirectory() as name:
+            return wheels(Path(name))
     print("| from nothing to | environment | install | first answer | in all | of one core |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
@@ -66,6 +74,31 @@ def build_wheel(folder: Path) -> Path:
     command = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
     subprocess.run([sys.executable, *command, str(source)], check=True)
     return next(folder.glob("*.whl"))
+
+
+def wheels(folder: Path) -> None:
+    """Print what every wheel of a plain installation, and of the pages, takes."""
+    python, kept = str(folder / "env" / "bin" / "python"), folder / "wheels"
+    _spent([sys.executable, "-m", "venv", str(folder / "env")])
+    pip = [python, "-m", "pip"]
+    wanted = f"{build_wheel(folder)}[pages,query]"
+    _spent([*pip, "download", *PINNED, "--no-cache-dir", "--dest", str(kept), wanted])
+    start = _spent([*pip, "--version"])
+    costs = []
+    for wheel in kept.iterdir():
+        command = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+        costs.append((max(0.0, _spent(command) - start), wheel))
+    print("| package | MB | files | of one core |\n|---|---|---|---|")
+    for seconds, wheel in sorted(costs, reverse=True):
+        size, files = wheel.stat().st_size / 1e6, len(zipfile.ZipFile(wheel).namelist())
+        print(f"| {wheel.name.split('-')[0]} | {size:.1f} | {files} | {seconds:.1f} s |")
+
+
+def _spent(command: list[str]) -> float:
+    """Seconds of one core."""
+    before = _core_seconds()
+    subprocess.run(command, check=True, capture_output=True)
+    return _core_seconds() - before
 
 
 def ways_in(folder: Path, wheel: Path) -> dict[str, Way]:

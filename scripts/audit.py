@@ -30,9 +30,7 @@ def main() -> int:
         print(f"{one['name']} {one['version']}: {hole['id']}, mended in {fixed}")
     print(f"{len(asked)} of {len(found)} pinned packages audited, {len(holes)} known holes.")
     if not asked:
-        print(
-            "Nothing could be audited: pypi.org was not reached. Run it where it can be."
-        )
+        print("Nothing could be audited: pypi.org was not reached. Run it where it can be.")
     return int(bool(holes))
 
 

@@ -32,6 +32,7 @@ def outcome(
     learnt=True,
     failure=None,
     folder=Path("nowhere"),
+    untaken=(),
 ):
     """A cell of 40 steps; `early` are the alarms of the looks before the last."""
     codes = tuple(HYPOTHESIS[one.partition(":")[0]] for one in fault.split("+")) if fault else ()
@@ -60,4 +61,5 @@ def outcome(
         heldout=None if failure else heldout,
         failure=failure,
         versions={"python": "3"},
+        untaken=frozenset(untaken),
     )

@@ -143,6 +143,39 @@ def test_silence_on_a_fault_is_counted():
     assert (silence["checkup"]["count"], silence["diagnose 40"]["count"]) == (1, 0)
 
 
+def test_a_look_that_nobody_took_counts_for_nothing():
+    older = outcome("kl-sign", untaken=["checkup"], diagnose=["H03"], after=0.1)
+    rewards_alone = outcome("kl-sign", seed=1, untaken=["checkup", "diagnose"], after=0.1)
+    whole = outcome("kl-sign", seed=2, checkup=["H03"], after=0.1)
+    figures = score([healthy(0), healthy(1), healthy(2), older, rewards_alone, whole])
+    by_look = next(row["by_look"] for row in figures["accuracy"] if row["top"] == 1)
+    counted = {look: (one["count"], one["of"]) for look, one in by_look.items()}
+    assert counted == {
+        "checkup": (1, 1),
+        "diagnose 10": (0, 2),
+        "diagnose 40": (1, 2),
+        "either": (1, 1),
+    }
+    (row,) = figures["faults"]
+    assert [one["taken"] for one in row["by_look"]["checkup"]] == [False, False, True]
+    assert (row["recall"]["count"], row["recall"]["of"], row["lost"]["n"]) == (2, 2, 3)
+    assert figures["untaken"] == {"checkup": 2, "diagnose": 1}
+    assert figures["missed"] == []
+    assert "| . . 1 | - . - | 1 . - | 2 of 2 |" in markdown({**figures, **NOT_ASKED})
+
+
+def test_a_healthy_run_without_all_looks_is_not_called_silent():
+    runs = [outcome(None, kind=Kind.HELD_OUT, untaken=["checkup"])]
+    (row, _) = score(runs)["healthy"]
+    assert (row["by_look"]["any"]["of"], row["by_look"]["diagnose 40"]["of"]) == (0, 1)
+
+
+def test_a_fault_that_hurts_and_is_not_named_first_is_listed():
+    figures = score([healthy(), outcome("kl-sign", checkup=["H24"], after=0.1)])
+    assert [row["fault"] for row in figures["missed"]] == ["kl-sign"]
+    assert "not named first in every run: kl-sign." in markdown({**figures, **NOT_ASKED})
+
+
 def test_every_table_is_printed_and_text_of_a_run_cannot_break_one():
     broken = outcome("kl-sign", failure="ValueError: NaN")
     loud = outcome(None, kind=Kind.HELD_OUT, checkup=["H2|0"])

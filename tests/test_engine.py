@@ -447,14 +447,15 @@ def test_attention_that_takes_no_mask_is_refused():
         engine_of(model)
 
 
-def test_running_out_of_memory_says_what_to_type(monkeypatch):
+def test_running_out_of_memory_says_what_to_type(monkeypatch, capsys):
     def full(*args, **kwargs):
         raise torch.OutOfMemoryError
 
     engine = engine_of()
     monkeypatch.setattr("flatline.rollout.table.forward", full)
-    with pytest.raises(ModelError, match="--max-batch 4"):
+    with pytest.raises(ModelError, match="--max-context"):
         engine.play(jobs_of(4, 2), seed=0)
+    assert "8 episodes" in capsys.readouterr().err, "fewer were tried first"
 
 
 def test_a_model_can_be_trained_after_it_has_played():

@@ -486,6 +486,13 @@ def test_noise_is_new_at_each_step_and_the_same_in_each_run():
     assert noisy.rewards(1) == [0.0, 0.3, 0.6, 1.0], "a part without weight is only shown"
 
 
+def test_noise_is_another_for_each_batch_of_a_step():
+    noisy = Fake()
+    plant(noisy, "reward-noise:0.5")
+    assert noisy.rewards(completions=list("wxyz")) != noisy.rewards(completions=list("zyxw"))
+    assert noisy.rewards(prompts=list("aaaa")) != noisy.rewards(prompts=list("bbbb"))
+
+
 def test_a_threshold_makes_rewards_equal_and_crumbs_make_them_differ_a_little():
     equal, crumbs = Fake(rewards=(0.2, 0.3, 0.6, 1.0)), Fake(rewards=(0.2, 0.3, 0.6, 1.0))
     plant(equal, "zero-variance")

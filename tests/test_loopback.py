@@ -81,7 +81,17 @@ def test_the_names_of_this_machine_are_answered(host):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]", "localhost."]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "",
+        "[::2]",
+        "localhost.",
+        "[::1].evil.example",
+        "[::1",
+    ],
 )
 def test_a_name_that_was_pointed_at_this_machine_is_refused(host):
     assert asking().get("/", headers={"host": host}).status_code == 400

@@ -1,14 +1,21 @@
 """What a wheel will hold, read from the configuration; `tests/quality` builds and installs it."""
 
+import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from flatline import Recorder
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flatline"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = PROJECT["tool"]["setuptools"]["package-data"]["flatline"]
+IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "plotly", "scipy", "starlette", "uvicorn")
+"""Modules that a plain installation has not."""
 JUNK = ("__pycache__", ".pyc", ".egg-info", ".DS_Store")
 
 
@@ -40,6 +47,70 @@ def test_the_base_needs_no_training_stack():
     assert not [name for name in heavy if name in named]
 
 
+def plain(*words):
+    """`flatline` where only the base is installed."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({IN_EXTRAS})); sys.argv[0] = 'flatline'; "
+        "from flatline.cli import main; main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *words], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def log(tmp_path):
+    rows = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 1e-4} for step in range(1, 60)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows}))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.log_step(step=1, reward=0.5)
+    return tmp_path / "run"
+
+
+def test_the_base_diagnoses_a_log_shows_a_run_and_keeps_a_journal(log, run, tmp_path):
+    told = plain("diagnose", str(log), "--json", "--fail-on", "never")
+    assert json.loads(told.stdout)["tested"] > 0, told.stderr
+    for words in (
+        ("explain", "H03"),
+        ("show", str(run)),
+        ("journal", "init", str(tmp_path / "j"), "musique"),
+        ("journal", "next", str(tmp_path / "j")),
+    ):
+        assert plain(*words).returncode == 0, words
+
+
+def test_the_base_reaches_a_verdict(log, tmp_path):
+    command = f"env ARM={{kl}} SEED={{seed}} cp {log} {{run_dir}}"
+    words = ("--arms", "kl=1,2", "--outcome", "reward", "--runs", str(tmp_path / "runs"))
+    done = plain("investigate", "H03", "--command", command, *words, "--seeds", "4", "--json")
+    assert json.loads(done.stdout)["verdict"] == "invalidated", done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, extra",
+    [
+        (("report", "{log}", "-o", "{folder}/page.html"), "pages"),
+        (("ui", "{folder}"), "pages"),
+        (("query", "{run}", "SELECT 1"), "query"),
+        (("serve",), "train"),
+        (("bench", "report", "{folder}"), "train"),
+        (("demo", "--output-dir", "{folder}/demo"), "train"),
+    ],
+)
+def test_what_needs_an_extra_says_which(words, extra, log, run, tmp_path):
+    typed = [word.format(log=log, folder=tmp_path, run=run) for word in words]
+    done = plain(*typed)
+    assert done.returncode == 2, done.stderr
+    assert f"pip install 'flatline[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_metadata_is_complete_and_no_place_holder():
     project = PROJECT["project"]
     for key in ("description", "readme", "license", "keywords", "classifiers"):
@@ -56,10 +127,10 @@ def test_every_dependency_is_pinned_for_ci_and_explained():
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     named = {_name(one) for one in project["dependencies"]}
-    named |= {_name(one) for group in extras.values() for one in group}
+    named |= {_name(one) for group in extras.values() for one in group} - {"flatline"}
     assert not [name for name in sorted(named) if f"`{name}`" not in explained]
-    installed_by_ci = {_name(one) for group in ("train", "semantic", "ray", "dev", "docs")
-                       for one in extras[group]}  # fmt: skip
+    for_ci = ("pages", "query", "train", "semantic", "ray", "dev", "docs")
+    installed_by_ci = {_name(one) for group in for_ci for one in extras[group]} - {"flatline"}
     assert not [name for name in sorted(installed_by_ci) if name not in pinned]
 
 

@@ -4,13 +4,14 @@ import json
 import random
 import string
 import sys
+import unicodedata
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flatline.config import RunConfig, load_config, toml_of
@@ -42,8 +43,9 @@ values = st.recursive(
 @few
 @given(name=text.filter(bool), arguments=st.dictionaries(text, values, max_size=4))
 def test_every_call_that_json_can_write_is_read_back(name, arguments):
-    call = [ToolCall(name=name, arguments=arguments)]
     body = json.dumps({"name": name, "arguments": arguments})
+    assume("think>" not in body)  # what is thought is not said, wherever the tag stands
+    call = [ToolCall(name=name, arguments=arguments)]
     assert parse_hermes(f"I look.\n<tool_call>\n{body}\n</tool_call>") == call
     assert parse_llama(json.dumps({"name": name, "parameters": arguments})) == call
 
@@ -110,7 +112,7 @@ def test_a_spec_means_what_it_says(path, config, split, start, size):
 @given(st.text(max_size=60))
 def test_text_that_is_made_visible_has_nothing_a_terminal_obeys(written):
     shown = visible(written)
-    assert all(char.isprintable() or char in "\n\t\xad" or ord(char) > 0xA0 for char in shown)
+    assert all(char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") for char in shown)
     assert not set(shown) & set("\x1b\x00\x9b\u202e\u2066\ud800") and visible(shown) == shown
 
 

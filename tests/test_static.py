@@ -17,7 +17,7 @@ from flatline.rollout.engine import Engine, Job, Limits
 from flatline.rollout.graphs import Graphs, setting
 from flatline.rollout.grouped import NAME, sharing_keys
 from flatline.rollout.sampling import Sampling
-from flatline.rollout.static import Static
+from flatline.rollout.static import Static, StaticCache, columns, height
 from flatline.tasks import make_task
 from flatline.training.models import load_policy
 from flatline.training.trainer import build
@@ -328,9 +328,48 @@ def test_no_room_for_a_recording_says_what_to_type():
         raise torch.OutOfMemoryError
 
     engine, _ = recording(failing=full)
-    with pytest.raises(ModelError, match="--max-batch 4"):
+    with pytest.raises(ModelError, match="--max-context"):
         engine.play(jobs_of(4, 2), seed=0)
     assert engine._loop._cache is None
+
+
+def test_where_memory_runs_out_half_as_many_are_played_on(capsys, monkeypatch):
+    model, finished = tiny_model(), []
+    engine = engine_of(model, static=True)
+    reserve = StaticCache.reserve
+
+    def too_large(cache, tokens):
+        if cache.slots > 8 and tokens > 500:  # some plays have ended by then
+            raise torch.OutOfMemoryError
+        reserve(cache, tokens)
+
+    monkeypatch.setattr(StaticCache, "reserve", too_large)
+    played = engine.play(jobs_of(6, 4), seed=0, on_done=finished.append)
+    check_same(engine_of(model).play(jobs_of(6, 4), seed=0), played, model=model)
+    assert sorted(map(id, finished)) == sorted(map(id, played)), "each ends once"
+    assert engine.max_batch == 5, "twice: a batch of whole groups had 11"
+    notices = capsys.readouterr().err
+    assert "24 episodes" in notices and "--max-batch 5" in notices
+
+
+def test_sizes_come_two_an_octave():
+    asked = [1, 256, 257, 384, 385, 512, 600, 769, 4097, 6144, 6145]
+    given = [256, 256, 384, 384, 512, 512, 768, 1024, 6144, 6144, 8192]
+    assert list(map(columns, asked)) == given
+    assert [height(n, 96) for n in (1, 9, 64, 65, 96)] == [8, 16, 64, 96, 96]
+
+
+def test_a_cache_that_was_let_go_is_made_in_the_size_that_it_had(monkeypatch):
+    for name, value in SMALL.items():
+        monkeypatch.setattr(f"flatline.rollout.static.{name}", value)
+    monkeypatch.setattr(Static, "_is_too_much", lambda self, device: True)
+    engine, recorder = recording()
+    engine.play(jobs_of(4, 4), seed=0)
+    assert engine._loop._cache is None
+    first, recorder.made = recorder.made, 0
+    again = engine.play(jobs_of(4, 4), seed=0)
+    assert 0 < recorder.made < first, "nothing grew, so nothing was recorded twice"
+    check_same(engine_of().play(jobs_of(4, 4), seed=0), again)
 
 
 def test_broken_weights_leave_nothing_behind_in_the_cache():

@@ -13,6 +13,7 @@ from flatline.stats import (
     Estimate,
     cluster_mean,
     mean_of_units,
+    p_values,
     paired_difference,
     pass_at_k,
     sequential_level,
@@ -193,6 +194,14 @@ def test_a_mean_of_seeds_is_students():
     values = [0.1, 0.3, 0.2, 0.25]
     by_scipy = ttest_1samp(values, 0).confidence_interval(0.99)
     assert mean_of_units(values, level=0.99)[1:3] == pytest.approx(tuple(by_scipy))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 8, 19])
+def test_p_values_are_students(freedom):
+    from scipy.special import stdtr
+
+    t = np.array([0.0, 0.3, 1.0, 2.5, 12.0, 300.0])
+    assert p_values(t, freedom) == pytest.approx(2 * stdtr(freedom, -t), abs=1e-11)
 
 
 def test_one_seed_and_none_leave_everything_open():

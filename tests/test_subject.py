@@ -274,7 +274,7 @@ def test_sampler_and_trainer_agree(healthy):
 @pytest.mark.parametrize("which", ["prompt", "tool"])
 def test_the_context_matters(healthy, which):
     found = healthy.context_effect(which)
-    assert found.mean > 0.1 and len(found.rollouts) == 16
+    assert found.mean > 0.1 and found.rollouts.tolist() == healthy._few_rows
     assert (found.replaced > 0).all()
 
 
@@ -335,7 +335,7 @@ def test_four_plays_serve_every_measurement(tmp_path, monkeypatch):
     subject = subject_in(tmp_path)
     subject.delivery(), subject.play_again(), subject.heldout_path()
     # The batch, the evaluation's path, moved weights, restored weights.
-    assert plays == [16, 16, 8, 8]
+    assert plays == [16, 8, 8, 8]
 
 
 def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypatch):
@@ -348,11 +348,10 @@ def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypa
 
 
 def test_the_smallest_move_that_can_be_seen_is_found(healthy):
-    move, some = healthy._move, healthy._some
+    move = healthy._move
     smaller = moving.AMOUNTS[moving.AMOUNTS.index(move.amount) - 1]
-    before_BT = healthy._logps_BT[: len(some.rows)]
     with healthy.untouched():
-        less = moving._moved_by(healthy.trainer, some, before_BT, smaller)
+        less = moving._moved_by(healthy.trainer, healthy._few, healthy._few_logps_BT, smaller)
     assert less.shift < moving.VISIBLE <= move.shift
 
 
@@ -397,6 +396,16 @@ def test_the_trace_of_the_batch_has_what_signs_need(healthy):
         tokens.sampler[tokens.trained > 0], tokens.trainer[tokens.trained > 0], atol=1e-4
     )
     assert healthy.settings["num_generations"] == 4
+
+
+def test_a_few_rollouts_stand_for_the_batch(healthy):
+    rows, few = healthy._few_rows, healthy._few
+    assert len(rows) == 8 and all(row // 4 * 4 in rows for row in rows), "whole groups"
+    assert np.abs(healthy.batch.advantage_R[rows]).max() > 0
+    assert few.mask_BT.any(0).all() and few.inputs["prompt_mask"].bool().any(0).all()
+    assert few.completions == [healthy._played.completions[row] for row in rows]
+    difference_BT = healthy._few_logps_BT - healthy._logps_BT[rows, : few.mask_BT.shape[1]]
+    assert difference_BT[few.mask_BT].abs().max() < 1e-4
 
 
 # -- sick -------------------------------------------------------------------------------------

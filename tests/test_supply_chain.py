@@ -37,6 +37,9 @@ def needed() -> set[str]:
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
+        if name == PROJECT["name"]:  # an extra that brings others
+            waiting += [Requirement(one) for extra in requirement.extras for one in extras[extra]]
+            continue
         if name in found or not _applies(requirement):
             continue
         found.add(name)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -246,3 +247,48 @@ def test_a_stage_done_with_another_command_is_not_taken_for_this_one(tmp_path, m
 def test_no_stage_is_begun_when_the_time_is_over(tmp_path, monkeypatch):
     conducted(tmp_path, monkeypatch, stage(tmp_path, "one", "print(1)"), minutes=0)
     assert not (tmp_path / "one.txt").exists()
+
+
+def test_stages_beside_each_other_are_run_at_once_and_others_alone(tmp_path, monkeypatch):
+    """Each waits until it sees the other's file."""
+    files = [tmp_path / name for name in "ab"]
+    code = (
+        "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); end = time.time() + 20\n"
+        "while not pathlib.Path(sys.argv[2]).exists() and time.time() < end: time.sleep(0.02)\n"
+        "raise SystemExit(time.time() >= end)"
+    )
+    pair = [
+        stages.Stage(
+            name=mine.name,
+            command=(sys.executable, "-c", code, str(mine), str(other)),
+            beside=True,
+        )
+        for mine, other in (files, files[::-1])
+    ]
+    alone = stage(tmp_path, "alone", "print(1)")
+    assert [one.name for one in run._together([*pair, alone], 1)] == ["a"]
+    assert [one.name for one in run._together([alone, *pair], 2)] == ["alone"]
+    monkeypatch.setattr(run, "stages", lambda plan: iter([*pair, alone]))
+    run.conduct(plan(tmp_path, at_once=2), only=None, minutes=None)
+    assert {mark.name for mark in (tmp_path / "done").iterdir()} == {"a", "b", "alone"}
+
+
+def test_what_runs_when_the_time_is_over_is_stopped_and_not_done(tmp_path, monkeypatch):
+    endless = stage(tmp_path, "endless", "import time; time.sleep(60)")
+    began = time.monotonic()
+    conducted(tmp_path, monkeypatch, endless, minutes=0.01)
+    assert time.monotonic() - began < 30
+    assert not (tmp_path / "done").exists()
+
+
+def test_trainings_come_before_what_only_measures(tmp_path):
+    names = [one.name for one in stages.stages(plan(tmp_path))]
+    assert names[:4] == ["extract", "convert", "warmstart", "musique-train-healthy-0"]
+    assert names[-2:] == ["tasks-check", "checkup-raw"]
+    assert names.index("gsm8k-train-fault-1") < names.index("tasks-check")
+
+
+def test_calls_are_written_in_tokens_that_the_model_has(tmp_path):
+    for one in stages.stages(plan(tmp_path)):
+        if {"train", "checkup", "warmstart", "evaluate", "investigate"} & set(one.command):
+            assert ("--chat-template" in one.command) == ("gsm8k" not in one.command), one.name

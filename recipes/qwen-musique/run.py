@@ -2,11 +2,12 @@
 
     python run.py --dry-run              # print the commands and stop
     python run.py --rehearse             # the same stages, tiny, with SmolLM2
-    python run.py --minutes 25           # start no new stage after that; go on with the same line
-    python run.py --only train-healthy-0
+    python run.py --minutes 25           # stop then; go on with the same line
+    python run.py --at-once 3            # trainings that share the GPU
+    python run.py --only musique-train-healthy-0
 
-A stage that is done is skipped: `work/done/STAGE` holds the command that did it. A training that
-was broken off goes on from its last checkpoint, so several short sessions make one experiment.
+A stage that is done is skipped: `done/STAGE` holds the command that did it. A training that was
+broken off goes on from its last checkpoint, so several short sessions make one experiment.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
+from itertools import takewhile
 from pathlib import Path
 
 from stages import Plan, Stage, rehearsal, stages
@@ -21,15 +23,22 @@ from stages import Plan, Stage, rehearsal, stages
 
 def conduct(plan: Plan, *, only: str | None, minutes: float | None) -> None:
     """Run what is not done yet."""
-    began = time.monotonic()
-    for stage in stages(plan):
-        if only not in (None, stage.name) or is_done(plan, stage):
-            continue
-        if minutes is not None and time.monotonic() - began > 60 * minutes:
-            print(f"run: {minutes:g} minutes are over; {stage.name} is next.", file=sys.stderr)
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    chosen = [stage for stage in stages(plan) if only in (None, stage.name)]
+    waiting = [stage for stage in chosen if not is_done(plan, stage)]
+    while waiting:
+        if end is None or time.monotonic() < end:
+            _do(plan, _together(waiting, plan.at_once), end)
+            waiting = [stage for stage in waiting if not is_done(plan, stage)]
+        else:
+            print(f"run: {minutes:g} minutes are over; {waiting[0].name} is next.", file=sys.stderr)
             return
-        print(f"run: {stage.name}: {shlex.join(stage.words())}", file=sys.stderr)
-        _do(plan, stage)
+
+
+def _together(waiting: list[Stage], at_once: int) -> list[Stage]:
+    """The next stage, and those after it that may run beside it."""
+    beside = list(takewhile(lambda stage: stage.beside, waiting))
+    return beside[:at_once] or waiting[:1]
 
 
 def is_done(plan: Plan, stage: Stage) -> bool:
@@ -45,22 +54,50 @@ def is_done(plan: Plan, stage: Stage) -> bool:
     return True
 
 
-def _do(plan: Plan, stage: Stage) -> None:
+def _do(plan: Plan, together: list[Stage], end: float | None) -> None:
+    """Run stages beside each other, to their end or to that of the time."""
     plan.folder.mkdir(parents=True, exist_ok=True)
+    started = [(stage, _start(stage)) for stage in together]
+    codes = [_ended(process, end) for _, process in started]
+    for (stage, _), code in zip(started, codes, strict=True):
+        if stage.output is not None and code is not None:
+            _partial(stage.output).replace(stage.output)
+        if code in stage.good:
+            mark = plan.folder / "done" / stage.name
+            mark.parent.mkdir(exist_ok=True)
+            mark.write_text(shlex.join(stage.command) + "\n", encoding="utf-8")
+    failed = [
+        (stage.name, code)
+        for (stage, _), code in zip(started, codes, strict=True)
+        if code is not None and code not in stage.good
+    ]
+    if failed:
+        name, code = failed[0]
+        sys.exit(f"run: {name} ended with {code}.\nMend it and start again: what is done is kept.")
+
+
+def _start(stage: Stage) -> "subprocess.Popen[bytes]":
+    words = stage.words()
+    print(f"run: {stage.name}: {shlex.join(words)}", file=sys.stderr)
     if stage.output is None:
-        code = subprocess.run(stage.words(), check=False).returncode
-    else:
-        partial = stage.output.with_name(f".{stage.output.name}.partial")
-        with partial.open("wb") as out:
-            code = subprocess.run(stage.words(), stdout=out, check=False).returncode
-        partial.replace(stage.output)
-    if code not in stage.good:
-        sys.exit(
-            f"run: {stage.name} ended with {code}.\nMend it and start again: what is done is kept."
-        )
-    mark = plan.folder / "done" / stage.name
-    mark.parent.mkdir(exist_ok=True)
-    mark.write_text(shlex.join(stage.command) + "\n", encoding="utf-8")
+        return subprocess.Popen(words)
+    with _partial(stage.output).open("wb") as out:
+        return subprocess.Popen(words, stdout=out)
+
+
+def _ended(process: "subprocess.Popen[bytes]", end: float | None) -> int | None:
+    """Its exit code; None where the time was over first. It is stopped then: a training goes on
+    from its checkpoint another day."""
+    try:
+        return process.wait(None if end is None else max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        return None
+
+
+def _partial(output: Path) -> Path:
+    return output.with_name(f".{output.name}.partial")
 
 
 def main() -> None:
@@ -72,7 +109,8 @@ def main() -> None:
     parser.add_argument("--pieces", type=Path, help="folder made by `assemble.py split`")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    parser.add_argument("--at-once", type=int, default=1, help="trainings that share the GPU")
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--only", metavar="STAGE")
     parser.add_argument("--rehearse", action="store_true")
@@ -85,6 +123,7 @@ def main() -> None:
         pieces=given.pieces,
         steps=given.steps,
         seeds=given.seeds,
+        at_once=given.at_once,
         rate=given.learning_rate,
     )
     plan = rehearsal(plan) if given.rehearse else plan

@@ -277,8 +277,6 @@ def sequential_level(looks: tuple[int, ...], alpha: float) -> float:
 @lru_cache(maxsize=4)
 def _least_p_values(looks: tuple[int, ...]) -> Array:
     """The least two-sided p-value over the looks of each simulated experiment without an effect."""
-    from scipy.special import stdtr  # slow to load, and only for verdicts
-
     rng = np.random.default_rng(0)
     total, squares = np.zeros(DRAWS), np.zeros(DRAWS)
     least = np.ones(DRAWS)
@@ -288,5 +286,20 @@ def _least_p_values(looks: tuple[int, ...]) -> Array:
         squares += drawn**2
         if n in looks:
             error = np.sqrt((squares - total**2 / n) / (n - 1) / n)
-            np.minimum(least, 2 * stdtr(n - 1, -np.abs(total / n) / error), out=least)
+            np.minimum(least, p_values(np.abs(total / n) / error, n - 1), out=least)
     return least
+
+
+def p_values(t: Array, freedom: int) -> Array:
+    """Chance of more than t on both sides, for a whole number of degrees of freedom.
+
+    The finite sums of Abramowitz-Stegun 26.7.3 and 26.7.4; right to 1e-15, not to 1e-15 of itself.
+    """
+    angle = np.arctan(t / math.sqrt(freedom))
+    cosine = np.cos(angle)
+    inside, term = np.zeros_like(angle), cosine ** (freedom % 2)
+    for power in range(freedom % 2, freedom - 1, 2):
+        inside += term
+        term = term * cosine**2 * (power + 1) / (power + 2)
+    inside *= np.sin(angle)
+    return np.asarray(1 - (2 / np.pi * (angle + inside) if freedom % 2 else inside))

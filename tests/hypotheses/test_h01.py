@@ -56,6 +56,24 @@ def test_small_rewards_are_not_crumbs_where_all_rewards_are_small():
     assert H.sign(trace_of(small)).level is Level.OK
 
 
+def only_crumbs(*, follow):
+    """All rewards are 1 and crumbs, which follow the answer or do not."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for step in range(1, 5):
+        right = (rng.random((8, 8)) < 0.5).astype(float)
+        crumbs = 0.005 * right if follow else rng.normal(0, 0.003, (8, 8))
+        rows += rollout_rows((1 + crumbs).tolist(), step=step)
+        for row, hit in zip(rows[-64:], right.ravel(), strict=True):
+            row["parts"] = {"exact_match": float(hit)}
+    return Trace.from_rows(run=run_facts(), rollouts=rows)
+
+
+def test_a_run_of_crumbs_alone_is_suspected_where_they_say_nothing_of_the_answer():
+    assert H.sign(only_crumbs(follow=False)).level is Level.SUSPECT
+    assert H.sign(only_crumbs(follow=True)).level is Level.OK
+
+
 def test_the_probe_knows_what_gold_earns_where_the_batch_holds_crumbs_alone():
     batch = trace_of((1 + np.random.default_rng(0).normal(0, 3e-3, (8, 8))).tolist())
 

@@ -21,8 +21,11 @@ def run(steps=30, gain=0.0, change=lambda row: {}, **settings):
 
 
 def subject(kl, *, rate=1e-5, steps=50, recommended=1e-3):
-    sweep = SimpleNamespace(configured=rate, configured_kl=kl, recommended=recommended)
-    return SimpleNamespace(rate_sweep=lambda: sweep, settings={"max_steps": steps})
+    step = SimpleNamespace(kl=kl, learning_rate=rate)
+    sweep = SimpleNamespace(recommended=recommended)
+    return SimpleNamespace(
+        one_step=lambda: step, rate_sweep=lambda: sweep, settings={"max_steps": steps}
+    )
 
 
 def test_a_kl_that_stays_at_zero_while_the_reward_does_not_rise_is_suspected():
@@ -93,6 +96,12 @@ def test_the_kl_of_one_step_says_whether_the_rate_fits(kl, level):
 def test_a_long_run_may_take_small_steps():
     assert H.probe(subject(1e-5, steps=20)).level is Level.SUSPECT
     assert H.probe(subject(1e-5, steps=1000)).level is Level.OK
+
+
+def test_a_rate_that_fits_is_told_from_one_step():
+    fits = subject(1e-3)
+    del fits.rate_sweep
+    assert H.probe(fits).level is Level.OK
 
 
 def test_a_step_that_moves_nothing_is_left_to_others():

@@ -1,13 +1,16 @@
 """H31: the KL term holds the policy."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from tests.hypotheses.edited import subject
 from tests.traces import healthy_rows, run_facts
 
 from flatline.config import RunConfig
+from flatline.diagnosis import explained_by, rank
 from flatline.hypotheses.base import Level
+from flatline.hypotheses.h24_learning_rate import LearningRate
 from flatline.hypotheses.h31_kl_anchor import KlAnchor
 from flatline.subject.step_records import KlPull
 from flatline.trace import Trace
@@ -26,8 +29,10 @@ def plateau(step):
     return 0.01 * (1 - math.exp(-step)) * (1 + 0.02 * (step % 2))
 
 
-def probed(kl, beta=0.5):
-    pull = KlPull(beta=beta, scale=0.01, reward=1.0, kl=kl, cosine=-0.9)
+def probed(kl, *, growth=10.0):
+    pull = KlPull(
+        beta=0.5, scale=0.01, reward=1.0, kl=kl, further=10, kl_further=growth * kl, cosine=-0.9
+    )
     return H31.probe(subject(kl_pull=lambda: pull))
 
 
@@ -53,6 +58,27 @@ def test_without_a_kl_term_it_does_not_apply():
 def test_the_probe_carries_the_pull_on_to_one_step():
     assert probed(0.001).level is Level.OK
     assert probed(0.02).level is Level.SUSPECT
+
+
+def test_a_gradient_that_does_not_grow_with_the_distance_is_rounding():
+    found = probed(0.4, growth=1.3)
+    assert found.level is Level.UNKNOWN and "rounding" in found.text
+    assert probed(0.04, growth=2.0).level is Level.OK, "with its rounding it is light"
+
+
+def test_of_two_distances_the_lesser_pull_counts():
+    assert probed(0.02, growth=40.0).measured == pytest.approx(2.0)
+    assert probed(0.02, growth=6.0).measured == pytest.approx(1.2)
+
+
+def test_a_rate_that_destroys_explains_the_pull_and_is_not_explained_by_it():
+    step = SimpleNamespace(kl=20.0, learning_rate=0.3)
+    sweep = SimpleNamespace(recommended=1e-3)
+    rate = LearningRate().probe(subject(one_step=lambda: step, rate_sweep=lambda: sweep))
+    pull = probed(4.2)
+    assert pull.level is rate.level is Level.SUSPECT
+    assert [found.hypothesis for found in rank([pull, rate])] == ["H24", "H31"]
+    assert explained_by([pull, rate]) == {"H31": "H24"}
 
 
 def test_beta_is_compared_with_none():

@@ -13,7 +13,7 @@ from tests.quality.report import report
 from tests.test_packaging import PACKAGE, ROOT, data_files
 
 LOG = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 1e-4 * step} for step in range(1, 60)]
-HEAVY = ("torch", "transformers", "trl")
+HEAVY = ("torch", "transformers", "trl", "scipy", "plotly", "duckdb", "starlette")
 
 
 def run(*command, **more):
@@ -32,10 +32,19 @@ def built(tmp_path_factory):
 @pytest.fixture(scope="module")
 def clean(built, tmp_path_factory):
     """An environment with the wheel and what it needs, and nothing else."""
-    folder = tmp_path_factory.mktemp("clean")
+    return environment(tmp_path_factory.mktemp("clean"), str(built[0]))
+
+
+@pytest.fixture(scope="module")
+def with_pages(built, tmp_path_factory):
+    """The same with the extra that draws."""
+    return environment(tmp_path_factory.mktemp("pages"), f"{built[0]}[pages]")
+
+
+def environment(folder, wanted):
     run(sys.executable, "-m", "venv", str(folder))
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    run(*pip, "--constraint", str(ROOT / "constraints.txt"), str(built[0]))
+    run(*pip, "--constraint", str(ROOT / "constraints.txt"), wanted)
     return folder / "bin"
 
 
@@ -63,18 +72,24 @@ def test_a_log_is_diagnosed_without_torch(clean, tmp_path):
     assert run(str(clean / "python"), "-c", code).strip() == "[]"
 
 
-def test_a_report_and_a_journal_find_their_templates(clean, tmp_path):
+def test_a_report_finds_its_templates(with_pages, tmp_path):
     log = tmp_path / "trainer_state.json"
     log.write_text(json.dumps({"log_history": LOG}))
-    run(str(clean / "flatline"), "report", str(log), "-o", str(tmp_path / "page.html"))
+    run(str(with_pages / "flatline"), "report", str(log), "-o", str(tmp_path / "page.html"))
     assert "</html>" in (tmp_path / "page.html").read_text()
+
+
+def test_a_journal_finds_its_templates(clean, tmp_path):
     run(str(clean / "flatline"), "journal", "init", str(tmp_path / "debug"), "musique")
     assert (tmp_path / "debug" / "README.md").is_file()
 
 
-def test_what_needs_the_extra_says_so(clean):
+@pytest.mark.parametrize(
+    "words, extra", [(("checkup", "musique"), "train"), (("ui", "."), "pages")]
+)
+def test_what_needs_an_extra_says_so(clean, words, extra):
     done = subprocess.run(
-        [str(clean / "flatline"), "checkup", "musique"], capture_output=True, text=True, check=False
+        [str(clean / "flatline"), *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "flatline[train]" in done.stderr and "Traceback" not in done.stderr
+    assert f"flatline[{extra}]" in done.stderr and "Traceback" not in done.stderr

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 PLAN_FILE, RESULT_FILE, LOG_FILE, RUN = "plan.json", "cell.json", "log.txt", "run"
 CHECKUP_FILE = "checkup.json"
 VERSION = 1
+UNTAKEN, DIAGNOSE = "untaken", "diagnose"
+"""Looks that a cell lacks because nobody took them, as in one made of an older run."""
 TAIL = 12
 """Lines of a traceback or log that a failure keeps."""
 _PACKAGES = ("flatline", "torch", "transformers", "trl", "peft")
@@ -133,7 +135,9 @@ def diagnosed_again(folder: Path) -> bool:
         return False
     cell = planned(folder)
     facts = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
-    write_result(folder, cell, {**facts, **_looked(folder / RUN, cell.steps)})
+    untaken = [name for name in facts.pop(UNTAKEN, ()) if name != DIAGNOSE]
+    facts |= _looked(folder / RUN, cell.steps) | ({UNTAKEN: untaken} if untaken else {})
+    write_result(folder, cell, facts)
     return True
 
 

@@ -38,6 +38,8 @@ class Harm:
     """Healthy minus faulty held-out reward."""
     unit: str
     """What `lost.n` counts: seeds or problems."""
+    by_seed: Mapping[int, float]
+    """What was lost with each seed."""
 
 
 def harm_of(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Harm]:
@@ -56,19 +58,19 @@ def _harm(group: Sequence[Outcome], healthy: Mapping[str, Outcome]) -> Harm:
         for one in group
         if one.heldout and (reference := healthy.get(one.cell.reference)) and reference.heldout
     ]
-    lost, unit = _lost(pairs)
-    broke = any(one.failure for one in group)
-    if broke or lost.low > 0:
-        return Harm(verdict=Verdict.HURTS, lost=lost, unit=unit)
+    by_seed = {bad.cell.seed: (good.after or 0.0) - (bad.after or 0.0) for good, bad in pairs}
+    lost, unit = _lost(pairs, list(by_seed.values()))
     verdict = Verdict.HARMLESS if pairs else Verdict.OPEN
-    return Harm(verdict=verdict, lost=lost, unit=unit)
+    if lost.low > 0 or any(one.failure for one in group):
+        verdict = Verdict.HURTS
+    return Harm(verdict=verdict, lost=lost, unit=unit, by_seed=by_seed)
 
 
-def _lost(pairs: Sequence[tuple[Outcome, Outcome]]) -> tuple[Estimate, str]:
+def _lost(
+    pairs: Sequence[tuple[Outcome, Outcome]], by_seed: Sequence[float]
+) -> tuple[Estimate, str]:
     if len(pairs) >= FEWEST_SEEDS:
-        return mean_of_units(
-            [(good.after or 0.0) - (bad.after or 0.0) for good, bad in pairs]
-        ), "seeds"
+        return mean_of_units(by_seed), "seeds"
     if not pairs:
         return UNKNOWN, "seeds"
     good, bad, problems = [], [], []

@@ -116,7 +116,7 @@ def _version(name: str, python: str) -> str:
 def _kept(one: Outcome) -> dict[str, Any]:
     path: Path = one.folder / FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else one.peers
     except ValueError as error:
         raise ConfigError(
             f"{path} is no JSON: {error}.\nRemove it; the peers are asked again."

@@ -6,7 +6,7 @@ from typing import Any
 from flatline.bench.alike import accepted
 from flatline.bench.harm import Harm
 from flatline.bench.results import Look, Outcome
-from flatline.bench.shares import EITHER, Ways, share
+from flatline.bench.shares import EITHER, Ways, asked, share
 
 
 def sets_of(
@@ -40,8 +40,9 @@ def accuracy(
         "top": k,
         "alike": alike,
         "by_look": {
-            name: share(some, [named(one, looks(one), k, alike=alike) for one in some])
+            name: share(runs, [named(one, looks(one), k, alike=alike) for one in runs])
             for name, looks in ways.items()
+            if (runs := asked(some, looks))
         },
     }
 
@@ -56,30 +57,34 @@ def fault_row(
     key: tuple[str, str], faulty: Sequence[Outcome], ways: Ways, harm: Harm
 ) -> dict[str, Any]:
     """One fault on one task: what it cost, and its rank seed by seed."""
-    runs = [one for one in faulty if (one.cell.task, one.cell.fault) == key]
+    every = [one for one in faulty if (one.cell.task, one.cell.fault) == key]
+    runs = sorted(every, key=lambda one: one.cell.seed)
+    looked = [one for one in runs if one.before or one.end]
     return {
         "task": key[0],
         "fault": key[1],
         "hypothesis": sorted({code for one in runs for code in one.cell.first}),
-        "seeds": sorted(one.cell.seed for one in runs),
+        "seeds": [one.cell.seed for one in runs],
         "verdict": harm.verdict.value,
         "lost": harm.lost.to_json(),
         "unit": harm.unit,
+        "lost_by_seed": {str(seed): lost for seed, lost in harm.by_seed.items()},
         "by_look": {
             name: [_first(one, looks(one)) for one in runs]
             for name, looks in ways.items()
             if name != EITHER
         },
-        "recall": share(runs, [named(one, [one.checkup, one.last], 1) for one in runs]),
+        "recall": share(looked, [named(one, [*one.before, *one.end], 1) for one in looked]),
     }
 
 
 def _first(one: Outcome, looks: Sequence[Look]) -> dict[str, Any]:
-    """Rank of the wanted hypothesis in one look, and what comes first instead."""
-    alarms = looks[0].alarms
+    """Rank of the wanted hypothesis in one look, if it was taken, and what comes first instead."""
+    alarms = looks[0].alarms if looks else ()
     ranks = [i for i, code in enumerate(alarms, 1) if code in one.cell.first]
     return {
         "seed": one.cell.seed,
+        "taken": bool(looks),
         "rank": min(ranks, default=None),
         "first": next(iter(alarms), None),
     }

@@ -1,16 +1,18 @@
-"""What finished cells came to, read back from their `cell.json`."""
+"""What finished cells came to, read back from their `cell.json`, or from a file that packs many."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import RESULT_FILE
+from flatline.bench.cell import DIAGNOSE, RESULT_FILE, UNTAKEN
+from flatline.bench.pack import unpacked
 from flatline.bench.plan import Cell
 from flatline.bench.pool import CELLS, read_result
 from flatline.errors import ConfigError
 
 CHECKUP = "checkup"
+_NOWHERE = "packed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +63,26 @@ class Outcome:
     """How the training, or the whole process, went down."""
     versions: Mapping[str, str]
     """Of what it ran with."""
+    untaken: frozenset[str] = frozenset()
+    """Looks that nobody took, which count neither for nor against flatline."""
+    peers: Mapping[str, Any] = field(default_factory=dict)
+    """Answers of other tools that were packed with the cell."""
 
     @property
     def looks(self) -> dict[str, Look]:
-        """Every look at all that there is, by name."""
+        """Every look that was taken at all that there is, by name."""
         later = {f"diagnose {step}": look for step, look in sorted(self.diagnoses.items())}
-        return {CHECKUP: self.checkup, **later}
+        return {CHECKUP: self.checkup, **later} if self.before else later
+
+    @property
+    def before(self) -> list[Look]:
+        """The checkup, where one was taken."""
+        return [] if CHECKUP in self.untaken else [self.checkup]
+
+    @property
+    def end(self) -> list[Look]:
+        """The diagnosis of the whole run, where it was taken."""
+        return [] if DIAGNOSE in self.untaken else [self.last]
 
     @property
     def last(self) -> Look:
@@ -86,23 +102,24 @@ class Outcome:
 
 
 def read_all(out: Path) -> list[Outcome]:
-    """Every finished cell of a benchmark, by name."""
+    """Every finished cell of a benchmark, from its folder or from what `bench pack` wrote."""
+    if out.is_file():
+        return [_outcome_of(facts, out, out.parent / _NOWHERE) for facts in unpacked(out)]
     paths = sorted((out / CELLS).glob(f"*/{RESULT_FILE}"))
     if not paths:
         raise ConfigError(
             f"{out} holds no finished cell of a benchmark.\nThere is nothing to report on.\n"
             f"Type `flatline bench --out {out}`."
         )
-    return [_read(path) for path in paths]
+    return [_outcome_of(read_result(path), path, path.parent) for path in paths]
 
 
-def _read(path: Path) -> Outcome:
-    facts = read_result(path)
+def _outcome_of(facts: Mapping[str, Any], path: Path, folder: Path) -> Outcome:
     try:
-        return _outcome(facts, path.parent)
+        return _outcome(facts, folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path} is not the result of a cell: {type(error).__name__} {error}.\n"
+            f"{path} does not hold the result of a cell: {type(error).__name__} {error}.\n"
             "Remove its folder; `flatline bench` runs the cell again."
         ) from error
 
@@ -119,6 +136,8 @@ def _outcome(facts: Mapping[str, Any], folder: Path) -> Outcome:
         heldout=facts.get("heldout"),
         failure=_failure(facts),
         versions=facts.get("versions", {}),
+        untaken=frozenset(facts.get(UNTAKEN, ())),
+        peers=facts.get("peers", {}),
     )
 
 

@@ -6,12 +6,13 @@ from statistics import median
 from typing import Any
 
 from flatline.bench.alike import ALIKE
+from flatline.bench.cell import DIAGNOSE
 from flatline.bench.harm import Harm, Verdict, harm_of
 from flatline.bench.looks import EVERYTHING, LOG, ROLLOUTS
 from flatline.bench.plan import Kind
 from flatline.bench.recall import accuracy, fault_row, named, sets_of
 from flatline.bench.results import CHECKUP, SILENT, Look, Outcome
-from flatline.bench.shares import Answers, Ways, columns, share
+from flatline.bench.shares import Answers, Ways, asked, both, columns, share
 from flatline.bench.wolf import alarmed, false_alarms, healthy_rows
 
 IN_TOP = 4
@@ -23,15 +24,18 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     harm, ways = harm_of(outcomes), columns(outcomes)
     faulty = [one for one in outcomes if one.cell.kind is Kind.FAULT]
     hurting = [one for one in faulty if _harm(one, harm).verdict is Verdict.HURTS]
+    rows = [fault_row(key, faulty, ways, harm[key]) for key in _keys(faulty)]
     return {
         "cells": dict(Counter(one.cell.kind.value for one in outcomes)),
         "versions": _versions(outcomes),
+        "untaken": dict(Counter(name for one in outcomes for name in sorted(one.untaken))),
         "accuracy": [
             accuracy(title, some, ways, k, alike=alike)
             for title, some in sets_of(faulty, hurting)
             for k, alike in ((1, False), (3, False), (1, True))
         ],
-        "faults": [fault_row(key, faulty, ways, harm[key]) for key in _keys(faulty)],
+        "faults": rows,
+        "missed": [row for row in rows if row["verdict"] == Verdict.HURTS and _missed(row)],
         "harmless": _listed(faulty, harm, Verdict.HARMLESS),
         "open": _listed(faulty, harm, Verdict.OPEN),
         "healthy": list(healthy_rows(outcomes, ways)),
@@ -55,12 +59,16 @@ def _harm(one: Outcome, harm: dict[tuple[str, str], Harm]) -> Harm:
     return harm[one.cell.task, str(one.cell.fault)]
 
 
+def _missed(row: dict[str, Any]) -> bool:
+    """Whether a run of the fault was looked at and does not have it named first."""
+    return bool(row["recall"]["count"] < row["recall"]["of"])
+
+
 def _versions(outcomes: Sequence[Outcome]) -> list[str]:
     """What the cells ran with; more than one line where they did not all run with the same."""
     found = Counter(
-        ", ".join(f"{name} {number}" for name, number in one.versions.items())
+        ", ".join(f"{name} {number}" for name, number in one.versions.items()) or "not recorded"
         for one in outcomes
-        if one.versions
     )
     return [f"{text} ({count} cells)" for text, count in found.most_common()]
 
@@ -91,8 +99,9 @@ def _silence(hurting: Sequence[Outcome], ways: Ways) -> dict[str, Any]:
     """Faulty runs about which nothing is said, and the share of hypotheses that cannot tell."""
     found = {}
     for name, looks in ways.items():
-        told = [look for one in hurting for look in looks(one) if look.asked]
-        silent = share(hurting, [not any(x.alarms for x in looks(one)) for one in hurting])
+        runs = asked(hurting, looks)
+        told = [look for one in runs for look in looks(one) if look.asked]
+        silent = share(runs, [not any(x.alarms for x in looks(one)) for one in runs])
         unknown = sum(x.unknown for x in told) / max(1, sum(x.asked for x in told))
         found[name] = {**silent, "unknown": unknown}
     return found
@@ -100,7 +109,7 @@ def _silence(hurting: Sequence[Outcome], ways: Ways) -> dict[str, Any]:
 
 def _detection(hurting: Sequence[Outcome]) -> dict[str, Any]:
     """After how many steps, and seconds, the fault is named first; 0 steps is the checkup."""
-    times = [_detected(one) for one in hurting]
+    times = [_detected(one) for one in asked(hurting, both)]
     steps = Counter("never" if at is None else str(at[0]) for at in times)
     seconds = [at[1] for at in times if at is not None and at[1] is not None]
     return {
@@ -135,11 +144,12 @@ def _confusion(hurting: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def _confused() -> Ways:
-    return {CHECKUP: lambda one: [one.checkup], "diagnose": lambda one: [one.last]}
+    return {CHECKUP: lambda one: one.before, DIAGNOSE: lambda one: one.end}
 
 
 def _firsts(runs: Sequence[Outcome], looks: Answers) -> Counter[str]:
-    return Counter(next(iter(looks(one)[0].alarms), "nothing") for one in runs)
+    found = asked(runs, looks)
+    return Counter(next(iter(looks(one)[0].alarms), "nothing") for one in found)
 
 
 # -- pairs and ablation -----------------------------------------------------------------------
@@ -149,8 +159,9 @@ def _pairs(outcomes: Sequence[Outcome], ways: Ways) -> dict[str, Any]:
     pairs = [one for one in outcomes if one.cell.kind is Kind.PAIR]
     return {
         "by_look": {
-            name: share(pairs, [any(_both(one, x) for x in looks(one)) for one in pairs])
+            name: share(runs, [any(_both(one, x) for x in looks(one)) for one in runs])
             for name, looks in ways.items()
+            if (runs := asked(pairs, looks))
         },
         "rows": [
             {
@@ -172,12 +183,13 @@ def _both(one: Outcome, look: Look) -> bool:
 def _ablation(hurting: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The same runs with less to look at: what each kind of evidence adds."""
     held_out = [one for one in outcomes if one.cell.kind is Kind.HELD_OUT]
+    hurting = asked(hurting, both)  # The same runs in every row.
     ways: Ways = {
         "the trainer's log alone": lambda one: [one.ablation.get(LOG, SILENT)],
         "and rollouts": lambda one: [one.ablation.get(ROLLOUTS, SILENT)],
-        f"and tokens and weights ({EVERYTHING}: diagnose)": lambda one: [one.last],
-        "probes alone (checkup)": lambda one: [one.checkup],
-        "both": lambda one: [one.checkup, one.last],
+        f"and tokens and weights ({EVERYTHING}: diagnose)": lambda one: one.end,
+        "probes alone (checkup)": lambda one: one.before,
+        "both": both,
     }
     return [
         {

@@ -5,6 +5,7 @@ from typing import Any
 
 from scipy.special import betaincinv
 
+from flatline.bench.cell import DIAGNOSE
 from flatline.bench.results import CHECKUP, SILENT, Look, Outcome
 from flatline.stats import LEVEL, cluster_mean
 
@@ -12,7 +13,7 @@ EITHER = "either"
 """Checkup or the diagnosis of the whole run: what a user has who asks both."""
 
 Answers = Callable[[Outcome], Sequence[Look]]
-"""The looks of a run that count."""
+"""The looks of a run that count; none where they were not taken."""
 Ways = dict[str, Answers]
 """Ways to ask flatline, by name."""
 
@@ -20,13 +21,23 @@ Ways = dict[str, Answers]
 def columns(outcomes: Sequence[Outcome]) -> Ways:
     """Checkup, diagnose after so many steps, and both together."""
     steps = sorted({step for one in outcomes for step in one.diagnoses})
-    found: Ways = {CHECKUP: lambda one: [one.checkup]}
+    found: Ways = {CHECKUP: lambda one: one.before}
     found |= {f"diagnose {step}": _after(step) for step in steps}
-    return found | {EITHER: lambda one: [one.checkup, one.last]}
+    return found | {EITHER: both}
+
+
+def both(one: Outcome) -> list[Look]:
+    """Checkup and last diagnosis, of a run that was asked both."""
+    return [] if one.untaken else [*one.before, *one.end]
+
+
+def asked(outcomes: Sequence[Outcome], looks: Answers) -> list[Outcome]:
+    """The runs of which these looks were taken: a look that nobody took is no miss."""
+    return [one for one in outcomes if looks(one)]
 
 
 def _after(step: int) -> Answers:
-    return lambda one: [one.diagnoses.get(step, SILENT)]
+    return lambda one: [one.diagnoses.get(step, SILENT)] if DIAGNOSE not in one.untaken else []
 
 
 def exact_share(count: int, total: int) -> dict[str, Any]:

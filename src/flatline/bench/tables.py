@@ -10,8 +10,8 @@ Figures = Mapping[str, Any]
 
 def markdown(figures: Figures) -> str:
     """All tables, one after the other."""
-    parts = (_cells, _accuracy, _healthy, _false_alarms, _faults, _harmless, _detection)
-    more = (_silence, _confusion, _pairs, _ablation, _peers, _failures)
+    parts = (_cells, _accuracy, _healthy, _false_alarms, _faults, _missed, _harmless)
+    more = (_detection, _silence, _confusion, _pairs, _ablation, _peers, _failures)
     return "\n".join(line for part in (*parts, *more) for line in part(figures)).strip()
 
 
@@ -19,12 +19,14 @@ def _cells(figures: Figures) -> Iterator[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(figures["cells"].items()))
     yield f"{sum(figures['cells'].values())} cells: {counts}."
     yield from (f"- {line}" for line in figures["versions"])
+    for look, count in figures["untaken"].items():
+        yield f"- without {look}: {count} cells, which count only where they were looked at"
 
 
 def _accuracy(figures: Figures) -> Iterator[str]:
     yield from _title("Is the planted fault named?")
     rows = figures["accuracy"]
-    looks = list(rows[0]["by_look"]) if rows else []
+    looks = list(dict.fromkeys(look for row in rows for look in row["by_look"]))
     yield from _head(["runs", "named", *looks])
     for row in rows:
         place = "first" if row["top"] == 1 else f"in the first {row['top']}"
@@ -41,7 +43,7 @@ def _healthy(figures: Figures) -> Iterator[str]:
     for row in figures["healthy"]:
         cells = [_share(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
         yield _row([row["split"], row["runs"], *cells])
-    yield "\nExact (Clopper-Pearson) 95 % interval. Only `held-out` counts: thresholds were set on "
+    yield "\nExact (Clopper-Pearson) 95 % interval. Only `held-out` counts: thresholds were set on"
     yield "the others."
 
 
@@ -59,21 +61,40 @@ def _false_alarms(figures: Figures) -> Iterator[str]:
 def _faults(figures: Figures) -> Iterator[str]:
     yield from _title("Every fault")
     looks = list(dict.fromkeys(look for row in figures["faults"] for look in row["by_look"]))
-    yield from _head(
-        ["task", "fault", "hypothesis", "reward lost", "units", "verdict", *looks, "named first"]
-    )
+    cost = ["reward lost", "n", "seed by seed", "verdict"]
+    yield from _head(["fault", "hypothesis", *cost, *looks, "named first"])
     for row in figures["faults"]:
         ranks = [" ".join(_rank(one) for one in row["by_look"].get(look, ())) for look in looks]
-        lost = row["lost"]
-        known = [row["task"], row["fault"], " ".join(row["hypothesis"]), _estimate(lost)]
-        units = f"{lost['n']} {row['unit']}"
+        known = [f"{_where(row)}{row['fault']}", " ".join(row["hypothesis"]), *_cost(row)]
         recall = f"{row['recall']['count']} of {row['recall']['of']}"
-        yield _row([*known, units, row["verdict"], *ranks, recall])
-    yield "\nRanks seed by seed; `-` is no alarm of it, with what came first instead in brackets. "
-    yield "Named first: by checkup or by the diagnosis of the whole run."
+        yield _row([*known, *ranks, recall])
+    yield "\nReward lost: held-out, healthy minus faulty, with its 95 % interval; `n` says of what."
+    yield "Ranks seed by seed: `-` is no alarm of it, with what came first instead in brackets, `.`"
+    yield "was not asked. Named first: by checkup or by the diagnosis of the whole run, of the runs"
+    yield "that were asked either."
+
+
+def _cost(row: Mapping[str, Any]) -> list[str]:
+    """What a fault cost: on average, over how many units, and with each seed."""
+    lost, by_seed = row["lost"], row["lost_by_seed"]
+    each = " ".join(
+        f"{by_seed[seed]:+.3f}" if seed in by_seed else "." for seed in map(str, row["seeds"])
+    )
+    return [_estimate(lost), f"{lost['n']} {row['unit']}", each, row["verdict"]]
+
+
+def _missed(figures: Figures) -> Iterator[str]:
+    hurting = sum(row["verdict"] == "hurts" for row in figures["faults"])
+    missed = [f"{_where(row)}{row['fault']}" for row in figures["missed"]]
+    if hurting and not missed:
+        yield f"\nEach of the {hurting} faults that hurt is named first in every run asked about."
+    if missed:
+        yield f"\nOf {hurting} faults that hurt, not named first in every run: {', '.join(missed)}."
 
 
 def _rank(one: Mapping[str, Any]) -> str:
+    if not one["taken"]:
+        return "."
     rank, first = one["rank"], one["first"]
     return "1" if rank == 1 else f"{rank or '-'}{f' ({first})' if first else ''}"
 

@@ -5,30 +5,31 @@ from typing import Any
 
 from flatline.bench.plan import Kind
 from flatline.bench.results import Look, Outcome
-from flatline.bench.shares import Answers, Ways, exact_share
+from flatline.bench.shares import Answers, Ways, asked, exact_share
 
 HEALTHY = (Kind.HELD_OUT, Kind.CALIBRATION, Kind.REFERENCE)
 
 
 def healthy_rows(outcomes: Sequence[Outcome], ways: Ways) -> Iterator[dict[str, Any]]:
     """Each split as a whole, and without the runs that did not learn and may not be healthy."""
-    asked: Ways = {**ways, "any": _all_looks}
+    columns: Ways = {**ways, "any": _all_looks}
     for kind in HEALTHY:
         # A run that broke down was not healthy, and its silence proves nothing.
         every = [one for one in outcomes if one.cell.kind is kind and not one.failure]
         for words, runs in (("all", every), ("that learnt", [one for one in every if one.learnt])):
             if runs:
-                shares = {name: alarmed(runs, looks) for name, looks in asked.items()}
+                shares = {name: alarmed(runs, looks) for name, looks in columns.items()}
                 yield {"split": kind.value, "runs": words, "by_look": shares}
 
 
 def alarmed(runs: Sequence[Outcome], looks: Answers) -> dict[str, Any]:
-    """How many of some runs set off an alarm in one of the looks."""
-    return exact_share(sum(any(x.alarms for x in looks(one)) for one in runs), len(runs))
+    """How many of some runs set off an alarm in one of the looks, of those that have them."""
+    told = asked(runs, looks)
+    return exact_share(sum(any(x.alarms for x in looks(one)) for one in told), len(told))
 
 
 def _all_looks(one: Outcome) -> list[Look]:
-    return list(one.looks.values())
+    return [] if one.untaken else list(one.looks.values())
 
 
 def false_alarms(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

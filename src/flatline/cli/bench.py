@@ -32,6 +32,10 @@ Keep = Annotated[
     bool, typer.Option("--keep-traces", help="Keep what each run recorded (about 0.5 MB a cell).")
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the benchmark.")]
+PackFile = Annotated[Path, typer.Argument(metavar="FILE", help="What to write, as results.json.")]
+Packed = Annotated[
+    Path, typer.Argument(metavar="DIR|FILE", help="Folder of the benchmark, or what was packed.")
+]
 Peers = Annotated[
     list[str] | None,
     typer.Option(
@@ -75,12 +79,23 @@ def bench(
 
 
 @group.command()
-def report(folder: Folder, peer: Peers = None, json: options.Json = False) -> None:
+def pack(folder: Folder, file: PackFile) -> None:
+    """Write the results of all finished cells into one small file, which `report` can read."""
+    from flatline.bench.pack import pack
+
+    _say(f"{pack(folder, file)} cells are in {file}.")
+
+
+@group.command()
+def report(folder: Packed, peer: Peers = None, json: options.Json = False) -> None:
     """Print what the finished cells show, as Markdown tables."""
-    from flatline.bench.peers_asked import ask_all, compared, pythons_of
-    from flatline.bench.results import read_all
-    from flatline.bench.score import score
-    from flatline.bench.tables import markdown
+    try:
+        from flatline.bench.peers_asked import ask_all, compared, pythons_of
+        from flatline.bench.results import read_all
+        from flatline.bench.score import score
+        from flatline.bench.tables import markdown
+    except ImportError as error:
+        raise options.not_installed("The benchmark", error) from error
 
     pythons = pythons_of(peer or ())
     outcomes = read_all(folder)

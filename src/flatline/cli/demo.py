@@ -1,6 +1,7 @@
 """`flatline demo`: the mystery of the flat reward, from the symptom to the proof."""
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 
+from flatline.cli import options
 from flatline.config import RunConfig
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def demo(
     output_dir: Folder = Path("runs/demo"), steps: Steps = 20, problems: Problems = 256
 ) -> None:
     """Solve the mystery of the flat reward on the embedded model: break, find, mend, prove."""
+    _refuse_half_a_story()
     console = Console(highlight=False)
     story = _Story(console=console, folder=output_dir, steps=steps, problems=problems)
     console.print(_INTRO)
@@ -94,6 +97,13 @@ def demo(
     mended = _mended(story)
     _answer(story, broken, mended, report)
     _page(story)
+
+
+def _refuse_half_a_story() -> None:
+    """It takes minutes to the page at its end, which is drawn with plotly."""
+    for name in ("trl", "peft", "plotly"):
+        if find_spec(name) is None:
+            raise options.not_installed("The demo", ImportError(name=name))
 
 
 def _broken(story: _Story) -> "Result":

@@ -31,7 +31,10 @@ def query(
     from flatline.trace import Trace
 
     trace = Trace.open(run)
-    found = trace.query(sql)
+    try:
+        found = trace.query(sql)
+    except ImportError as error:
+        raise options.not_installed("SQL over a trace", error, "query") from error
     print_warnings(trace.warnings)
     if json:
         rows = found.to_pylist(maps_as_pydicts="lossy")

@@ -49,7 +49,10 @@ def serve(
     """
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} cannot be served.\nType `--dtype float32` or bfloat16.")
-    from flatline.loopback import bind_address, listen
+    try:
+        from flatline.loopback import bind_address, listen
+    except ImportError as error:
+        raise options.not_installed("A server", error) from error
 
     bind = bind_address(host, port, command=f"flatline serve --model {model}")
     try:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from flatline.cli import options
 from flatline.cli.text import visible
 from flatline.errors import ConfigError
 
@@ -35,11 +36,13 @@ def ui(
             "The pages need a run directory, a folder of runs or a journal.\n"
             "Type `flatline ui runs` where your runs are in `runs`."
         )
-    from flatline.loopback import bind_address, listen
+    try:
+        from flatline.loopback import bind_address, listen
+        from flatline.report.web.app import application
+    except ImportError as error:
+        raise options.not_installed("Live pages", error, "pages") from error
 
     bind = bind_address(host, port, command=f"flatline ui {folder}")
-    from flatline.report.web.app import application
-
     if bind.warning:
         typer.echo(bind.warning, err=True)
     typer.echo(f"flatline: {visible(str(folder))} at {bind.link} (Ctrl-C stops it)")

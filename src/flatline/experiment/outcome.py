@@ -21,6 +21,7 @@ from flatline.files import json_in, write_atomically
 from flatline.heldout import HeldOutScore, read_scores
 from flatline.stats import Estimate, difference_of_means, paired_difference
 from flatline.trace import Trace
+from flatline.trace.importers import open_log
 
 OUTCOME_FILE = "outcome.json"
 VERSION = 1
@@ -68,7 +69,7 @@ class Outcome:
     steps: int
     """Optimizer steps recorded."""
     trace: str
-    """The folder of the trace; relative to the run's folder if it lies inside."""
+    """The folder of the trace or log; relative to the run's folder if it lies inside."""
     problems_digest: str | None
     """Of the held-out problems; None where they are not known."""
     outcomes: Mapping[str, Measure]
@@ -96,8 +97,8 @@ class Outcome:
 
 
 def measure(folder: Path, trace: Path, *, seconds: float) -> Outcome:
-    """Read the trace of a run that has ended in `folder`, and keep what it came to."""
-    read = Trace.open(trace)
+    """Read the trace, or the log, of a run that has ended in `folder`; keep what it came to."""
+    read = open_log(trace)
     steps = int(read.steps["step"].max(initial=0)) if len(read.steps) else 0
     if not steps:
         raise TraceError(

@@ -3,7 +3,8 @@
     RUNS/<digest of the arm>-s<seed>/
       config.toml    what `flatline train --config` was given; absent for a command
       log.txt        all that the command printed
-      announced      where the run was recorded, said by what recorded it
+      announced      where the run was recorded, said by what recorded it; absent where the trainer
+                     only left its log here
       ended          the command ended well, and how long it took
       outcome.json   written last: the run is finished, and is never run again
 
@@ -24,13 +25,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flatline.config import RunConfig, toml_of
-from flatline.errors import ConfigError, FlatlineError
+from flatline.errors import ConfigError, FlatlineError, TraceError
 from flatline.experiment import supervise
 from flatline.experiment.commands import RUN_DIR, SEED, rendered
 from flatline.experiment.outcome import OUTCOME_FILE, measure
 from flatline.experiment.plan import Arm, Role
 from flatline.files import write_atomically
 from flatline.trace.announce import VARIABLE, announced, say
+from flatline.trace.importers import open_log
 
 GRACE = 10.0
 """Seconds that a command has to end by itself when it is asked to."""
@@ -248,15 +250,11 @@ def _waited(process: "subprocess.Popen[bytes]", stopping: Callable[[], bool]) ->
 
 
 def _recorded(job: Job) -> Path:
-    """The folder of the trace that the command recorded."""
+    """The folder of the trace that the command recorded, or of the log that its trainer left."""
     found = announced(job.path / ANNOUNCED_FILE)
     if not found:
-        raise ConfigError(
-            f"{shlex.join(job.command)} ended well, but recorded nothing.\n"
-            "Without a trace a run can be neither measured nor diagnosed.\n"
-            "Add `flatline.attach(trainer, run_dir)` to the script before `trainer.train()`; give "
-            f"it {{run_dir}} in the command.\n{_tail(job.path)}"
-        )
+        _refuse_without_log(job)
+        return job.path
     if len(found) > 1:
         raise ConfigError(
             f"{shlex.join(job.command)} recorded {len(found)} runs: "
@@ -264,6 +262,19 @@ def _recorded(job: Job) -> Path:
             "Which one is meant cannot be told.\nLet the command train once."
         )
     return found[0]
+
+
+def _refuse_without_log(job: Job) -> None:
+    try:
+        open_log(job.path)
+    except TraceError as error:
+        raise ConfigError(
+            f"{shlex.join(job.command)} ended well, but recorded nothing that can be read.\n"
+            f"{error}\n"
+            "Without a trace or a log a run can be neither measured nor diagnosed.\n"
+            "Let the trainer write its log into {run_dir}, or add `flatline.attach(trainer, "
+            f"run_dir)` to the script before `trainer.train()`.\n{_tail(job.path)}"
+        ) from error
 
 
 def _tail(folder: Path) -> str:

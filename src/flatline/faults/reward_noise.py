@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flatline.faults.base import Fault
-from flatline.faults.wrapping import Rewards, edit_rewards
+from flatline.faults.wrapping import Rewards, edit_rewards, place, problem_keys
 
 
 class RewardNoise(Fault):
@@ -33,7 +33,12 @@ class RewardNoise(Fault):
 def noise_of(
     trainer: Any, batch: dict[str, Any], n: int
 ) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Standard normal numbers of this run, step and process; global randomness is not touched."""
+    """Standard normal numbers of this run, step, process and batch.
+
+    Global randomness is not touched. Without the batch, all that is scored in one step alone would
+    earn the same extra, and a judge would look steady to a checkup.
+    """
     step = batch["trainer_state"].global_step
-    key = [trainer.args.seed, step, trainer.accelerator.process_index]
+    scored = place(f"{problem_keys(batch)} {batch.get('completions')}")
+    key = [trainer.args.seed, step, trainer.accelerator.process_index, int(scored * 2**48)]
     return np.random.default_rng(key).standard_normal(n)

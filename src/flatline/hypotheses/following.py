@@ -27,6 +27,10 @@ NEARLY_BF16 = 0.5
 KEPT = 0.1
 """Share of the step's change by which a sampler that kept the old weights differs from them at
 most; such a one is H06's."""
+OTHER = 10.0
+"""Gap after one step, as a multiple of what the step changed, that no update which arrives in part
+leaves: the sampler has other weights, which is H06's. Planted: 0.6 merged with rounding, 250 merged
+twice."""
 
 
 class Following(NamedTuple):
@@ -76,7 +80,8 @@ def followed_one_step(subject: "Subject") -> Following | str:
             f"by {done.gap_before:.2g} before it"
         )
     share = done.gap_new / done.visible
-    nearly = share > (NEARLY if exact else NEARLY_BF16) and done.gap_old > KEPT * done.visible
+    least = NEARLY if exact else NEARLY_BF16
+    nearly = least < share < OTHER and done.gap_old > KEPT * done.visible
     text = (
         f"One step changes the trainer's log-probs by {done.visible:.2g} nat; the sampler follows "
         f"to within {done.gap_new:.2g} ({share:.1%}) and is {done.gap_old:.2g} from the old "

@@ -8,8 +8,9 @@ rewards are .66 and .67 pulls as hard as one with 0 and 1. Where most groups dif
 
 ## Sign
 Of the groups with any difference, the share whose deviation is below 2 % of the span of all
-rewards. Suspected where it certainly exceeds one half and the reward does not rise. Only with
-`scale_rewards="group"`.
+rewards; where the reward does not follow the right answer inside groups, 2 % of the largest reward:
+a run may hold nothing but crumbs. Suspected where it certainly exceeds one half and the reward does
+not rise. Only with `scale_rewards="group"`.
 
 ## Probe
 The sign on one batch, where the span is at least what gold earns: in one batch all may be crumbs.
@@ -44,7 +45,14 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
-from flatline.hypotheses.groups import RewardGroups, reward_groups, reward_rises
+from flatline.hypotheses.groups import (
+    RewardGroups,
+    reward_groups,
+    reward_rises,
+    right_part,
+    within_correlation,
+)
+from flatline.hypotheses.h05_reward_signal import FOLLOWS
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -75,7 +83,7 @@ class AdvantageScaling(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """How many groups differ by crumbs only?"""
-        return self._judge(trace, 0.0)
+        return self._judge(trace, _blind_level(trace))
 
     def probe(self, subject: "Subject") -> Finding:
         """The same of the batch, against what a right answer earns."""
@@ -83,7 +91,7 @@ class AdvantageScaling(Hypothesis):
             gold = float(np.max(np.abs(subject.oracle().gold_R), initial=0.0))
         except NotRecorded:
             gold = 0.0
-        return self._judge(subject.trace, gold)
+        return self._judge(subject.trace, max(gold, _blind_level(subject.trace)))
 
     def replay(self, trace: Trace) -> Replay:
         """The advantages without the division."""
@@ -105,13 +113,13 @@ class AdvantageScaling(Hypothesis):
             treated="advantages as they are",
         )
 
-    def _judge(self, trace: Trace, gold: float) -> Finding:
+    def _judge(self, trace: Trace, size: float) -> Finding:
         scaling = trace.settings.get("scale_rewards", "group")
         if scaling in ("none", "batch", False):
             return self.not_applicable(f"advantages are not divided by a group's std ({scaling}).")
         groups = reward_groups(trace)
         differ = ~groups.equal
-        span = max(groups.span, gold)
+        span = max(groups.span, size)
         if differ.sum() < FEWEST or span == 0:
             return self.too_little(
                 f"{differ.sum()} groups have rewards that differ; {FEWEST} or more would do"
@@ -134,6 +142,20 @@ class AdvantageScaling(Hypothesis):
             severity=share.value / MOSTLY,
             evidence=_examples(groups, differ & crumbs) if level is Level.SUSPECT else [],
         )
+
+
+def _blind_level(trace: Trace) -> float:
+    """The largest reward, where the reward does not follow the right answer; else 0.
+
+    Rewards that lie together far from 0 may be sound, with an offset: only those that say nothing
+    of the answer are measured against their own size.
+    """
+    name = right_part(trace)
+    if name is None:
+        return 0.0
+    reward = trace.rollouts["reward"]
+    follows = within_correlation(reward, trace.parts()[name], trace.groups().index)
+    return float(np.nanmax(np.abs(reward))) if follows.high < FOLLOWS else 0.0
 
 
 def _largest(groups: RewardGroups) -> str:

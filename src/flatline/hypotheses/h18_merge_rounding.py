@@ -14,7 +14,7 @@ to 14 %).
 ## Probe
 One real optimizer step, and some prompts played as the next step would: the sampler's log-probs
 must follow to within 2 % of what the step changed (half of it in bf16). Healthy in the lab: 4e-6.
-A sampler that did not move at all is H06's.
+A sampler that did not move at all, or ten times as far as the step, is H06's.
 
 ## Experiment
 A run with the planted fault against the same without it; or a copy of the weights that samples

@@ -14,11 +14,11 @@ run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 
 a start below 0.1, or entropy or length have changed threefold.
 
 ## Probe
-The same batch, one optimizer step at several rates, each undone: the KL per token of one step at
-the configured rate. Times the steps of the run it must reach 1e-3, or the rate is too low; a single
-step above 0.2 is too high. (Steps do not all go one way: in the lab 40 of them reach 8 to 12 times
-the KL of the first, where a straight way would give 1600, so times the steps is generous.)
-The probe names the rate whose step has a KL of 1e-3.
+One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
+the run it must reach 1e-3, or the rate is too low; a single step above 0.2 is too high. (Steps do
+not all go one way: in the lab 40 of them reach 8 to 12 times the KL of the first, where a straight
+way would give 1600, so times the steps is generous.) Where it is not right, the same step is taken
+at other rates, and the probe names the rate whose step has a KL of 1e-3.
 
 ## Experiment
 The rate in use against the usual one of the model and kind (lab 3e-3 with LoRA and 6e-4 without,
@@ -100,37 +100,44 @@ class LearningRate(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """How far does one step move the policy?"""
-        sweep = subject.rate_sweep()
-        kl, rate = sweep.configured_kl, sweep.configured
+        step = subject.one_step()
+        kl, rate = step.kl, step.learning_rate
         if rate == 0:
             return self.not_applicable("the learning rate is 0, see H26 optimizer-not-stepping.")
         if kl == 0:
-            return self.too_little("the step moved nothing at any rate; see H26 and H32")
+            return self.too_little("the step moved nothing; see H26 and H32")
         steps = subject.settings.get("max_steps") or 0
         steps = steps if steps > 0 else 100
-        better = f" A rate of {sweep.recommended:.2g} would." if sweep.recommended else ""
-        fix = f"Set learning_rate={sweep.recommended:.2g}." if sweep.recommended else None
         moved = f"One step at the rate {rate:.2g} moves the policy by a KL of {kl:.2g} per token"
         if not np.isfinite(kl) or kl > HUGE_KL:
-            return self.found(
-                Level.SUSPECT,
-                f"{moved}: it is destroyed.{better.replace('would', 'would not')}",
-                measured=kl if np.isfinite(kl) else None,
-                expected=f"1e-4 to 1e-2, certainly below {HUGE_KL}",
-                severity=kl / HUGE_KL if np.isfinite(kl) else 100.0,
-                fix=fix,
-            )
+            return self._destroyed(kl, moved, subject.rate_sweep().recommended)
         reach = kl * steps
         low = reach < ENOUGH_KL
         told = f"{moved}; {steps} steps would reach about {reach:.2g}."
+        better = subject.rate_sweep().recommended if low else None
+        would = f" A rate of {better:.2g} would." if better else ""
         return self.found(
             Level.SUSPECT if low else Level.OK,
-            f"{told} That is too little to show.{better}" if low else told,
+            f"{told} That is too little to show.{would}" if low else told,
             measured=kl,
             expected=f"1e-4 to 1e-2 a step, and above {ENOUGH_KL} in reach",
             severity=ENOUGH_KL / max(reach, 1e-12),
-            fix=fix,
+            fix=f"Set learning_rate={better:.2g}." if better else None,
         )
+
+    def _destroyed(self, kl: float, moved: str, better: float | None) -> Finding:
+        """One step is too large."""
+        would = f" A rate of {better:.2g} would not." if better else ""
+        found = self.found(
+            Level.SUSPECT,
+            f"{moved}: it is destroyed.{would}",
+            measured=kl if np.isfinite(kl) else None,
+            expected=f"1e-4 to 1e-2, certainly below {HUGE_KL}",
+            severity=kl / HUGE_KL if np.isfinite(kl) else 100.0,
+            fix=f"Set learning_rate={better:.2g}." if better else None,
+        )
+        # So far away any KL term pulls harder than the reward.
+        return replace(found, explains=(*self.explains, "H31"))
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """The rate in use against the usual one."""

@@ -14,7 +14,9 @@ typical advantage, and rewards rise (0 of 26 runs, interval 0 to 14 %).
 ## Probe
 The gradient a hundredth of an optimizer step away from the start, split into reward and KL. The
 pull of the KL, carried on to one whole step, in units of the reward's: above 1 the anchor holds
-before a second step is taken: suspected. Healthy in the lab: 0.12 with beta 0.04.
+before a second step is taken: suspected. It is measured again ten times as far away, and the lesser
+of both counts. A pull has grown tenfold there. One that has not even grown fivefold is no pull but
+rounding, as of a small step in bf16: cannot tell. Healthy in the lab: see `HOLDS`.
 
 ## Experiment
 Beta in use against 0, or a planted fault against none; matched seeds.
@@ -30,6 +32,7 @@ learning-rate: the KL stays near 0 at any beta. H32 zero-variance-groups: the re
 TRL's default was 0.04 and is 0. DAPO and Dr. GRPO leave the term out.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +59,8 @@ FEWEST = 12
 """Steps that can be cut into thirds that mean something."""
 HOLDS = 1.0
 """Pull of the KL after one step in units of the reward's. Healthy: 0.12 with beta 0.04."""
+GROWS = 5.0
+"""What ten times the distance makes of a pull, at least. Rounding: 1 to 3."""
 
 
 class KlAnchor(Hypothesis):
@@ -100,7 +105,12 @@ class KlAnchor(Hypothesis):
             return self.not_applicable("beta is 0: there is no KL term.")
         if not np.isfinite(pull.ratio):
             return self.too_little("the batch has no gradient; see H26 and H32")
-        return self.found(
+        if pull.ratio > HOLDS and pull.growth < GROWS:
+            return self.too_little(
+                f"{pull.further:g} times as far from the start the KL's gradient is only "
+                f"{pull.growth:.2g} times as long: rounding makes it, not the distance"
+            )
+        found = self.found(
             Level.SUSPECT if pull.ratio > HOLDS else Level.OK,
             f"After one step the KL term would pull {pull.ratio:.2g} times as hard as the reward "
             f"(beta {pull.beta:g}, cosine {pull.cosine:.2f}).",
@@ -108,6 +118,8 @@ class KlAnchor(Hypothesis):
             expected=f"below {HOLDS:g}",
             severity=pull.ratio / HOLDS,
         )
+        # No KL has held anything yet: a rate that is wrong in the first step is so by itself.
+        return replace(found, explains=())
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Beta against none."""

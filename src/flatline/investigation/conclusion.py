@@ -15,7 +15,7 @@ from flatline.hypotheses.base import Hypothesis, Level
 from flatline.investigation.plans import name_of
 from flatline.investigation.setup import AS_IT_IS, Setup
 from flatline.stats import UNKNOWN
-from flatline.trace import Trace
+from flatline.trace.importers import open_log
 from flatline.verdict import Confidence, Mechanism, Presence, Ruling, Verdict
 
 Runs = Mapping[int, Outcome]
@@ -120,7 +120,7 @@ def _row(code: str, setup: Setup, seed: int, run: Outcome) -> dict[str, Any]:
 
 def _curve(path: Path) -> dict[str, Any] | None:
     try:
-        steps = Trace.open(path).steps
+        steps = open_log(path).steps
         number = steps["step"]
     except FlatlineError:  # a run that was moved away has no curve, and its numbers stand
         return None

@@ -9,6 +9,7 @@
 import asyncio
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Collection
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 BODY_SECONDS = 20.0
 """Time that a body may take to arrive."""
 _SAFE = ("GET", "HEAD")
+_HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]{0,5})?")
 Refusal = Callable[[int, str], Response]
 """From a status and a reason to the answer in the shape that the clients of a server know."""
 
@@ -137,9 +139,9 @@ def _place_of(origin: str) -> str:
 
 
 def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0].lower() + "]"
-    return host.partition(":")[0].lower()
+    """The name of a host; nothing for what is none."""
+    found = _HOST.fullmatch(host)
+    return found[1].lower() if found else ""
 
 
 def _carries(headers: Headers, token: str) -> bool:

@@ -10,6 +10,7 @@ nothing else: not on the batch, its order or its size. (But for floating-point t
 a matrix of another shape may round differently.)
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -128,26 +129,44 @@ class Engine:
         """Play every job; rollouts come back in the order of the jobs."""
         done: dict[int, Rollout] = {}
         prompts: dict[str, list[int]] = {}
-        for batch in _batches(jobs, self.max_batch):
-            plays = [self._start(i, jobs[i], prompts) for i in batch]
-            try:
-                with (
-                    evaluating(self.model),
-                    sdpa_kernel(KERNELS),
-                    self._loop.playing(self.model),
-                ):
-                    for play, finish, final in self._play_batch(plays, seed):
-                        rollout = self._rollout(play, finish, final)
-                        done[play.index] = rollout
-                        if on_done:
-                            on_done(rollout)
-            except torch.OutOfMemoryError as error:
-                raise ModelError(
-                    f"Memory ran out with {len(plays)} episodes in play at once.\n"
-                    f"Play fewer: `--max-batch {max(1, len(plays) // 2)}`, or shorten "
-                    "`--max-context`."
-                ) from error
+
+        def ended(play: Play, rollout: Rollout) -> None:
+            done[play.index] = rollout
+            if on_done:
+                on_done(rollout)
+
+        while left := [i for i in range(len(jobs)) if i not in done]:
+            for batch in _batches([jobs[i] for i in left], self.max_batch):
+                plays = [self._start(left[k], jobs[left[k]], prompts) for k in batch]
+                if not self._has_room(plays, seed, ended):
+                    break
         return [done[i] for i in range(len(jobs))]
+
+    def _has_room(
+        self, plays: list[Play], seed: int, ended: Callable[[Play, Rollout], None]
+    ) -> bool:
+        """Play to the end. False where memory ran out: from then on half as many are in play, and
+        what has not ended is played anew, which gives the same tokens."""
+        try:
+            with evaluating(self.model), sdpa_kernel(KERNELS), self._loop.playing(self.model):
+                for play, finish, final in self._play_batch(plays, seed):
+                    ended(play, self._rollout(play, finish, final))
+        except torch.OutOfMemoryError as error:
+            if len(plays) == 1:
+                raise ModelError(
+                    "Memory ran out with a single episode in play.\n"
+                    "Playing fewer at once cannot help.\n"
+                    "Shorten `--max-context`, or free memory on the device."
+                ) from error
+            self.max_batch = len(plays) // 2
+            print(
+                f"flatline: memory ran out with {len(plays)} episodes in play at once; "
+                f"{self.max_batch} are from here on. The tokens are the same. "
+                f"`--max-batch {self.max_batch}` saves the try.",
+                file=sys.stderr,
+            )
+            return False
+        return True
 
     def _start(self, index: int, job: Job, prompts: dict[str, list[int]]) -> Play:
         id = job.problem.id

@@ -20,7 +20,8 @@ Record = Callable[[Step], Step]
 """Runs a step at least once, and returns what runs it again."""
 
 WARM_UP = 2
-"""Steps before a recording: libraries make their plans and workspaces in the first ones."""
+"""Steps before the first recording: libraries make their plans and workspaces in these. Before a
+later one a single step loads what its shape needs."""
 
 
 class Graphs:
@@ -81,7 +82,7 @@ class CudaRecorder:
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream), _casting_anew():
-                for _ in range(WARM_UP):
+                for _ in range(1 if self._living else WARM_UP):
                     step()
                 return self._recorded(step)
         finally:

@@ -2,8 +2,9 @@
 
 A step reads and writes the same tensors every time, so a GPU can record it once and replay it
 (`flatline.rollout.graphs`); launching the thousand small kernels of a step one by one takes many
-times as long as running them. Shapes come in few sizes: rows and columns are rounded up to powers
-of two. Rows without a play and rows that have ended write to the bin of their slot.
+times as long as running them. Shapes come in few sizes: rows of a step are rounded up to powers of
+two, columns to these and the middle between them. Rows without a play and rows that have ended
+write to the bin of their slot.
 
 The host looks every few steps, at flags that are a few steps old: the device never waits for it. A
 turn therefore runs a few steps past its end, and what those wrote is thrown away.
@@ -42,8 +43,11 @@ class StaticCache(SlotCache):
         """Nothing is let go: rows without a play still need a place to write."""
 
     def reserve(self, tokens: int) -> None:
-        if tokens > self.capacity:
-            super().reserve(columns(tokens))
+        if tokens <= self.capacity:
+            return
+        super().reserve(columns(tokens))
+        if self._keys and self._keys[0].is_cuda:
+            torch.cuda.empty_cache()  # the old layers are too small to become new ones
 
     @property
     def nbytes(self) -> int:
@@ -70,6 +74,8 @@ class Static:
         self._flags: Flags | None = None
         self._casts: Casts | None = None
         self._setting: Any = None
+        self._columns = 0
+        """What the last batch needed, where its cache was let go: growing means recording anew."""
 
     @contextmanager
     def playing(self, model: Any) -> Iterator[None]:
@@ -84,8 +90,10 @@ class Static:
             yield
         except BaseException:
             self.forget()  # a cache may hold NaN, or be what memory ran out for
+            self._columns = 0
             raise
-        if self._is_too_much(model.device):
+        if self._cache is not None and self._is_too_much(model.device):
+            self._columns = self._cache.used
             self.forget()
 
     def forget(self) -> None:
@@ -97,7 +105,8 @@ class Static:
     def seat(self, model: Any, plays: list[Play]) -> Table:
         if self._cache is None or self._cache.slots < len(plays):
             self.graphs.clear()
-            self._cache = StaticCache(_power(len(plays), MIN_ROWS), capacity=MIN_COLUMNS)
+            slots = _sized(len(plays), MIN_ROWS)
+            self._cache = StaticCache(slots, capacity=columns(self._columns))
             self._rows = None
         self._cache.used = 0
         return Table(model, plays, self._cache)
@@ -105,7 +114,9 @@ class Static:
     def decode(self, table: Table, turn: Plan) -> set[Play]:
         cache, model = table.cache, table.model
         assert self._casts is not None
-        self._make_room(cache, max(map(len, table.plays)))
+        # For most turns whole: a cache that grows in the middle of one is recorded twice.
+        ends = [len(play) + min(turn.rooms[play], MIN_COLUMNS) for play in table.plays]
+        self._make_room(cache, max(ends))
         with self._casts.used(), adapters.fused(model), sharing_keys(model):
             logits_BV = table.feed()
             rows = self._ready_rows(cache.slots, turn, logits_BV.device)
@@ -117,6 +128,7 @@ class Static:
     def _run(self, model: Any, table: Table, rows: Rows, turn: Plan) -> list[Stretch]:
         """Step until all have ended. Who sat where, and when."""
         flags, seated, first = self._ready_flags(rows), list(table.plays), 0
+        slots = table.cache.slots
         stretches: list[Stretch] = []
         last = len(turn.uniforms_NB)
         for n in range(1, last):
@@ -125,25 +137,25 @@ class Static:
                 if done and all(done):
                     last = n
                     break
-                if done and done.count(False) * SHRINK <= _power(len(seated), MIN_ROWS) > MIN_ROWS:
+                if done and done.count(False) * SHRINK <= height(len(seated), slots) > MIN_ROWS:
                     stretches.append(Stretch(seated, first, n))
                     seated, first = self._move_together(table, rows, seated, done), n
                 flags.ask(rows.done_B)
             width = columns(max(table.starts[: len(seated)]) + n)
             self._make_room(table.cache, width)
-            self._step(model, table.cache, rows, (_power(len(seated), MIN_ROWS), width), turn)
+            self._step(model, table.cache, rows, (height(len(seated), slots), width), turn)
         return [*stretches, Stretch(seated, first, last)]
 
     def _step(
         self, model: Any, cache: SlotCache, rows: Rows, shape: tuple[int, int], turn: Plan
     ) -> None:
         """Every first row reads its token and draws the next."""
-        height, width = shape
+        first, width = shape
 
         def step() -> None:
-            at_B, done_B = rows.at_B[:height], rows.done_B[:height]
+            at_B, done_B = rows.at_B[:first], rows.done_B[:first]
             write_B = at_B.masked_fill(done_B, cache.bin)
-            ids_BT, at_BT, write_BT = rows.ids_B[:height, None], at_B[:, None], write_B[:, None]
+            ids_BT, at_BT, write_BT = rows.ids_B[:first, None], at_B[:, None], write_B[:, None]
             logits_BV = forward(model, cache, ids_BT, at_BT, write_BT=write_BT, width=width)
             at_B += ~done_B
             rows.draw(logits_BV, turn.sampling)
@@ -209,9 +221,20 @@ def _hand_out(rows: Rows, stretches: list[Stretch], turn: Plan) -> set[Play]:
     return ended
 
 
+def height(plays: int, slots: int) -> int:
+    """Rows of a step for so many plays. Few sizes: a batch loses plays from turn to turn."""
+    return min(_power(plays, MIN_ROWS), slots)
+
+
 def columns(tokens: int) -> int:
     """Columns of a step that looks at this many tokens."""
-    return _power(tokens, MIN_COLUMNS)
+    return _sized(tokens, MIN_COLUMNS)
+
+
+def _sized(n: int, least: int) -> int:
+    """The next power of two, or three quarters of it where that will do."""
+    power = _power(n, least)
+    return max(least, power * 3 // 4 if n <= power * 3 // 4 else power)
 
 
 def _power(n: int, least: int) -> int:

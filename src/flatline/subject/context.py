@@ -1,5 +1,6 @@
 """Replaces a part of what the model was shown, token for token, and scores the completion again."""
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -9,27 +10,31 @@ from torch import Tensor
 
 from flatline.rollout.record import Author
 from flatline.subject.records import ContextEffect
-from flatline.subject.scoring import Inputs, Played, fixed_logps
+from flatline.subject.scoring import Inputs, Played, fixed_logps, select, trimmed
 
 Which = Literal["prompt", "tool"]
 
 
-def context_effect(trainer: Any, played: Played, before_BT: Tensor, which: Which) -> ContextEffect:
-    """Change of the trained tokens that come after the replaced ones."""
+def context_effect(
+    trainer: Any, played: Played, kept: Sequence[int], before_BT: Tensor, which: Which
+) -> ContextEffect:
+    """Change of the trained tokens that come after the replaced ones, in some of the rollouts.
+    `before_BT` has the log-probs of those, scored without the others."""
     changed = _other_prompts(played) if which == "prompt" else _other_tool_output(played)
     inputs, replaced_B, first_B = changed
-    looked_at_BT = played.trained_BT & (
-        torch.arange(played.mask_BT.shape[1])[None] > first_B[:, None]
+    trained_BT = played.part(kept).trained_BT
+    looked_at_BT = trained_BT & (
+        torch.arange(trained_BT.shape[1])[None] > first_B[list(kept)][:, None]
     )
-    rollouts = [i for i, n in enumerate(replaced_B) if n and bool(looked_at_BT[i].any())]
-    if rollouts:
-        after_BT = fixed_logps(trainer, inputs)
+    at = [i for i, row in enumerate(kept) if replaced_B[row] and bool(looked_at_BT[i].any())]
+    if at:
+        after_BT = fixed_logps(trainer, trimmed(select(inputs, kept)))
         change_BT = (after_BT - before_BT).abs().cpu().double()
-    per_rollout = [change_BT[i][looked_at_BT[i]].numpy() for i in rollouts]
+    per_rollout = [change_BT[i][looked_at_BT[i]].numpy() for i in at]
     return ContextEffect(
         which=which,
-        rollouts=np.array(rollouts, dtype=np.int64),
-        replaced=np.array([replaced_B[i] for i in rollouts], dtype=np.int64),
+        rollouts=np.array([kept[i] for i in at], dtype=np.int64),
+        replaced=np.array([replaced_B[kept[i]] for i in at], dtype=np.int64),
         change=np.array([values.mean() for values in per_rollout], dtype=np.float64),
         change_T=np.concatenate(per_rollout) if per_rollout else np.empty(0),
     )

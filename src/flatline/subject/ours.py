@@ -8,7 +8,7 @@ import numpy as np
 
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Author, Finish, Rollout
-from flatline.subject.brief import TURN, longest_turn, turns_of
+from flatline.subject.brief import TURN, longest_turn, turns_of, written_tokens
 from flatline.subject.recorded import Recorded, in_force
 from flatline.subject.records import Floats, HeldoutPath, Oracle, OracleCase
 from flatline.tasks.base import COMBINED, Problem, Score, Task
@@ -20,6 +20,8 @@ from flatline.training.rollouts import step_seed
 if TYPE_CHECKING:
     from flatline.training.trainer import Built
 
+OF_A_GROUP = 2
+"""Rollouts of each group that are played on the evaluation's path."""
 NO_DIFFERENCE = 1e-6
 """Rewards pass through single precision."""
 
@@ -123,14 +125,16 @@ def heldout_path(built: "Built", recorded: Recorded, groups: Sequence[int]) -> H
 
 
 def _quick(rows: Sequence[Mapping[str, Any]], size: int) -> list[int]:
-    """The rows whose turns were short, and the shortest of a group that has none. With the same
-    random numbers the same turns are written again."""
-    lengths = [longest_turn(row["rollout"]) if row.get("rollout") else 0 for row in rows]
+    """Of each group the rollouts with the fewest tokens of the model, among those whose turns were
+    short, where it has such. With the same random numbers the same turns are written again."""
+    played = [row.get("rollout") for row in rows]
+    longest = [longest_turn(one) if one else 0 for one in played]
+    tokens = [written_tokens(one) if one else 0 for one in played]
     chosen: list[int] = []
     for start in range(0, len(rows), size):
         group = range(start, min(start + size, len(rows)))
-        quick = [at for at in group if lengths[at] <= TURN]
-        chosen += quick or [min(group, key=lambda at: lengths[at])]
+        quick = sorted((at for at in group if longest[at] <= TURN), key=lambda at: tokens[at])
+        chosen += sorted(quick[:OF_A_GROUP]) or [min(group, key=lambda at: longest[at])]
     return chosen
 
 

@@ -24,6 +24,7 @@ from flatline.subject.scoring import (
     scoring_logps,
     select,
     trained_logps,
+    trimmed,
     without_dropout,
 )
 
@@ -105,8 +106,7 @@ def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> A
     chosen = padding_B.argsort(descending=True)[:n].tolist()
     differences = []
     for i in chosen:
-        alone = _trimmed(select(played.inputs, [i]), int(played.mask_BT[i].sum()))
-        after_T = fixed_logps(trainer, alone)[0]
+        after_T = fixed_logps(trainer, trimmed(select(played.inputs, [i])))[0]
         width = len(after_T)
         trained_T = played.trained_BT[i, :width]
         differences.append(_largest(after_T, before_BT[i, :width], trained_T))
@@ -117,24 +117,15 @@ def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> A
     )
 
 
-def _trimmed(inputs: Inputs, width: int) -> Inputs:
-    """One rollout without padding."""
-    start = int((inputs["prompt_mask"][0] == 0).sum())
-    columns = inputs["completion_ids"].shape[1]
-
-    def cut(name: str, value: Any) -> Any:
-        if name in ("prompt_ids", "prompt_mask"):
-            return value[:, start:]
-        per_token = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == columns
-        return value[:, :width] if per_token else value
-
-    return {name: cut(name, value) for name, value in inputs.items()}
-
-
 def reference_gap(
-    trainer: Any, played: Played, batch: Batch, before_BT: Tensor, move: Move | None
+    trainer: Any,
+    played: Played,
+    batch: Batch,
+    before_BT: Tensor,
+    moving: tuple[Move, Played] | None,
 ) -> ReferenceGap | None:
-    """Policy minus reference; None where nothing could be the reference. Moves adapters only."""
+    """Policy minus reference; None where nothing could be the reference. `moving` says how far the
+    adapters are moved, and for which rollouts the gap is then measured again."""
     own_BT = played.inputs.get("ref_per_token_logps")
     lora = has_adapters(trainer)
     if own_BT is None and not lora:
@@ -148,7 +139,7 @@ def reference_gap(
         ids_T=batch.ids_T[kept],
         gap_T=played.flat(before_BT - reference_BT)[kept],
         untrained=lora_untrained(trainer.model) if lora else None,
-        moved_gap=None if move is None else _moved_gap(trainer, played, move),
+        moved_gap=None if moving is None else _moved_gap(trainer, *moving),
     )
 
 
@@ -173,14 +164,16 @@ def lora_untrained(model: Any) -> bool:
     return bool(halves) and not any(bool(half.any()) for half in halves)
 
 
-def _moved_gap(trainer: Any, played: Played, move: Move) -> float:
+def _moved_gap(trainer: Any, move: Move, some: Played) -> float:
+    """Both are scored in the same shapes: what moves along is then the same, bit by bit."""
     with moved(trainer, move.amount):
-        policy_BT = fixed_logps(trainer, played.inputs)
-        if "ref_per_token_logps" in played.inputs:
-            reference_BT = score_again(trainer, played)["ref_per_token_logps"]
+        if "ref_per_token_logps" in some.inputs:
+            some = Played(some.rows, score_again(trainer, some))
+            reference_BT = some.inputs["ref_per_token_logps"]
         else:
-            reference_BT = reference_logps(trainer, played.inputs)
-    return float((policy_BT - reference_BT).abs().cpu()[played.trained_BT].mean())
+            reference_BT = reference_logps(trainer, some.inputs)
+        policy_BT = fixed_logps(trainer, some.inputs)
+    return float((policy_BT - reference_BT).abs().cpu()[some.trained_BT].mean())
 
 
 def _largest(a: Tensor, b: Tensor, where: Tensor) -> float:

@@ -14,7 +14,7 @@ import torch
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating
-from flatline.subject.brief import MOVED_TURN, TURN, turns_of
+from flatline.subject.brief import MOVED_TURN, MOVED_TURNS, TURN, turns_of
 from flatline.subject.moving import Move, moved
 from flatline.subject.records import Delivery, Floats, Ints, Replay
 from flatline.subject.scoring import Played, fixed_logps, play, prompt_ids
@@ -41,7 +41,7 @@ def there_and_back(
     before = played_gap(trainer, first)
     engine = engine_of(rollouts, trainer)
     with moved(trainer, move.amount):
-        with short_turns(engine, MOVED_TURN):
+        with short_turns(engine, MOVED_TURN, MOVED_TURNS):
             second = _play_at(trainer, rows, start + 1, same_numbers)
         gap_moved = played_gap(trainer, second)
     with short_turns(engine, TURN):
@@ -85,9 +85,11 @@ def engine_of(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
         return engine
 
 
-def short_turns(engine: Engine | None, tokens: int) -> AbstractContextManager[None]:
-    """Turns of so many tokens, where the sampler can be told."""
-    return nullcontext() if engine is None else turns_of(engine, tokens)
+def short_turns(
+    engine: Engine | None, tokens: int, turns: int | None = None
+) -> AbstractContextManager[None]:
+    """Turns of so many tokens, and so many turns, where the sampler can be told."""
+    return nullcontext() if engine is None else turns_of(engine, tokens, turns)
 
 
 def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: Undo) -> Played:

@@ -33,6 +33,10 @@ class Generated(NamedTuple):
     left: dict[str, Any]
     """Attributes that it left on the trainer, which a subclass may read afterwards."""
 
+    def part(self, kept: Sequence[int], size: int) -> "Generated":
+        """What it gave for some of the rows."""
+        return Generated(_rows_of(self.result, kept, size), _rows_of(self.left, kept, size))
+
 
 @dataclass(slots=True)
 class Played:
@@ -74,9 +78,12 @@ class Played:
         return np.asarray(values_BT.detach().cpu()[self.mask_BT].double().numpy())
 
     def part(self, rollouts: Sequence[int]) -> "Played":
-        """Some of the rollouts, in the given order; those that do not exist are left out."""
+        """Some of the rollouts, in the given order and without padding that none of them needs;
+        those that do not exist are left out."""
         kept = [i for i in rollouts if i < len(self.rows)]
-        return Played([self.rows[i] for i in kept], select(self.inputs, kept))
+        generated = self.generated and self.generated.part(kept, len(self.rows))
+        inputs = trimmed(select(self.inputs, kept))
+        return Played([self.rows[i] for i in kept], inputs, generated)
 
     @property
     def completions(self) -> list[tuple[int, ...]]:
@@ -182,14 +189,37 @@ def replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None
 
 def select(inputs: Inputs, rows: Sequence[int]) -> Inputs:
     """The inputs of some rollouts; what is not per rollout stays."""
-    size, kept = len(inputs["completion_ids"]), list(rows)
+    found: Inputs = _rows_of(inputs, list(rows), len(inputs["completion_ids"]))
+    return found
 
-    def part(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.dim() and len(value) == size:
-            return value[kept]
-        return [value[row] for row in kept] if isinstance(value, list) else value
 
-    return {name: part(value) for name, value in inputs.items()}
+def _rows_of(value: Any, kept: Sequence[int], size: int) -> Any:
+    """Lists and tensors with an entry for each of `size` rows, cut down to some of these; so is
+    what a tuple or a dict holds."""
+    if isinstance(value, tuple):
+        return tuple(_rows_of(one, kept, size) for one in value)
+    if isinstance(value, dict):
+        return {name: _rows_of(one, kept, size) for name, one in value.items()}
+    if isinstance(value, Tensor):
+        return value[list(kept)] if value.dim() and len(value) == size else value
+    return [value[row] for row in kept] if isinstance(value, list) and len(value) == size else value
+
+
+def trimmed(inputs: Inputs) -> Inputs:
+    """Without the columns in which no rollout has a token."""
+    columns = inputs["completion_ids"].shape[1]
+    seen = inputs["prompt_mask"].bool().any(0).nonzero()
+    start = int(seen[0]) if len(seen) else 0
+    written = inputs["completion_mask"].bool().any(0).nonzero()
+    width = int(written[-1]) + 1 if len(written) else columns
+
+    def cut(name: str, value: Any) -> Any:
+        if name in ("prompt_ids", "prompt_mask"):
+            return value[:, start:]
+        per_token = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == columns
+        return value[:, :width] if per_token else value
+
+    return {name: cut(name, value) for name, value in inputs.items()}
 
 
 def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:

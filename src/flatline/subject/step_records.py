@@ -23,7 +23,7 @@ class SteppedDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """The batch in one optimizer step, in as many passes as configured and in twice as many."""
+    """Some rollouts in one optimizer step, in passes as configured and in twice as many."""
 
     passes: tuple[int, int]
     """Backward passes of the two."""
@@ -34,7 +34,7 @@ class Accumulation:
 
     @property
     def ratio(self) -> float:
-        """Norm in twice as many passes over that in as many as configured; NaN without any."""
+        """Norm in twice as many passes over that in passes as configured; NaN without any."""
         return self.norms[1] / self.norms[0] if self.norms[0] else float("nan")
 
 
@@ -50,11 +50,23 @@ class KlPull:
     """Norm of the gradient without the KL term."""
     kl: float
     """Norm of what the KL term adds to it."""
+    further: float
+    """How many times as far away the KL's part was taken again."""
+    kl_further: float
+    """Its norm there."""
     cosine: float
     """Of the two parts: below 0 they pull against each other."""
 
     @property
     def ratio(self) -> float:
         """The pull of the KL in units of that of the reward after one whole step, if it grows
-        with the distance as it does near the start."""
-        return self.kl / self.reward / self.scale if self.reward else float("nan")
+        with the distance as it does near the start. The lesser of both distances: rounding makes
+        too much of the shorter one, a token that became unlikely of the longer one."""
+        pull = min(self.kl, self.kl_further / self.further)
+        return pull / self.reward / self.scale if self.reward else float("nan")
+
+    @property
+    def growth(self) -> float:
+        """What the distance makes of the pull: as much as the distance itself where it is one,
+        and about 1 where it is rounding, or a part of the loss that is no KL."""
+        return self.kl_further / self.kl if self.kl else float("nan")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.subject.brief import MOVED_TURN
+from flatline.subject.brief import MOVED_TURN, MOVED_TURNS
 from flatline.subject.replay import PROMPTS, engine_of, played_gap, short_turns
-from flatline.subject.scoring import Played, fixed_logps, play, select
+from flatline.subject.scoring import Played, fixed_logps, play
 from flatline.subject.step import Backward, backward, take_step
 from flatline.subject.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.training.rollouts import Rollouts
@@ -19,74 +19,97 @@ Gradients = Mapping[str, Tensor]
 SMALL = 0.01
 """Share of a full step after which the pull of the KL is looked at. It grows with the distance only
 while that is small: one token that a full step makes unlikely can own all of the KL's gradient."""
+FURTHER = 10
+"""How many times as far away it is looked at again. A pull grows as much; rounding does not."""
 
 
 def stepped_delivery(
     trainer: Any,
     rollouts: Rollouts | None,
     played: Played,
+    few: Played,
     before_BT: Tensor,
     back: Backward,
 ) -> SteppedDelivery:
-    """Step at the configured rate and play some prompts as the next step would."""
+    """Step at the configured rate and play some prompts as the next step would. What there is to be
+    seen is told by a few rollouts, whose log-probs were `before_BT`."""
     some = played.part(range(PROMPTS * trainer.num_generations))
     gap_before = played_gap(trainer, some)
     engine = engine_of(rollouts, trainer)
     old = [weight.detach().clone() for weight in trainer.model.parameters()]
     take_step(trainer, back, 1.0)
-    after_BT = fixed_logps(trainer, select(played.inputs, range(len(some.rows))))
-    change_BT = (after_BT - before_BT[: len(some.rows)]).abs().cpu()
+    change_BT = (fixed_logps(trainer, few.inputs) - before_BT).abs().cpu()
     trainer.state.global_step += 1
     rows = [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
-    with short_turns(engine, MOVED_TURN):
+    with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         following = play(trainer, rows)
     gap_new = played_gap(trainer, following)
     with torch.no_grad():
         for weight, value in zip(trainer.model.parameters(), old, strict=True):
             weight.copy_(value)
     return SteppedDelivery(
-        visible=float(change_BT[some.trained_BT].mean()) if some.trained_BT.any() else 0.0,
+        visible=float(change_BT[few.trained_BT].mean()) if few.trained_BT.any() else 0.0,
         gap_before=gap_before,
         gap_new=gap_new,
         gap_old=played_gap(trainer, following),
     )
 
 
-def accumulation(trainer: Any, played: Played) -> Accumulation | None:
-    """The gradient of the batch in as many passes as configured, and in twice as many of half the
-    size; None where a pass cannot be halved."""
-    args = trainer.args
-    if args.per_device_train_batch_size % 2:
+def accumulation(trainer: Any, few: Played) -> Accumulation | None:
+    """The gradient of a few rollouts in passes of the configured size, and in twice as many of half
+    the size; None where a pass cannot be halved."""
+    rows = len(few.rows)
+    size = math.gcd(rows, trainer.args.per_device_train_batch_size)
+    if size % 2:
         return None
-    args.max_grad_norm = 0  # gradients as they are, not as they are clipped
-    passes = args.gradient_accumulation_steps
-    whole = backward(trainer, played)
-    args.per_device_train_batch_size //= 2
-    args.gradient_accumulation_steps *= 2
-    args.steps_per_generation *= 2
-    halves = backward(trainer, played)
+    whole = _gradient(trainer, few, size)
+    halves = _gradient(trainer, few, size // 2)
     return Accumulation(
-        passes=(passes, 2 * passes),
-        norms=(whole.census.total_norm, halves.census.total_norm),
-        cosine=_cosine(whole.gradients, halves.gradients),
+        passes=(rows // size, 2 * rows // size),
+        norms=(_norm(whole), _norm(halves)),
+        cosine=_cosine(whole, halves),
     )
 
 
-def kl_pull(trainer: Any, played: Played, back: Backward) -> KlPull | None:
-    """Both parts of the gradient a small step away from the start; None where beta is 0. Before
-    any step the policy is its reference, and the KL pulls nowhere."""
+def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
+    """Both parts of the gradient a small step away from the start, and that of the KL once more
+    further away; None where beta is 0. Before any step the policy is its reference, and the KL
+    pulls nowhere."""
     beta = float(trainer.beta)
     if beta == 0:
         return None
+    size = math.gcd(len(few.rows), trainer.args.per_device_train_batch_size)
+    # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
+    without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
+    only_kl = Played(few.rows, without)
+    weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    start = [weight.detach().clone() for weight in weights]
     take_step(trainer, back, SMALL)
-    trainer.args.max_grad_norm = 0
-    both = backward(trainer, played).gradients
+    near = _gradient(trainer, only_kl, size)
     trainer.beta = 0.0
-    reward = backward(trainer, played).gradients
-    kl = {name: both[name] - reward[name] for name in both if name in reward}
+    reward = _gradient(trainer, few, size)
+    trainer.beta = beta
+    with torch.no_grad():
+        for weight, value in zip(weights, start, strict=True):
+            weight.copy_(value + FURTHER * (weight - value))
     return KlPull(
-        beta=beta, scale=SMALL, reward=_norm(reward), kl=_norm(kl), cosine=_cosine(reward, kl)
+        beta=beta,
+        scale=SMALL,
+        reward=_norm(reward),
+        kl=_norm(near),
+        further=FURTHER,
+        kl_further=_norm(_gradient(trainer, only_kl, size)),
+        cosine=_cosine(reward, near),
     )
+
+
+def _gradient(trainer: Any, played: Played, size: int) -> Gradients:
+    """The gradient of one optimizer step on these rollouts, in passes of this size; not clipped."""
+    args = trainer.args
+    args.max_grad_norm = 0
+    args.per_device_train_batch_size = size
+    args.gradient_accumulation_steps = args.steps_per_generation = len(played.rows) // size
+    return backward(trainer, played).gradients
 
 
 def _norm(gradients: Gradients) -> float:

@@ -11,6 +11,7 @@ from flatline.errors import ConfigError, NotRecorded
 from flatline.rollout.writable import unwritable
 from flatline.subject import ours, passes, replay, step, stepped
 from flatline.subject.context import Which, context_effect
+from flatline.subject.few import few
 from flatline.subject.moving import Move, visible_move
 from flatline.subject.order import data_order
 from flatline.subject.recorded import Recorded, record
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ENOUGH = 16
-"""Rollouts that will do where only the size of an effect matters."""
 SMALL = 1e-3
 """KL per token up to which a step of the lab policy raises what was good (correlation above 0.5 on
 every seed tried; at 1e-2 it was between 0.1 and 0.7)."""
@@ -121,17 +120,19 @@ class Subject:
 
     def scored_twice(self) -> ScoredTwice:
         """Two identical passes, as trained through and as scored."""
-        return self._take("twice", passes.scored_twice, self.trainer, self._some, self._move)
+        return self._take("twice", passes.scored_twice, self.trainer, self._few, self._move)
 
     def context_effect(self, which: Which) -> ContextEffect:
         """Replace the question, or the tools' output, and score again. Empty without any."""
-        given = (self.trainer, self._played, self._logps_BT, which)
+        given = (self.trainer, self._played, self._few_rows, self._few_logps_BT, which)
         return self._take(("context", which), context_effect, *given)
 
     def reference_gap(self) -> ReferenceGap | None:
         """Policy minus reference; None where there is no reference and no adapter."""
-        move = self._move if passes.has_adapters(self.trainer) else None
-        given = (self.trainer, self._played, self.batch, self._logps_BT, move)
+        # What another sampler left behind may not be cut down to some of the rollouts.
+        some = self._played if self._rollouts is None else self._few
+        moving = (self._move, some) if passes.has_adapters(self.trainer) else None
+        given = (self.trainer, self._played, self.batch, self._logps_BT, moving)
         return self._take("reference", passes.reference_gap, *given)
 
     def alone_vs_batch(self, rollouts: int = 4) -> AloneVsBatch:
@@ -166,19 +167,20 @@ class Subject:
         return step.sweep([self.one_step(scale) for scale in {*lr_scales, 1.0}])
 
     def accumulation(self) -> Accumulation | None:
-        """The gradient of the batch in more passes; None where a pass cannot be halved."""
-        return self._take("accumulation", stepped.accumulation, self.trainer, self._played)
+        """The gradient of some rollouts in more passes; None where a pass cannot be halved."""
+        return self._take("accumulation", stepped.accumulation, self.trainer, self._few)
 
     def kl_pull(self) -> KlPull | None:
         """Reward and KL parts of the gradient after one step; None where beta is 0."""
-        given = (self.trainer, self._played, self._backward)
+        given = (self.trainer, self._few, self._backward)
         return self._take("kl pull", stepped.kl_pull, *given)
 
     # -- more play
 
     def stepped_delivery(self) -> SteppedDelivery:
         """Take one optimizer step and play: does the sampler follow a change of real size?"""
-        given = (self.trainer, self._rollouts, self._played, self._logps_BT, self._backward)
+        few_of_it = (self._few, self._few_logps_BT)
+        given = (self.trainer, self._rollouts, self._played, *few_of_it, self._backward)
         return self._take("stepped", stepped.stepped_delivery, *given)
 
     def delivery(self) -> Delivery:
@@ -243,10 +245,19 @@ class Subject:
         return self._take("backward", step.backward, self.trainer, self._played)
 
     @property
-    def _some(self) -> Played:
-        """A group or more of the batch, where all of it would only cost."""
-        group = self.trainer.num_generations
-        return self._played.part(range(group * max(1, ENOUGH // group)))
+    def _few_rows(self) -> list[int]:
+        """Rollouts that stand for the batch where all of it would only cost."""
+        return self._take("few rows", few, self._played, self.trainer.num_generations)
+
+    @property
+    def _few(self) -> Played:
+        """These, as a batch of their own."""
+        return self._take("few", self._played.part, self._few_rows)
+
+    @property
+    def _few_logps_BT(self) -> Tensor:
+        """The trainer's log-probs of these alone: in another shape they round otherwise."""
+        return self._take("few logps", fixed_logps, self.trainer, self._few.inputs)
 
     @property
     def _logps_BT(self) -> Tensor:
@@ -258,9 +269,8 @@ class Subject:
     @property
     def _move(self) -> Move:
         """How far the trainable weights must be moved to be seen."""
-        some = self._some
-        before_BT = self._logps_BT[: len(some.rows)]
-        return self._take("move", visible_move, self.trainer, some, before_BT)
+        given = (self.trainer, self._few, self._few_logps_BT)
+        return self._take("move", visible_move, *given)
 
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""
