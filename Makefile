@@ -10,6 +10,7 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(BIN)/pytest -n 2
+	$(BIN)/pytest tests/quality/test_package_install.py
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks
