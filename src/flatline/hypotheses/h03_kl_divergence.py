@@ -42,6 +42,7 @@ real, but a symptom. Their normal range of "0-10" is too wide (healthy runs stay
 token), and the formula that they suspected of being backwards is not.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -208,7 +209,7 @@ class KlDivergence(Hypothesis):
         )
 
     def _heavy(self, weight: float, then: str) -> Finding:
-        return self.found(
+        found = self.found(
             Level.SUSPECT,
             f"Beta is {weight:.2g} times a typical advantage, so the KL term wins once a token has "
             f"moved by {1 / weight:.2g} nat. {then}",
@@ -217,6 +218,7 @@ class KlDivergence(Hypothesis):
             severity=weight / HEAVY,
             fix="Set `--kl-beta 0`, or 0.04 and less.",
         )
+        return replace(found, explains=(*found.explains, "H31"))  # why it holds the policy
 
     def _size(self, trace: Trace, kl: np.ndarray, start_seen: bool) -> Finding:
         late = kl[-max(len(kl) // 3, FEWEST) :]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flatline.subject.brief import MOVED_TURN, MOVED_TURNS
 from flatline.subject.replay import PROMPTS, engine_of, played_gap, short_turns
-from flatline.subject.scoring import Played, fixed_logps, play
+from flatline.subject.scoring import Played, fixed_logps, play, select
 from flatline.subject.step import Backward, backward, take_step
 from flatline.subject.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.training.rollouts import Rollouts
@@ -27,18 +27,19 @@ def stepped_delivery(
     trainer: Any,
     rollouts: Rollouts | None,
     played: Played,
-    few: Played,
     before_BT: Tensor,
     back: Backward,
 ) -> SteppedDelivery:
     """Step at the configured rate and play some prompts as the next step would. What there is to be
-    seen is told by a few rollouts, whose log-probs were `before_BT`."""
+    seen is told by rollouts of the same prompts: others may move far more."""
     some = played.part(range(PROMPTS * trainer.num_generations))
     gap_before = played_gap(trainer, some)
     engine = engine_of(rollouts, trainer)
     old = [weight.detach().clone() for weight in trainer.model.parameters()]
     take_step(trainer, back, 1.0)
-    change_BT = (fixed_logps(trainer, few.inputs) - before_BT).abs().cpu()
+    after_BT = fixed_logps(trainer, select(played.inputs, range(len(some.rows))))
+    change_BT = (after_BT - before_BT[: len(some.rows)]).abs().cpu()
+    trained_BT = played.trained_BT[: len(some.rows)]
     trainer.state.global_step += 1
     rows = [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
@@ -48,7 +49,7 @@ def stepped_delivery(
         for weight, value in zip(trainer.model.parameters(), old, strict=True):
             weight.copy_(value)
     return SteppedDelivery(
-        visible=float(change_BT[few.trained_BT].mean()) if few.trained_BT.any() else 0.0,
+        visible=float(change_BT[trained_BT].mean()) if trained_BT.any() else 0.0,
         gap_before=gap_before,
         gap_new=gap_new,
         gap_old=played_gap(trainer, following),

@@ -179,8 +179,7 @@ class Subject:
 
     def stepped_delivery(self) -> SteppedDelivery:
         """Take one optimizer step and play: does the sampler follow a change of real size?"""
-        few_of_it = (self._few, self._few_logps_BT)
-        given = (self.trainer, self._rollouts, self._played, *few_of_it, self._backward)
+        given = (self.trainer, self._rollouts, self._played, self._logps_BT, self._backward)
         return self._take("stepped", stepped.stepped_delivery, *given)
 
     def delivery(self) -> Delivery:
