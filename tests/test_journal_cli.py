@@ -72,6 +72,7 @@ def test_resolve_exits_with_1_while_something_does_not_hold(tmp_path):
     journal = journal_at(tmp_path)
     record(journal, plan_of(), result_of(), verdict_of(), None)
     done = run("resolve", tmp_path, "--json")
+    assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 1 and json.loads(done.stdout)["hypothesis"] == "H09"
     assert "does not hold" in run("resolve", tmp_path).stdout
 

@@ -240,3 +240,10 @@ def test_looking_at_every_look_keeps_the_error_rate():
         seen = [mean_of_units(row[:n], level=1 - level) for n in looks]
         wrong += any(not e.low <= 0 <= e.high for e in seen)
     assert wrong / 10_000 == pytest.approx(alpha, abs=0.009)
+
+
+def test_a_quantile_that_numpy_asked_for_first_is_a_plain_number():
+    t_score.cache_clear()
+    assert type(t_score(np.float64(5), 0.95)) is float
+    assert type(t_score(5, 0.95)) is float
+    t_score.cache_clear()

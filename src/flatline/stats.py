@@ -204,6 +204,7 @@ def t_score(freedom: float, level: float) -> float:
 
     Student's quantile. scipy has it too, but takes as long to load as a log takes to diagnose.
     """
+    freedom, level = float(freedom), float(level)  # numpy's would be kept for whoever asks next
     score = _expanded_t(freedom, NormalDist().inv_cdf((1 + level) / 2))
     if freedom >= MANY_FREE:
         return score
