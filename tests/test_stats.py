@@ -18,6 +18,7 @@ from flatline.stats import (
     pass_at_k,
     sequential_level,
     spread_of_units,
+    t_score,
 )
 
 REPEATS = 600
