@@ -58,7 +58,7 @@ FORM_PARTS = ("format", "tag", "structure", "xml", "schema", "template")
 class FormatDominates(Hypothesis):
     id = "H37"
     name = "format-dominates"
-    explains = ("H05",)
+    explains = ("H05", "H08")
     meaning = "The update goes to form; when it is learnt, nothing is left."
     fix = "Multiply by the part for form instead of adding it, or lower its weight."
     mechanism = "The reward follows form inside groups; in the other arm it follows the answer."

@@ -55,6 +55,7 @@ CANCELS = ("group", None, True)
 class HopFactor(Hypothesis):
     id = "H40"
     name = "hop-factor"
+    explains = ("H08",)
     meaning = "Hard problems own the update, and the reward curve shows which were drawn."
     fix = "Take the factor out of the reward; log accuracy per hop count instead."
     mechanism = "Right answers earn more the more hops they need; in the other arm all earn one."
