@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flatline.rollout import adapters
+from flatline.rollout import kernels
 from flatline.rollout.casts import Casts
 from flatline.rollout.graphs import Graphs, setting
 from flatline.rollout.grouped import sharing_keys
@@ -117,7 +117,7 @@ class Static:
         # For most turns whole: a cache that grows in the middle of one is recorded twice.
         ends = [len(play) + min(turn.rooms[play], MIN_COLUMNS) for play in table.plays]
         self._make_room(cache, max(ends))
-        with self._casts.used(), adapters.fused(model), sharing_keys(model):
+        with self._casts.used(), kernels.fused(model), sharing_keys(model):
             logits_BV = table.feed()
             rows = self._ready_rows(cache.slots, turn, logits_BV.device)
             rows.begin(table.starts, turn, [turn.rooms[play] for play in table.plays])

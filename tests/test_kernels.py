@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from flatline.rollout.adapters import NORMS, fused
+from flatline.rollout.kernels import NORMS, fused
 from tests.tiny import tiny_model
 
 IDS = torch.tensor([[3, 5, 7, 9], [2, 4, 6, 8]])
