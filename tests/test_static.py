@@ -35,7 +35,7 @@ from tests.test_engine import (
 from tests.test_weights import lora_on
 from tests.tiny import tiny_model
 
-SMALL = {"MIN_ROWS": 2, "MIN_COLUMNS": 32, "SHRINK": 2}
+SMALL = {"MIN_ROWS": 2, "MIN_COLUMNS": 32}
 """Sizes at which tiny plays meet every change of shape."""
 
 
@@ -124,6 +124,31 @@ def test_any_limits_and_batch_are_the_same(data):
     batch = data.draw(st.sampled_from([None, 1, 3]))
     pair = both(jobs, seed=seed, model=model, limits=limits, max_batch=batch)
     check_same(*pair, model=model, seed=seed)
+
+
+@pytest.mark.parametrize("waiting", [0.1, 0.5, 1.0])
+def test_how_long_a_round_waits_changes_no_token(waiting, monkeypatch):
+    monkeypatch.setattr("flatline.rollout.static.WAITING", waiting)
+    monkeypatch.setattr("flatline.rollout.static.LOOK_EVERY", 2)
+    model = tiny_model()
+    check_same(*both(jobs_of(6, 3), model=model), model=model)
+
+
+def test_plays_go_on_while_others_wait_for_nobody(monkeypatch):
+    steps = []
+    step = Static._step
+
+    def counted(self, *args):
+        steps[-1] += 1
+        step(self, *args)
+
+    monkeypatch.setattr(Static, "_step", counted)
+    monkeypatch.setattr("flatline.rollout.static.LOOK_EVERY", 2)
+    for waiting in (1.0, 0.5):
+        monkeypatch.setattr("flatline.rollout.static.WAITING", waiting)
+        steps.append(0)
+        engine_of(static=True).play(jobs_of(12, 4), seed=0)
+    assert steps[1] < steps[0]
 
 
 def test_the_lab_policy_plays_the_same():
@@ -252,6 +277,15 @@ def test_other_addresses_and_hooks_are_recorded_anew(change):
     check_same(engine_of(model).play(jobs_of(2, 4), seed=0), played, model=model)
 
 
+def test_asking_for_gradients_anew_needs_no_new_recording():
+    model = tiny_model()
+    before = setting(model)
+    for _ in range(2):  # as TRL does around every batch, with gradient checkpointing
+        model.enable_input_require_grads()
+        assert model.get_input_embeddings()._forward_hooks
+        assert setting(model) == before
+
+
 @pytest.mark.parametrize("change", ["disable", "merge", "scale"])
 def test_adapters_that_change_are_recorded_anew(change):
     model = lora_on(tiny_model())
@@ -347,9 +381,9 @@ def test_where_memory_runs_out_half_as_many_are_played_on(capsys, monkeypatch):
     played = engine.play(jobs_of(6, 4), seed=0, on_done=finished.append)
     check_same(engine_of(model).play(jobs_of(6, 4), seed=0), played, model=model)
     assert sorted(map(id, finished)) == sorted(map(id, played)), "each ends once"
-    assert engine.max_batch == 5, "twice: a batch of whole groups had 11"
+    assert engine.max_batch == 6, "twice"
     notices = capsys.readouterr().err
-    assert "24 episodes" in notices and "--max-batch 5" in notices
+    assert "24 episodes" in notices and "--max-batch 6" in notices
 
 
 def test_sizes_come_two_an_octave():

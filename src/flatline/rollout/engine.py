@@ -1,9 +1,10 @@
 """Plays many episodes at once with a Hugging Face causal LM, token by token.
 
-All episodes of a batch take their turns together: feed what each has not read yet, sample until
-every turn has ended, run the tools, append what the chat template puts between turns. The KV cache
-is kept from turn to turn, so every token is fed exactly once, the sampled end-of-turn token
-included. What several episodes share so far, such as a prompt, is fed once and its cache copied.
+All episodes of a batch are played together, in rounds: feed what each has not read yet, sample
+until enough turns have ended, run the tools of these, append what the chat template puts between
+turns. The KV cache is kept from turn to turn, so every token is fed exactly once, the sampled
+end-of-turn token included. What several episodes share so far, such as a prompt, is fed once and
+its cache copied.
 
 Which tokens come out depends on the weights, the seed, the problem and the sample number, and on
 nothing else: not on the batch, its order or its size. (But for floating-point ties: the same sum in
@@ -192,39 +193,42 @@ class Engine:
     ) -> Iterator[tuple[Play, Finish, str | None]]:
         """Play to the end, yielding each episode as it ends, with its final message."""
         table = self._loop.seat(self.model, plays)
-        for turn in range(1, self.limits.max_turns + 1):
-            ended = self._sample_turn(table, seed)
+        while table.plays:
+            over, ended = self._sample(table, seed)
             self._suffixes.clear()
-            going = set()
+            going = set(table.plays) - over
             for play in table.plays:
-                finish, final = self._after_turn(
-                    play, ended=play in ended, last=turn == self.limits.max_turns
-                )
+                if play not in over:
+                    continue
+                finish, final = self._after_turn(play, ended=play in ended)
                 if finish is None:
                     going.add(play)
                 else:
                     yield play, finish, final
-            if not going:
-                return
             table.keep(going)
 
     @torch.inference_mode()
-    def _sample_turn(self, table: Table, seed: int) -> set[Play]:
-        """Sample one turn of every play. Those that ended it themselves are returned."""
-        most = self.limits.max_new_tokens
-        rooms = {play: min(most, self._room(play)) for play in table.plays}
-        for play in table.plays:
-            play.turn_start = len(play.completion_ids)
+    def _sample(self, table: Table, seed: int) -> tuple[set[Play], set[Play]]:
+        """Let every play write on. Whose turn is over, and who ended it by a token of its own."""
+        rooms = {play: self._turn_room(play) for play in table.plays}
+        before = {play: len(play.completion_ids) for play in table.plays}
         uniforms_NB = self._uniforms(table.plays, max(rooms.values()), seed)
-        turn = Plan(rooms, uniforms_NB, self.sampling, self._eos)
-        ended = self._loop.decode(table, turn)
+        ended = self._loop.decode(table, Plan(rooms, uniforms_NB, self.sampling, self._eos))
+        over = set(ended)
         for play in table.plays:
-            written = len(play.completion_ids) - play.turn_start
+            written = len(play.completion_ids) - before[play]
             play.authors += [Author.MODEL] * written
             play.sampled += written
             # The last sampled token, usually the end of the turn, is still to be fed.
             play.fed = len(play) - 1
-        return ended
+            if written == rooms[play]:
+                over.add(play)
+        return over, ended
+
+    def _turn_room(self, play: Play) -> int:
+        """Tokens that the play may still write in its turn."""
+        written = len(play.completion_ids) - play.turn_start
+        return min(self.limits.max_new_tokens - written, self._room(play))
 
     def _room(self, play: Play) -> int:
         """Tokens that the play may still grow by, whoever writes them."""
@@ -241,9 +245,7 @@ class Engine:
         ]
         return torch.from_numpy(np.stack(streams_BN, axis=1))
 
-    def _after_turn(
-        self, play: Play, *, ended: bool, last: bool
-    ) -> tuple[Finish | None, str | None]:
+    def _after_turn(self, play: Play, *, ended: bool) -> tuple[Finish | None, str | None]:
         """Record the turn and run its tools: why the episode is over, if it is, and its answer."""
         ids = play.completion_ids[play.turn_start :]
         text = self.tokenizer.decode(
@@ -258,7 +260,7 @@ class Engine:
         calls = self.chat.parse(text)
         if not calls:
             return Finish.ANSWERED, text
-        if last:
+        if len(play.turns) == self.limits.max_turns:
             return Finish.TURNS, None
         found = [play.episode.observe(call) for call in calls]
         shown, suffix = self._fitted(play, found, calls)

@@ -24,6 +24,11 @@ WARM_UP = 2
 later one a single step loads what its shape needs."""
 
 
+IDLE = "make_inputs_require_grads"
+"""A hook of transformers that asks for gradients, of which there are none while playing. TRL has it
+hooked anew around every batch where activations are recomputed (gradient checkpointing)."""
+
+
 class Graphs:
     """Recorded steps, by what makes them differ. Without a recorder steps are simply run."""
 
@@ -132,6 +137,7 @@ def _module_setting(module: torch.nn.Module) -> Hashable:
     tensors = (*module._parameters.values(), *module._buffers.values())
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     calls = [getattr(call, "__func__", call) for call in (*hooks, vars(module).get("forward"))]
+    calls = [call for call in calls if getattr(call, "__name__", "") != IDLE]
     return (
         id(module),
         module.training,

@@ -25,11 +25,11 @@ class Rows:
     done_B: Tensor
     """Whether the row has ended, or has no play."""
     room_B: Tensor
-    """Tokens that the turn may have."""
+    """Tokens that the round may have."""
     n: Tensor
     """Tokens drawn so far: which random numbers come next, and where the next token goes."""
     uniforms_NB: Tensor
-    """Random numbers of the turn."""
+    """Random numbers of the round."""
     drawn_NB: Tensor
     """The tokens."""
     logps_NB: Tensor
@@ -54,16 +54,33 @@ class Rows:
             ends_E=torch.tensor(ends, dtype=torch.long, device=device),
         )
 
-    def begin(self, starts: list[int], turn: Plan, rooms: list[int]) -> None:
-        """A new turn: the first rows have plays, the others have not."""
+    def begin(self, starts: list[int], late: dict[int, int], turn: Plan, rooms: list[int]) -> None:
+        """A new round: the first rows have plays, the others have not.
+
+        Rows that are late are in the middle of a turn: they have the given token to read, and draw
+        from the second token of the round on.
+        """
         rows, tokens = len(starts), len(turn.uniforms_NB)
         self.n.zero_()
         self.done_B.fill_(True)
         self.done_B[:rows] = False
         self.at_B.zero_()
         self.at_B[:rows] = torch.tensor(starts)
-        self.room_B[:rows] = torch.tensor(rooms)
+        self.room_B[:rows] = torch.tensor([room + (i in late) for i, room in enumerate(rooms)])
         self.uniforms_NB[:tokens, :rows] = turn.uniforms_NB
+        if late:
+            late_L = torch.tensor(list(late))
+            self.uniforms_NB[1 : tokens + 1, late_L] = turn.uniforms_NB[:, late_L].to(self.n.device)
+            self.ids_B[late_L] = torch.tensor(list(late.values()), device=self.n.device)
+
+    def draw_first(self, logits_FV: Tensor, rows: list[int], sampling: Sampling) -> None:
+        """Draw the first token of the turns that begin."""
+        rows_F = torch.tensor(rows, dtype=torch.long, device=logits_FV.device)
+        ids_F, logps_F = sample(logits_FV, self.uniforms_NB[0, rows_F], sampling)
+        self.drawn_NB[0, rows_F], self.logps_NB[0, rows_F] = ids_F, logps_F
+        self.ids_B[rows_F] = ids_F
+        self.n += 1
+        self.done_B[rows_F] = self._is_over(ids_F, self.room_B[rows_F])
 
     def draw(self, logits_BV: Tensor, sampling: Sampling) -> None:
         """Draw a token for each of the first rows; note what ended."""
@@ -74,16 +91,10 @@ class Rows:
         self.logps_NB[:, :rows].index_copy_(0, self.n, logps_B[None])
         self.ids_B[:rows] = ids_B
         self.n += 1
-        ended_B = (ids_B[:, None] == self.ends_E).any(1) | (self.n >= self.room_B[:rows])
-        self.done_B[:rows].logical_or_(ended_B)
+        self.done_B[:rows].logical_or_(self._is_over(ids_B, self.room_B[:rows]))
 
-    def reorder(self, order: list[int]) -> None:
-        """Move rows to the front; those behind them have ended."""
-        order_B, rows = torch.tensor(order, device=self.n.device), len(order)
-        for held_B in (self.ids_B, self.at_B, self.done_B, self.room_B):
-            held_B[:rows] = held_B[order_B]
-        self.uniforms_NB[:, :rows] = self.uniforms_NB[:, order_B]
-        self.done_B[rows:] = True
+    def _is_over(self, ids_B: Tensor, room_B: Tensor) -> Tensor:
+        return (ids_B[:, None] == self.ends_E).any(1) | (self.n >= room_B)
 
     @contextmanager
     def parked(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Decodes a turn without the host: cache, tokens and random numbers stay where they are in memory.
+"""Decodes without the host: cache, tokens and random numbers stay where they are in memory.
 
 A step reads and writes the same tensors every time, so a GPU can record it once and replay it
 (`flatline.rollout.graphs`); launching the thousand small kernels of a step one by one takes many
@@ -7,19 +7,20 @@ two, columns to these and the middle between them. Rows without a play and rows 
 write to the bin of their slot.
 
 The host looks every few steps, at flags that are a few steps old: the device never waits for it. A
-turn therefore runs a few steps past its end, and what those wrote is thrown away.
+turn therefore runs a few steps past its end, and what those wrote is thrown away. A round ends once
+half of its turns have; the other plays are in the middle of theirs, and go on in the next round.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from flatline.rollout import kernels
 from flatline.rollout.casts import Casts
 from flatline.rollout.graphs import Graphs, setting
-from flatline.rollout.grouped import sharing_keys
+from flatline.rollout.grouped import reads_own_keys, sharing_keys
 from flatline.rollout.kv import SlotCache
 from flatline.rollout.loop import Plan, note
 from flatline.rollout.rows import PARKING, Flags, Rows
@@ -29,9 +30,10 @@ MIN_ROWS = 8
 MIN_COLUMNS = 256
 LOOK_EVERY = 4
 """Steps from one look at the flags to the next."""
-SHRINK = 8
-"""The rows in play move together once they need no more than this part of the rows. Seldom: every
-size is recorded anew."""
+WAITING = 0.5
+"""A round is over once this share of its turns has ended: their tools run, and the others go on
+beside their next turns. Waiting for the longest turn would leave most rows idle most of the time;
+feeding observations costs about as much as ten steps, so it is not done for each."""
 SHARE_TO_HOLD = 0.25
 """Of the memory that would be free: more is not held from one call to the next."""
 
@@ -54,18 +56,8 @@ class StaticCache(SlotCache):
         return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
 
 
-class Stretch(NamedTuple):
-    """Steps in which nobody moved."""
-
-    seated: list[Play]
-    """Who sat in the first rows."""
-    first: int
-    last: int
-    """Tokens of the turn: from the first up to, not including, the last."""
-
-
 class Static:
-    """A turn of steps that are all alike."""
+    """Rounds of steps that are all alike."""
 
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
@@ -74,6 +66,8 @@ class Static:
         self._flags: Flags | None = None
         self._casts: Casts | None = None
         self._setting: Any = None
+        self._alone = False
+        """Whether rows read their own keys alone: steps then have one width."""
         self._columns = 0
         """What the last batch needed, where its cache was let go: growing means recording anew."""
 
@@ -84,6 +78,7 @@ class Static:
         if now != self._setting:
             self.forget()
             self._setting = now
+        self._alone = reads_own_keys(model)
         self._casts = self._casts or Casts(model)
         self._casts.refresh()
         try:
@@ -113,62 +108,67 @@ class Static:
 
     def decode(self, table: Table, turn: Plan) -> set[Play]:
         cache, model = table.cache, table.model
-        assert self._casts is not None
-        # For most turns whole: a cache that grows in the middle of one is recorded twice.
+        # For most rounds whole: a cache that grows in the middle of one is recorded twice.
         ends = [len(play) + min(turn.rooms[play], MIN_COLUMNS) for play in table.plays]
         self._make_room(cache, max(ends))
-        with self._casts.used(), kernels.fused(model), sharing_keys(model):
-            logits_BV = table.feed()
-            rows = self._ready_rows(cache.slots, turn, logits_BV.device)
-            rows.begin(table.starts, turn, [turn.rooms[play] for play in table.plays])
-            rows.draw(logits_BV, turn.sampling)
-            stretches = self._run(model, table, rows, turn)
-        return _hand_out(rows, stretches, turn)
+        late = {i: play.pending()[0] for i, play in enumerate(table.plays) if play.is_writing}
+        fresh = [i for i in range(len(table.plays)) if i not in late]
+        with self._faster(model):
+            logits_FV = table.feed(fresh)
+            rows = self._ready_rows(cache.slots, turn, logits_FV.device)
+            rows.begin(table.starts, late, turn, [turn.rooms[play] for play in table.plays])
+            rows.draw_first(logits_FV, fresh, turn.sampling)
+            drawn = self._run(model, table, rows, turn)
+        return _hand_out(rows, table.plays, late, drawn, turn)
 
-    def _run(self, model: Any, table: Table, rows: Rows, turn: Plan) -> list[Stretch]:
-        """Step until all have ended. Who sat where, and when."""
-        flags, seated, first = self._ready_flags(rows), list(table.plays), 0
-        slots = table.cache.slots
-        stretches: list[Stretch] = []
-        last = len(turn.uniforms_NB)
+    @contextmanager
+    def _faster(self, model: Any) -> Iterator[None]:
+        """The model inside computes the same in fewer and smaller kernels."""
+        assert self._casts is not None
+        with (
+            self._casts.used(),
+            kernels.fused(model),
+            kernels.rotating(model),
+            sharing_keys(model),
+        ):
+            yield
+
+    def _run(self, model: Any, table: Table, rows: Rows, turn: Plan) -> int:
+        """Step until enough have ended. How many tokens each row has drawn."""
+        flags, plays = self._ready_flags(rows), len(table.plays)
+        shape, last = height(plays, table.cache.slots), len(turn.uniforms_NB) + 1
         for n in range(1, last):
             if n % LOOK_EVERY == 0:
-                done = flags.read()[: len(seated)] if flags.asked else []
-                if done and all(done):
-                    last = n
-                    break
-                if done and done.count(False) * SHRINK <= height(len(seated), slots) > MIN_ROWS:
-                    stretches.append(Stretch(seated, first, n))
-                    seated, first = self._move_together(table, rows, seated, done), n
+                if flags.asked and sum(flags.read()[:plays]) >= WAITING * plays:
+                    return n
                 flags.ask(rows.done_B)
-            width = columns(max(table.starts[: len(seated)]) + n)
-            self._make_room(table.cache, width)
-            self._step(model, table.cache, rows, (height(len(seated), slots), width), turn)
-        return [*stretches, Stretch(seated, first, last)]
+            longest = max(table.starts) + n
+            self._make_room(table.cache, columns(longest))
+            self._step(model, table.cache, rows, (shape, longest), turn)
+        return last
 
     def _step(
         self, model: Any, cache: SlotCache, rows: Rows, shape: tuple[int, int], turn: Plan
     ) -> None:
         """Every first row reads its token and draws the next."""
-        first, width = shape
+        first, longest = shape
+        alone = self._alone
+        width = cache.capacity if alone else columns(longest)
+        used = max(cache.used, longest)
 
         def step() -> None:
             at_B, done_B = rows.at_B[:first], rows.done_B[:first]
             write_B = at_B.masked_fill(done_B, cache.bin)
             ids_BT, at_BT, write_BT = rows.ids_B[:first, None], at_B[:, None], write_B[:, None]
-            logits_BV = forward(model, cache, ids_BT, at_BT, write_BT=write_BT, width=width)
+            lengths_B = (at_B + 1).masked_fill(done_B, 1) if alone else None
+            logits_BV = forward(
+                model, cache, ids_BT, at_BT, write_BT=write_BT, width=width, lengths_B=lengths_B
+            )
             at_B += ~done_B
             rows.draw(logits_BV, turn.sampling)
 
-        self.graphs.run((shape, turn.sampling), step, rows.parked)
-        cache.used = max(cache.used, width)  # a replay tells the host nothing
-
-    def _move_together(
-        self, table: Table, rows: Rows, seated: list[Play], done: list[bool]
-    ) -> list[Play]:
-        active = {play for play, over in zip(seated, done, strict=True) if not over}
-        rows.reorder(table.seat_first(active, among=len(seated)))
-        return table.plays[: len(active)]
+        self.graphs.run((first, width, turn.sampling), step, rows.parked)
+        cache.used = used  # a replay tells the host nothing, and a width is no length
 
     def _make_room(self, cache: SlotCache, tokens: int) -> None:
         if tokens > cache.capacity:
@@ -176,7 +176,7 @@ class Static:
             cache.reserve(tokens)
 
     def _ready_rows(self, slots: int, turn: Plan, device: torch.device) -> Rows:
-        tokens, ends = len(turn.uniforms_NB) + PARKING, tuple(sorted(turn.ends))
+        tokens, ends = len(turn.uniforms_NB) + 1 + PARKING, tuple(sorted(turn.ends))
         held = self._rows
         if held is None or len(held.drawn_NB) < tokens or tuple(held.ends_E.tolist()) != ends:
             self.graphs.clear()
@@ -198,26 +198,22 @@ class Static:
         return held > SHARE_TO_HOLD * (torch.cuda.mem_get_info(device)[0] + idle + held)
 
 
-def _hand_out(rows: Rows, stretches: list[Stretch], turn: Plan) -> set[Play]:
+def _hand_out(
+    rows: Rows, plays: list[Play], late: Container[int], drawn: int, turn: Plan
+) -> set[Play]:
     """Give every play its tokens, up to the end of its turn. The only wait for the device."""
-    last = stretches[-1].last
-    drawn_NB, logps_NB = rows.drawn_NB[:last].tolist(), rows.logps_NB[:last].tolist()
-    written: dict[Play, int] = {}
-    over: set[Play] = set()
+    drawn_BN, logps_BN = rows.drawn_NB[:drawn].T.tolist(), rows.logps_NB[:drawn].T.tolist()
     ended: set[Play] = set()
-    for seated, first, until in stretches:
-        for i, play in enumerate(seated):
-            for n in range(first, until):
-                if play in over:
-                    break
-                id = drawn_NB[n][i]
-                play.completion_ids.append(id)
-                note(play, logps_NB[n][i])
-                written[play] = written.get(play, 0) + 1
-                if id in turn.ends:
-                    ended.add(play)
-                if id in turn.ends or written[play] >= turn.rooms[play]:
-                    over.add(play)
+    for i, play in enumerate(plays):
+        first = 1 if i in late else 0
+        for id, logprob in list(zip(drawn_BN[i], logps_BN[i], strict=True))[first:][
+            : turn.rooms[play]
+        ]:
+            play.completion_ids.append(id)
+            note(play, logprob)
+            if id in turn.ends:
+                ended.add(play)
+                break
     return ended
 
 

@@ -52,15 +52,22 @@ class Play:
     """Tokens of prompt and completion that are in the cache."""
 
     def append(self, ids: Sequence[int], authors: Sequence[Author]) -> None:
+        """Take what others wrote; the next turn begins behind it."""
         self.completion_ids += ids
         self.authors += authors
         self.logprobs += [0.0] * len(ids)
+        self.turn_start = len(self.completion_ids)
 
     def pending(self) -> list[int]:
         """What the model has not read yet."""
         if self.fed < len(self.prompt_ids):
             return self.prompt_ids[self.fed :] + self.completion_ids
         return self.completion_ids[self.fed - len(self.prompt_ids) :]
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether it is in the middle of a turn."""
+        return len(self.completion_ids) > self.turn_start
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.completion_ids)
@@ -74,22 +81,28 @@ class Table:
         self.model = model
         self.cache = SlotCache(len(plays), capacity=1) if cache is None else cache
         self.starts: list[int] = []
-        """Per slot, the position where the current turn begins."""
+        """Per slot, the position of the first token that a step feeds."""
         self._steps = 0
         """Tokens fed since."""
 
-    def feed(self) -> Tensor:
-        """Feed all that was not read yet; logits of each play's next token."""
+    def feed(self, seats: Sequence[int] | None = None) -> Tensor:
+        """Feed what these plays, or all, have not read yet; logits of the next token of each.
+
+        The others have one token to read, which a step does.
+        """
+        seats = range(len(self.plays)) if seats is None else seats
         self.cache.reserve(max(len(play) for play in self.plays))
-        seats, follows = self._leaders()
-        rows = [self.plays[seat].pending() for seat in seats]
-        starts = [self.plays[seat].fed for seat in seats]
-        logits_BV = feed(self.model, self.cache, rows, starts, slots=seats)
-        if len(seats) < len(self.plays):
-            led = [seat for seat in range(len(self.plays)) if seats[follows[seat]] != seat]
-            self.cache.copy([seats[follows[seat]] for seat in led], led)
+        leaders, follows = self._leaders(seats)
+        rows = [self.plays[seat].pending() for seat in leaders]
+        starts = [self.plays[seat].fed for seat in leaders]
+        logits_BV = feed(self.model, self.cache, rows, starts, slots=leaders)
+        if len(leaders) < len(seats):
+            led = [(leaders[i], seat) for i, seat in zip(follows, seats, strict=True)]
+            self.cache.copy(*map(list, zip(*[(a, b) for a, b in led if a != b], strict=True)))
             logits_BV = logits_BV[follows]
-        self.starts = [len(play) for play in self.plays]
+        self.starts = [len(play) - 1 for play in self.plays]
+        for seat in seats:
+            self.starts[seat] += 1
         self._steps = 0
         return logits_BV
 
@@ -127,7 +140,7 @@ class Table:
         del self.plays[len(going) :]
         self.cache.keep(len(going))
 
-    def _leaders(self) -> tuple[list[int], list[int]]:
+    def _leaders(self, among: Sequence[int]) -> tuple[list[int], list[int]]:
         """Seats of one play for each distinct conversation, and which of these each play follows.
 
         Plays of a problem start from the same prompt, and many ask the same first question.
@@ -135,7 +148,8 @@ class Table:
         numbers: dict[tuple[int, ...], int] = {}
         seats: list[int] = []
         follows = []
-        for seat, play in enumerate(self.plays):
+        for seat in among:
+            play = self.plays[seat]
             number = numbers.setdefault((*play.prompt_ids, *play.completion_ids), len(seats))
             if number == len(seats):
                 seats.append(seat)
@@ -157,6 +171,8 @@ def feed(
     computed. Padding looks at the first token and writes to the bin.
     """
     slots = range(len(rows)) if slots is None else slots
+    if not rows:
+        return torch.empty((0, model.config.get_text_config().vocab_size), device=model.device)
     padding = MAX_PADDING if model.device.type == "cpu" else MAX_FEED
     passes = _passes([len(row) for row in rows], padding)
     logits = [
@@ -221,16 +237,20 @@ def forward(
     width: int,
     write_BT: Tensor | None = None,
     slots: Sequence[int] | None = None,
+    lengths_B: Tensor | None = None,
 ) -> Tensor:
-    """Logits after the last column; row i has slot `slots[i]` and sees positions up to its own."""
+    """Logits after the last column; row i has slot `slots[i]` and sees positions up to its own.
+
+    `lengths_B`: how many positions each row sees, for attention that asks for no more.
+    """
     cache.aim(at_BT if write_BT is None else write_BT, width=width, slots=slots)
-    hidden_B1TW = (torch.arange(width, device=at_BT.device) > at_BT[:, :, None])[:, None]
-    # What is added to the scores. Every layer would make this of a mask of booleans again.
-    mask_B1TW = torch.zeros_like(hidden_B1TW, dtype=model.dtype)
-    mask_B1TW.masked_fill_(hidden_B1TW, torch.finfo(model.dtype).min)
     output = model(
         input_ids=ids_BT,
-        attention_mask=mask_B1TW,
+        attention_mask=(
+            _mask(at_BT, width, model.dtype)
+            if lengths_B is None
+            else lengths_B[:, None, None, None]
+        ),
         position_ids=at_BT,
         past_key_values=cache,
         use_cache=True,
@@ -238,6 +258,13 @@ def forward(
     )
     logits_BV: Tensor = output.logits[:, -1]
     return logits_BV
+
+
+def _mask(at_BT: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores. Every layer would make this of a mask of booleans again."""
+    hidden_B1TW = (torch.arange(width, device=at_BT.device) > at_BT[:, :, None])[:, None]
+    mask_B1TW = torch.zeros_like(hidden_B1TW, dtype=dtype)
+    return mask_B1TW.masked_fill_(hidden_B1TW, torch.finfo(dtype).min)
 
 
 @contextmanager
