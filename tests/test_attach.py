@@ -337,7 +337,7 @@ def test_weights_that_the_optimizer_lacks_are_marked():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD([model.weight, torch.nn.Parameter(torch.ones(2))])
     census = Census(model, optimizer)
-    census.before_step(scaled=False)
+    census.before_step(readable=True)
     held = {row["name"]: row["in_optimizer"] for row in census.after_step(1).rows()}
     assert held == {"weight": 1, "bias": 0}
 
@@ -345,7 +345,7 @@ def test_weights_that_the_optimizer_lacks_are_marked():
 def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
     model = torch.nn.Linear(1000, 400, bias=False)
     census = Census(model)
-    census.before_step(scaled=False)
+    census.before_step(readable=True)
     with torch.no_grad():
         model.weight[:, ::2] += 0.5
     (row,) = census.after_step(1).rows()

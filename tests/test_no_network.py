@@ -59,14 +59,14 @@ COMMANDS = [
 ]
 
 
-def run_all(commands: list[list[str]], folder: Path) -> dict[str, list]:
+def run_all(commands: list[list[str]], folder: Path, *, seconds: int = 250) -> dict[str, list]:
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL, json.dumps(commands)],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -5,8 +5,9 @@
 Runs every target of targets.py under atheris, which mutates inputs towards code that they have not
 reached yet, and prints a table: executions, seconds, inputs kept because they reached something
 new, and crashes. An input may take 10 seconds and the process 2 GiB. `--seconds` ends a target
-early, and the table then says how far it came. What crashed is kept in `--keep` and named; run it
-again with `python benchmarks/fuzz/run.py --again FILE --only NAME`. Needs `pip install atheris`.
+early, and the table then says how far it came. What crashed is kept in `--keep`, beside what the
+fuzzer said, and named; run it again with `python benchmarks/fuzz/run.py --again FILE --only NAME`.
+Needs `pip install atheris`.
 """
 
 import argparse
@@ -16,20 +17,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
-from targets import SEEDS, TARGETS, WORDS
+from targets import SEEDS, TARGETS, WORDS, clean_up
 
 HERE = Path(__file__).parent
 SECONDS_PER_INPUT, MEGABYTES = 10, 2048
 LONGEST = {
-    "dataset-jsonl": 16384,
+    "dataset-jsonl": 8192,
     "log-mlflow": 32768,
-    "parquet": 16384,
-    "trace": 16384,
+    "parquet": 8192,
+    "trace": 8192,
     "plan": 8192,
 }
 """Bytes of an input; 2048 for the others."""
@@ -59,42 +62,69 @@ def main() -> int:
     asked = parser.parse_args()
     asked.keep.mkdir(parents=True, exist_ok=True)
     if asked.again:
-        command = [sys.executable, str(HERE / "one.py"), asked.only[0], str(asked.again)]
-        return subprocess.run(command, check=False).returncode
+        with _scratch() as place:
+            return _one(asked.only[0], [str(asked.again)], place)
     print(f"{'target':16} {'executions':>11} {'seconds':>8} {'kept':>6} crashes", flush=True)
     with ThreadPoolExecutor(asked.jobs) as pool:
         found = [*pool.map(lambda name: _told(fuzz(name, asked)), asked.only)]
+    clean_up()
     return int(any(outcome.crash for outcome in found))
 
 
 def fuzz(name: str, asked: argparse.Namespace) -> Outcome:
     """One target in a process of its own: a crash of native code ends only that."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as corpus:
-        for number, seed in enumerate(SEEDS[name]()):
-            (Path(corpus) / f"seed-{number}").write_bytes(seed)
-        words = Path(corpus) / "words.txt"
-        options = [
-            f"-runs={asked.runs}",
-            f"-max_total_time={asked.seconds}",
-            f"-timeout={SECONDS_PER_INPUT}",
-            f"-rss_limit_mb={MEGABYTES}",
-            f"-max_len={LONGEST.get(name, 2048)}",
-            f"-seed={asked.seed}",
-            f"-artifact_prefix={asked.keep / name}-",
-            "-print_final_stats=1",
-        ]
-        if name in WORDS:
-            words.write_text("".join(f"{_quoted(word)}\n" for word in WORDS[name]))
-            options.append(f"-dict={words}")
-        kept = Path(corpus) / "kept"
+    log = asked.keep / f"{name}.log"
+    with _scratch() as place:
+        seeds, kept = place / "seeds", place / "kept"
+        seeds.mkdir()
         kept.mkdir()
-        command = [sys.executable, str(HERE / "one.py"), name, *options, str(kept), corpus]
-        done = subprocess.run(command, capture_output=True, check=False, env=_environment())
-        said = (done.stderr + done.stdout).decode("utf-8", "replace")
-        return Outcome(
-            name, _runs(said), time.monotonic() - began, len([*kept.iterdir()]), _crash(done, said)
-        )
+        for number, seed in enumerate(SEEDS[name]()):
+            (seeds / f"seed-{number}").write_bytes(seed)
+        options = [*_options(name, asked, place), str(kept), str(seeds)]
+        with log.open("wb") as file:  # a run that is killed has then told how far it came
+            code = _one(name, options, place, file)
+        found = len([*kept.iterdir()])
+    said = log.read_text(encoding="utf-8", errors="replace")
+    crash = _crash(code, said) if code else ""
+    return Outcome(name, _runs(said), time.monotonic() - began, found, crash)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder, in memory where the system has such a place. A fuzzer leaves its files behind."""
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="flatline-fuzz-", dir=memory) as place:
+        yield Path(place)
+
+
+def _one(name: str, options: list[str], place: Path, out: IO[bytes] | None = None) -> int:
+    """Run a target with its files in a folder; its exit status."""
+    command = [sys.executable, str(HERE / "one.py"), name, *options]
+    alone = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "TMPDIR": str(place)}
+    return subprocess.run(
+        command, stdout=out, stderr=out, check=False, env={**os.environ, **alone}
+    ).returncode
+
+
+def _options(name: str, asked: argparse.Namespace, place: Path) -> list[str]:
+    """What libFuzzer is told."""
+    options = [
+        f"-runs={asked.runs}",
+        f"-max_total_time={asked.seconds}",
+        f"-timeout={SECONDS_PER_INPUT}",
+        f"-rss_limit_mb={MEGABYTES}",
+        f"-max_len={LONGEST.get(name, 2048)}",
+        f"-seed={asked.seed}",
+        f"-artifact_prefix={asked.keep / name}-",
+        "-print_final_stats=1",
+        "-reload=0",
+    ]
+    if name in WORDS:
+        words = place / "words.txt"
+        words.write_text("".join(f"{_quoted(word)}\n" for word in WORDS[name]))
+        options.append(f"-dict={words}")
+    return options
 
 
 def _quoted(word: str) -> str:
@@ -104,23 +134,17 @@ def _quoted(word: str) -> str:
     return f'"{inside}"'
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-
-
 def _runs(said: str) -> int:
     counts = [int(found) for found in _COUNT.findall(said)]
     done = _DONE.search(said)
     return int(done[1]) if done else max(counts, default=0)
 
 
-def _crash(done: "subprocess.CompletedProcess[bytes]", said: str) -> str:
-    if done.returncode == 0:
-        return ""
+def _crash(code: int, said: str) -> str:
     artifact = re.search(r"Test unit written to (\S+)", said)
     raised = re.findall(r"^[\w.]+(?:Error|Exception)\b.*", said, re.MULTILINE)
     reason = raised[-1:] or re.findall(r"^==\d+== .*", said, re.MULTILINE)
-    what = reason[0][:90] if reason else f"exit {done.returncode}: {said[-200:]!r}"
+    what = reason[0][:90] if reason else f"exit {code}: {said[-200:]!r}"
     return f"{what} ({artifact[1] if artifact else 'no input kept'})"
 
 

@@ -13,28 +13,38 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flatline.errors import FlatlineError
+
+if TYPE_CHECKING:  # readers are imported when they run, to be instrumented
+    from flatline.tasks.base import Problem, Task
 
 Target = Callable[[bytes], None]
 
 
-def _scratch() -> Path:
-    """A folder of this process, in memory where the system has such a place."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="flatline-fuzz-", dir=memory if memory.is_dir() else None))
-
-
 _FOLDER: list[Path] = []
+_FILES: dict[str, tuple[Path, int]] = {}
 
 
 def _file(name: str, data: bytes) -> Path:
-    if not _FOLDER:
-        _FOLDER.append(_scratch())
-    path = _FOLDER[0] / name
-    path.write_bytes(data)
+    """A file with these bytes, written over the last ones: opening it anew takes longer."""
+    if name not in _FILES:
+        _FILES[name] = _opened(name)
+    path, handle = _FILES[name]
+    assert os.pwrite(handle, data, 0) == len(data), "no space is left for inputs"
+    os.ftruncate(handle, len(data))
     return path
+
+
+def _opened(name: str) -> tuple[Path, int]:
+    if not _FOLDER:
+        _FOLDER.append(Path(tempfile.mkdtemp(prefix="flatline-fuzz-")))
+    path = _FOLDER[0] / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path, os.open(path, os.O_RDWR | os.O_CREAT)
 
 
 def _text(data: bytes) -> str:
@@ -47,18 +57,23 @@ def _text(data: bytes) -> str:
 
 def dataset_jsonl(data: bytes) -> None:
     """A dataset file through each of the three tasks."""
-    from flatline.tasks import make_task
-
-    path = _file("rows.jsonl", data)
-    for name in ("musique", "gsm8k", "toolmath"):
+    path = str(_file("rows.jsonl", data))
+    for task in _tasks():
         try:
-            task = make_task(name)
-            problems = task.load(str(path), split="train")
+            problems = task.load(path, split="train")
             for problem in problems[:2]:
                 task.messages(problem)
                 task.gold(problem)
         except FlatlineError:
             pass
+
+
+@cache
+def _tasks() -> list["Task"]:
+    """Every task, once: to build one takes longer than to read a row."""
+    from flatline.tasks import make_task
+
+    return [make_task(name) for name in ("musique", "gsm8k", "toolmath")]
 
 
 def dataset_spec(data: bytes) -> None:
@@ -104,24 +119,15 @@ def answers(data: bytes) -> None:
     scoring.accepted_answers(text[:200])
     toolmath.read_answer(text)
     gsm8k.marked_numbers(text)
-    for play in _plays():
-        score = play().score(text)
+    for task, problem in _problems():
+        score = task.episode(problem).score(text)
         assert 0 <= score.reward <= 1.5, score
 
 
-def _plays() -> list[Callable[[], object]]:
-    """Fresh episodes of one problem of every task."""
-    if not _PLAYS:
-        from flatline.tasks import make_task
-
-        for name in ("musique", "gsm8k", "toolmath"):
-            task = make_task(name)
-            problem = task.load("lab,,train[:1]", split="train")[0]
-            _PLAYS.append(lambda task=task, problem=problem: task.episode(problem))
-    return _PLAYS
-
-
-_PLAYS: list[Callable[[], object]] = []
+@cache
+def _problems() -> list[tuple["Task", "Problem"]]:
+    """One problem of every task."""
+    return [(task, task.load("lab,,train[:1]", split="train")[0]) for task in _tasks()]
 
 
 def calculator(data: bytes) -> None:
@@ -193,27 +199,25 @@ def trace(data: bytes) -> None:
     kind, body = data[:1], data[1:]
     run = body if kind == b"r" else b'{"schema": 1}'
     stream = body if kind in b"cn" else _stream()
-    folder = _file("run.json", run).parent
-    _file("steps.r0.0.arrow", stream)
-    sums = folder / "steps.r0.0.crc"
-    sums.unlink(missing_ok=True)
-    if kind == b"c":
-        sums.write_text(_sums(stream))
-    elif kind == b"s":
-        sums.write_bytes(body)
-    found = Trace.open(folder)
+    sums = _sums(stream) if kind == b"c" else body if kind == b"s" else None
+    folder = "bare" if sums is None else "summed"
+    _file(f"{folder}/steps.r0.0.arrow", stream)
+    if sums is not None:
+        _file(f"{folder}/steps.r0.0.crc", sums)
+    found = Trace.open(_file(f"{folder}/run.json", run).parent)
     for column in ("step", "reward"):
         if column in found.steps:
             found.steps[column]
     found.metric_names  # noqa: B018 - the property reads the column
 
 
-def _sums(stream: bytes) -> str:
+def _sums(stream: bytes) -> bytes:
     """Checksums over messages as they would lie, were the stream one of ours."""
     cuts = [0, *_stream_cuts(), len(stream)]
     ends = sorted({cut for cut in cuts if cut <= len(stream)})
     pairs = itertools.pairwise(ends)
-    return "".join(f"{a} {b} {zlib.crc32(stream[a:b]):08x}\n" for a, b in pairs)
+    lines = (f"{a} {b} {zlib.crc32(stream[a:b]):08x}\n" for a, b in pairs)
+    return "".join(lines).encode()
 
 
 def _stream() -> bytes:
@@ -246,10 +250,9 @@ def parquet(data: bytes) -> None:
     """A parquet file of `steps`."""
     from flatline.trace import Trace
 
-    folder = _file("run.json", b'{"schema": 1}').parent / "parquet"
-    folder.mkdir(exist_ok=True)
-    (folder / "run.json").write_bytes(b'{"schema": 1}')
-    (folder / "steps.r0.0.parquet").write_bytes(data)
+    folder = _file("parquet/steps.r0.0.parquet", data).parent
+    if "parquet/run.json" not in _FILES:
+        _file("parquet/run.json", b'{"schema": 1}')
     found = Trace.open(folder)
     if "reward" in found.steps:
         found.steps["reward"]
@@ -303,13 +306,16 @@ def log_wandb(data: bytes) -> None:
 
 def log_tensorboard(data: bytes) -> None:
     """An event file: as it is, or one record whose checksums fit."""
-    from flatline.trace.importers.tensorboard import _masked_crc
+    from flatline.trace.importers import tensorboard
 
+    if not hasattr(tensorboard._masked_crc, "cache_info"):
+        # The reader sums the same bytes again, one by one.
+        tensorboard._masked_crc = lru_cache(4)(tensorboard._masked_crc)
     if data[:1] == b"f":
         record = data[1:]
         length = struct.pack("<Q", len(record))
-        head = length + struct.pack("<I", _masked_crc(length))
-        data = head + record + struct.pack("<I", _masked_crc(record))
+        head = length + struct.pack("<I", tensorboard._masked_crc(length))
+        data = head + record + struct.pack("<I", tensorboard._masked_crc(record))
     _log("events.out.tfevents.1", data)
 
 
@@ -349,11 +355,13 @@ def _seed_parquet() -> list[bytes]:
     from flatline.trace.schema import STEPS
 
     batch = to_batch("steps", [{"step": 1, "reward": 0.5, "metrics": {"kl": 0.1}}])
-    kept = io.BytesIO()
-    pq.write_table(
-        pa.Table.from_batches([batch]).cast(versioned(STEPS)), kept, write_page_checksum=True
-    )
-    return [kept.getvalue()]
+    table = pa.Table.from_batches([batch]).cast(versioned(STEPS))
+    found = []
+    for sums in (True, False):  # without sums, damage reaches what unpacks and decodes
+        kept = io.BytesIO()
+        pq.write_table(table, kept, write_page_checksum=sums)
+        found.append(kept.getvalue())
+    return found
 
 
 _STATE = (
@@ -464,7 +472,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "trace": lambda: [
         b"c" + _stream(),
         b"n" + _stream(),
-        b"s" + _sums(_stream()).encode(),
+        b"s" + _sums(_stream()),
         b'r{"schema": 1, "settings": {}}',
     ],
     "parquet": _seed_parquet,
@@ -505,6 +513,9 @@ def survive(name: str, data: bytes) -> None:
 
 def clean_up() -> None:
     """Remove the scratch folder."""
+    for _, handle in _FILES.values():
+        os.close(handle)
+    _FILES.clear()
     for folder in _FOLDER:
         for root, _, files in os.walk(folder, topdown=False):
             for file in files:

@@ -182,7 +182,9 @@ class Train(Work):
 
     def beside(self, folder: Path) -> None:
         flatline("show", str(folder / "run"))
-        self._train(folder, expected=(2,))  # the folder is taken
+        # The folder is taken, unless the training was over when it was struck.
+        over = Trace.open(folder / "run").run.get("ended")
+        self._train(folder, expected=ANY if over else (2,))
 
     def _train(self, folder: Path, *more: str, **how: Sequence[int]) -> None:
         place = ("--output-dir", str(folder / "run"))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.trace.attach_batch import ROLLOUT, Generation, Pass, to_numpy
+from flatline.trace.attach_held import steps_in_backward
 from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_rows import Reader, Row
 from flatline.trace.attach_scribe import Scribe
@@ -91,6 +92,8 @@ class Recording:
 
     def begin_step(self) -> None:
         self.clock = Clock()
+        if steps_in_backward(self._trainer):
+            self._look(readable=False)
 
     def took(self, seconds: float, sampling: float | None) -> None:
         self.clock.generated(seconds, sampling)
@@ -110,10 +113,8 @@ class Recording:
         if self.clock.backward_end is not None:
             return
         self.clock.backward_end = time.perf_counter()
-        step = int(self._trainer.state.global_step) + 1
-        if self._rank == 0 and self._counted().is_due(step):
-            scaled = getattr(self._trainer.accelerator, "scaler", None) is not None
-            self._counted().before_step(scaled=scaled)
+        if not steps_in_backward(self._trainer):
+            self._look(readable=getattr(self._trainer.accelerator, "scaler", None) is None)
 
     def clipped(self, norm: Any) -> None:
         if self._grad_norm is None:
@@ -155,6 +156,12 @@ class Recording:
     def _hand_on(self, work: Callable[[], None], **how: Any) -> None:
         """What goes wrong in it ends the recording, in whatever thread it is."""
         self.sink.do(lambda: self._guard(work), **how)
+
+    def _look(self, *, readable: bool) -> None:
+        """At the weights, before they are stepped."""
+        step = int(self._trainer.state.global_step) + 1
+        if self._rank == 0 and self._counted().is_due(step):
+            self._counted().before_step(readable=readable)
 
     def _counted(self) -> Census:
         """Made at the first step: only then are the weights where they are trained."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.trace.attach_held import elements, held, is_part, is_shared
 from flatline.trace.attach_transfer import Transfer
 
 SAMPLE = 2**16
@@ -38,9 +39,12 @@ class Census:
         self.names = [name for name, _ in trained]
         self._weights = [weight for _, weight in trained]
         self._held = _held(optimizer, self._weights)
-        elements = sum(_size(weight) for weight in self._weights)
+        # Read once: rows are made in another thread, which must not ask DeepSpeed for anything.
+        self._parts = [is_part(weight) for weight in self._weights]
+        self._dtypes = [str(held(weight).dtype).removeprefix("torch.") for weight in self._weights]
+        self._sizes = [elements(weight) for weight in self._weights]
         kind = self._weights[0].device.type if self._weights else "cpu"
-        self.every = max(1, math.ceil(elements / PER_STEP.get(kind, PER_STEP["cuda"])))
+        self.every = max(1, math.ceil(sum(self._sizes) / PER_STEP.get(kind, PER_STEP["cuda"])))
         """Optimizer steps from one record to the next."""
         self._look: _Look | None = None
 
@@ -48,10 +52,12 @@ class Census:
         """The first step, then every so many-th."""
         return bool(self._weights) and (step == 1 or step % self.every == 0)
 
-    def before_step(self, *, scaled: bool) -> None:
-        """Called with whole gradients; `scaled` ones (fp16) say nothing about their size."""
+    def before_step(self, *, readable: bool) -> None:
+        """Called with whole gradients; they are not `readable` if they are scaled (fp16), or if the
+        step is done with them."""
         self._look = _Look(before=_joined(self._samples()))
-        grads = [None if scaled or _is_part(w) else w.grad for w in self._weights]
+        pairs = zip(self._weights, self._parts, strict=True)
+        grads = [weight.grad if readable and not part else None for weight, part in pairs]
         known = iter(_norms([grad for grad in grads if grad is not None]))
         self._look.grads = [None if grad is None else next(known) for grad in grads]
 
@@ -69,7 +75,7 @@ class Census:
         pairs = zip(_joined(samples), look.before, strict=True)
         moved = [after.float() - before.float() for after, before in pairs]
         columns = {
-            "norm": _norms([weight.detach() for weight in self._weights]),
+            "norm": _norms([held(weight) for weight in self._weights]),
             "grad_norm": look.grads,
             "update_norm": _norms(_parted(moved, samples)),
             "changed": _norms(_parted([(move != 0).float() for move in moved], samples), order=1),
@@ -83,14 +89,14 @@ class Census:
         self, step: int, at: int, sampled: int, numbers: dict[str, list[float | None]]
     ) -> dict[str, Any]:
         """Of one tensor, the `at`-th."""
-        weight, size = self._weights[at], _size(self._weights[at])
+        size = self._sizes[at]
         change, changed = numbers["update_norm"][at] or 0.0, numbers["changed"][at] or 0.0
         return {
             "step": step,
             "name": self.names[at],
             "size": size,
-            "dtype": str(weight.dtype).removeprefix("torch."),
-            "norm": None if _is_part(weight) else numbers["norm"][at],
+            "dtype": self._dtypes[at],
+            "norm": None if self._parts[at] else numbers["norm"][at],
             "grad_norm": numbers["grad_norm"][at],
             # The sample stands for the whole tensor.
             "update_norm": change * math.sqrt(size / sampled) if sampled else None,
@@ -129,13 +135,13 @@ def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
     groups = getattr(optimizer, "param_groups", None)
     if not groups:
         return [None] * len(weights)
-    held = {id(weight) for group in groups for weight in group["params"]}
-    return [None if _is_part(weight) else int(id(weight) in held) for weight in weights]
+    known = {id(weight) for group in groups for weight in group["params"]}
+    return [None if is_shared(weight) else int(id(weight) in known) for weight in weights]
 
 
 def _sample(weight: Tensor) -> Tensor:
     """Every n-th element; n is odd, so that rows of even length are not met at one place only."""
-    flat = _local(weight).reshape(-1)
+    flat = held(weight).reshape(-1)
     stride = math.ceil(flat.numel() / SAMPLE)
     return flat[:: stride | 1] if stride > 1 else flat
 
@@ -162,25 +168,10 @@ def _by_device(samples: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
     return found
 
 
-def _local(weight: Tensor) -> Tensor:
-    """The part of a sharded weight that this process has."""
-    local = weight.detach()
-    return local.to_local() if hasattr(local, "to_local") else local
-
-
-def _size(weight: Tensor) -> int:
-    return int(getattr(weight, "ds_numel", weight.numel()))
-
-
-def _is_part(weight: Tensor) -> bool:
-    """Whether other processes hold the rest of it."""
-    return hasattr(weight, "ds_numel") or hasattr(weight, "to_local")
-
-
 def _norms(tensors: Sequence[Tensor], order: int = 2) -> list[Tensor]:
     if not tensors:
         return []
-    local = [_local(tensor) for tensor in tensors]
+    local = [held(tensor) for tensor in tensors]
     half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in local)
     dtype = torch.float32 if half else None  # a norm in 16 bits has three digits
     return list(torch._foreach_norm(local, order, dtype))

@@ -118,8 +118,9 @@ class StreamPiece:
     @cached_property
     def _table(self) -> pa.Table:
         found, wanted = pa.Table.from_batches(self._batches, self._schema), TABLES[self.table]
+        stored = set(found.schema.names)
         for field in wanted:
-            if field.name not in found.schema.names:
+            if field.name not in stored:
                 found = found.append_column(field, pa.nulls(len(found), field.type))
         return found.select(wanted.names)
 

@@ -26,7 +26,11 @@ def to_batch(
     Values that do not fit are an error; with `on_unfit` they are told there and become null.
     """
     columns = []
+    given: set[str] = set().union(*rows)
     for field in TABLES[table]:
+        if field.name not in given:
+            columns.append(pa.nulls(len(rows), field.type))
+            continue
         try:
             columns.append(_column(table, field, [row.get(field.name) for row in rows]))
         except TraceError as error:

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError, ModelError
+from flatline.trace.attach_held import elements
 from flatline.training.rollouts import limits_of, sampling_of
 
 
@@ -41,8 +42,8 @@ def effective(trainer: Any, config: RunConfig) -> dict[str, Any]:
             "training_problems": len(trainer.train_dataset),
         },
         "weights": {
-            "trainable": sum(p.numel() for p in trainable.values()),
-            "all": sum(p.numel() for p in trainer.model.parameters()),
+            "trainable": sum(map(elements, trainable.values())),
+            "all": sum(map(elements, trainer.model.parameters())),
             "dtype": sorted({str(p.dtype) for p in trainable.values()}),
             "device": str(args.device),
         },

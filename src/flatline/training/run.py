@@ -22,6 +22,7 @@ from flatline.signals import terminated_like_interrupted
 from flatline.stats import Estimate
 from flatline.text import visible
 from flatline.trace.attach import attach
+from flatline.trace.attach_held import elements
 from flatline.trace.folder import read_run
 from flatline.trace.lock import LOCK, is_held
 from flatline.training.effective import (
@@ -287,7 +288,7 @@ def _refuse_full_disk(built: Built) -> None:
     """Trained weights and the two means that Adam keeps of each must find room."""
     folder = Path(built.config.output_dir)
     trained = [p for p in built.trainer.model.parameters() if p.requires_grad]
-    needed = sum(3 * p.numel() * p.element_size() for p in trained) + ALMOST_NOTHING
+    needed = sum(3 * elements(p) * p.element_size() for p in trained) + ALMOST_NOTHING
     if _free(folder) < needed:
         raise ConfigError(
             f"A checkpoint takes about {needed / 2**20:.0f} MiB, and {folder} has "

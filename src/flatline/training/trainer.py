@@ -185,6 +185,7 @@ def build(config: RunConfig) -> Built:
             **playing,
         )
     _refuse_fsdp(trainer, config)
+    _refuse_other_precision(trainer, config)
     if config.peft:
         trainer.add_callback(LoraMetrics(trainer))
     plant_all(trainer, faults)
@@ -259,6 +260,20 @@ def _refuse_fsdp(trainer: Trainer, config: RunConfig) -> None:
             "With FSDP a process holds a part of the weights only, and the embedded engine needs "
             "all of them.\nType `--engine vllm-server --eval-limit 0` and score the checkpoints "
             "with `flatline evaluate`, or use configs/accelerate/zero3.yaml."
+        )
+
+
+def _refuse_other_precision(trainer: Trainer, config: RunConfig) -> None:
+    """transformers stops at the first step where DeepSpeed's precision is not the trainer's."""
+    asked = "bf16" if config.bf16 else "no"
+    if trainer.is_deepspeed_enabled and trainer.accelerator.mixed_precision != asked:
+        found = trainer.accelerator.mixed_precision
+        raise ConfigError(
+            f"The accelerate config says `mixed_precision: {found}`, and the run is one with "
+            f"{'--bf16' if config.bf16 else '--no-bf16'}.\n"
+            "DeepSpeed would keep the weights in another precision than the trainer.\n"
+            f"Type `{'--bf16' if found == 'bf16' else '--no-bf16'}`, or `accelerate launch "
+            f"--mixed_precision {asked}`."
         )
 
 

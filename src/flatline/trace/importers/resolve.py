@@ -23,7 +23,10 @@ class Resolution:
 def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolution:
     """Give every column of `steps` at most one of these names, and none of those to leave out."""
     names = list(names)
-    known = {name: plain(name) for name in names if plain(name) not in leave_out}
+    known: dict[str, list[str]] = {}
+    for name in names:
+        if plain(name) not in leave_out:
+            known.setdefault(plain(name), []).append(name)
     aliases: dict[str, str] = {}
     notes: list[str] = []
     for column, wanted in COLUMNS.items():
@@ -51,13 +54,12 @@ def is_known(name: str) -> bool:
 def _fill(
     column: str,
     wanted: tuple[str, ...],
-    known: dict[str, str],
+    known: dict[str, list[str]],
     aliases: dict[str, str],
     notes: list[str],
 ) -> None:
     """Take the best name for a column; what else could have filled it is told."""
-    claims = [[name for name, text in known.items() if _matches(text, want)] for want in wanted]
-    found = [(want, names) for want, names in zip(wanted, claims, strict=True) if names]
+    found = [(want, names) for want in wanted if (names := _claimed(want, known))]
     if not found:
         return
     want, names = found[0]
@@ -77,8 +79,13 @@ def _listed(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-def _matches(text: str, want: str) -> bool:
-    return _pattern(want).fullmatch(text) is not None if "*" in want else text == want
+def _claimed(want: str, known: dict[str, list[str]]) -> list[str]:
+    """The names that an alias means, out of those known by how the table writes them."""
+    if "*" not in want:
+        return known.get(want, [])
+    return [
+        name for text, names in known.items() if _pattern(want).fullmatch(text) for name in names
+    ]
 
 
 @cache

@@ -112,8 +112,10 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _first(given: Mapping[str, Any], wanted: tuple[str, ...]) -> Any:
     """The first that is there and simple: a nested value is no setting of ours."""
-    values = (given.get(name) for name in wanted)
-    return next((v for v in values if isinstance(v, str | int | float | bool)), None)
+    for name in wanted:
+        if isinstance(value := given.get(name), str | int | float | bool):
+            return value
+    return None
 
 
 def _lora(config: Any) -> dict[str, Any] | None:
