@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--at-once", type=int, default=1, help="trainings that share the GPU")
+    parser.add_argument("--a-pass", type=int, default=2, help="plays of one backward pass")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--only", metavar="STAGE")
@@ -124,6 +125,7 @@ def main() -> None:
         steps=given.steps,
         seeds=given.seeds,
         at_once=given.at_once,
+        a_pass=given.a_pass,
         rate=given.learning_rate,
     )
     plan = rehearsal(plan) if given.rehearse else plan

@@ -49,6 +49,32 @@ def test_a_model_that_always_repeated_itself_did_not_collapse():
     assert H.sign(run(nothing, prompts=32, ids=lambda row: 7)).level is Level.OK
 
 
+def terse(row):
+    row["model_tokens"] = 250 if row["step"] < 3 else 6 + row["rollout"] % 3
+
+
+def test_a_model_that_stops_thinking_within_two_steps_is_suspected():
+    found = H.sign(run(terse))
+    assert found.level is Level.SUSPECT
+    assert "7 tokens of its own, at first 250" in found.text
+    assert found.severity < 1, "behind every other suspect"
+
+
+def test_a_model_that_becomes_terse_and_better_did_not_collapse():
+    def learnt(row):
+        terse(row)
+        row["parts"] = {"exact_match": float(row["step"] >= 3)}
+
+    assert H.sign(run(learnt)).level is Level.OK
+
+
+def test_a_model_that_writes_half_as_much_did_not_collapse():
+    def shorter(row):
+        row["model_tokens"] = 250 if row["step"] < 3 else 125
+
+    assert H.sign(run(shorter)).level is Level.OK
+
+
 def test_a_run_that_keeps_its_calls_is_ruled_out():
     assert H.sign(healthy_trace()).level is Level.OK
 

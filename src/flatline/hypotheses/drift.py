@@ -11,6 +11,9 @@ from flatline.hypotheses.trend import thirds
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
+FIRST_GROUPS = 4
+"""Groups that show where a run began: all of the steps that hold as many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
@@ -41,6 +44,25 @@ def drift_of(trace: Trace, values: np.ndarray) -> Drift | None:
         before=float(found.early.mean()),
         after=float(found.late.mean()),
         change=difference_of_means(found.early, found.late),
+    )
+
+
+def since_start(trace: Trace, values: np.ndarray) -> Drift | None:
+    """How one value per rollout differs between the first groups and the last third of the steps.
+
+    What falls within two steps is over long before the first third ends.
+    """
+    means, step = group_means(trace, values), trace.groups().step
+    found = thirds(means, step)
+    known = np.isfinite(means)
+    if found is None or known.sum() < FIRST_GROUPS:
+        return None
+    begun = np.sort(step[known])[FIRST_GROUPS - 1]
+    early = means[known & (step <= begun)]
+    return Drift(
+        before=float(early.mean()),
+        after=float(found.late.mean()),
+        change=difference_of_means(early, found.late),
     )
 
 

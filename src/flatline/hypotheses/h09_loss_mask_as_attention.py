@@ -79,6 +79,7 @@ class LossMaskAsAttention(Hypothesis):
         "H08",
         "H10",
         "H11",
+        "H15",  # a token that may see nothing sees whatever is beside it
         "H17",
         "H20",
         "H21",
