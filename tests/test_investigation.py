@@ -1,6 +1,7 @@
 """From hypotheses to verdicts, with runs and checkups that are pretended."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from flatline.errors import ConfigError
 from flatline.experiment.outcome import Sight
 from flatline.faults import find as find_faults
 from flatline.hypotheses import HYPOTHESES, find
-from flatline.investigation import Setup, inquiry, investigate
+from flatline.investigation import Setup, inquiry, investigate, looks
 from flatline.investigation.conclusion import ladder_verdict
 from flatline.investigation.plans import arms_for, plan_for
 from flatline.verdict import Presence, Ruling
@@ -207,3 +208,47 @@ def test_what_is_recorded_holds_every_run(asked):
 def test_runs_that_all_fail_say_why(asked):
     with pytest.raises(ConfigError, match="out of memory"):
         asked(replace(PRESET, seed=1), ["H09"], lambda job: "out of memory")
+
+
+def test_one_finished_control_run_promises_with_a_spread_that_is_assumed(asked):
+    def only_one(job):
+        first = job.arm != "as it is" or job.seed == 0
+        return broken_mask(job) if first else "out of memory"
+
+    found, _, listener = asked(PRESET, ["H09"], only_one)
+    assert any("taken as 0.05" in text for text in listener.said)
+    assert [one.verdict.hypothesis for one in found] == ["H09"]
+
+
+def test_control_runs_that_gained_the_same_promise_no_certainty(asked):
+    def equal(job):
+        return replace(broken_mask(job), outcomes=outcome_of(0.0).outcomes)
+
+    _, _, listener = asked(PRESET, ["H09"], equal)
+    promised = next(text for text in listener.said if "in 4 of 5" in text)
+    assert float(promised.split("An effect of ")[1].split()[0]) >= 0.05
+
+
+def checkup_that(tmp_path, monkeypatch, script):
+    monkeypatch.setattr(looks, "FLATLINE", (sys.executable, "-c", script))
+    setup = Setup(config=HEALTHY, runs=tmp_path, experiments=tmp_path)
+    return looks.checkup_of(setup.control, tmp_path, lambda text: None)
+
+
+def test_a_checkup_that_crashes_says_so_with_what_to_type(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError) as error:
+        checkup_that(tmp_path, monkeypatch, "raise ZeroDivisionError('the sampler broke')")
+    text = str(error.value)
+    assert "exit code 1" in text
+    assert "the sampler broke" in text
+    assert "`flatline checkup musique --config" in text
+    assert "--json" not in text
+    assert not list(tmp_path.glob("*-checkup.json"))  # the next try looks again
+
+
+def test_a_checkup_with_findings_is_no_failure(tmp_path, monkeypatch):
+    script = (
+        "import json, sys; assert sys.argv[-3:] == ['--fail-on', 'never', '--json'];"
+        "print(json.dumps({'findings': [{'hypothesis': 'H09', 'level': 'fault', 'text': 'seen'}]}))"
+    )
+    assert checkup_that(tmp_path, monkeypatch, script)["H09"].proven

@@ -17,6 +17,8 @@ from flatline.rollout.engine import Engine
 from flatline.subject import Subject, moving, ours, replay
 from flatline.subject import subject as subject_module
 from flatline.subject.brief import longest_turn
+from flatline.subject.few import half, together
+from flatline.subject.scoring import Played
 from flatline.tasks import make_task
 from flatline.training.environment import (
     environment_factory,
@@ -322,7 +324,7 @@ def test_the_sampler_follows_the_weights_there_and_back(healthy):
 
 def test_the_next_play_is_another_one(healthy):
     found = healthy.play_again()
-    assert found.repeated < 0.5 and found.unique_second.mean() > 0.5
+    assert found.repeated < 0.5
     assert set(found.versions) == {found.version_expected}
 
 
@@ -338,8 +340,53 @@ def test_four_plays_serve_every_measurement(tmp_path, monkeypatch):
     assert plays == [16, 8, 8, 8]
 
 
+def test_one_engine_serves_every_measurement_while_nobody_trains(tmp_path, monkeypatch):
+    made = []
+    make = Engine.__init__
+    monkeypatch.setattr(Engine, "__init__", lambda *a, **kw: made.append(1) or make(*a, **kw))
+    subject = subject_in(tmp_path)
+    with subject.standing_still():
+        subject.heldout_path(), subject.delivery(), subject.stepped_delivery()
+    assert made == [1]
+    assert subject.built.rollouts.engine is None and subject.built.rollouts.weights is None
+
+
+def test_what_is_only_compared_is_not_scored_with_the_reference(tmp_path, monkeypatch):
+    subject = subject_in(tmp_path, kl_beta=0.04)
+    subject.one_step(), subject._gap, subject._move
+    scored = []
+    score = subject.trainer._get_per_token_logps_and_entropies
+    listen = lambda *a, **kw: scored.append(1) or score(*a, **kw)  # noqa: E731
+    monkeypatch.setattr(subject.trainer, "_get_per_token_logps_and_entropies", listen)
+    assert subject.delivery().gap_restored < 1e-3
+    assert subject.stepped_delivery().visible > 0
+    assert scored == []
+    assert subject.trainer.beta == 0.04
+
+
+def test_shorter_rollouts_are_scored_more_at_a_time_in_the_same_memory():
+    def played(prompt, completion):
+        ids = {"prompt_ids": torch.ones(4, prompt), "completion_ids": torch.ones(4, completion)}
+        return Played([{}] * 4, ids)
+
+    whole = played(100, 900)
+    assert together(2, whole, whole) == 2
+    assert together(2, whole, played(100, 400)) == 4
+    assert together(2, whole, played(10, 890)) == 2
+    assert together(2, whole, played(100, 0)) == 20
+
+
+def test_half_of_the_rollouts_are_those_that_have_a_gradient():
+    def played(*advantages):
+        return Played([{}] * len(advantages), {"advantages": torch.tensor(advantages)})
+
+    assert half(played(0.0, 0.1, -2.0, 1.0, 0.0, 0.0, 0.5, -1.0)) == [2, 3, 6, 7]
+    assert half(played(0.0, 0.1, -2.0, 1.0, 0.0, 0.0)) == [2, 3]
+    assert half(played(1.0, 0.0)) == [0, 1]
+
+
 def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(replay, "TURN", 3)
+    monkeypatch.setattr(replay, "MOVED_TURN", 3)
     subject = subject_in(tmp_path, batch_size=8)
     found = subject.delivery()
     assert found.visible > 0.1 and max(found.gap_moved, found.gap_restored) < 1e-3
@@ -351,7 +398,8 @@ def test_the_smallest_move_that_can_be_seen_is_found(healthy):
     move = healthy._move
     smaller = moving.AMOUNTS[moving.AMOUNTS.index(move.amount) - 1]
     with healthy.untouched():
-        less = moving._moved_by(healthy.trainer, healthy._few, healthy._few_logps_BT, smaller)
+        given = (healthy._few, healthy._few_logps_BT, healthy._together)
+        less = moving.moved_by(healthy.trainer, *given, smaller)
     assert less.shift < moving.VISIBLE <= move.shift
 
 

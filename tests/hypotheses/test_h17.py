@@ -25,8 +25,6 @@ def replayed(named, expected=1):
     again = Replay(
         prompts=2,
         group_size=4,
-        unique_first=np.ones(2),
-        unique_second=np.ones(2),
         repeated=0.0,
         versions=np.array(named, dtype=np.int64),
         version_expected=expected,

@@ -1,6 +1,5 @@
 """`flatline bench`: plant every fault, train, look, and count what was found."""
 
-import json as json_format
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.cli.text import visible
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ def report(folder: Packed, peer: Peers = None, json: options.Json = False) -> No
     outcomes = read_all(folder)
     ask_all(outcomes, pythons, _say)
     figures = {**score(outcomes), "peers": compared(outcomes)}
-    print(json_format.dumps(figures, indent=2) if json else visible(markdown(figures)))
+    if json:
+        print_json(figures)
+    else:
+        print(visible(markdown(figures)))
 
 
 @group.command()

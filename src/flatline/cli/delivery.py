@@ -1,6 +1,5 @@
 """How `checkup` and `diagnose` hand over a report: options, formats, exit code."""
 
-import json as json_format
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flatline.ci.fail_on import FailOn, fails
+from flatline.cli.output import print_json
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:  # these would bring numpy
@@ -51,7 +51,7 @@ class Delivery:
         """Hand the report over; returns the exit code."""
         self._write(report)
         if self.json:
-            print(json_format.dumps(report.to_json(), indent=2))
+            print_json(report.to_json())
         else:
             self._print(report)
         if self.github:

@@ -1,6 +1,5 @@
 """`flatline evaluate`: plays held-out problems and prints scores with intervals."""
 
-import json as json_format
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.errors import ConfigError
 
@@ -139,7 +139,7 @@ def _run(
     comparison = None if second is None else compare(first, second)
     _print_plays(request.task, first, show, to_stderr=as_json)
     if as_json:
-        print(json_format.dumps(_as_json(first, second, comparison), indent=2))
+        print_json(_as_json(first, second, comparison))
         return
     _print_tables(first)
     if second is not None and comparison is not None:

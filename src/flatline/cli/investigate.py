@@ -5,7 +5,6 @@ journal, `setup.toml` describes it, and a flag that is given goes before the fil
 """
 
 import inspect
-import json as json_format
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.cli.train import config_of, train
 from flatline.errors import ConfigError
@@ -78,8 +78,7 @@ def investigate(**given: Any) -> None:
         found = _conclusions(setup, hypotheses, executor, listener, asked)
         verdicts = [_kept(one, journal, asked["json"]) for one in found]
     if asked["json"]:
-        shape = verdicts[0] if len(verdicts) == 1 else verdicts
-        print(json_format.dumps(shape, indent=2))
+        print_json(verdicts[0] if len(verdicts) == 1 else verdicts)
     raise typer.Exit(CAUSE if any(v["verdict"] == "validated" for v in verdicts) else NOTHING)
 
 

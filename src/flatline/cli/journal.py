@@ -1,13 +1,13 @@
 """`flatline journal`: the folder in which an investigation is written down."""
 
 import inspect
-import json as json_format
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.cli.train import TrainCommand, config_of, train
 
@@ -43,8 +43,7 @@ def init(**given: Any) -> None:
     json, folder = given.pop("json"), given.pop("folder")
     begun = begin(folder, config_of(given))
     if json:
-        shape = {"journal": str(folder), "written": begun.written, "kept": begun.kept}
-        print(json_format.dumps(shape, indent=2))
+        print_json({"journal": str(folder), "written": begun.written, "kept": begun.kept})
         return
     _say(f"{len(begun.written)} files written in {folder}/.")
     if begun.kept:
@@ -73,7 +72,10 @@ def new(what: What, folder: Folder, json: options.Json = False) -> None:
     from flatline.journal.new import add
 
     file = add(Journal.open(folder), what)
-    _say(json_format.dumps({"file": str(file)}) if json else f"{file} written.")
+    if json:
+        print_json({"file": str(file)}, indent=None)
+    else:
+        _say(f"{file} written.")
 
 
 @group.command()
@@ -84,7 +86,7 @@ def status(folder: Folder, json: options.Json = False) -> None:
     journal = Journal.open(folder)
     reading = journal.read()
     if json:
-        print(json_format.dumps(board.to_json(reading), indent=2))
+        print_json(board.to_json(reading))
     else:
         _print_board(reading)
     if not board.is_current(journal, reading):
@@ -101,7 +103,7 @@ def following(folder: Folder, json: options.Json = False) -> None:
 
     roadmap = plan(Journal.open(folder))
     if json:
-        print(json_format.dumps(roadmap.to_json(), indent=2))
+        print_json(roadmap.to_json())
     else:
         _print_roadmap(roadmap)
 
@@ -114,8 +116,7 @@ def check(folder: Folder, json: options.Json = False) -> None:
 
     problems = look(Journal.open(folder))
     if json:
-        shape = {"problems": [problem.to_json() for problem in problems]}
-        print(json_format.dumps(shape, indent=2))
+        print_json({"problems": [problem.to_json() for problem in problems]})
     else:
         _print_problems(problems)
     raise typer.Exit(FOUND if problems else GOOD)
@@ -129,7 +130,7 @@ def resolve(folder: Folder, json: options.Json = False) -> None:
 
     resolution = judge(Journal.open(folder))
     if json:
-        print(json_format.dumps(resolution.to_json(), indent=2))
+        print_json(resolution.to_json())
     else:
         _print_resolution(resolution)
     raise typer.Exit(GOOD if resolution.resolved else FOUND)

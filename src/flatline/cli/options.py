@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flatline.cli.output import json_alone
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,18 @@ Noise = Annotated[
     float | None,
     typer.Option(min=0.0, max=1.0, help="MuSiQue: share of the other paragraphs kept."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+
+def _alone(context: typer.Context, asked: bool) -> bool:
+    if asked:
+        context.with_resource(json_alone())
+    return asked
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", callback=_alone, help="Print JSON and nothing else on stdout."),
+]
 
 
 def not_installed(what: str, error: ImportError, extra: str = "train") -> ConfigError:

@@ -1,6 +1,5 @@
 """`flatline query`: SQL over a trace."""
 
-import json as json_format
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.cli.text import shortened, visible
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def query(
     print_warnings(trace.warnings)
     if json:
         rows = found.to_pylist(maps_as_pydicts="lossy")
-        print(json_format.dumps([_plain(row) for row in rows], default=str))
+        print_json([_plain(row) for row in rows], indent=None, default=str)
     else:
         _print_table(found)
 

@@ -1,11 +1,11 @@
 """`flatline tasks check`: is gold the maximum, and every spoiled play lower?"""
 
-import json as json_format
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ def check(
     problems = made.load(data, split=split)[:limit]
     report = check_problems(made, _tracked(problems))
     if json:
-        print(json_format.dumps(report.to_json(), indent=2))
+        print_json(report.to_json())
     else:
         _print(report)
     raise typer.Exit(0 if report.passed else 1)

@@ -6,7 +6,6 @@ place to add one. A flag that is given goes before the file.
 
 import ast
 import inspect
-import json as json_format
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -19,6 +18,7 @@ from typer.core import TyperCommand
 
 from flatline import config as config_module
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.config import RunConfig, flag, load_config
 
 if TYPE_CHECKING:
@@ -59,11 +59,17 @@ def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
     logging.disable_progress_bar()  # ours says the same
     if dry_run:
         planned = plan(config)
-        print(json_format.dumps(planned, indent=2) if as_json else _as_text(planned))
+        if as_json:
+            print_json(planned)
+        else:
+            print(_as_text(planned))
         return
     result = start(config)
     if int(os.environ.get("RANK", "0")) == 0:
-        print(json_format.dumps(_as_json(result), indent=2) if as_json else _summary(result))
+        if as_json:
+            print_json(_as_json(result))
+        else:
+            print(_summary(result))
 
 
 def _as_json(result: "Result") -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`flatline warmstart`: a few minutes of imitation, so that RL has a baseline to climb from."""
 
-import json as json_format
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatline.cli import options
+from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.config import LAB, LAB_RATES, LAB_TURN, RunConfig
 
@@ -116,7 +116,7 @@ def _run(
     with _progress() as on_step:
         result = start(WarmStart(run=run, share=share, careless=careless), on_step=on_step)
     if as_json:
-        print(json_format.dumps(result.to_json(), indent=2))
+        print_json(result.to_json())
     else:
         _print(result, run)
 

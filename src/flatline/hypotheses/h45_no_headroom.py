@@ -15,8 +15,8 @@ ahead of a single try (0.1) is noted.
 
 ## Probe
 The same, on one batch. Where that leaves it open, 64 training problems are played once each, and
-the share that is solved has the same thresholds. What a tool that cannot miss would add: `flatline
-checkup --tools`.
+the share that is solved has the same thresholds; only 32 where these rule it out. What a tool that
+cannot miss would add: `flatline checkup --tools`.
 
 ## Experiment
 A planted fault against none; matched seeds, outcome is the held-out reward. A retriever in use
@@ -64,6 +64,8 @@ BEGINNING = 64
 """Groups that show what the policy can do before it is trained."""
 PROBLEMS = 64
 """Training problems that the probe plays where the batch leaves it open."""
+ENOUGH = 32
+"""Those that are played first. They can rule it out; an alarm takes all."""
 SURE = 10.0
 """Severity where rollouts that ended by themselves show it too."""
 ENDED = ("answered", "eos", None)
@@ -106,12 +108,11 @@ class NoHeadroom(Hypothesis):
         seen = self.sign(subject.trace)
         if seen.level is not Level.UNKNOWN or subject.built is None:
             return seen
-        right = _played_right(subject)
-        solved = cluster_mean(right, np.arange(len(right)))
+        solved = _share_solved(subject)
         text = f"{solved.value:.0%} of {solved.n} training problems are solved at the first try."
         if solved.high < FLOOR or solved.low > CEILING:
             return self._stuck(text, solved, proven=True)
-        if solved.low < FLOOR or solved.high > CEILING:
+        if not _is_mixed(solved):
             return self.too_little(f"{text} More training problems would do.")
         return self.found(Level.OK, text, measured=solved)
 
@@ -158,14 +159,29 @@ def _ended(trace: Trace) -> np.ndarray:
     return np.array([end in ENDED for end in trace.rollouts["finish"]], dtype=bool)
 
 
-def _played_right(subject: "Subject") -> np.ndarray:
+def _is_mixed(solved: Estimate) -> bool:
+    """Whether some problems are certainly solved, and others certainly not."""
+    return solved.low >= FLOOR and solved.high <= CEILING
+
+
+def _share_solved(subject: "Subject") -> Estimate:
+    """Of training problems, played once each: as many as it takes."""
+    right = _played_right(subject, 0, ENOUGH)
+    solved = cluster_mean(right, np.arange(len(right)))
+    if _is_mixed(solved) or len(right) < ENOUGH:
+        return solved
+    right = np.append(right, _played_right(subject, ENOUGH, PROBLEMS))
+    return cluster_mean(right, np.arange(len(right)))
+
+
+def _played_right(subject: "Subject", first: int, last: int) -> np.ndarray:
     """Whether the policy solves each of some training problems, played once."""
     from flatline.rollout.engine import Job  # brings torch
 
     built = subject.built
     if built is None or built.config.engine != "embedded":
         raise NotRecorded("task.problems")
-    jobs = [Job(problem, 0) for problem in built.problems[:PROBLEMS]]
+    jobs = [Job(problem, 0) for problem in built.problems[first:last]]
     with subject.untouched(), built.rollouts.playing(built.trainer) as engine:
         played = engine.play(jobs, seed=built.config.seed)
     return np.array([float(one.score.parts.get(ANSWER, 0.0) > 0) for one in played])

@@ -200,16 +200,19 @@ class Inquiry:
         runs = self._control_runs.values()
         seconds = sum(run.seconds for run in runs) / len(runs)
         values = [run.outcomes[plan.outcome].value for run in runs if plan.outcome in run.outcomes]
-        # Two arms vary, each like the control.
-        spread = spread_of_units(values) * 2**0.5
+        unseen = plan.smallest_effect
+        known = len(values) > 1
+        spread = spread_of_units(values, unseen=unseen) if known else unseen
         promised = expectation(
             plan,
-            sd=spread,
+            sd=spread * 2**0.5,  # two arms vary, each like the control
             seconds_per_run=seconds,
             jobs=self._executor.jobs,
             runs=self._setup.runs,
         )
-        return promised.text
+        if known:
+            return promised.text
+        return f"{promised.text} (One run shows no spread between seeds; taken as {unseen:g}.)"
 
     def _observed(self, hypothesis: Hypothesis, mechanism: Mechanism) -> Conclusion:
         """Decided by the control runs alone, or not to be decided with this setup."""

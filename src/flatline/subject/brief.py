@@ -12,8 +12,8 @@ TURN = 96
 """Tokens of a turn in plays that are compared with others, token by token: as many as the lab
 policy has, so that nothing of its plays is lost."""
 MOVED_TURN = 32
-"""The same for plays with moved weights, which only ask for the sampler's log-probs. Such weights
-often forget to end a turn."""
+"""The same for plays around a change of the weights, which only ask for the sampler's log-probs.
+Moved weights often forget to end a turn."""
 MOVED_TURNS = 2
 """Turns of such plays: one that answers the prompt and one that has seen a tool."""
 

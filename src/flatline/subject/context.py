@@ -16,10 +16,10 @@ Which = Literal["prompt", "tool"]
 
 
 def context_effect(
-    trainer: Any, played: Played, kept: Sequence[int], before_BT: Tensor, which: Which
+    trainer: Any, played: Played, kept: Sequence[int], before_BT: Tensor, size: int, which: Which
 ) -> ContextEffect:
     """Change of the trained tokens that come after the replaced ones, in some of the rollouts.
-    `before_BT` has the log-probs of those, scored without the others."""
+    `before_BT` has the log-probs of those, scored without the others and `size` at a time."""
     changed = _other_prompts(played) if which == "prompt" else _other_tool_output(played)
     inputs, replaced_B, first_B = changed
     trained_BT = played.part(kept).trained_BT
@@ -28,7 +28,7 @@ def context_effect(
     )
     at = [i for i, row in enumerate(kept) if replaced_B[row] and bool(looked_at_BT[i].any())]
     if at:
-        after_BT = fixed_logps(trainer, trimmed(select(inputs, kept)))
+        after_BT = fixed_logps(trainer, trimmed(select(inputs, kept)), size)
         change_BT = (after_BT - before_BT).abs().cpu().double()
     per_rollout = [change_BT[i][looked_at_BT[i]].numpy() for i in at]
     return ContextEffect(

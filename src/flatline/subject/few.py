@@ -1,8 +1,11 @@
-"""Some groups of the batch, where all of it would only cost.
+"""Some rollouts of the batch, where all of it would only cost.
 
-Whether two passes agree, or how many times one gradient is another, a few rollouts tell as well as
-all. Passes over a large model are most of what a checkup costs.
+How far moved weights shift log-probs, a few rollouts tell as well as all; whether two passes agree,
+or how many times one gradient is another, half of these do. Passes over a large model are most of
+what a checkup costs.
 """
+
+from torch import Tensor
 
 from flatline.rollout.record import Author
 from flatline.subject.scoring import Played
@@ -17,8 +20,7 @@ def few(played: Played, group: int) -> list[int]:
     groups = [
         list(range(at, at + group)) for at in range(0, len(played.rows) - group + 1, group)
     ] or [list(range(len(played.rows)))]
-    advantage = played.inputs["advantages"].detach().abs().cpu()
-    learns_B = (advantage if advantage.dim() == 1 else advantage.amax(1)) > 0
+    learns_B = _largest_advantage(played) > 0
     shown_B = ((played.author_BT == int(Author.TOOL)) & played.mask_BT).any(1)
     length_B = played.mask_BT.sum(1) + (played.inputs["prompt_mask"] != 0).sum(1).cpu()
 
@@ -29,3 +31,32 @@ def few(played: Played, group: int) -> list[int]:
     needed = -(-ENOUGH // group)
     needed += needed * group % 2
     return sorted(row for rows in sorted(groups, key=last)[:needed] for row in rows)
+
+
+def together(size: int, whole: Played, some: Played) -> int:
+    """How many of these, which are shorter, fit where `size` rollouts of the batch do: a pass of so
+    many needs no more memory than one of training, and there are fewer of them."""
+    shorter = [a / max(b, 1) for a, b in zip(_widths(whole), _widths(some), strict=True)]
+    return int(size * min(shorter))
+
+
+def _widths(played: Played) -> tuple[int, int]:
+    """Tokens of a row, and those of its completion alone, whose logits take the most memory."""
+    prompt, completion = (
+        played.inputs[f"{name}_ids"].shape[1] for name in ("prompt", "completion")
+    )
+    return prompt + completion, completion
+
+
+def half(played: Played) -> list[int]:
+    """Half of the rollouts, an even number of them, or all where that leaves none: those with the
+    largest advantages, for without any there is no gradient."""
+    rows = len(played.rows)
+    order_B = _largest_advantage(played).argsort(descending=True, stable=True)
+    return sorted(order_B[: rows // 4 * 2 or rows].tolist())
+
+
+def _largest_advantage(played: Played) -> Tensor:
+    """Of each rollout; tokens may have their own."""
+    advantage: Tensor = played.inputs["advantages"].detach().abs().cpu()
+    return advantage if advantage.dim() == 1 else advantage.amax(1)

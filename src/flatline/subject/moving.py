@@ -1,6 +1,6 @@
 """Moves the trainable weights far enough to be seen, and puts them back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,12 +25,15 @@ def moved(trainer: Any, amount: float) -> Iterator[None]:
     """Noise of a relative size on every trainable weight; the same noise every time."""
     weights = [p for p in trainer.model.parameters() if p.requires_grad]
     saved = [weight.detach().clone() for weight in weights]
-    noise = torch.Generator().manual_seed(0)
+    # Drawn where the weights are: a host takes seconds for what a GPU draws at once.
+    places = {weight.device for weight in weights}
+    noise = {place: torch.Generator(place).manual_seed(0) for place in places}
     with torch.no_grad():
         for weight in weights:
             size = float(weight.float().square().mean().sqrt()) or ZERO_SCALE
-            step = torch.randn(weight.shape, generator=noise) * size * amount
-            weight += step.to(weight)
+            place = weight.device
+            drawn = torch.randn(weight.shape, generator=noise[place], device=place)
+            weight += (drawn * size * amount).to(weight)
     try:
         yield
     finally:
@@ -48,28 +51,33 @@ class Move(NamedTuple):
     """What it does to the trainer's log-probs: mean absolute change, in nats."""
 
 
-def visible_move(trainer: Any, played: Played, before_BT: Tensor) -> Move:
-    """The smallest move that shifts the trainer's log-probs visibly: the larger, the further."""
+def visible_move(trainer: Any, played: Played, before_BT: Tensor, size: int) -> Move:
+    """The smallest move that shifts the trainer's log-probs visibly: the larger, the further. They
+    are scored `size` rollouts at a time."""
+
+    def by(amount: float) -> Move:
+        return moved_by(trainer, played, before_BT, size, amount)
+
     first, last, found = 0, len(AMOUNTS) - 1, {}
     while first < last:
         middle = (first + last) // 2
-        found[middle] = _moved_by(trainer, played, before_BT, AMOUNTS[middle])
+        found[middle] = by(AMOUNTS[middle])
         if found[middle].shift < VISIBLE:
             first = middle + 1
         else:
             last = middle
-    move = found.get(last) or _moved_by(trainer, played, before_BT, AMOUNTS[last])
+    move = found.get(last) or by(AMOUNTS[last])
     low = AMOUNTS[last - 1] if last else 0.0
-    return _gentler(trainer, played, before_BT, low, move)
+    return _gentler(by, low, move)
 
 
-def _gentler(trainer: Any, played: Played, before_BT: Tensor, low: float, high: Move) -> Move:
+def _gentler(by: Callable[[float], Move], low: float, high: Move) -> Move:
     """A move between one that is not seen and one that may be violent. Many layers that move
     together can go from one to the other in a single size."""
     for _ in range(HALVINGS):
         if high.shift <= VIOLENT:
             break
-        middle = _moved_by(trainer, played, before_BT, (low + high.amount) / 2)
+        middle = by((low + high.amount) / 2)
         if middle.shift < VISIBLE:
             low = middle.amount
         else:
@@ -77,7 +85,8 @@ def _gentler(trainer: Any, played: Played, before_BT: Tensor, low: float, high: 
     return high
 
 
-def _moved_by(trainer: Any, played: Played, before_BT: Tensor, amount: float) -> Move:
+def moved_by(trainer: Any, played: Played, before_BT: Tensor, size: int, amount: float) -> Move:
+    """What one move does."""
     with moved(trainer, amount):
-        after_BT = fixed_logps(trainer, played.inputs)
+        after_BT = fixed_logps(trainer, played.inputs, size)
     return Move(amount, float((after_BT - before_BT).abs().cpu()[played.trained_BT].mean()))

@@ -1,7 +1,7 @@
 """The batch as a trace of one step, recorded by the same hooks that record a whole run."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout
 from flatline.subject.scoring import Played, first_rows, play, replaced, trained_logps
+from flatline.subject.untouched import random_numbers
 from flatline.trace import Trace
 from flatline.trace.attach import attach
 from flatline.trace.writer import MemorySink
@@ -46,6 +47,25 @@ def in_force(engine: Engine) -> dict[str, Any]:
     """Sampling and limits of the engine."""
     parts = (engine.sampling, engine.limits)
     return {name: getattr(part, name) for part in parts for name in part.__slots__}
+
+
+@contextmanager
+def engine_at_hand(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
+    """Our engine, made if the trainer samples with it, and afterwards unmade. Where it cannot be
+    made, the first play says why."""
+    its_own = getattr(trainer, "rollout_func", None) is rollouts
+    if rollouts is None or not its_own:
+        yield
+        return
+    before, same_numbers = dict(vars(rollouts)), random_numbers()
+    with suppress(Exception), rollouts.playing(trainer):
+        pass
+    same_numbers()
+    try:
+        yield
+    finally:
+        vars(rollouts).clear()
+        vars(rollouts).update(before)
 
 
 @contextmanager

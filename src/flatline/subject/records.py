@@ -306,10 +306,6 @@ class Replay:
     """Distinct prompts."""
     group_size: int
     """Completions of each."""
-    unique_first: Floats
-    """Per group: share of distinct completions in the first play."""
-    unique_second: Floats
-    """Per group: the same when played again."""
     repeated: float
     """Share of rollouts whose tokens are those of the same place in the first play; NaN where the
     sampler is not ours and both were drawn with the same random numbers."""

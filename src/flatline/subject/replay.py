@@ -14,37 +14,41 @@ import torch
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating
-from flatline.subject.brief import MOVED_TURN, MOVED_TURNS, TURN, turns_of
+from flatline.subject.brief import MOVED_TURN, MOVED_TURNS, turns_of
 from flatline.subject.moving import Move, moved
-from flatline.subject.records import Delivery, Floats, Ints, Replay
+from flatline.subject.records import Delivery, Ints, Replay
 from flatline.subject.scoring import Played, fixed_logps, play, prompt_ids
 from flatline.subject.untouched import Undo, random_numbers
 from flatline.training.rollouts import Rollouts
 
 PROMPTS = 2
 """Groups that are played again."""
+NO_REFERENCE = 0.0
+"""Weight of the KL while prompts are played again: nothing is trained on these plays, and TRL would
+score them with the reference as well."""
 TOGETHER = 8
 """Rollouts of one plain pass."""
 
 
 def there_and_back(
-    trainer: Any, rollouts: Rollouts | None, played: Played, move: Move
+    trainer: Any, rollouts: Rollouts | None, some: Played, move: Move, gap: float
 ) -> tuple[Delivery, Replay]:
-    """Plays at three following steps: weights as they are, moved, and restored."""
-    some = played.part(range(PROMPTS * trainer.num_generations))
-    rows = [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
+    """Plays at three following steps: weights as they are, moved, and restored. `gap` is that of
+    the batch's own rollouts of the same prompts."""
+    rows = rows_to_play(some)
+    trainer.beta = NO_REFERENCE
     start, same_numbers = trainer.state.global_step, random_numbers()
     by_step = rollouts is not None and bool(_records(some))
     # With our engine the first play is that of the batch: its random numbers hang on the step
     # alone. Other samplers draw others for fewer rows.
     first = some if by_step else play(trainer, rows)
-    before = played_gap(trainer, first)
+    before = gap if by_step else played_gap(trainer, first)
     engine = engine_of(rollouts, trainer)
     with moved(trainer, move.amount):
         with short_turns(engine, MOVED_TURN, MOVED_TURNS):
             second = _play_at(trainer, rows, start + 1, same_numbers)
         gap_moved = played_gap(trainer, second)
-    with short_turns(engine, TURN):
+    with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         third = _play_at(trainer, rows, start + 2, same_numbers)
     plays = (first, second, third)
     delivered = Delivery(
@@ -69,12 +73,15 @@ def _replay(trainer: Any, plays: tuple[Played, Played, Played]) -> Replay:
     return Replay(
         prompts=len(set(prompt_ids(first))),
         group_size=trainer.num_generations,
-        unique_first=_unique(first, trainer.num_generations),
-        unique_second=_unique(third, trainer.num_generations),
         repeated=repeated if _records(first) else float("nan"),
         versions=_versions(second),
         version_expected=trainer.state.global_step - 1,
     )
+
+
+def rows_to_play(some: Played) -> list[dict[str, Any]]:
+    """The rows of the data, without what was sampled for them."""
+    return [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
 
 
 def engine_of(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
@@ -149,10 +156,3 @@ def _versions(played: Played) -> Ints:
 
 def _records(played: Played) -> list[Rollout]:
     return [row["rollout"] for row in played.rows if isinstance(row.get("rollout"), Rollout)]
-
-
-def _unique(played: Played, size: int) -> Floats:
-    """Share of distinct completions in each group."""
-    all_of_them = played.completions
-    groups = [all_of_them[at : at + size] for at in range(0, len(all_of_them), size)]
-    return np.array([len(set(group)) / len(group) for group in groups])

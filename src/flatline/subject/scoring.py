@@ -130,9 +130,9 @@ def score_again(trainer: Any, played: Played) -> Inputs:
         return dict(trainer._generate_and_score_completions(rows))
 
 
-def trained_logps(trainer: Any, inputs: Inputs) -> Tensor:
-    """Log-probs as the loss uses them, in passes of the trainer's size."""
-    size = trainer.args.per_device_train_batch_size
+def trained_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tensor:
+    """Log-probs as the loss uses them, in passes of the trainer's size unless another is given."""
+    size = size or int(trainer.args.per_device_train_batch_size)
     # The training loop sets it before the first pass.
     trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
     found = []
@@ -143,10 +143,10 @@ def trained_logps(trainer: Any, inputs: Inputs) -> Tensor:
     return torch.cat(found)
 
 
-def fixed_logps(trainer: Any, inputs: Inputs) -> Tensor:
-    """The same without dropout: two calls differ only by what was changed between them."""
+def fixed_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tensor:
+    """The same without dropout: two calls of one size differ only by what was changed between."""
     with without_dropout(trainer):
-        return trained_logps(trainer, inputs)
+        return trained_logps(trainer, inputs, size)
 
 
 def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:

@@ -5,7 +5,7 @@ The backward pass is run once; a step at another learning rate starts from the s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,14 @@ class Backward:
     """Sum over the passes."""
     rows: list[int]
     """Rollouts that were trained on."""
+
+
+class Stepped(NamedTuple):
+    """An optimizer step, taken and undone."""
+
+    found: OneStep
+    after_BT: Tensor
+    """The trainer's log-probs of the batch after it."""
 
 
 def backward(trainer: Any, played: Played) -> Backward:
@@ -65,7 +73,7 @@ def backward(trainer: Any, played: Played) -> Backward:
 
 def one_step(
     trainer: Any, played: Played, before_BT: Tensor, back: Backward, scale: float
-) -> OneStep:
+) -> Stepped:
     """Step with the gradients and score the batch again."""
     old = {name: weight.detach().clone() for name, weight in _trainable(trainer)}
     rate = take_step(trainer, back, scale)
@@ -79,7 +87,7 @@ def one_step(
     if advantage_B.dim() > 1:
         advantage_B = advantage_B.mean(1)
     d_T = change_BT[back.rows][model_BT[back.rows]]
-    return OneStep(
+    found = OneStep(
         lr_scale=scale,
         learning_rate=rate,
         loss=back.loss,
@@ -95,6 +103,7 @@ def one_step(
         correlation=_correlation(advantage_B[back.rows], sums_B[back.rows]),
         kl=float((d_T.exp() - d_T - 1).mean()) if d_T.numel() else float("nan"),
     )
+    return Stepped(found, after_BT)
 
 
 def sweep(steps: Sequence[OneStep]) -> RateSweep:

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 
 from flatline.subject.brief import MOVED_TURN, MOVED_TURNS
-from flatline.subject.replay import PROMPTS, engine_of, played_gap, short_turns
-from flatline.subject.scoring import Played, fixed_logps, play, select
+from flatline.subject.replay import (
+    NO_REFERENCE,
+    engine_of,
+    played_gap,
+    rows_to_play,
+    short_turns,
+)
+from flatline.subject.scoring import Played, play
 from flatline.subject.step import Backward, backward, take_step
 from flatline.subject.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.training.rollouts import Rollouts
@@ -26,34 +32,37 @@ FURTHER = 10
 def stepped_delivery(
     trainer: Any,
     rollouts: Rollouts | None,
-    played: Played,
-    before_BT: Tensor,
+    some: Played,
     back: Backward,
+    visible: float,
+    gap_before: float,
 ) -> SteppedDelivery:
-    """Step at the configured rate and play some prompts as the next step would. What there is to be
-    seen is told by rollouts of the same prompts: others may move far more."""
-    some = played.part(range(PROMPTS * trainer.num_generations))
-    gap_before = played_gap(trainer, some)
+    """Step at the configured rate and play some prompts as the next step would. `visible` is what
+    the step does to the batch's rollouts of the same prompts: others may move far more."""
     engine = engine_of(rollouts, trainer)
     old = [weight.detach().clone() for weight in trainer.model.parameters()]
     take_step(trainer, back, 1.0)
-    after_BT = fixed_logps(trainer, select(played.inputs, range(len(some.rows))))
-    change_BT = (after_BT - before_BT[: len(some.rows)]).abs().cpu()
-    trained_BT = played.trained_BT[: len(some.rows)]
     trainer.state.global_step += 1
-    rows = [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
+    trainer.beta = NO_REFERENCE
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
-        following = play(trainer, rows)
+        following = play(trainer, rows_to_play(some))
     gap_new = played_gap(trainer, following)
     with torch.no_grad():
         for weight, value in zip(trainer.model.parameters(), old, strict=True):
             weight.copy_(value)
     return SteppedDelivery(
-        visible=float(change_BT[trained_BT].mean()) if trained_BT.any() else 0.0,
+        visible=visible,
         gap_before=gap_before,
         gap_new=gap_new,
         gap_old=played_gap(trainer, following),
     )
+
+
+def mean_change(played: Played, rows: int, before_BT: Tensor, after_BT: Tensor) -> float:
+    """Of the trained tokens of the first rollouts; 0 without any."""
+    trained_BT = played.trained_BT[:rows]
+    change_T = (after_BT - before_BT).abs().cpu()[:rows][trained_BT]
+    return float(change_T.mean()) if change_T.numel() else 0.0
 
 
 def accumulation(trainer: Any, few: Played) -> Accumulation | None:

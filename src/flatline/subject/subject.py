@@ -11,10 +11,10 @@ from flatline.errors import ConfigError, NotRecorded
 from flatline.rollout.writable import unwritable
 from flatline.subject import ours, passes, replay, step, stepped
 from flatline.subject.context import Which, context_effect
-from flatline.subject.few import few
+from flatline.subject.few import few, half, together
 from flatline.subject.moving import Move, visible_move
 from flatline.subject.order import data_order
-from flatline.subject.recorded import Recorded, record
+from flatline.subject.recorded import Recorded, engine_at_hand, record
 from flatline.subject.records import (
     Agreement,
     AloneVsBatch,
@@ -120,11 +120,12 @@ class Subject:
 
     def scored_twice(self) -> ScoredTwice:
         """Two identical passes, as trained through and as scored."""
-        return self._take("twice", passes.scored_twice, self.trainer, self._few, self._move)
+        return self._take("twice", passes.scored_twice, self.trainer, self._fewer, self._move)
 
     def context_effect(self, which: Which) -> ContextEffect:
         """Replace the question, or the tools' output, and score again. Empty without any."""
-        given = (self.trainer, self._played, self._few_rows, self._few_logps_BT, which)
+        before = (self._few_logps_BT, self._together)
+        given = (self.trainer, self._played, self._few_rows, *before, which)
         return self._take(("context", which), context_effect, *given)
 
     def reference_gap(self) -> ReferenceGap | None:
@@ -152,8 +153,7 @@ class Subject:
 
     def one_step(self, lr_scale: float = 1.0) -> OneStep:
         """One optimizer step on the batch, measured and undone. Each scale is measured once."""
-        given = (self.trainer, self._played, self._logps_BT, self._backward, lr_scale)
-        return self._take(("step", lr_scale), step.one_step, *given)
+        return self._stepped(lr_scale).found
 
     def small_step(self) -> OneStep:
         """A step so small that it goes where the gradient points; larger ones overshoot, and what
@@ -168,7 +168,7 @@ class Subject:
 
     def accumulation(self) -> Accumulation | None:
         """The gradient of some rollouts in more passes; None where a pass cannot be halved."""
-        return self._take("accumulation", stepped.accumulation, self.trainer, self._few)
+        return self._take("accumulation", stepped.accumulation, self.trainer, self._fewer)
 
     def kl_pull(self) -> KlPull | None:
         """Reward and KL parts of the gradient after one step; None where beta is 0."""
@@ -179,7 +179,9 @@ class Subject:
 
     def stepped_delivery(self) -> SteppedDelivery:
         """Take one optimizer step and play: does the sampler follow a change of real size?"""
-        given = (self.trainer, self._rollouts, self._played, self._logps_BT, self._backward)
+        some, after_BT = self._some, self._stepped(1.0).after_BT
+        visible = stepped.mean_change(self._played, len(some.rows), self._logps_BT, after_BT)
+        given = (self.trainer, self._rollouts, some, self._backward, visible, self._gap)
         return self._take("stepped", stepped.stepped_delivery, *given)
 
     def delivery(self) -> Delivery:
@@ -211,12 +213,14 @@ class Subject:
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """Nobody trains inside: every measurement goes back to one and the same snapshot, which
-        takes longer to make than many a measurement."""
-        self._snapshot = Snapshot(self.trainer, self._rollouts)
-        try:
-            yield
-        finally:
-            self._snapshot = None
+        takes longer to make than many a measurement. They share the engine too: on a GPU it records
+        its steps, and a new one would have to record them anew."""
+        with engine_at_hand(self._rollouts, self.trainer):
+            self._snapshot = Snapshot(self.trainer, self._rollouts)
+            try:
+                yield
+            finally:
+                self._snapshot = None
 
     # -- what the measurements share
 
@@ -235,13 +239,29 @@ class Subject:
         """Plays at the next steps, which tell both of the delivery and of what is played next."""
         with suppress(NotRecorded):
             self.heldout_path()  # a sampler that does not come back would spoil a later play
-        given = (self.trainer, self._rollouts, self._played, self._move)
+        given = (self.trainer, self._rollouts, self._some, self._move, self._gap)
         return self._take("delivery", replay.there_and_back, *given)
 
     @property
     def _backward(self) -> step.Backward:
         """The gradients of one optimizer step on the batch."""
         return self._take("backward", step.backward, self.trainer, self._played)
+
+    def _stepped(self, lr_scale: float) -> step.Stepped:
+        """The step, with what it does to every token."""
+        given = (self.trainer, self._played, self._logps_BT, self._backward, lr_scale)
+        return self._take(("step", lr_scale), step.one_step, *given)
+
+    @property
+    def _some(self) -> Played:
+        """The first groups of the batch, whose prompts are played again."""
+        rows = range(replay.PROMPTS * self.trainer.num_generations)
+        return self._take("some", self._played.part, rows)
+
+    @property
+    def _gap(self) -> float:
+        """How far sampler and trainer are apart on these, before anything is changed."""
+        return self._take("gap", replay.played_gap, self.trainer, self._some)
 
     @property
     def _few_rows(self) -> list[int]:
@@ -254,9 +274,21 @@ class Subject:
         return self._take("few", self._played.part, self._few_rows)
 
     @property
+    def _fewer(self) -> Played:
+        """Half of these, for what one pass could tell."""
+        return self._take("fewer", lambda: self._few.part(half(self._few)))
+
+    @property
     def _few_logps_BT(self) -> Tensor:
         """The trainer's log-probs of these alone: in another shape they round otherwise."""
-        return self._take("few logps", fixed_logps, self.trainer, self._few.inputs)
+        given = (self.trainer, self._few.inputs, self._together)
+        return self._take("few logps", fixed_logps, *given)
+
+    @property
+    def _together(self) -> int:
+        """How many of these are scored at a time."""
+        size = int(self.trainer.args.per_device_train_batch_size)
+        return together(size, self._played, self._few)
 
     @property
     def _logps_BT(self) -> Tensor:
@@ -268,7 +300,7 @@ class Subject:
     @property
     def _move(self) -> Move:
         """How far the trainable weights must be moved to be seen."""
-        given = (self.trainer, self._few, self._few_logps_BT)
+        given = (self.trainer, self._few, self._few_logps_BT, self._together)
         return self._take("move", visible_move, *given)
 
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
