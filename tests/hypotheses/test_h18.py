@@ -36,6 +36,11 @@ def test_a_sampler_that_parts_with_the_first_update_is_suspected():
     assert "H06" in finding.explains
 
 
+def test_dropout_in_the_adapter_is_not_taken_for_a_rounded_merge():
+    dropped = parting(lambda step: 1e-7 if step == 1 else 0.01, lora=LORA | {"dropout": 0.05})
+    assert H18.sign(dropped).level is Level.UNKNOWN
+
+
 def test_a_sampler_that_parts_later_has_another_cause():
     assert H18.sign(parting(lambda step: 1e-7 if step < 4 else 0.1)).level is Level.OK
 
