@@ -1,5 +1,4 @@
-"""The policy gives up what the task needs: it stops calling its tool, stops thinking, or says one
-thing again.
+"""The policy gives up what the task needs: its tool, its thinking, or all but one phrase.
 
 ## What goes wrong
 A shortcut wins early: guessing without a search is nearly as good and never fails in between, or
