@@ -40,11 +40,7 @@ def drift_of(trace: Trace, values: np.ndarray) -> Drift | None:
     found = thirds(group_means(trace, values), trace.groups().step)
     if found is None:
         return None
-    return Drift(
-        before=float(found.early.mean()),
-        after=float(found.late.mean()),
-        change=difference_of_means(found.early, found.late),
-    )
+    return _between(found.early, found.late)
 
 
 def since_start(trace: Trace, values: np.ndarray) -> Drift | None:
@@ -58,11 +54,14 @@ def since_start(trace: Trace, values: np.ndarray) -> Drift | None:
     if found is None or known.sum() < FIRST_GROUPS:
         return None
     begun = np.sort(step[known])[FIRST_GROUPS - 1]
-    early = means[known & (step <= begun)]
+    return _between(means[known & (step <= begun)], found.late)
+
+
+def _between(early: np.ndarray, late: np.ndarray) -> Drift:
     return Drift(
         before=float(early.mean()),
-        after=float(found.late.mean()),
-        change=difference_of_means(early, found.late),
+        after=float(late.mean()),
+        change=difference_of_means(early, late),
     )
 
 

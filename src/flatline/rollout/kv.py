@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from flatline.rollout.kernels import precision_of
+
 GROWTH = 32
 """Capacity is a multiple of this many tokens."""
 
@@ -105,7 +107,7 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
     def _new(self, states: Tensor) -> Tensor:
         # Zeros, not garbage: attention multiplies masked values by zero, and NaN survives that.
         # In the precision that attention computes in: a cast now saves one of everything a step.
-        return states.new_zeros(self._shape(states), dtype=_precision(states))
+        return states.new_zeros(self._shape(states), dtype=precision_of(states))
 
     def _shape(self, states: Tensor) -> tuple[int, int, int, int]:
         return self.slots, states.shape[1], self.capacity + 1, states.shape[3]
@@ -129,8 +131,3 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no usable type
 
 def _rounded(tokens: int) -> int:
     return -(-max(tokens, 1) // GROWTH) * GROWTH
-
-
-def _precision(states: Tensor) -> torch.dtype:
-    kind = states.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
