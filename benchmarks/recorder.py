@@ -1,6 +1,6 @@
 """What recording costs: a healthy lab run with every token recorded, beside the same run without.
 
-    python benchmarks/recorder.py [--steps 20] [--full] [--config run.toml] [--split]
+    python benchmarks/recorder.py [--steps 20] [--full] [--config run.toml] [--split] [--alone]
 
 The runs train in turns, one optimizer step each, in one process: they sample the same rollouts,
 and a busy machine is unfair to all alike. A step counts from its beginning to the beginning of the
@@ -12,7 +12,8 @@ freed memory stays with the process; `--stock-malloc` leaves the C library at it
 Below the comparison stands flatline's own time by part: what the training had to wait for, and what
 its thread did beside the training. With `--split` the device is waited for before each part that
 the training waits for, so that work of the trainer's that was still to be done there is told apart;
-the comparison is then no longer fair.
+the comparison is then no longer fair. `--alone` trains the recorded run only: flatline's own time,
+against steps that hold it, where a second model is too dear and steps vary by more than it.
 """
 
 import argparse
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="train all weights, not adapters")
     parser.add_argument("--config", type=Path, help="another run than the lab's (TOML)")
     parser.add_argument("--split", action="store_true", help="wait for the device before timing")
+    parser.add_argument("--alone", action="store_true", help="no run to compare with")
     parser.add_argument("--stock-malloc", action="store_true", help="the C library's defaults")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -96,12 +98,14 @@ def main() -> None:
         else:
             config = RunConfig(peft=not args.full, **changes)
         own = OwnTime(split=args.split)
-        seconds = measure(config, recorders(), folder)
+        seconds = measure(config, recorders(alone=args.alone), folder)
         kept = {name: sum(f.stat().st_size for f in (folder / name).glob("**/*") if f.is_file())
                 for name in seconds}  # fmt: skip
     rollouts = args.steps * config.batch_size * config.gradient_accumulation_steps
-    show(seconds, kept, rollouts)
-    own.show(args.steps, float(np.median(seconds["plain"][:, 0])))
+    if not args.alone:
+        show(seconds, kept, rollouts)
+    beside = "flatline" if args.alone else "plain"
+    own.show(args.steps, float(np.median(seconds[beside][:, 0])), beside)
 
 
 PARTS = (
@@ -167,22 +171,24 @@ class OwnTime:
         running.append(part) if opening else running.pop()
         here["since"] = np.array([time.perf_counter(), time.thread_time()])
 
-    def show(self, steps: int, plain: float) -> None:
-        print("\n| in | part | wall ms/step | CPU ms/step | wall of a plain step |")
+    def show(self, steps: int, seconds: float, beside: str) -> None:
+        print(f"\n| in | part | wall ms/step | CPU ms/step | of {seconds:.3f} s, a {beside} step |")
         print("|---|---|---|---|---|")
         for mine, thread in ((False, "the training"), (True, "flatline's thread")):
             rows = [(part, values) for (own, part), values in self.spent.items() if own is mine]
             ours = [values for part, values in rows if part != DEVICE]
             for part, values in [*rows, ("all that is flatline's", sum(ours, np.zeros(2)))]:
                 wall, cpu = 1e3 * values / steps
-                print(f"| {thread} | {part} | {wall:.1f} | {cpu:.1f} | {wall / 10 / plain:.2f} % |")
+                print(f"| {thread} | {part} | {wall:.1f} | {cpu:.1f} | {wall / 10 / seconds:.2f} % |")
 
 
 def is_ours() -> bool:
     return threading.current_thread().name == "flatline-trace"
 
 
-def recorders() -> dict[str, Callable[[Any, Path], object] | None]:
+def recorders(*, alone: bool) -> dict[str, Callable[[Any, Path], object] | None]:
+    if alone:
+        return {"flatline": flatline.attach}
     sides: dict[str, Callable[[Any, Path], object] | None] = {
         "plain": None,
         "flatline": flatline.attach,

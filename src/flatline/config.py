@@ -30,6 +30,7 @@ LAB = "lab"
 TaskName = Literal["musique", "gsm8k", "toolmath"]
 EngineName = Literal["embedded", "vllm-server", "vllm-colocate"]
 SamplerWeights = Literal["auto", "copy", "live"]
+Passes = Literal["shuffled", "by-length"]
 Scaling = Literal["group", "batch", "none"]
 LossType = Literal["grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 Schedule = Literal[
@@ -91,6 +92,9 @@ class RunConfig:
     """Completions of one prompt: the group that rewards are compared in."""
     gradient_accumulation_steps: int = 1
     """Backward passes of one optimizer step."""
+    passes: Passes = "shuffled"
+    """Which completions share a backward pass: dealt out at random and all padded to the step's
+    longest, or those of like length, padded to the longest of the pass, which is faster."""
     bf16: bool = False
     """Mixed precision; the weights that are trained stay in fp32."""
     reward: str = "combined"
@@ -366,6 +370,12 @@ def _refuse_what_does_not_fit_together(config: RunConfig) -> None:
         raise ConfigError(
             f"--warmup-steps {config.warmup_steps} does nothing with --lr-scheduler-type constant."
             "\nType `--lr-scheduler-type constant_with_warmup`."
+        )
+    if config.passes == "by-length" and config.loss_type == "bnpo":
+        raise ConfigError(
+            "--loss-type bnpo averages over the tokens of a pass: with --passes by-length those of "
+            "short completions would weigh more.\n"
+            "Type `--passes shuffled`, or `--loss-type dapo`, which averages over the step."
         )
     if config.save_steps % config.num_iterations:
         raise ConfigError(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from flatline.rollout.record import Author
 from flatline.subject.records import ContextEffect
-from flatline.subject.scoring import Inputs, Played, fixed_logps, select, trimmed
+from flatline.subject.scoring import Inputs, Played, fixed_logps, select
+from flatline.training.passes import trimmed
 
 Which = Literal["prompt", "tool"]
 

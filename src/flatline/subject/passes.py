@@ -24,9 +24,9 @@ from flatline.subject.scoring import (
     scoring_logps,
     select,
     trained_logps,
-    trimmed,
     without_dropout,
 )
+from flatline.training.passes import trimmed
 
 
 def agreement(batch: Batch) -> Agreement:

@@ -17,9 +17,7 @@ from flatline.errors import NotRecorded
 from flatline.rollout.record import Author, Rollout
 from flatline.subject.records import Batch, Floats
 from flatline.trace.attach_rows import prompt_name
-
-Inputs = dict[str, Any]
-"""What TRL's generation hands to its loss: tensors with one row per rollout."""
+from flatline.training.passes import Inputs, trimmed
 
 _SCORERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 """The method that computes log-probs, by its name today and in older releases."""
@@ -203,23 +201,6 @@ def _rows_of(value: Any, kept: Sequence[int], size: int) -> Any:
     if isinstance(value, Tensor):
         return value[list(kept)] if value.dim() and len(value) == size else value
     return [value[row] for row in kept] if isinstance(value, list) and len(value) == size else value
-
-
-def trimmed(inputs: Inputs) -> Inputs:
-    """Without the columns in which no rollout has a token."""
-    columns = inputs["completion_ids"].shape[1]
-    seen = inputs["prompt_mask"].bool().any(0).nonzero()
-    start = int(seen[0]) if len(seen) else 0
-    written = inputs["completion_mask"].bool().any(0).nonzero()
-    width = int(written[-1]) + 1 if len(written) else columns
-
-    def cut(name: str, value: Any) -> Any:
-        if name in ("prompt_ids", "prompt_mask"):
-            return value[:, start:]
-        per_token = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == columns
-        return value[:, :width] if per_token else value
-
-    return {name: cut(name, value) for name, value in inputs.items()}
 
 
 def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:

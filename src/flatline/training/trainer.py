@@ -46,6 +46,7 @@ from flatline.training.metrics import (
     within_group_std,
 )
 from flatline.training.models import load_policy
+from flatline.training.passes import by_length, score_by_length
 from flatline.training.rewards import environment_functions, reward_functions, reward_weights
 from flatline.training.rollouts import Rollouts
 from flatline.training.vllm import check_vllm
@@ -56,6 +57,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
 
     batch_problem_ids: Sequence[str] = ()
     """The problem of each prompt that is being sampled."""
+    passes_by_length = False
+    """Whether completions of like length share a pass."""
     _sampling_seconds = 0.0
     """Of the newest batch."""
 
@@ -83,6 +86,14 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
             self._note_all(self._averaged(context_metrics(played)))
         return output
 
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if not self.passes_by_length or self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = by_length(self._buffered_inputs)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         found = super()._generate(*args, **kwargs)
@@ -103,7 +114,19 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
             return found
         # Dropout belongs into the pass that is trained through, not into what it is compared with.
         with evaluating(model):
+            if self.passes_by_length and "batch_size" in kwargs:
+                return self._score_by_length(model, *args, **kwargs), None, None
             return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+
+    def _score_by_length(
+        self, model: Any, ids: Tensor, seen: Tensor, keep: int, batch_size: int, **kwargs: Any
+    ) -> Tensor:
+        def score(ids_BL: Tensor, seen_BL: Tensor, last: int) -> Tensor:
+            plain = super(Trainer, self)._get_per_token_logps_and_entropies
+            found: Tensor = plain(model, ids_BL, seen_BL, last, **kwargs)[0]
+            return found
+
+        return score_by_length(score, ids, seen, keep, batch_size)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)
@@ -184,6 +207,7 @@ def build(config: RunConfig) -> Built:
             peft_config=lora_config(config) if config.peft else None,
             **playing,
         )
+    trainer.passes_by_length = config.passes == "by-length"
     _refuse_fsdp(trainer, config)
     _refuse_other_precision(trainer, config)
     if config.peft:

@@ -1,0 +1,89 @@
+"""Plays of like length share a pass, and a pass is as wide as its longest play.
+
+TRL pads every play of a step to the longest and deals them out at random, so that with tools, where
+one play in ten is twice as long as the others, half of what a pass computes is padding. A step's
+gradient is a sum over its plays, whichever pass each is in.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+Inputs = dict[str, Any]
+"""What TRL's loss takes: tensors with a row for each play, and a few numbers."""
+
+
+def by_length(passes: list[Inputs]) -> list[Inputs]:
+    """The same plays in as many passes as large, the longest together and first."""
+    rows = [len(one["completion_ids"]) for one in passes]
+    seen_BT = torch.cat([one["completion_mask"] for one in passes])
+    order_B = _lengths(seen_BT).argsort(descending=True, stable=True)
+    whole = {name: _joined([one[name] for one in passes], rows) for name in passes[0]}
+    return [
+        trimmed({name: _rows(value, part, sum(rows)) for name, value in whole.items()})
+        for part in order_B.split(rows)
+    ]
+
+
+def trimmed(inputs: Mapping[str, Any]) -> Inputs:
+    """Without the columns in which no rollout has a token."""
+    columns = inputs["completion_ids"].shape[1]
+    seen = inputs["prompt_mask"].bool().any(0).nonzero()
+    start = int(seen[0]) if len(seen) else 0
+    written = inputs["completion_mask"].bool().any(0).nonzero()
+    width = int(written[-1]) + 1 if len(written) else columns
+
+    def cut(name: str, value: Any) -> Any:
+        if name in ("prompt_ids", "prompt_mask"):
+            return value[:, start:]
+        per_token = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == columns
+        return value[:, :width] if per_token else value
+
+    return {name: cut(name, value) for name, value in inputs.items()}
+
+
+def score_by_length(
+    score: Callable[[Tensor, Tensor, int], Tensor],
+    ids_BL: Tensor,
+    seen_BL: Tensor,
+    keep: int,
+    size: int,
+) -> Tensor:
+    """Log-probs of the last `keep` columns, `size` rows at once; 0 behind the longest of these."""
+    before = ids_BL.shape[1] - keep
+    lengths_B = _lengths(seen_BL).clamp(min=before + 1)
+    order_B = lengths_B.argsort(descending=True, stable=True)
+    found = []
+    for rows in order_B.split(size):
+        width = int(lengths_B[rows].max())
+        logps_BT = score(ids_BL[rows, :width], seen_BL[rows, :width], width - before)
+        found.append(pad(logps_BT, (0, ids_BL.shape[1] - width)))
+    return torch.cat(found)[order_B.argsort()]
+
+
+def _lengths(seen_BT: Tensor) -> Tensor:
+    """Columns up to the last that is seen, row by row."""
+    columns = torch.arange(1, seen_BT.shape[1] + 1, device=seen_BT.device)
+    return (columns * seen_BT.bool()).amax(dim=1)
+
+
+def _joined(values: list[Any], rows: list[int]) -> Any:
+    """What TRL split by rows; what is not by row, every pass holds alike."""
+    per_row = all(
+        isinstance(value, (Tensor, list)) and getattr(value, "ndim", 1) and len(value) == count
+        for value, count in zip(values, rows, strict=True)
+    )
+    if not per_row:
+        return values[0]
+    return torch.cat(values) if isinstance(values[0], Tensor) else [x for v in values for x in v]
+
+
+def _rows(value: Any, rows: Tensor, count: int) -> Any:
+    if isinstance(value, Tensor):
+        return value[rows.to(value.device)] if value.ndim and len(value) == count else value
+    if isinstance(value, list) and len(value) == count:
+        return [value[row] for row in rows.tolist()]
+    return value
