@@ -1,4 +1,4 @@
-"""The evidence from the GPU: one kept file, and pages whose tables are what it prints."""
+"""The evidence from the GPU: a kept file for each visit, and pages whose tables they print."""
 
 import json
 import re
@@ -17,9 +17,12 @@ from flatline import Recorder  # noqa: E402
 from flatline.files import json_in  # noqa: E402
 
 RESULTS = ROOT / "docs" / "musique-training-debug" / "experimental-results"
-KEPT = RESULTS / "gpu-2026-11-15" / "summary.json"
-PAGES = (RESULTS / "gpu-2026-11-15.md", ROOT / "docs" / "real-model.md")
-BLOCK = re.compile(r"<!-- begin: tables.py print (\S+) -->\n(.*?)\n<!-- end -->", re.DOTALL)
+STORY = ROOT / "docs" / "real-model.md"
+VISITS = ("gpu-2026-11-15", "gpu-2026-11-15-long")
+KEPT, LONG = (RESULTS / visit / "summary.json" for visit in VISITS)
+PAGES = {STORY: KEPT, **{RESULTS / f"{file.parent.name}.md": file for file in (KEPT, LONG)}}
+"""Each page, and the file that its tables are from where a mark does not say `long`."""
+BLOCK = re.compile(r"<!-- begin: tables.py print (\S+)( long)? -->\n(.*?)\n<!-- end -->", re.DOTALL)
 DIAGNOSIS = {
     "summary": "H03 is suspected.",
     "findings": [
@@ -32,23 +35,30 @@ DIAGNOSIS = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_shows_what_the_kept_file_prints(page):
-    kept = json_in(KEPT)
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert blocks
-    for section, shown in blocks:
-        assert shown.strip() == tables.shown(kept, section).strip(), (
-            f"Type `python recipes/qwen-musique/tables.py print {KEPT.relative_to(ROOT)} {section}`"
+    for section, long, shown in blocks:
+        file = LONG if long else PAGES[page]
+        assert shown.strip() == tables.shown(json_in(file), section).strip(), (
+            f"Type `python recipes/qwen-musique/tables.py print {file.relative_to(ROOT)} {section}`"
             f" and put it between the marks of {page.name}"
         )
 
 
-def test_the_page_of_the_evidence_holds_every_table():
-    text = PAGES[0].read_text(encoding="utf-8")
-    assert [section for section, _ in BLOCK.findall(text)] == list(tables.SECTIONS)
+def test_the_story_shows_tables_of_both_visits():
+    marks = {long for _, long, _ in BLOCK.findall(STORY.read_text(encoding="utf-8"))}
+    assert marks == {"", " long"}
 
 
-def test_the_kept_file_is_small_and_names_no_folder_of_a_machine():
-    text = KEPT.read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", [KEPT, LONG], ids=VISITS)
+def test_the_page_of_a_visit_holds_every_table_of_it(file):
+    text = (RESULTS / f"{file.parent.name}.md").read_text(encoding="utf-8")
+    assert [section for section, _, _ in BLOCK.findall(text)] == tables.held(json_in(file))
+
+
+@pytest.mark.parametrize("file", [KEPT, LONG], ids=VISITS)
+def test_a_kept_file_is_small_and_names_no_folder_of_a_machine(file):
+    text = file.read_text(encoding="utf-8")
     assert len(text) < 300_000
     assert not re.findall(r"/(?:tmp|root|home|work|opt)/", text)
 
@@ -120,6 +130,24 @@ def a_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def a_short_folder(tmp_path: Path) -> Path:
+    """A visit that had trainings, ZeRO-3 and no other stage."""
+    a_run(tmp_path, "healthy-0")
+    zero = tmp_path / "vllm"
+    log = "lab-zero-train 0 53\nlab-zero-checkup 1 43\ngaps 0 1\ndone 245\n"
+    texts = {"log.txt": "93 start\n", "gpu.csv": "10 50, 1024 0.1\n", "vllm/log.txt": log}
+    texts["vllm/lab-zero-checkup.err"] = "W\nflatline: Weights are sharded.\nSee /tmp/o/vllm\n"
+    for model in ("lab", "big"):
+        a_run(zero, f"{model}-zero3")
+        texts[f"vllm/{model}-zero-diagnose.out"] = json.dumps(DIAGNOSIS)
+        facts = zero / "runs" / f"{model}-zero3" / "run.json"
+        versions = {"versions": {"deepspeed": "0.19.8"}}
+        facts.write_text(json.dumps(json.loads(facts.read_text()) | versions))
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
 def packed(monkeypatch, folder: Path, file: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["tables.py", "pack", str(folder), str(file)])
     tables.main()
@@ -138,6 +166,52 @@ def test_a_folder_of_results_becomes_one_file_without_its_paths(tmp_path, monkey
     assert kept["vllm"]["log"] == ["lab-vllm-train 0 64"]
     assert kept["vllm"]["zero3"] == "ModuleNotFoundError: No module named 'pydantic'"
     assert "/tmp/" not in file.read_text()
+
+
+def test_of_a_visit_with_fewer_stages_what_is_there_is_kept(tmp_path, monkeypatch):
+    file = tmp_path / "summary.json"
+    packed(monkeypatch, a_short_folder(tmp_path), file)
+    kept = json_in(file)
+    assert set(kept) == {"log", "problems", "runs", "gpu", "zero"}
+    assert kept["zero"]["version"] == "0.19.8"
+    assert kept["zero"]["log"] == ["lab-zero-train 0 53", "lab-zero-checkup 1 43", "gaps 0 1"]
+    assert kept["zero"]["said"] == {"lab-zero-checkup": "flatline: Weights are sharded."}
+    assert list(kept["zero"]["runs"]) == ["lab", "1.5B"]
+    assert "/tmp/" not in file.read_text()
+    sections = tables.held(kept)
+    assert {"ran", "arms", "zero"} <= set(sections)
+    assert not {"baseline", "verdict", "checkups", "vllm", "recorder", "trend"} & set(sections)
+
+
+def test_where_the_reward_went_and_what_explains_an_alarm_is_kept(tmp_path):
+    more = {"trend": {"text": "It rises.", "flat": False}, "explained_by": {"H03": "H09"}}
+    a_run(tmp_path, "mask-0")
+    (tmp_path / "diagnose-mask-0.out").write_text(json.dumps(DIAGNOSIS | more))
+    run = packing.pack_run(tmp_path, "mask-0", tmp_path / "runs" / "mask-0")
+    kept = {"runs": {"mask-0": run}}
+    assert tables.shown(kept, "trend").splitlines()[-1] == "| mask-0 | It rises. |"
+    assert "H03 kl, suspect (a consequence of H09): 1.03 nat" in tables.shown(kept, "diagnoses")
+
+
+def test_a_section_that_a_visit_has_not_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tables.py", "print", str(LONG), "baseline"])
+    with pytest.raises(SystemExit) as told:
+        tables.main()
+    assert str(told.value).endswith("holds nothing for baseline: not part of this visit.")
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_all_of_a_visit_with_fewer_stages_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tables.py", "print", str(LONG)])
+    tables.main()
+    printed = re.findall(r"^## (\S+)$", capsys.readouterr().out, re.MULTILINE)
+    assert printed == tables.held(json_in(LONG))
+
+
+def test_a_checkup_that_fired_is_not_told_as_silent():
+    said = "| stage |\n\n| measurement |\n\n| probe | seconds |\n|---|---|\n\nH01 ok; H09 fault"
+    shown = tables.shown({"tables": {"checkup-healthy": said}}, "checkup-time")
+    assert shown.endswith("Of 2 hypotheses 1 are ok, 0 unknown (), H09 fired.")
 
 
 def test_runs_on_other_problems_are_not_put_beside_each_other(tmp_path, monkeypatch):

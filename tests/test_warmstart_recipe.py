@@ -260,10 +260,10 @@ def test_no_stage_is_begun_when_the_time_is_over(tmp_path, monkeypatch):
 
 
 def test_larger_passes_leave_the_plays_of_a_step_as_they_are(tmp_path, monkeypatch, capsys):
-    words = ["run.py", "--folder", str(tmp_path), "--a-pass", "8", "--dry-run"]
+    words = ["run.py", "--folder", str(tmp_path), "--a-pass", "16", "--dry-run"]
     monkeypatch.setattr(sys, "argv", words)
     run.main()
-    assert "--batch-size 8 --gradient-accumulation-steps 4 " in capsys.readouterr().out
+    assert "--batch-size 16 --gradient-accumulation-steps 4 " in capsys.readouterr().out
 
 
 def test_stages_beside_each_other_are_run_at_once_and_others_alone(tmp_path, monkeypatch):

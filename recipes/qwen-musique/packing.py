@@ -8,12 +8,15 @@ The folder is what the runs left:
     STAGE.out             what a command printed: `diagnose-NAME`, `checkup-*`, `baseline`, ...
     log.txt, gpu.csv      what ran when; how busy the GPU was
     vllm/                 the same for vLLM and DeepSpeed
+
+A visit has names/, runs/, progress/, its diagnoses, log.txt and gpu.csv; of all other stages what
+is there is kept.
 """
 
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,9 @@ from flatline.trace import Trace
 
 SETTINGS = (
     *("task", "chat_template", "order", "max_prompt_length", "max_new_tokens", "max_turns"),
-    *("batch_size", "gradient_accumulation_steps", "num_generations", "gradient_checkpointing"),
-    *("bf16", "kl_beta", "lora_r", "lora_alpha", "learning_rate", "max_grad_norm", "temperature"),
-    *("eval_limit", "eval_samples", "fault", "seed"),
+    *("batch_size", "gradient_accumulation_steps", "num_generations", "passes"),
+    *("gradient_checkpointing", "bf16", "kl_beta", "lora_r", "lora_alpha", "learning_rate"),
+    *("max_grad_norm", "temperature", "eval_limit", "eval_samples", "fault", "seed"),
 )
 """What a run is repeated with. Folders are left out: they mean nothing elsewhere."""
 CURVES = (
@@ -40,6 +43,8 @@ BASELINE = (
     *("parts", "per_hop", "pass_at_k", "group_std"),
     *("finish", "events", "problems", "samples"),
 )
+TABLES = ("engine-96", "checkup-healthy", "recorder")
+"""Benchmarks that print tables themselves."""
 ALARMS = ("fault", "suspect")
 ASKED = ("H20", "H35", "H37", "H38", "H43")
 """Findings that are kept even where they are no alarm: the page quotes them."""
@@ -53,20 +58,26 @@ def pack(folder: Path) -> Json:
     """Everything that the tables are made of."""
     names = {path.name: path.read_text().strip() for path in sorted((folder / "names").iterdir())}
     runs = {name: folder / "runs" / where for name, where in names.items()}
-    return {
+    texts = {name: _if_there(folder / f"{name}.out", Path.read_text) for name in TABLES}
+    kept = {
         "log": _lines(folder / "log.txt"),
         "problems": _problems(runs.values()),
         "runs": {name: pack_run(folder, name, path) for name, path in runs.items()},
-        "warmstart": _printed(folder / "warmstart.out", WARMSTART),
-        "baseline": _printed(folder / "baseline.out", BASELINE),
-        "verdict": _verdict(json_after_log(folder / "verdict.out")),
+        "warmstart": _if_there(folder / "warmstart.out", lambda file: _printed(file, WARMSTART)),
+        "baseline": _if_there(folder / "baseline.out", lambda file: _printed(file, BASELINE)),
+        "verdict": _if_there(folder / "verdict.out", _verdict),
         "checkups": {name: _findings(json_after_log(path)) for name, path in _checkups(folder)},
-        "tables": {
-            name: (folder / f"{name}.out").read_text() for name in ("engine-96", "checkup-healthy")
-        },
+        "tables": {name: text for name, text in texts.items() if text},
         "gpu": gpu(folder / "gpu.csv"),
-        "vllm": _vllm(folder / "vllm"),
+        "vllm": _if_there(folder / "vllm" / "direct.json", _vllm),
+        "zero": _if_there(folder / "vllm" / "runs" / "lab-zero3", _zero),
     }
+    return {name: found for name, found in kept.items() if found}
+
+
+def _if_there(path: Path, read: Callable[[Path], Any]) -> Any:
+    """None where a visit had no such stage."""
+    return read(path) if path.exists() else None
 
 
 def _problems(folders: Iterable[Path]) -> dict[str, list[str]]:
@@ -139,8 +150,12 @@ def _findings(found: Mapping[str, Any]) -> Json:
         one for one in found["findings"] if one["level"] in ALARMS or one["hypothesis"] in ASKED
     ]
     levels = [one["level"] for one in found["findings"]]
+    more = {"trend": found["trend"]["text"]} if found.get("trend") else {}
+    if found.get("explained_by"):
+        more["explained_by"] = found["explained_by"]
     return {
         "summary": found["summary"],
+        **more,
         "levels": {level: levels.count(level) for level in sorted(set(levels))},
         "findings": [
             {key: one[key] for key in ("hypothesis", "name", "level", "text")} for one in kept
@@ -150,16 +165,17 @@ def _findings(found: Mapping[str, Any]) -> Json:
 
 def _checkups(folder: Path) -> list[tuple[str, Path]]:
     """The checkup that `investigate` kept is that of the setup with the mask."""
-    (mask,) = (folder / "runs").glob("*-checkup.json")
-    return [
+    found = [
         ("preset", folder / "checkup-preset.out"),
-        ("mask", mask),
+        *(("mask", kept) for kept in (folder / "runs").glob("*-checkup.json")),
         ("vLLM, lab", folder / "vllm" / "lab-vllm-checkup.out"),
         ("vLLM, 1.5B", folder / "vllm" / "big-vllm-checkup.out"),
     ]
+    return [(name, path) for name, path in found if path.exists()]
 
 
-def _verdict(found: Mapping[str, Any]) -> Json:
+def _verdict(path: Path) -> Json:
+    found = json_after_log(path)
     plan = {key: found["plan"][key] for key in ("question", "outcome", "family", "looks")}
     return {"plan": plan, "verdict": found["verdict"]}
 
@@ -179,22 +195,52 @@ def gpu(path: Path) -> list[list[float]]:
     ]
 
 
-def _vllm(folder: Path) -> Json:
-    runs = {"lab": "lab-vllm", "1.5B": "big-vllm"}
-    direct = json.loads((folder / "direct.json").read_text())
-    return {
-        "log": [line for line in _lines(folder / "log.txt") if len(line.split()) == 3],
+def _vllm(path: Path) -> Json:
+    """From the file of direct comparisons and what lies beside it."""
+    folder, direct = path.parent, json.loads(path.read_text())
+    kept = {
+        "log": _parts(folder),
         "version": direct["vllm"],
         "direct": {name: value for name, value in direct.items() if isinstance(value, dict)},
-        "runs": {
-            name: {
-                "steps": _curves(folder / "runs" / where),
-                "diagnosis": _findings(json_after_log(folder / f"{where}-diagnose.out")),
-            }
-            for name, where in runs.items()
-        },
-        "zero3": _lines(folder / "big-zero-train.err")[-1],
+        "runs": _engine_runs(folder, {"lab": "lab-vllm", "1.5B": "big-vllm"}),
     }
+    if not (folder / "runs" / "big-zero3").exists():
+        kept["zero3"] = _lines(folder / "big-zero-train.err")[-1]
+    return kept
+
+
+def _zero(path: Path) -> Json:
+    """From the lab's run under ZeRO-3 and what lies beside it."""
+    folder, parts = path.parents[1], _parts(path.parents[1])
+    failed = [name for name, code, _ in map(str.split, parts) if code != "0"]
+    return {
+        "log": parts,
+        "version": json.loads((path / "run.json").read_text())["versions"]["deepspeed"],
+        "runs": _engine_runs(folder, {"lab": "lab-zero3", "1.5B": "big-zero3"}),
+        "said": {name: _said(folder / f"{name}.err") for name in failed},
+    }
+
+
+def _engine_runs(folder: Path, runs: Mapping[str, str]) -> Json:
+    return {
+        name: {
+            "steps": _curves(folder / "runs" / where),
+            "diagnosis": _findings(
+                json_after_log(folder / f"{where.removesuffix('3')}-diagnose.out")
+            ),
+        }
+        for name, where in runs.items()
+    }
+
+
+def _parts(folder: Path) -> list[str]:
+    """`NAME CODE SECONDS` of each command."""
+    return [line for line in _lines(folder / "log.txt") if len(line.split()) == 3]
+
+
+def _said(path: Path) -> str:
+    """The first line of flatline's own error; what comes after it may name folders."""
+    return next((line for line in _lines(path) if line.startswith("flatline: ")), "")
 
 
 def _lines(path: Path) -> list[str]:

@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--at-once", type=int, default=1, help="trainings that share the GPU")
-    parser.add_argument("--a-pass", type=int, default=2, help="plays of one backward pass")
+    parser.add_argument("--a-pass", type=int, default=8, help="plays of one backward pass")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--only", metavar="STAGE")

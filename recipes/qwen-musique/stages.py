@@ -48,12 +48,12 @@ class Plan:
     """Held-out problems of an evaluation."""
     samples: int = 8
     """Plays of each."""
-    prompts: int = 4
+    prompts: int = 8
     """Problems of one step."""
     generations: int = 8
     """Plays of each problem in a step."""
-    a_pass: int = 2
-    """Plays of one backward pass: more are mostly padding, for the longest is twice the mean."""
+    a_pass: int = 8
+    """Plays of one backward pass, dealt out by length: at random half of it would be padding."""
     careless: float = 0.0
     """A model this small errs by itself on real questions: its gold plays leave it room enough."""
     warm: tuple[str, ...] = ("--share", "0.5", "--epochs", "2")
@@ -207,6 +207,7 @@ def _setup(plan: Plan, task: str, model: str, train: str) -> tuple[str, ...]:
         *("--model", model, "--datasets", train, "--eval-datasets", held_out, "--bf16"),
         *("--eval-limit", str(plan.held_out), "--num-generations", str(plan.generations)),
         *("--batch-size", str(batch), "--gradient-accumulation-steps", str(rollouts // batch)),
+        *("--passes", "by-length"),
         *("--kl-beta", "0.04", "--lora-r", "16", "--lora-alpha", "32"),
         *("--learning-rate", f"{plan.rate:g}"),
         *("--max-new-tokens", TURN[task], *SEEN[task], *CALLS[task]),

@@ -22,27 +22,32 @@ from tables_learning import Json, Rows
 from flatline.errors import FlatlineError
 from flatline.files import json_in, write_atomically
 
-SECTIONS: dict[str, Callable[[Json], Rows]] = {
-    "ran": speed.ran,
-    "warmstart": speed.warmstart,
-    "baseline": looks.baseline,
-    "trainings": learning.trainings,
-    "curves": learning.curves,
-    "heldout": learning.heldout,
-    "arms": learning.arms,
-    "parts": learning.parts,
-    "parts-of-arms": learning.parts_of_arms,
-    "beside": learning.beside,
-    "control": learning.control,
-    "said": looks.said,
-    "verdict": looks.verdict,
-    "diagnoses": looks.diagnoses,
-    "checkups": looks.checkups,
-    "checkup-time": speed.checkup_time,
-    "engine": speed.engine,
-    "vllm": speed.vllm,
-    "costs": speed.costs,
+SECTIONS: dict[str, tuple[Callable[[Json], Rows], str]] = {
+    "ran": (speed.ran, "log"),
+    "warmstart": (speed.warmstart, "warmstart"),
+    "baseline": (looks.baseline, "baseline"),
+    "trainings": (learning.trainings, "runs"),
+    "curves": (learning.curves, "runs"),
+    "trend": (looks.trend, "runs/healthy-0/diagnosis/trend"),
+    "heldout": (learning.heldout, "runs"),
+    "arms": (learning.arms, "runs"),
+    "parts": (learning.parts, "runs/healthy-0"),
+    "part-gains": (learning.part_gains, "runs/healthy-0"),
+    "parts-of-arms": (learning.parts_of_arms, "runs/healthy-0"),
+    "beside": (learning.beside, "runs/healthy-0"),
+    "control": (learning.control, "runs/gsm8k-healthy"),
+    "said": (looks.said, "runs/gsm8k-healthy"),
+    "verdict": (looks.verdict, "verdict"),
+    "diagnoses": (looks.diagnoses, "runs"),
+    "checkups": (looks.checkups, "checkups"),
+    "checkup-time": (speed.checkup_time, "tables/checkup-healthy"),
+    "recorder": (speed.recorder, "tables/recorder"),
+    "engine": (speed.engine, "tables/engine-96"),
+    "vllm": (speed.vllm, "vllm"),
+    "zero": (speed.zero, "zero"),
+    "costs": (speed.costs, "gpu"),
 }
+"""What prints a section, and what a file must hold for it: visits differ in their stages."""
 
 
 def main() -> None:
@@ -51,7 +56,7 @@ def main() -> None:
         if args.what == "pack":
             write_atomically(args.file, [json.dumps(pack(args.folder), separators=(",", ":"))])
         else:
-            _print(json_in(args.file), args.section)
+            _print(json_in(args.file), args)
     except (OSError, ValueError, LookupError, FlatlineError) as error:
         source = args.folder if args.what == "pack" else args.file
         sys.exit(
@@ -60,14 +65,29 @@ def main() -> None:
         )
 
 
-def _print(kept: Json, section: str | None) -> None:
-    for one in [section] if section else SECTIONS:
+def _print(kept: Json, args: argparse.Namespace) -> None:
+    if args.section and args.section not in held(kept):
+        sys.exit(f"tables: {args.file} holds nothing for {args.section}: not part of this visit.")
+    for one in [args.section] if args.section else held(kept):
         print(f"## {one}\n\n{shown(kept, one)}\n")
+
+
+def held(kept: Json) -> list[str]:
+    """Sections for which this file has something."""
+
+    def has(path: str) -> bool:
+        found = kept
+        for key in path.split("/"):
+            found = found.get(key, {})
+        return bool(found)
+
+    return [section for section, (_, needs) in SECTIONS.items() if has(needs)]
 
 
 def shown(kept: Json, section: str) -> str:
     """One section as the docs hold it."""
-    return "\n".join(SECTIONS[section](kept))
+    show, _ = SECTIONS[section]
+    return "\n".join(show(kept))
 
 
 def _arguments() -> argparse.Namespace:

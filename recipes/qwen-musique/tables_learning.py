@@ -84,7 +84,8 @@ def arms(kept: Json) -> Rows:
     seeds = {arm: [_gain(kept, run).value for run in _arm(kept, arm).values()] for arm in arms}
     rows = [f"gain of {arm} | seeds | {_over_seeds(found)}" for arm, found in seeds.items()]
     for one, other in PAIRS:
-        rows += _against(kept, one, other)
+        if _arm(kept, one).keys() & _arm(kept, other).keys():
+            rows += _against(kept, one, other)
     return table("| over | estimate", rows)
 
 
@@ -116,9 +117,21 @@ def parts(kept: Json) -> Rows:
     return table(f"run | {' | '.join(parts)}", map(row, kept["runs"]))
 
 
+def part_gains(kept: Json) -> Rows:
+    """Gain of every part of a run over problems."""
+
+    def row(name: str) -> str:
+        has = scores(kept, name)[0].parts
+        cells = (_bounds(_gain(kept, name, part)) if part in has else "" for part in parts)
+        return f"{name} | {' | '.join(cells)}"
+
+    parts = [part for part in scores(kept, "healthy-0")[0].parts if part != COMBINED]
+    return table(f"run | {' | '.join(parts)}", map(row, kept["runs"]))
+
+
 def parts_of_arms(kept: Json) -> Rows:
     """Gain of every part over the seeds of an arm."""
-    arms = ("healthy", "mask", "preset")
+    arms = _present(kept, "healthy", "mask", "preset")
     rows = (
         f"{part} | "
         + " | ".join(
@@ -145,25 +158,30 @@ def control(kept: Json) -> Rows:
 
 
 def beside(kept: Json) -> Rows:
-    arms = ("preset", "mask", "healthy")
+    arms = _present(kept, "preset", "mask", "healthy")
     ours = [_seen(kept, arm) for arm in arms]
     rows = (
-        f"{what} | {theirs} | {' | '.join(arm[what] for arm in ours)}" for what, theirs in THEIRS
+        f"{what} | {theirs} | {' | '.join(arm[what] for arm in ours)}"
+        for what, theirs in THEIRS
+        if any(arm[what] for arm in ours)
     )
     return table(f"| they | {' | '.join(arms)}", rows)
 
 
+def _present(kept: Json, *arms: str) -> list[str]:
+    return [arm for arm in arms if _arm(kept, arm)]
+
+
 def _seen(kept: Json, arm: str) -> dict[str, str]:
     """The same rows as `THEIRS`, from the runs of an arm and of its control."""
-    runs = list(_arm(kept, arm).values())
-    control = {"mask": "gsm8k-mask", "healthy": "gsm8k-healthy"}.get(arm)
+    runs, control = list(_arm(kept, arm).values()), f"gsm8k-{arm}"
     gain = _over_seeds([_gain(kept, run).value for run in runs])
     first = [
         f"{scores(kept, runs[0])[0].reward.value:.3f}",
         gain,
         *(_peaks(kept, runs, column) for column in ("kl", "kl_max", "grad_norm")),
     ]
-    last = [""] * 3 if control is None else _control_seen(kept, control)
+    last = _control_seen(kept, control) if control in kept["runs"] else [""] * 3
     return dict(zip((what for what, _ in THEIRS), first + last, strict=True))
 
 
@@ -188,8 +206,11 @@ def table(head: str, rows: Rows) -> Iterator[str]:
 
 
 def told(estimate: Estimate) -> str:
-    value, low, high, n = estimate
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}], n = {n}"
+    return f"{_bounds(estimate)}, n = {estimate.n}"
+
+
+def _bounds(estimate: Estimate) -> str:
+    return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
 def curve(kept: Json, name: str, column: str) -> list[float]:

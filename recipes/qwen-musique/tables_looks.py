@@ -25,6 +25,12 @@ def diagnoses(kept: Json) -> Rows:
     return table("run | alarm", _alarms({n: r["diagnosis"] for n, r in kept["runs"].items()}))
 
 
+def trend(kept: Json) -> Rows:
+    """What `diagnose` says about the raw training reward, first third against last."""
+    rows = (f"{name} | {run['diagnosis'].get('trend', '')}" for name, run in kept["runs"].items())
+    return table("run | training reward", rows)
+
+
 def checkups(kept: Json) -> Rows:
     return table("checkup | alarm", _alarms(kept["checkups"]))
 
@@ -33,7 +39,9 @@ def _alarms(looks: dict[str, Json]) -> Iterator[str]:
     for name, look in looks.items():
         loud = [one for one in look["findings"] if one["level"] in ("fault", "suspect")]
         for one in loud:
-            yield f"{name} | {one['hypothesis']} {one['name']}, {one['level']}: {one['text']}"
+            code, cause = one["hypothesis"], look.get("explained_by", {}).get(one["hypothesis"])
+            why = f" (a consequence of {cause})" if cause else ""
+            yield f"{name} | {code} {one['name']}, {one['level']}{why}: {one['text']}"
         if not loud:
             levels = ", ".join(f"{count} {level}" for level, count in look["levels"].items())
             yield f"{name} | none ({levels})"

@@ -7,16 +7,17 @@ from tables_learning import Json, Rows, curve, mean, table
 
 SHOWN_PROBE = 1.0
 """Seconds from which on a probe is named."""
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 def ran(kept: Json) -> Rows:
     """Stages by the log: `second NAME rc CODE SECONDS s`."""
     lines = [line.split() for line in kept["log"]]
-    ended = [words for words in lines if "rc" in words and not words[1].startswith("diagnose")]
+    ended = [words for words in lines if len(words) > 4 and words[2] == "rc"]
     rows = (
         f"{words[1]} | {float(words[4]):.0f} | {words[3]} | {' '.join(words[6:])}"
         for words in ended
-        if len(words) > 4
+        if not words[1].startswith("diagnose")
     )
     return table("stage | seconds | exit code | ended at", rows)
 
@@ -40,17 +41,23 @@ def engine(kept: Json) -> Rows:
     return [str(kept["tables"]["engine-96"]).strip()]
 
 
+def recorder(kept: Json) -> Rows:
+    return [str(kept["tables"]["recorder"]).strip()]
+
+
 def checkup_time(kept: Json) -> Rows:
     stages, _, probes, levels = str(kept["tables"]["checkup-healthy"]).strip().split("\n\n")
     yield stages
     yield ""
     yield from table("probe | seconds", _slow(probes))
     yield ""
-    counted = [one.split()[1] for one in levels.split(";")]
-    unknown = ", ".join(one.split()[0] for one in levels.split(";") if one.endswith("unknown"))
+    told = dict(one.split() for one in levels.split(";"))
+    fine = [code for code, level in told.items() if level == "ok"]
+    unknown = [code for code, level in told.items() if level == "unknown"]
+    fired = ", ".join(told.keys() - {*fine, *unknown}) or "none"
     yield (
-        f"Of {len(counted)} hypotheses {counted.count('ok')} are ok, "
-        f"{counted.count('unknown')} unknown ({unknown}), none fired."
+        f"Of {len(told)} hypotheses {len(fine)} are ok, "
+        f"{len(unknown)} unknown ({', '.join(unknown)}), {fired} fired."
     )
 
 
@@ -63,13 +70,7 @@ def _slow(table: str) -> Iterator[str]:
 
 def vllm(kept: Json) -> Rows:
     found = kept["vllm"]
-    runs = (
-        f"{name}, {len(run['steps']['step'])} steps | "
-        f"{' '.join(f'{gap:.2g}' for gap in run['steps']['logprob_gap'])} | "
-        f"{max(run['steps']['logprob_gap_max']):.2g} | {run['diagnosis']['summary']}"
-        for name, run in found["runs"].items()
-    )
-    yield from table("trained with vLLM | mean gap, step by step, nat | largest | diagnose", runs)
+    yield from _gaps("vLLM", found)
     yield ""
     direct = (
         f"{name} | {one['mean_abs']:.3f} | {one['p99_abs']:.2f} | {one['max_abs']:.2f} "
@@ -79,34 +80,69 @@ def vllm(kept: Json) -> Rows:
     head = "transformers | mean gap, nat | 99 % | largest | ratio of a sequence | tokens"
     yield from table(head, direct)
     yield ""
-    logged = (line.split() for line in found["log"])
-    rows = (f"{name} | {seconds} | {code}" for name, code, seconds in logged if name != "gaps")
+    rows = (f"{name} | {seconds} | {code}" for name, code, seconds in _parts(found))
     yield from table("part | seconds | exit code", rows)
+    if "zero3" in found:
+        yield ""
+        yield f"The parts named `zero` end with `{found['zero3']}`."
+
+
+def zero(kept: Json) -> Rows:
+    found = kept["zero"]
+    yield from _gaps(f"DeepSpeed {found['version']}, ZeRO-3", found)
     yield ""
-    yield f"The parts named `zero` end with `{found['zero3']}`."
+    rows = (
+        f"{name} | {seconds} | {code} | {found['said'].get(name, '')}"
+        for name, code, seconds in _parts(found)
+    )
+    yield from table("part | seconds | exit code | said", rows)
+
+
+def _gaps(engine: str, found: Json) -> Rows:
+    """How far sampler and trainer are apart."""
+    runs = (
+        f"{name}, {len(run['steps']['step'])} steps | "
+        f"{' '.join(f'{gap:.2g}' for gap in run['steps']['logprob_gap'])} | "
+        f"{max(run['steps']['logprob_gap_max']):.2g} | {run['diagnosis']['summary']}"
+        for name, run in found["runs"].items()
+    )
+    head = f"trained with {engine} | mean gap, step by step, nat | largest | diagnose"
+    return table(head, runs)
+
+
+def _parts(found: Json) -> Iterator[list[str]]:
+    """Name, exit code and seconds."""
+    return (line.split() for line in found["log"] if not line.startswith("gaps "))
 
 
 def costs(kept: Json) -> Rows:
-    eight = [n for n, run in kept["runs"].items() if run["arm"] in ("healthy", "mask", "preset")]
+    names = [n for n, run in kept["runs"].items() if run["arm"] in ("healthy", "mask", "preset")]
+    many = WORDS[len(names)]
     head = "| s a step, median | sampling | scoring | backward | steps a minute | steps an hour"
-    yield from table(head, (_pace(kept, "eight at once", eight), *_alone(kept)))
+    yield from table(head, (_pace(kept, f"{many} at once", names), *_others(kept)))
     yield ""
-    begin, end = _second(kept, "mask-2 begins"), _second(kept, "vllm begins")
+    begin, end = _undisturbed(kept, names)
     during = [row for row in kept["gpu"] if begin <= row[0] < end]
     busy = mean([row[1] for row in during])
+    memory = max(row[2] for row in during)
     rows = (
-        f"peak memory of one MuSiQue training, allocated | {_most(kept, eight):.1f} GiB",
-        f"most memory of the GPU in use, eight trainings | {max(row[2] for row in during):.1f} GiB",
-        f"samples of `nvidia-smi` with the GPU busy, eight trainings | {busy:.0f} %",
+        f"peak memory of one MuSiQue training, allocated | {_most(kept, names):.1f} GiB",
+        f"most memory of the GPU in use, {many} trainings | {memory:.1f} GiB",
+        f"samples of `nvidia-smi` with the GPU busy, {many} trainings | {busy:.0f} %",
         f"most memory in use while runs shared the GPU | {_shared_gib(kept)} GiB",
         f"minutes, from the start to the last stage | {_second(kept, 'all done') / 60:.0f}",
     )
     yield from table("| measured", rows)
 
 
-def _alone(kept: Json) -> Iterator[str]:
-    yield _pace(kept, "one, beside GSM8K and vLLM", ["random-reward-0"])
-    yield _pace(kept, "GSM8K, the same time", ["gsm8k-healthy", "gsm8k-mask"])
+def _others(kept: Json) -> Iterator[str]:
+    groups = {
+        "one, beside GSM8K and vLLM": ["random-reward-0"],
+        "GSM8K, the same time": ["gsm8k-healthy", "gsm8k-mask"],
+    }
+    for title, names in groups.items():
+        if all(name in kept["runs"] for name in names):
+            yield _pace(kept, title, names)
 
 
 def _pace(kept: Json, title: str, names: list[str]) -> str:
@@ -117,6 +153,13 @@ def _pace(kept: Json, title: str, names: list[str]) -> str:
     rate = len(names) * 60 / all_of_it
     cells = " | ".join(f"{value:.1f}" for value in parts)
     return f"{title} | {all_of_it:.1f} | {cells} | {rate:.1f} | {60 * rate:.0f}"
+
+
+def _undisturbed(kept: Json, names: list[str]) -> tuple[int, int]:
+    """Seconds from the start of the last of these trainings until anything begins or ends."""
+    begin = max(_second(kept, f"{name} begins") for name in names)
+    events = [line.split() for line in kept["log"] if line.endswith(" begins") or " rc " in line]
+    return begin, min(int(words[0]) for words in events if int(words[0]) > begin)
 
 
 def _most(kept: Json, names: list[str]) -> float:

@@ -1,23 +1,30 @@
 """H29: the clip on the ratio stops most of the update."""
 
+import math
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+from tests.hypotheses.edited import subject
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h29_ratio_clipping import RatioClipping
+from flatline.subject.records import OneStep
 from flatline.trace import Trace
 
 H29 = RatioClipping()
 
 
-def clipping(share, *, gain=0.0):
+def clipping(share, *, gain=0.0, **settings):
     """Every second step is a second pass."""
     rows = healthy_rows(steps=12, gain=gain)
     for row in rows["steps"][1:]:
         second = row["step"] % 2 == 0
         row |= {"ratio_max": 0.5 * second, "clip_share": second * (share + row["step"] * 1e-3)}
-    return Trace.from_rows(run=run_facts(num_iterations=2), **rows)
+    return Trace.from_rows(run=run_facts(num_iterations=2, **settings), **rows)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,60 @@ def test_the_share_of_clipped_tokens_decides_where_there_is_a_ratio(share, level
 
 def test_a_rising_reward_needs_no_explanation():
     assert H29.sign(clipping(0.4, gain=0.5)).level is Level.NOTE
+
+
+def test_a_clip_that_nobody_means_is_suspected_even_where_the_reward_rises():
+    narrow = {"epsilon": 3e-4, "importance_sampling_level": "token"}
+    assert H29.sign(clipping(0.4, gain=0.5, **narrow)).level is Level.SUSPECT
+    assert H29.sign(clipping(0.07, gain=0.5, **narrow)).level is Level.NOTE
+    sequences = {**narrow, "importance_sampling_level": "sequence"}
+    assert H29.sign(clipping(0.4, gain=0.5, **sequences)).level is Level.NOTE
+
+
+def probed(share, **settings):
+    given = {"num_iterations": 2, "epsilon": 3e-4, "importance_sampling_level": "token"}
+    return H29.probe(
+        subject(
+            settings={**given, **settings},
+            trainer=SimpleNamespace(epsilon_high=0.4),
+            one_step=lambda: SimpleNamespace(stopped=lambda low, high: share),
+        )
+    )
+
+
+def test_the_probe_asks_how_much_of_the_second_update_a_narrow_clip_stops():
+    assert probed(0.6).level is Level.SUSPECT
+    assert probed(0.1).level is Level.OK
+    assert probed(math.nan).level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_iterations": 1}, {"epsilon": 0.2}, {"importance_sampling_level": "sequence"}],
+)
+def test_the_probe_is_silent_where_the_clip_is_a_usual_one(settings):
+    assert "Does not apply" in probed(0.9, **settings).text
+
+
+def a_step(change, advantage, probability):
+    filled = dict.fromkeys((field.name for field in fields(OneStep)), 0)
+    arrays = (np.array(values) for values in (change, advantage, probability))
+    change_T, advantage_T, p_T = arrays
+    return OneStep(
+        **{**filled, "change_T": change_T, "advantage_T": advantage_T, "room_T": 1 - p_T}
+    )
+
+
+def test_tokens_beyond_the_clip_in_the_direction_of_their_advantage_are_stopped():
+    step = a_step([0.3, -0.3, 0.3, -0.3], [1.0, 1.0, -1.0, -1.0], [0.5, 0.5, 0.5, 0.5])
+    assert step.stopped(0.2, 0.2) == 0.5
+    assert step.stopped(0.2, 0.5) == 0.25, "up is clipped later than down"
+    assert step.stopped(0.5, 0.5) == 0.0
+
+
+def test_a_token_that_is_certain_does_not_count():
+    assert a_step([0.3, 0.0], [1.0, 1.0], [0.5, 1.0]).stopped(0.2, 0.2) == 1.0
+    assert math.isnan(a_step([0.3], [0.0], [0.5]).stopped(0.2, 0.2))
 
 
 def test_with_one_update_per_batch_the_clip_never_acts():

@@ -45,6 +45,28 @@ def test_a_kl_that_goes_on_or_a_reward_that_rises_leaves_a_note():
     assert H31.sign(held(plateau, gain=0.5)).level is Level.NOTE
 
 
+def risen(*, beta=0.5, solved=False):
+    """A reward that rises in the first third of the run and stands from there on."""
+    rows = healthy_rows(steps=24, prompts=48, gain=0.0)
+    for row in rows["steps"][1:]:
+        row["kl"] = plateau(row["step"])
+    for row in rows["rollouts"]:
+        early = row["step"] <= 8
+        row["reward"] = 0.2 * row["reward"] if early else 1.0 if solved else row["reward"]
+    return Trace.from_rows(run=run_facts(beta=beta), **rows)
+
+
+def test_a_reward_that_rose_and_stands_under_a_firm_beta_is_suspected():
+    found = H31.sign(risen())
+    assert found.level is Level.SUSPECT
+    assert "stands still, and so does the reward" in found.text
+
+
+def test_a_reward_that_stands_at_the_end_of_learning_is_not_the_anchors():
+    assert H31.sign(risen(beta=0.12)).level is Level.NOTE, "a light beta"
+    assert H31.sign(risen(solved=True)).level is Level.NOTE, "nothing is left to learn"
+
+
 @pytest.mark.parametrize("beta", [0.04, 5.0])
 def test_a_light_beta_cannot_hold_and_a_heavy_one_is_h03s(beta):
     assert H31.sign(held(plateau, beta=beta)).level is Level.OK

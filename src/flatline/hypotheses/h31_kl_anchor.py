@@ -7,9 +7,10 @@ larger beta is. Nothing is broken, and nothing is learnt from there on.
 
 ## Sign
 Beta of at least a tenth of a typical advantage (above one it is H03's), a KL that has left 0 and
-then stood still (last third and middle third differ by less than a fifth, certainly), and a reward
-that is certainly flat: suspected. Such a beta alone is noted. Healthy: beta 0.04 is 0.05 of a
-typical advantage, and rewards rise (0 of 26 runs, interval 0 to 14 %).
+then stood still, and a reward that is certainly flat: suspected. So is one that rose and certainly
+stands since the middle of the run, while groups still differ, where beta is at least three tenths:
+the end of learning looks the same under a light beta. Such a beta alone is noted. Healthy: beta
+0.06 is 0.08 of a typical advantage (0 of 26 runs, interval 0 to 14 %).
 
 ## Probe
 The gradient a hundredth of an optimizer step away from the start, split into reward and KL. The
@@ -40,19 +41,20 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import reward_groups
 from flatline.hypotheses.logs import setting
-from flatline.hypotheses.trend import trend_of
-from flatline.stats import difference_of_means
+from flatline.hypotheses.trend import stands_since_the_middle, trend_of
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.subject import Subject
 
-LIGHT, HEAVY = 0.1, 1.0
-"""Beta in units of a typical advantage: from where it may hold, and from where it is H03's.
-Healthy: 0.053."""
-STILL = 0.2
-"""Relative change of the KL from the middle to the last third that is standing still."""
+LIGHT, FIRM, HEAVY = 0.1, 0.3, 1.0
+"""Beta in units of a typical advantage: from where it may hold, from where it may be what ended a
+rise, and from where it is H03's. Healthy: 0.08 with beta 0.06."""
+STILL = 1.5
+"""The median KL of the last third, in units of the middle third's, below which it stands still. One
+that grows with every step is at 1.67."""
 LEFT = 1e-4
 """KL of a policy that has moved; below it is H24's."""
 FEWEST = 12
@@ -87,8 +89,7 @@ class KlAnchor(Hypothesis):
         if not LIGHT <= weight <= HEAVY:
             where = "too light to hold" if weight < LIGHT else "a case for H03"
             return self.found(Level.OK, f"{text}, {where}.", measured=weight, expected="below 0.1")
-        trend = trend_of(trace)
-        held = _stands(kl) and trend is not None and trend.flat is True
+        held = _stands(kl) and _reward_stands(trace, weight)
         return self.found(
             Level.SUSPECT if held else Level.NOTE,
             f"{text}; the KL is {np.median(kl[-(len(kl) // 3) :]):.2g} nat per token"
@@ -127,9 +128,22 @@ class KlAnchor(Hypothesis):
 
 
 def _stands(kl: np.ndarray) -> bool:
-    """Whether the KL has left 0 and certainly stands still from the middle on."""
+    """Whether the KL has left 0 and does not grow from the middle on."""
     third = len(kl) // 3
-    middle, last = kl[third : 2 * third], kl[-third:]
-    level = float(middle.mean())
-    change = difference_of_means(middle, last)
-    return level > LEFT and max(-change.low, change.high) < STILL * level
+    middle, last = np.median(kl[third:-third]), np.median(kl[-third:])
+    return bool(middle > LEFT and last < STILL * middle)
+
+
+def _reward_stands(trace: Trace, weight: float) -> bool:
+    """From the start, or since the middle where the anchor is firm and there is more to learn."""
+    trend = trend_of(trace)
+    if trend is not None and trend.flat is True:
+        return True
+    return weight >= FIRM and stands_since_the_middle(trace) and _groups_differ(trace)
+
+
+def _groups_differ(trace: Trace) -> bool:
+    """Whether most of the newer half of the groups still have better and worse rollouts."""
+    groups = reward_groups(trace)
+    newer = groups.step > np.median(groups.step) if groups.n else np.zeros(0, dtype=bool)
+    return bool(newer.any() and groups.equal[newer].mean() < 0.5)

@@ -62,10 +62,25 @@ def trend_of(trace: Trace) -> Trend | None:
     )
 
 
+@once
+def stands_since_the_middle(trace: Trace) -> bool:
+    """Whether a rise that matters is excluded from the middle third of the steps to the last."""
+    try:
+        values, step = _by_unit(trace)
+    except NotRecorded:
+        return False
+    found = thirds(values, step)
+    if found is None:
+        return False
+    smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
+    return difference_of_means(found.middle, found.late).high < smallest
+
+
 class Thirds(NamedTuple):
-    """Known values of the first and the last third of the steps."""
+    """Known values of the first third of the steps, of the last, and of those between."""
 
     early: np.ndarray
+    middle: np.ndarray
     late: np.ndarray
     steps: int
     """That have any."""
@@ -79,7 +94,8 @@ def thirds(values: np.ndarray, step: np.ndarray) -> Thirds | None:
     if len(steps) < FEWEST:
         return None
     third = len(steps) // 3
-    return Thirds(values[step <= steps[third - 1]], values[step >= steps[-third]], len(steps))
+    early, late = step <= steps[third - 1], step >= steps[-third]
+    return Thirds(values[early], values[~early & ~late], values[late], len(steps))
 
 
 def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,6 @@ from flatline.subject.records import (
     ScoredTwice,
 )
 from flatline.subject.scoring import (
-    Inputs,
     Played,
     fixed_logps,
     score_again,
@@ -26,7 +25,7 @@ from flatline.subject.scoring import (
     trained_logps,
     without_dropout,
 )
-from flatline.training.passes import trimmed
+from flatline.training.passes import Inputs, trimmed
 
 
 def agreement(batch: Batch) -> Agreement:

@@ -262,6 +262,21 @@ class OneStep:
     """Of `advantage` with `change`; NaN where either does not vary."""
     kl: float
     """Of the step, per model-authored token: mean of exp(d) - d - 1, d = after - before."""
+    change_T: Floats
+    """Log-prob after minus before of every trained token."""
+    advantage_T: Floats
+    """Advantage of each of them."""
+    room_T: Floats
+    """1 - p of each before the step: how far a gradient can move it."""
+
+    def stopped(self, low: float, high: float) -> float:
+        """Share of a second update that a clip to 1 - low and 1 + high would stop: tokens that the
+        first has moved beyond, in units of what they could still move; NaN without a gradient."""
+        up_T = self.change_T > np.log1p(high)
+        down_T = self.change_T < np.log1p(-min(low, 1 - 1e-12))
+        beyond_T = np.where(self.advantage_T > 0, up_T, down_T)
+        weight_T = np.abs(self.advantage_T) * self.room_T
+        return float((weight_T * beyond_T).sum() / weight_T.sum()) if weight_T.any() else np.nan
 
     @property
     def per_token(self) -> Floats:

@@ -14,7 +14,8 @@ from torch import Tensor
 from flatline.rollout.record import Author
 from flatline.subject.passes import lora_untrained
 from flatline.subject.records import VISIBLE_STEP, GradientCensus, OneStep, RateSweep
-from flatline.subject.scoring import Inputs, Played, fixed_logps, replaced
+from flatline.subject.scoring import Played, fixed_logps, replaced
+from flatline.training.passes import Inputs
 
 ROW = "checkup_row"
 """Extra tensor that tells the rollouts apart after TRL has shuffled them."""
@@ -87,6 +88,8 @@ def one_step(
     if advantage_B.dim() > 1:
         advantage_B = advantage_B.mean(1)
     d_T = change_BT[back.rows][model_BT[back.rows]]
+    trained_BT = played.trained_BT[back.rows]
+    spread_BT = advantage_B[back.rows][:, None].expand(trained_BT.shape)
     found = OneStep(
         lr_scale=scale,
         learning_rate=rate,
@@ -102,6 +105,9 @@ def one_step(
         tokens=model_BT[back.rows].sum(1).numpy(),
         correlation=_correlation(advantage_B[back.rows], sums_B[back.rows]),
         kl=float((d_T.exp() - d_T - 1).mean()) if d_T.numel() else float("nan"),
+        change_T=change_BT[back.rows][trained_BT].numpy(),
+        advantage_T=spread_BT[trained_BT].numpy(),
+        room_T=(1 - before_BT.cpu().double()[back.rows].exp())[trained_BT].numpy(),
     )
     return Stepped(found, after_BT)
 

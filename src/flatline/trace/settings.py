@@ -7,6 +7,7 @@ SETTINGS = (
     "scale_rewards",
     "num_iterations",
     "epsilon",
+    "importance_sampling_level",
     "temperature",
     "top_p",
     "top_k",

@@ -24,7 +24,7 @@ def by_length(passes: list[Inputs]) -> list[Inputs]:
     whole = {name: _joined([one[name] for one in passes], rows) for name in passes[0]}
     return [
         trimmed({name: _rows(value, part, sum(rows)) for name, value in whole.items()})
-        for part in order_B.split(rows)
+        for part in torch.split(order_B, rows)
     ]
 
 
@@ -53,14 +53,18 @@ def score_by_length(
     size: int,
 ) -> Tensor:
     """Log-probs of the last `keep` columns, `size` rows at once; 0 behind the longest of these."""
-    before = ids_BL.shape[1] - keep
+    columns = ids_BL.shape[1]
+    before = columns - keep
     lengths_B = _lengths(seen_BL).clamp(min=before + 1)
     order_B = lengths_B.argsort(descending=True, stable=True)
     found = []
-    for rows in order_B.split(size):
-        width = int(lengths_B[rows].max())
-        logps_BT = score(ids_BL[rows, :width], seen_BL[rows, :width], width - before)
-        found.append(pad(logps_BT, (0, ids_BL.shape[1] - width)))
+    for rows in torch.split(order_B, size):
+        end = int(lengths_B[rows].max())
+        # From the first token on, as in a trained pass: in bf16 another width is another rounding.
+        start = min(int(seen_BL[rows].any(0).int().argmax()), before - 1)
+        part = slice(start, end)
+        logps_BT = score(ids_BL[rows, part], seen_BL[rows, part], end - before)
+        found.append(pad(logps_BT, (0, columns - end)))
     return torch.cat(found)[order_B.argsort()]
 
 

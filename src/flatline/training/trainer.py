@@ -59,6 +59,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
     """The problem of each prompt that is being sampled."""
     passes_by_length = False
     """Whether completions of like length share a pass."""
+    _buffered_inputs: Any
+    """TRL's: what the passes of this step are given."""
     _sampling_seconds = 0.0
     """Of the newest batch."""
 

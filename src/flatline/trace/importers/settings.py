@@ -36,6 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "loss_fn/ratio_clip_min",
         "trainer/algorithm/eps_clip_low",
     ),
+    "importance_sampling_level": ("importance_sampling_level",),
     "temperature": (
         "temperature",
         f"{_ROLLOUT}/temperature",
