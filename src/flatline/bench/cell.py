@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PLAN_FILE, RESULT_FILE, LOG_FILE, RUN = "plan.json", "cell.json", "log.txt", "run"
 CHECKUP_FILE = "checkup.json"
 VERSION = 1
-UNTAKEN, DIAGNOSE = "untaken", "diagnose"
+UNTAKEN, CHECKUP, DIAGNOSE = "untaken", "checkup", "diagnose"
 """Looks that a cell lacks because nobody took them, as in one made of an older run."""
 TAIL = 12
 """Lines of a traceback or log that a failure keeps."""
@@ -49,7 +49,7 @@ def run_cell(folder: Path, *, keep_trace: bool) -> None:
     cell = planned(folder)
     start = time.perf_counter()
     config = cell.config(folder / RUN)
-    facts: dict[str, Any] = {"checkup": _checkup(config, folder)}
+    facts: dict[str, Any] = {CHECKUP: _checkup(config, folder)}
     facts["training"], result = _train(config)
     facts |= _scored(result) if result else {}
     facts |= _looked(folder / RUN, cell.steps)
@@ -138,6 +138,20 @@ def diagnosed_again(folder: Path) -> bool:
     untaken = [name for name in facts.pop(UNTAKEN, ()) if name != DIAGNOSE]
     facts |= _looked(folder / RUN, cell.steps) | ({UNTAKEN: untaken} if untaken else {})
     write_result(folder, cell, facts)
+    return True
+
+
+def checked_up(folder: Path) -> bool:
+    """Take the checkup that a finished cell lacks, with the flatline of today; False where it has
+    one."""
+    facts = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+    untaken = list(facts.pop(UNTAKEN, ()))
+    if CHECKUP not in untaken:
+        return False
+    cell = Cell.from_json(facts["cell"])
+    untaken.remove(CHECKUP)
+    facts |= {CHECKUP: _checkup(cell.config(folder / RUN), folder)}
+    write_result(folder, cell, facts | ({UNTAKEN: untaken} if untaken else {}))
     return True
 
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import DIAGNOSE, RESULT_FILE, UNTAKEN
+from flatline.bench.cell import CHECKUP, DIAGNOSE, RESULT_FILE, UNTAKEN
 from flatline.bench.pack import unpacked
 from flatline.bench.plan import Cell
 from flatline.bench.pool import CELLS, read_result
 from flatline.errors import ConfigError
 
-CHECKUP = "checkup"
 _NOWHERE = "packed"
 
 

@@ -118,6 +118,20 @@ def diagnose(folder: Folder) -> None:
     _say(f"{done} of {len(outcomes)} cells diagnosed anew; the others have kept no trace.")
 
 
+@group.command()
+def checkup(folder: Folder) -> None:
+    """Take the checkups that finished cells lack, without training."""
+    from transformers.utils import logging
+
+    from flatline.bench.cell import checked_up
+    from flatline.bench.results import read_all
+
+    logging.disable_progress_bar()
+    outcomes = read_all(folder)
+    done = sum(checked_up(one.folder) for one in outcomes)
+    _say(f"{done} of {len(outcomes)} cells had no checkup and have one now.")
+
+
 @group.command(hidden=True)
 def cell(folder: Path, keep_trace: Annotated[bool, typer.Option("--keep-trace")] = False) -> None:
     """Run the one cell whose plan lies in a folder. `flatline bench` starts this."""
