@@ -179,7 +179,8 @@ class OwnTime:
             ours = [values for part, values in rows if part != DEVICE]
             for part, values in [*rows, ("all that is flatline's", sum(ours, np.zeros(2)))]:
                 wall, cpu = 1e3 * values / steps
-                print(f"| {thread} | {part} | {wall:.1f} | {cpu:.1f} | {wall / 10 / seconds:.2f} % |")
+                share = wall / 10 / seconds
+                print(f"| {thread} | {part} | {wall:.1f} | {cpu:.1f} | {share:.2f} % |")
 
 
 def is_ours() -> bool:

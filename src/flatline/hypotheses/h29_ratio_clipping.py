@@ -26,7 +26,8 @@ is not asked: Adam's first step is its largest, and healthy setups lose 19 to 58
 One pass over each batch (`num_iterations=1`), or a wider clip above (`epsilon_high=0.28`).
 
 ## Not to be confused with
-H17 stale-sampler and H23 dropout-in-scoring also move the ratio, without more passes. H22
+H31 kl-anchor: where the clip stops the reward's pull, the KL's looks strong beside it. H17
+stale-sampler and H23 dropout-in-scoring also move the ratio, without more passes. H22
 importance-weights: the ratio to the sampler. H24 learning-rate: steps so large that every second
 pass is clipped.
 
@@ -66,7 +67,7 @@ NARROW = USUAL / 10
 class RatioClipping(Hypothesis):
     id = "H29"
     name = "ratio-clipping"
-    explains = ("H24",)
+    explains = ("H24", "H31")
     meaning = "Later passes over a batch change nothing."
     fix = "Use num_iterations=1, or epsilon 0.2 with epsilon_high 0.28."
     mechanism = "Most tokens are clipped; in the other arm few are."
