@@ -6,12 +6,12 @@ from statistics import median
 from typing import Any
 
 from flatline.bench.alike import ALIKE
-from flatline.bench.cell import DIAGNOSE
+from flatline.bench.cell import CHECKUP, DIAGNOSE
 from flatline.bench.harm import Harm, Verdict, harm_of
 from flatline.bench.looks import EVERYTHING, LOG, ROLLOUTS
 from flatline.bench.plan import Kind
 from flatline.bench.recall import accuracy, fault_row, named, sets_of
-from flatline.bench.results import CHECKUP, SILENT, Look, Outcome
+from flatline.bench.results import SILENT, Look, Outcome
 from flatline.bench.shares import Answers, Ways, asked, both, columns, share
 from flatline.bench.wolf import alarmed, false_alarms, healthy_rows
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from scipy.special import betaincinv
 
-from flatline.bench.cell import DIAGNOSE
-from flatline.bench.results import CHECKUP, SILENT, Look, Outcome
+from flatline.bench.cell import CHECKUP, DIAGNOSE
+from flatline.bench.results import SILENT, Look, Outcome
 from flatline.stats import LEVEL, cluster_mean
 
 EITHER = "either"
