@@ -1,7 +1,8 @@
 """Builds TRL's GRPOTrainer. Nothing else in flatline does.
 
 The loss, the advantages and the optimizer are TRL's own. `Trainer` only listens at hooks that TRL
-has kept for years, and makes scoring passes run without dropout.
+has kept for years, makes scoring passes run without dropout, and deals plays out to passes by
+length where that is asked for.
 """
 
 import os
