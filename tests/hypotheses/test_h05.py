@@ -27,6 +27,10 @@ def noisy(row, rng):
     return {"reward": row["reward"] + rng.normal(0, 3)}
 
 
+def faintly_noisy(row, rng):
+    return {"reward": row["reward"] + rng.normal(0, 0.7)}
+
+
 def brief(row, rng):
     short = float(rng.random())
     return {"reward": row["reward"] + 9 * short, "parts": {**row["parts"], "brevity": short}}
@@ -48,6 +52,16 @@ def test_the_part_that_the_reward_follows_instead_is_named():
     found = H.sign(changed(brief))
     assert found.level is Level.SUSPECT
     assert "`brevity` more" in found.text
+
+
+def test_a_part_that_is_certainly_followed_more_is_suspected_sooner():
+    def rather_brief(row, rng):
+        short = float(rng.random())
+        return {"reward": row["reward"] + 3 * short, "parts": {**row["parts"], "brevity": short}}
+
+    ruled, noise = H.sign(changed(rather_brief)), H.sign(changed(faintly_noisy))
+    assert ruled.level is Level.SUSPECT and 0.4 < ruled.measured.high < 0.6
+    assert noise.level is not Level.SUSPECT and 0.4 < noise.measured.high < 0.6
 
 
 def test_one_completion_with_two_rewards_is_suspected():

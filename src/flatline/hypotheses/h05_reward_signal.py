@@ -7,9 +7,10 @@ citations, format), the policy learns that part, or nothing.
 
 ## Sign
 The correlation, inside groups, of the total reward with the part that says "right" (`exact_match`,
-`accuracy`, `correct...`). Suspected where it is certainly below 0.4; the part that the reward
-follows instead is named. Also suspected: the same completion of the same prompt is paid differently
-on three prompts or more. Parts that fight each other inside groups are noted.
+`accuracy`, `correct...`). Suspected where it is certainly below 0.4, or below 0.6 while another
+part is certainly followed more; the part that the reward follows instead is named. Also suspected:
+the same completion of the same prompt is paid differently on three prompts or more. Parts that
+fight each other inside groups are noted.
 
 ## Probe
 Gold plays through the trainer's own reward. Each must earn the same; a wide scatter is noise, or a
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 FOLLOWS = 0.4
 """Correlation of reward and right answers inside groups. Healthy: 0.96 and more (three tasks of the
 lab). False alarms: see docs/calibration.md."""
+RULED = 0.6
+"""The same where another part is certainly followed more. Healthy: 0.78 and more (a 1.5B model on
+MuSiQue, whose reward follows `f1` as well)."""
 FIGHTS = -0.2
 """Correlation of two parts that is noted; recall and precision may have it in a healthy run."""
 SAME_PAY = 0.05
@@ -165,7 +169,8 @@ class RewardSignal(Hypothesis):
         if best != name:
             text += f" It follows `{best}` more ({others[best].value:.2f})."
         fights = _fights({p: v for p, v in parts.items() if p != COMBINED}, group)
-        if right.high < FOLLOWS:
+        ruled = right.high < min(RULED, others[best].low)
+        if right.high < FOLLOWS or ruled:
             level = Level.SUSPECT
         elif right.low < FOLLOWS:
             return self.too_little(f"{text} Twice as many groups would do.")
