@@ -62,7 +62,8 @@ class LogsLie(Hypothesis):
         if not len(trace.rollouts):
             raise NotRecorded("rollouts.reward")
         reward = trace.rollouts["reward"]
-        span = float(np.nanmax(reward) - np.nanmin(reward)) or 1.0
+        known = reward[np.isfinite(reward)]
+        span = (float(np.ptp(known)) if known.size else 0.0) or 1.0
         logged, earned, step = _both(trace, REWARD, trace.rollouts["step"], reward)
         if len(step) < EVERY * len(np.unique(trace.rollouts["step"])):
             return self.too_little("a log line averages over several steps; log every step")
