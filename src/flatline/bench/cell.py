@@ -133,26 +133,31 @@ def diagnosed_again(folder: Path) -> bool:
     """Diagnose a finished cell anew, with the flatline of today; False where no trace was kept."""
     if not (folder / RUN).is_dir():
         return False
-    cell = planned(folder)
-    facts = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
-    untaken = [name for name in facts.pop(UNTAKEN, ()) if name != DIAGNOSE]
-    facts |= _looked(folder / RUN, cell.steps) | ({UNTAKEN: untaken} if untaken else {})
-    write_result(folder, cell, facts)
+    cell, facts = _finished(folder)
+    _take(folder, DIAGNOSE, facts | _looked(folder / RUN, cell.steps))
     return True
 
 
 def checked_up(folder: Path) -> bool:
     """Take the checkup that a finished cell lacks, with the flatline of today; False where it has
     one."""
-    facts = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
-    untaken = list(facts.pop(UNTAKEN, ()))
-    if CHECKUP not in untaken:
+    cell, facts = _finished(folder)
+    if CHECKUP not in facts.get(UNTAKEN, ()):
         return False
-    cell = Cell.from_json(facts["cell"])
-    untaken.remove(CHECKUP)
-    facts |= {CHECKUP: _checkup(cell.config(folder / RUN), folder)}
-    write_result(folder, cell, facts | ({UNTAKEN: untaken} if untaken else {}))
+    _take(folder, CHECKUP, facts | {CHECKUP: _checkup(cell.config(folder / RUN), folder)})
     return True
+
+
+def _finished(folder: Path) -> tuple[Cell, dict[str, Any]]:
+    facts = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+    return Cell.from_json(facts["cell"]), facts
+
+
+def _take(folder: Path, look: str, facts: dict[str, Any]) -> None:
+    """Write a finished cell again, whose look is now taken."""
+    untaken = [name for name in facts.pop(UNTAKEN, ()) if name != look]
+    rest = {UNTAKEN: untaken} if untaken else {}
+    write_result(folder, Cell.from_json(facts["cell"]), facts | rest)
 
 
 def _looked(run: Path, steps: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import reward_groups
 from flatline.hypotheses.logs import setting
-from flatline.hypotheses.trend import stands_since_the_middle, trend_of
+from flatline.hypotheses.trend import trend_of
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -137,9 +137,10 @@ def _stands(kl: np.ndarray) -> bool:
 def _reward_stands(trace: Trace, weight: float) -> bool:
     """From the start, or since the middle where the anchor is firm and there is more to learn."""
     trend = trend_of(trace)
-    if trend is not None and trend.flat is True:
-        return True
-    return weight >= FIRM and stands_since_the_middle(trace) and _groups_differ(trace)
+    if trend is None:
+        return False
+    stands = trend.lately.high < trend.smallest
+    return trend.flat is True or (weight >= FIRM and stands and _groups_differ(trace))
 
 
 def _groups_differ(trace: Trace) -> bool:

@@ -29,6 +29,8 @@ class Trend:
 
     change: Estimate
     """Last third minus first third of the steps; `n` counts groups of the smaller third."""
+    lately: Estimate
+    """Last third minus what is between."""
     text: str
     """The same in a sentence."""
     flat: bool | None
@@ -56,24 +58,11 @@ def trend_of(trace: Trace) -> Trend | None:
     smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
     return Trend(
         change=change,
+        lately=difference_of_means(found.middle, found.late),
         text=_text(change, found.steps, smallest, told),
         flat=_flat(change, smallest),
         smallest=smallest,
     )
-
-
-@once
-def stands_since_the_middle(trace: Trace) -> bool:
-    """Whether a rise that matters is excluded from the middle third of the steps to the last."""
-    try:
-        values, step = _by_unit(trace)
-    except NotRecorded:
-        return False
-    found = thirds(values, step)
-    if found is None:
-        return False
-    smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
-    return difference_of_means(found.middle, found.late).high < smallest
 
 
 class Thirds(NamedTuple):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from flatline.rollout.record import Author
 from flatline.subject.records import ContextEffect
-from flatline.subject.scoring import Played, fixed_logps, select
-from flatline.training.passes import Inputs, trimmed
+from flatline.subject.scoring import Played, fixed_logps
+from flatline.training.passes import Inputs, select, trimmed
 
 Which = Literal["prompt", "tool"]
 

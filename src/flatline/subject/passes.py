@@ -21,11 +21,10 @@ from flatline.subject.scoring import (
     fixed_logps,
     score_again,
     scoring_logps,
-    select,
     trained_logps,
     without_dropout,
 )
-from flatline.training.passes import Inputs, trimmed
+from flatline.training.passes import Inputs, select, trimmed
 
 
 def agreement(batch: Batch) -> Agreement:

@@ -17,7 +17,7 @@ from flatline.errors import NotRecorded
 from flatline.rollout.record import Author, Rollout
 from flatline.subject.records import Batch, Floats
 from flatline.trace.attach_rows import prompt_name
-from flatline.training.passes import Inputs, trimmed
+from flatline.training.passes import Inputs, rows_of, select, trimmed
 
 _SCORERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 """The method that computes log-probs, by its name today and in older releases."""
@@ -33,7 +33,7 @@ class Generated(NamedTuple):
 
     def part(self, kept: Sequence[int], size: int) -> "Generated":
         """What it gave for some of the rows."""
-        return Generated(_rows_of(self.result, kept, size), _rows_of(self.left, kept, size))
+        return Generated(rows_of(self.result, kept, size), rows_of(self.left, kept, size))
 
 
 @dataclass(slots=True)
@@ -183,24 +183,6 @@ def replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None
     finally:
         del vars(owner)[name]
         vars(owner).update(before)
-
-
-def select(inputs: Inputs, rows: Sequence[int]) -> Inputs:
-    """The inputs of some rollouts; what is not per rollout stays."""
-    found: Inputs = _rows_of(inputs, list(rows), len(inputs["completion_ids"]))
-    return found
-
-
-def _rows_of(value: Any, kept: Sequence[int], size: int) -> Any:
-    """Lists and tensors with an entry for each of `size` rows, cut down to some of these; so is
-    what a tuple or a dict holds."""
-    if isinstance(value, tuple):
-        return tuple(_rows_of(one, kept, size) for one in value)
-    if isinstance(value, dict):
-        return {name: _rows_of(one, kept, size) for name, one in value.items()}
-    if isinstance(value, Tensor):
-        return value[list(kept)] if value.dim() and len(value) == size else value
-    return [value[row] for row in kept] if isinstance(value, list) and len(value) == size else value
 
 
 def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:

@@ -5,7 +5,7 @@ one play in ten is twice as long as the others, half of what a pass computes is 
 gradient is a sum over its plays, whichever pass each is in.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,25 @@ def by_length(passes: list[Inputs]) -> list[Inputs]:
     seen_BT = torch.cat([one["completion_mask"] for one in passes])
     order_B = _lengths(seen_BT).argsort(descending=True, stable=True)
     whole = {name: _joined([one[name] for one in passes], rows) for name in passes[0]}
-    return [
-        trimmed({name: _rows(value, part, sum(rows)) for name, value in whole.items()})
-        for part in torch.split(order_B, rows)
-    ]
+    return [trimmed(select(whole, part.tolist())) for part in torch.split(order_B, rows)]
+
+
+def select(inputs: Inputs, rows: Sequence[int]) -> Inputs:
+    """The inputs of some rollouts; what is not per rollout stays."""
+    found: Inputs = rows_of(inputs, list(rows), len(inputs["completion_ids"]))
+    return found
+
+
+def rows_of(value: Any, kept: Sequence[int], size: int) -> Any:
+    """Lists and tensors with an entry for each of `size` rows, cut down to some of these; so is
+    what a tuple or a dict holds."""
+    if isinstance(value, tuple):
+        return tuple(rows_of(one, kept, size) for one in value)
+    if isinstance(value, dict):
+        return {name: rows_of(one, kept, size) for name, one in value.items()}
+    if isinstance(value, Tensor):
+        return value[list(kept)] if value.dim() and len(value) == size else value
+    return [value[row] for row in kept] if isinstance(value, list) and len(value) == size else value
 
 
 def trimmed(inputs: Mapping[str, Any]) -> Inputs:
@@ -83,11 +98,3 @@ def _joined(values: list[Any], rows: list[int]) -> Any:
     if not per_row:
         return values[0]
     return torch.cat(values) if isinstance(values[0], Tensor) else [x for v in values for x in v]
-
-
-def _rows(value: Any, rows: Tensor, count: int) -> Any:
-    if isinstance(value, Tensor):
-        return value[rows.to(value.device)] if value.ndim and len(value) == count else value
-    if isinstance(value, list) and len(value) == count:
-        return [value[row] for row in rows.tolist()]
-    return value
