@@ -18,11 +18,14 @@ from flatline.files import json_in  # noqa: E402
 
 RESULTS = ROOT / "docs" / "musique-training-debug" / "experimental-results"
 STORY = ROOT / "docs" / "real-model.md"
-VISITS = ("gpu-2026-11-15", "gpu-2026-11-15-long")
-KEPT, LONG = (RESULTS / visit / "summary.json" for visit in VISITS)
-PAGES = {STORY: KEPT, **{RESULTS / f"{file.parent.name}.md": file for file in (KEPT, LONG)}}
-"""Each page, and the file that its tables are from where a mark does not say `long`."""
-BLOCK = re.compile(r"<!-- begin: tables.py print (\S+)( long)? -->\n(.*?)\n<!-- end -->", re.DOTALL)
+VISITS = ("gpu-2026-11-15", "gpu-2026-11-15-long", "gpu-2026-11-15-pairs")
+FILES = KEPT, LONG, PAIRS = tuple(RESULTS / visit / "summary.json" for visit in VISITS)
+PAGES = {STORY: KEPT, **{RESULTS / f"{file.parent.name}.md": file for file in FILES}}
+"""Each page, and the file that its tables are from where a mark does not say another."""
+OTHERS = {"": None, " long": LONG, " pairs": PAIRS}
+BLOCK = re.compile(
+    r"<!-- begin: tables.py print (\S+)( long| pairs)? -->\n(.*?)\n<!-- end -->", re.DOTALL
+)
 DIAGNOSIS = {
     "summary": "H03 is suspected.",
     "findings": [
@@ -37,35 +40,36 @@ DIAGNOSIS = {
 def test_a_page_shows_what_the_kept_file_prints(page):
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert blocks
-    for section, long, shown in blocks:
-        file = LONG if long else PAGES[page]
+    for section, other, shown in blocks:
+        file = OTHERS[other] or PAGES[page]
         assert shown.strip() == tables.shown(json_in(file), section).strip(), (
             f"Type `python recipes/qwen-musique/tables.py print {file.relative_to(ROOT)} {section}`"
             f" and put it between the marks of {page.name}"
         )
 
 
-def test_the_story_shows_tables_of_both_visits():
-    marks = {long for _, long, _ in BLOCK.findall(STORY.read_text(encoding="utf-8"))}
-    assert marks == {"", " long"}
+def test_the_story_shows_tables_of_every_visit():
+    marks = {other for _, other, _ in BLOCK.findall(STORY.read_text(encoding="utf-8"))}
+    assert marks == set(OTHERS)
 
 
-@pytest.mark.parametrize("file", [KEPT, LONG], ids=VISITS)
+@pytest.mark.parametrize("file", FILES, ids=VISITS)
 def test_the_page_of_a_visit_holds_every_table_of_it(file):
     text = (RESULTS / f"{file.parent.name}.md").read_text(encoding="utf-8")
     assert [section for section, _, _ in BLOCK.findall(text)] == tables.held(json_in(file))
 
 
-@pytest.mark.parametrize("file", [KEPT, LONG], ids=VISITS)
+@pytest.mark.parametrize("file", FILES, ids=VISITS)
 def test_a_kept_file_is_small_and_names_no_folder_of_a_machine(file):
     text = file.read_text(encoding="utf-8")
     assert len(text) < 300_000
     assert not re.findall(r"/(?:tmp|root|home|work|opt)/", text)
 
 
-def test_rewards_from_the_kept_plays_are_those_that_the_verdict_was_taken_on():
+@pytest.mark.parametrize("file", [KEPT, PAIRS], ids=lambda file: file.parent.name)
+def test_rewards_from_the_kept_plays_are_those_that_the_verdict_was_taken_on(file):
     """The verdict was made from the runs, the tables are made from the kept plays."""
-    kept = json_in(KEPT)
+    kept = json_in(file)
     (row,) = (
         line for line in tables.shown(kept, "arms").splitlines() if "| healthy - mask |" in line
     )

@@ -116,7 +116,8 @@ def _parts(found: Json) -> Iterator[list[str]]:
 
 
 def costs(kept: Json) -> Rows:
-    names = [n for n, run in kept["runs"].items() if run["arm"] in ("healthy", "mask", "preset")]
+    arms = ("healthy", "mask", "preset")
+    names = [n for n, run in kept["runs"].items() if run["arm"] in arms and _began(kept, n)]
     many = WORDS[len(names)]
     head = "| s a step, median | sampling | scoring | backward | steps a minute | steps an hour"
     yield from table(head, (_pace(kept, f"{many} at once", names), *_others(kept)))
@@ -130,7 +131,7 @@ def costs(kept: Json) -> Rows:
         f"most memory of the GPU in use, {many} trainings | {memory:.1f} GiB",
         f"samples of `nvidia-smi` with the GPU busy, {many} trainings | {busy:.0f} %",
         f"most memory in use while runs shared the GPU | {_shared_gib(kept)} GiB",
-        f"minutes, from the start to the last stage | {_second(kept, 'all done') / 60:.0f}",
+        f"minutes, from the start to the last stage | {int(kept['log'][-1].split()[0]) / 60:.0f}",
     )
     yield from table("| measured", rows)
 
@@ -160,6 +161,11 @@ def _undisturbed(kept: Json, names: list[str]) -> tuple[int, int]:
     begin = max(_second(kept, f"{name} begins") for name in names)
     events = [line.split() for line in kept["log"] if line.endswith(" begins") or " rc " in line]
     return begin, min(int(words[0]) for words in events if int(words[0]) > begin)
+
+
+def _began(kept: Json, name: str) -> bool:
+    """Whether it was trained in this visit: a file may hold pairs of an earlier one too."""
+    return any(line.endswith(f" {name} begins") for line in kept["log"])
 
 
 def _most(kept: Json, names: list[str]) -> float:
