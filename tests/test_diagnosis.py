@@ -54,6 +54,26 @@ def test_alarms_come_first_then_the_surer_then_the_further_beyond_its_threshold(
     assert order(report) == ["H5", "H4", "H3", "H6", "H1", "H2"]
 
 
+def test_silence_over_a_damaged_run_is_no_all_clear():
+    trace = healthy_trace(steps=2)
+    trace.warnings.append("rollouts.r0.0.parquet: row group 0 is lost")
+    trace.run["notes"] = ["Step 5 occurs more than once."]
+    report = report_of(hypothesis("H1", Level.OK), trace=trace)
+    assert "Nothing is wrong" not in report.summary
+    assert "could not be read" in report.summary
+    told = report.to_json()
+    assert told["damaged"]
+    assert told["caveats"] == [*trace.warnings, *trace.run["notes"]]
+
+
+def test_a_choice_made_when_reading_is_told_and_is_no_damage():
+    trace = healthy_trace(steps=2)
+    trace.run["notes"] = ["`reward` is 'train/reward', not 'reward'."]
+    report = report_of(hypothesis("H1", Level.OK), trace=trace)
+    assert "Nothing is wrong" in report.summary
+    assert report.caveats == ("`reward` is 'train/reward', not 'reward'.",)
+
+
 def test_a_symptom_goes_behind_its_cause_even_where_it_is_surer():
     report = report_of(
         hypothesis("H3", Level.FAULT),

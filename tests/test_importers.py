@@ -250,11 +250,26 @@ def test_names_that_no_alias_knows_are_kept_and_listed(tmp_path):
     assert trace.run["aliases"] == {"reward": "reward"}
 
 
+def test_a_share_above_one_is_left_out_and_told(tmp_path):
+    """It is a percentage or a count: "300 % of the completions were cut off" would be nonsense."""
+    rows = [{"step": s, "reward": 1, "completions/clipped_ratio": 37.5} for s in (1, 2)]
+    trace = open_log(jsonl(tmp_path, *rows))
+    assert "truncated_share" not in trace.steps
+    assert "'completions/clipped_ratio' is 37.5 at step 1" in trace.warnings[0]
+
+
+def test_a_share_that_is_no_number_or_rounded_is_kept(tmp_path):
+    rows = [{"step": s + 1, "frac_reward_zero_std": v} for s, v in enumerate((1 + 1e-7, math.nan))]
+    assert "zero_std_share" in open_log(jsonl(tmp_path, *rows)).steps
+
+
 def test_the_last_of_two_rows_for_a_step_wins(tmp_path):
     rows = [{"step": 1, "reward": 1}, {"step": 2, "reward": 2}, {"step": 2, "reward": 3}]
     trace = open_log(jsonl(tmp_path, *rows))
     assert trace.steps["reward"].tolist() == [1, 3]
-    assert trace.run["notes"] == ["Step 2 occurs more than once: the last row wins."]
+    assert trace.run["notes"] == [
+        "Step 2 occurs more than once: the last row wins, 1 row is overwritten."
+    ]
 
 
 def test_a_resumed_run_loses_the_branch_that_was_given_up(tmp_path):

@@ -286,12 +286,34 @@ def test_a_recorder_leaves_a_failed_run_as_a_crash_would(tmp_path):
             lambda r: r.log_tokens([{"step": 1, "rollout": 0, "ids": [], "prompt_attended": [1]}]),
             "1 entries for 0 tokens",
         ),
+        (lambda r: r.log_step(step=-1, reward=1.0), "counted from 0"),
+        (
+            lambda r: r.log_tokens([{"step": 1, "rollout": 0, "ids": [1], "author": [9]}]),
+            "holds 9.*\n.*1 model",
+        ),
+        (lambda r: r.log_rollouts([{"step": 1, "rollout": 0}] * 2), "step 1, rollout 0 already"),
     ],
 )
 def test_a_recorder_refuses_what_would_be_lost_without_a_word(tmp_path, call, said):
     with Recorder(tmp_path) as recorder, pytest.raises(TraceError, match=said):
         call(recorder)
     assert len(Trace.open(tmp_path).steps) == 0
+
+
+def test_a_step_is_logged_once(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.log_step(step=1, reward=0.1)
+        recorder.log_step(step=2, reward=0.2)
+        with pytest.raises(TraceError, match="step 2 already"):
+            recorder.log_step(step=2, heldout_reward=0.9)
+    assert Trace.open(tmp_path).steps["reward"].tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_a_row_after_the_end_is_an_error_and_not_lost(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.log_step(step=1, reward=0.1)
+    with pytest.raises(TraceError, match="closed"):
+        recorder.log_step(step=2, reward=0.2)
 
 
 def test_a_recorder_refuses_settings_that_diagnosis_does_not_know(tmp_path):

@@ -34,6 +34,10 @@ class Report:
     """One per hypothesis, most likely cause first."""
     trend: Trend | None
     """Whether the reward moves at all; None where there is no history."""
+    caveats: tuple[str, ...] = ()
+    """What was lost, left out or assumed when the run was read."""
+    damaged: bool = False
+    """Part of the run could not be read: silence is no all-clear."""
 
     @property
     def alarms(self) -> list[Finding]:
@@ -69,6 +73,8 @@ class Report:
             "summary": self.summary,
             "tested": self.tested,
             "trend": self.trend and self.trend.to_json(),
+            "damaged": self.damaged,
+            "caveats": list(self.caveats),
             "explained_by": explained_by(self.findings),
             "findings": [finding.to_json() for finding in self.findings],
         }
@@ -83,10 +89,13 @@ def diagnose(
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
+    trend = trend_of(trace)
     return Report(
         subject=name or str(trace.run.get("name") or "this run"),
         findings=tuple(rank(findings)),
-        trend=trend_of(trace),
+        trend=trend,
+        caveats=tuple(trace.caveats),  # known once everything was read
+        damaged=bool(trace.warnings),
     )
 
 
@@ -155,5 +164,7 @@ def summarise(report: Report) -> str:
         word = "is broken" if first.level is Level.FAULT else "is suspected"
         return f"{trend}{first.hypothesis} {first.name} {word}: {first.text}{also}"
     if not report.tested:
-        return f"{trend}Cannot tell: nothing that a hypothesis needs was recorded."
+        return f"{trend}Cannot tell: too little was recorded for any of the hypotheses."
+    if report.damaged:
+        return f"{trend}Part of this could not be read. In the rest nothing fires: {told}."
     return f"{trend}Nothing is wrong as far as can be seen: {told}, and none of them fired."

@@ -33,7 +33,8 @@ def to_html(report: "Report", explained: Mapping[str, str]) -> str:
         for level, title in _REST.items()
     )
     head = f'<p style="font-weight:bold">{_text(report.summary)}</p>'
-    return f'<div style="{_BOX}">{head}{"".join(alarms)}{"".join(rest)}</div>'
+    minded = "".join(f"<div>Mind: {_text(text)}</div>" for text in report.caveats)
+    return f'<div style="{_BOX}">{head}{minded}{"".join(alarms)}{"".join(rest)}</div>'
 
 
 def _alarm(finding: "Finding", cause: str | None) -> str:

@@ -42,6 +42,7 @@ def report_text(report: "Report") -> RenderableType:
     looked = f"{len(report.findings)} hypotheses looked at, {report.tested} could be told."
     return Group(
         Text(visible(report.summary), style="bold"),
+        *(Text(visible(f"Mind: {text}")) for text in report.caveats),
         Text(),
         *alarms,
         *(section for section in rest if section is not None),

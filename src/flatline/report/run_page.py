@@ -73,7 +73,7 @@ def run_context(
         "examples": shown,
         "facts": _facts(run),
         "settings": _settings(run.trace),
-        "warnings": _warnings(run.trace),
+        "warnings": run.trace.caveats,
     }
 
 
@@ -160,8 +160,3 @@ def _settings(trace: Trace) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in rows]
 
 
-def _warnings(trace: Trace) -> list[str]:
-    """What was lost or assumed when the trace was read."""
-    dropped = trace.run.get("dropped_tokens")
-    slow = f"Token detail of {dropped} rollouts was dropped: the disk was slow."
-    return [*trace.warnings, *trace.run.get("notes", ()), *([slow] if dropped else [])]

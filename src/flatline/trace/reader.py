@@ -96,6 +96,15 @@ class Trace:
         found = self.run.get("settings")
         return found if isinstance(found, dict) else {}
 
+    @property
+    def caveats(self) -> list[str]:
+        """What was lost, left out or assumed when this was recorded and read."""
+        notes, dropped = self.run.get("notes"), self.run.get("dropped_tokens")
+        slow = f"Token detail of {dropped} rollouts was dropped: the disk was slow."
+        assumed = [str(note) for note in notes] if isinstance(notes, list) else []
+        told = [*self.warnings, *assumed, *([slow] if dropped else [])]
+        return [" ".join(text.split()) for text in told]
+
     @cached_property
     def steps(self) -> Frame:
         """One row per optimizer step."""

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.rollout.record import Author
 from flatline.trace.rows import Row, refuse_unknown, to_batch
 from flatline.trace.settings import SETTINGS
 from flatline.trace.writer import Sink, Writer
@@ -30,6 +31,13 @@ _NEEDED = {
     "weights": ("step", "name"),
     "vocabulary": ("id", "text"),
 }
+_ONCE = {
+    "steps": ("step",),
+    "rollouts": ("step", "rollout"),
+    "tokens": ("step", "rollout"),
+    "weights": ("step", "name"),
+}
+"""What may be logged once; a second row would count twice in every mean."""
 _PER_PROMPT_TOKEN = ("prompt_attended",)
 _PER_TOKEN = ("author", "trained", "attended", "sampler", "trainer", "old", "reference")
 
@@ -48,7 +56,8 @@ class Recorder:
     ) -> None:
         given = dict(settings or {})
         _refuse_unknown_settings(given)
-        self._rank = rank
+        self._rank, self._closed = rank, False
+        self._latest: dict[str, tuple[int, set[Any]]] = {}
         self._sink: Sink = Writer(
             folder,
             rank=rank,
@@ -76,6 +85,7 @@ class Recorder:
         """Token detail: one row per rollout, lists with one entry per completion token."""
         rows = [{"rank": self._rank, **row} for row in rollouts]
         for row in rows:
+            _refuse_unknown_authors(row)
             _refuse_misaligned(row, "ids", _PER_TOKEN)
             _refuse_misaligned(row, "prompt_ids", _PER_PROMPT_TOKEN)
         self._log("tokens", rows)
@@ -90,6 +100,7 @@ class Recorder:
 
     def close(self, *, clean: bool = True) -> None:
         """The run is over; not `clean` leaves the files as a crash would, which can be read too."""
+        self._closed = True
         self._sink.close(clean=clean)
 
     def __enter__(self) -> "Recorder":
@@ -104,6 +115,11 @@ class Recorder:
         self.close(clean=kind is None)
 
     def _log(self, table: str, rows: Sequence[Row]) -> None:
+        if self._closed:
+            raise TraceError(
+                f"This recorder was closed, so a row for `{table}` would be lost.\n"
+                "Log inside `with Recorder(...) as recorder:`, or close it later."
+            )
         refuse_unknown(table, {name for row in rows for name in row})
         for row in rows:
             missing = [name for name in _NEEDED[table] if row.get(name) is None]
@@ -113,7 +129,38 @@ class Recorder:
                     f"Every row needs {', '.join(f'`{name}`' for name in _NEEDED[table])}."
                 )
         to_batch(table, rows)  # values that do not fit are an error here, not in the thread
+        if table in _ONCE:
+            for row in rows:
+                self._refuse_repeated(table, row)
         self._sink.write(table, rows)
+
+    def _refuse_repeated(self, table: str, row: Row) -> None:
+        """Of the latest step alone: all steps of a long run are too many to keep in mind."""
+        step, key = row["step"], tuple(row[name] for name in _ONCE[table])
+        if step < 0:
+            raise TraceError(f"Step {step} of `{table}`: steps are counted from 0, the start.")
+        latest, seen = self._latest.get(table, (-1, set()))
+        if step != latest:
+            self._latest[table] = (step, {key})
+        elif key in seen:
+            named = ", ".join(f"{name} {row[name]}" for name in _ONCE[table])
+            raise TraceError(
+                f"`{table}` has a row for {named} already, and both would be counted.\n"
+                "Give all columns of it in one call."
+            )
+        else:
+            seen.add(key)
+
+
+def _refuse_unknown_authors(row: Row) -> None:
+    given = row.get("author")
+    strange = {*(given if given is not None else ()), None} - {None, *Author}
+    if strange:
+        known = ", ".join(f"{author.value} {author.name.lower()}" for author in Author)
+        raise TraceError(
+            f"`author` of step {row.get('step')}, rollout {row.get('rollout')} holds "
+            f"{min(strange)}, so nobody could tell who wrote that token.\nThe authors are {known}."
+        )
 
 
 def _refuse_misaligned(row: Row, ids: str, names: Sequence[str]) -> None:

@@ -6,7 +6,9 @@ that was given up.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flatline.trace.importers.aliases import COLUMNS, STEP
@@ -19,6 +21,9 @@ _BOOKKEEPING = frozenset({"epoch", "_timestamp", "_runtime", "wall_time", *STEP}
 """Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
 _OVER_THE_BATCH = ("frac_reward_zero_std",)
 """What TRL takes over the whole batch with scale_rewards="batch": no share of groups then."""
+_SHARES = frozenset({"zero_std_share", "clip_share", "truncated_share"})
+_ROUNDED = 1e-6
+"""A mean of ones over many processes may be a little more than one."""
 _STEP = frozenset(STEP)
 _CANDIDATES = frozenset(name for names in COLUMNS.values() for name in names)
 
@@ -40,10 +45,26 @@ def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     if not names:
         raise nothing_in(log, "row with a step and a number")
     leave_out = _OVER_THE_BATCH if scale_rewards == "batch" else ()
-    resolution = resolve(names, leave_out=leave_out)
+    resolution = _possible(log, by_step, resolve(names, leave_out=leave_out))
     log.notes.extend(resolution.notes)
     rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
     return StepTable(rows, resolution)
+
+
+def _possible(log: Log, by_step: Mapping[int, Numbers], resolution: Resolution) -> Resolution:
+    """Without shares that are none: a percentage, or a count under the name of a share."""
+    aliases = dict(resolution.aliases)
+    for column in _SHARES & aliases.keys():
+        name = aliases[column]
+        values = ((step, by_step[step].get(name, 0.0)) for step in sorted(by_step))
+        bad = [step for step, value in values if value < 0 or value > 1 + _ROUNDED]
+        if bad:
+            del aliases[column]
+            log.bad.append(
+                f"`{column}` is left out: {name!r} is {by_step[bad[0]][name]:g} at step {bad[0]}, "
+                "and a share lies between 0 and 1"
+            )
+    return replace(resolution, aliases=aliases)
 
 
 def _row(step: int, numbers: Numbers, resolution: Resolution) -> dict[str, Any]:
@@ -117,12 +138,13 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]
     """One set of numbers per step, and a note where a log said a thing twice."""
     steps: dict[int, Numbers] = {}
     order: list[int] = []
-    repeated, dropped, last = set(), set(), -1
+    repeated: Counter[int] = Counter()
+    dropped, last = set(), -1
     for step, numbers in rows:
         held = steps.get(step, {})
         again = (numbers.keys() & held.keys()) - _BOOKKEEPING
         if any(numbers[name] != held[name] for name in again):
-            repeated.add(step)
+            repeated[step] += 1
             if step < last:
                 # From the end of the order: looking at every step each time would take for ever.
                 while order and order[-1] >= step:
@@ -133,14 +155,19 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]
             insort(order, step)
         steps[step].update(numbers)
         last = step
-    _tell(log, (repeated | dropped) & steps.keys(), dropped - steps.keys())
+    again = {step: max(1, repeated[step]) for step in (repeated.keys() | dropped) & steps.keys()}
+    _tell(log, again, dropped - steps.keys())
     return steps
 
 
-def _tell(log: Log, repeated: set[int], lost: set[int]) -> None:
+def _tell(log: Log, repeated: Mapping[int, int], lost: set[int]) -> None:
     if repeated:
         more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
-        log.notes.append(f"Step {min(repeated)}{more} occurs more than once: the last row wins.")
+        rows = sum(repeated.values())
+        log.notes.append(
+            f"Step {min(repeated)}{more} occurs more than once: the last row wins, "
+            f"{rows} {'row is' if rows == 1 else 'rows are'} overwritten."
+        )
     if lost:
         log.notes.append(
             f"The log goes back, as a resumed run does: {len(lost)} steps of the branch that was "
