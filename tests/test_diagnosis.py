@@ -66,6 +66,14 @@ def test_silence_over_a_damaged_run_is_no_all_clear():
     assert told["caveats"] == [*trace.warnings, *trace.run["notes"]]
 
 
+def test_a_falling_reward_that_nothing_explains_is_not_called_fine():
+    steps = [{"step": s, "reward": 1.0 - 0.02 * s + 0.01 * (s % 3)} for s in range(1, 31)]
+    report = report_of(hypothesis("H1", Level.OK), trace=Trace.from_rows(steps=steps))
+    assert "falls by" in report.summary
+    assert "Nothing is wrong" not in report.summary
+    assert "No hypothesis explains it" in report.summary
+
+
 def test_a_choice_made_when_reading_is_told_and_is_no_damage():
     trace = healthy_trace(steps=2)
     trace.run["notes"] = ["`reward` is 'train/reward', not 'reward'."]

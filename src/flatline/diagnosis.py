@@ -167,4 +167,6 @@ def summarise(report: Report) -> str:
         return f"{trend}Cannot tell: too little was recorded for any of the hypotheses."
     if report.damaged:
         return f"{trend}Part of this could not be read. In the rest nothing fires: {told}."
+    if report.trend and report.trend.change.high < 0:
+        return f"{trend}No hypothesis explains it: {told}, and none of them fired."
     return f"{trend}Nothing is wrong as far as can be seen: {told}, and none of them fired."
