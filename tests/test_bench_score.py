@@ -1,17 +1,18 @@
 """The figures of a benchmark count what they say they count."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from flatline.bench.harm import Verdict, harm_of
 from flatline.bench.plan import Kind
-from flatline.bench.results import read_all
+from flatline.bench.results import SILENT, read_all
 from flatline.bench.score import score
 from flatline.bench.shares import exact_share
 from flatline.bench.tables import markdown
 from flatline.errors import ConfigError
-from tests.bench_outcomes import outcome
+from tests.bench_outcomes import look, outcome
 
 NOT_ASKED = {"peers": {"asked": {"rlprobe": 0, "rldoctor": 0}, "versions": [], "tools": {}}}
 
@@ -168,6 +169,32 @@ def test_a_healthy_run_without_all_looks_is_not_called_silent():
     runs = [outcome(None, kind=Kind.HELD_OUT, untaken=["checkup"])]
     (row, _) = score(runs)["healthy"]
     assert (row["by_look"]["any"]["of"], row["by_look"]["diagnose 40"]["of"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("checkup", "diagnose", "counted"),
+    [
+        (SILENT, SILENT, {"checkup": (0, 0, 1), "diagnose 40": (0, 0, 1), "any": (0, 0, 1)}),
+        (SILENT, look(), {"checkup": (0, 0, 1), "diagnose 40": (0, 1, 0), "any": (0, 0, 1)}),
+        (SILENT, look("H24"), {"checkup": (0, 0, 1), "diagnose 40": (1, 1, 0), "any": (1, 1, 0)}),
+        (look(), look(), {"checkup": (0, 1, 0), "diagnose 40": (0, 1, 0), "any": (0, 1, 0)}),
+    ],
+)
+def test_a_look_that_broke_down_on_a_healthy_run_has_not_kept_silent(checkup, diagnose, counted):
+    run = replace(healthy(kind=Kind.HELD_OUT), checkup=checkup, diagnoses={40: diagnose})
+    figures = score([run])
+    found = figures["healthy"][0]["by_look"]
+    assert counted == {
+        name: tuple(found[name][key] for key in ("count", "of", "unasked")) for name in counted
+    }
+    apart = "1 that could not be asked" in markdown({**figures, **NOT_ASKED}).split("\n## ")[2]
+    assert apart is (SILENT in (checkup, diagnose))
+
+
+def test_a_healthy_run_whose_trace_cannot_be_read_has_not_kept_silent():
+    run = replace(healthy(kind=Kind.HELD_OUT), diagnoses={})
+    found = score([run])["healthy"][0]["by_look"]
+    assert [found[name]["of"] for name in ("checkup", "either", "any")] == [1, 0, 0]
 
 
 def test_a_fault_that_hurts_and_is_not_named_first_is_listed():

@@ -305,10 +305,11 @@ def test_progress_is_told_for_every_arm(tmp_path):
 def test_a_config_reaches_the_run_through_a_file_that_can_be_read_back(tmp_path):
     from flatline.config import load_config
 
-    config = RunConfig(kl_beta=0.04, datasets='a "quoted"\\path\x7f,é', learning_rate=1e-5)
+    odd = 'a "quoted"\\path\x7f,é'
+    config = RunConfig(max_steps=60, kl_beta=0.04, datasets=odd, learning_rate=1e-5)
     arm = Arm(name="a", role=Role.CONTROL, config=config)
     job = job_of(arm, 3, tmp_path)
     (tmp_path / "c.toml").write_text(job.config)
     expected = replace(config, seed=3, output_dir=job.folder)
     assert load_config(tmp_path / "c.toml") == expected
-    assert job.steps is None or job.steps > 0
+    assert job.steps == 60

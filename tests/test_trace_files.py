@@ -289,6 +289,49 @@ def test_a_resumed_run_replaces_what_it_had_done_after_the_checkpoint(tmp_path):
     assert answer == [{"n": 5 * PER_STEP, "last": 5}]
 
 
+def sparse_weights(folder, steps, *, rollouts=True):
+    """A start of a run that looks at its weights at step 1 and every hundredth."""
+    writer = Writer(folder)
+    for step in steps:
+        if rollouts:
+            writer.write("rollouts", rollout_rows([[1.0]], step=step))
+        if step == 1 or step % 100 == 0:
+            writer.write("weights", [{"step": step, "name": "w", "update_norm": 1.0}])
+        writer.write("steps", [{"step": step, "reward": 1.0}])
+    writer.close()
+
+
+@pytest.mark.parametrize("again", [range(151, 181), range(151, 301)], ids=["without", "with"])
+def test_a_branch_that_was_given_up_leaves_no_weights_behind(tmp_path, again):
+    sparse_weights(tmp_path, range(1, 211))
+    sparse_weights(tmp_path, again)
+    trace = Trace.open(tmp_path)
+    found = [1, 100, *(step for step in again if step % 100 == 0)]
+    assert trace.weights["step"].tolist() == found
+    asked = trace.query("SELECT step FROM weights ORDER BY step").to_pylist()
+    assert [row["step"] for row in asked] == found
+    assert trace.steps["step"].max() == again[-1]
+
+
+def test_a_start_that_was_killed_in_its_first_step_ends_the_branch_in_every_table(tmp_path):
+    sparse_weights(tmp_path, range(1, 211))
+    writer = Writer(tmp_path)
+    writer.write("rollouts", rollout_rows([[0.0]], step=151))
+    writer.close(clean=False)
+    trace = Trace.open(tmp_path)
+    assert trace.rollouts["step"].max() == 151
+    assert trace.steps["step"].max() == 150
+    assert trace.weights["step"].tolist() == [1, 100]
+    last = "SELECT max(s.step) s, max(w.step) w FROM steps s, weights w"
+    assert trace.query(last).to_pylist() == [{"s": 150, "w": 100}]
+
+
+def test_steps_tell_where_a_run_goes_on_that_records_no_rollouts(tmp_path):
+    for steps in (range(1, 211), range(151, 181)):
+        sparse_weights(tmp_path, steps, rollouts=False)
+    assert Trace.open(tmp_path).weights["step"].tolist() == [1, 100]
+
+
 def test_a_run_started_anew_in_the_same_directory_replaces_the_old_one(tmp_path):
     write_steps(tmp_path, range(1, 7))
     write_steps(tmp_path, range(1, 3), shift=0.25)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,16 @@ def run(tmp_path_factory):
 
 def flatline(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_without_duckdb_sql_is_refused_with_what_to_type(run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "flatline.trace.query", raising=False)
+    monkeypatch.setitem(sys.modules, "duckdb", None)  # makes `import duckdb` an ImportError
+    with pytest.raises(TraceError, match=r"needs duckdb.*\n.*pip install .*\[query\]"):
+        Trace.open(run).query("SELECT 1")
+    result = flatline("query", run, "SELECT 1")
+    assert result.exit_code == 2 and "needs duckdb" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_views_have_the_columns_of_the_tables():
@@ -135,6 +146,17 @@ def test_show_sums_up_the_run(run):
     shown = flatline("show", run).stdout
     for part in ("recorded by recorder", "reward", "num_generations", "tokens", "--step 2"):
         assert part in shown
+
+
+def test_a_log_is_shown_and_asked_as_it_is_diagnosed(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1, "reward": 0.25}\n{"step": 2, "reward": 0.5}\n')
+    shown = flatline("show", log)
+    assert shown.exit_code == 0
+    assert "a log: jsonl" in shown.stdout and "reward 0.250 first, 0.500 last" in shown.stdout
+    assert "started" not in shown.stdout
+    found = flatline("query", log, "SELECT max(reward) AS r FROM steps", "--json")
+    assert json.loads(found.stdout) == [{"r": 0.5}]
 
 
 def test_show_step_lists_rollouts_by_group(run):

@@ -42,9 +42,6 @@ def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=No
         gap_moved=moved,
         gap_restored=restored,
         moved_changes_samples=samples,
-        restored_repeats_samples=None,
-        versions=np.array([0, 1, 2]),
-        versions_expected=np.array([0, 1, 2]),
     )
     return H06.probe(
         subject(reference_gap=lambda: None, delivery=lambda: done, settings={"bf16": bf16})
@@ -66,6 +63,18 @@ def test_a_gap_that_grows_under_the_newest_weights_is_suspected():
     finding = H06.sign(edited(drift, steps=5))
     assert finding.level is Level.SUSPECT
     assert finding.evidence
+
+
+def test_where_rollouts_name_no_weights_the_log_probs_tell():
+    def unnamed(rows):
+        for row in rows["rollouts"]:
+            del row["weight_version"]
+        for row in rows["tokens"]:
+            drift(row)
+
+    finding = H06.sign(rebuilt(unnamed))
+    assert finding.level is Level.SUSPECT
+    assert "no rollout names older weights" in finding.text
 
 
 def test_one_weight_version_for_all_steps_is_a_fault():
@@ -103,6 +112,7 @@ def test_a_reference_that_is_the_policy_after_updates_is_a_fault():
     assert H06.sign(rebuilt(same, **LORA)).level is Level.FAULT
     assert H06.sign(rebuilt(same, **LORA, beta=0.0)).level is Level.OK
     assert H06.sign(rebuilt(same, **LORA, bf16=True)).level is Level.OK
+    assert H06.sign(rebuilt(same, **LORA, precision="float16")).level is Level.OK
 
 
 def test_an_adapter_without_its_second_half_is_a_fault():

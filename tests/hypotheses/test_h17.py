@@ -23,9 +23,6 @@ def versions(of_step, **settings):
 
 def replayed(named, expected=1):
     again = Replay(
-        prompts=2,
-        group_size=4,
-        repeated=0.0,
         versions=np.array(named, dtype=np.int64),
         version_expected=expected,
     )

@@ -37,7 +37,7 @@ class Look:
 
 
 SILENT = Look(alarms=(), texts=(), asked=0, unknown=0, defects=(), seconds=0.0)
-"""What counts for a look that could not be taken."""
+"""Stands for a look that could not be taken: it misses a fault, and clears no healthy run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def _healthy(figures: Figures) -> Iterator[str]:
     looks = list(dict.fromkeys(look for row in figures["healthy"] for look in row["by_look"]))
     yield from _head(["split", "runs", *looks])
     for row in figures["healthy"]:
-        cells = [_share(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
+        cells = [_alarmed(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
         yield _row([row["split"], row["runs"], *cells])
     yield "\nExact (Clopper-Pearson) 95 % interval. Only `held-out` counts: thresholds were set on"
     yield "the others."
@@ -167,7 +167,7 @@ def _ablation(figures: Figures) -> Iterator[str]:
     yield from _head(["evidence", "first", "in the first 3", "held-out healthy runs with an alarm"])
     for row in figures["ablation"]:
         tops = [_share(one) for one in row["top"].values()]
-        yield _row([row["evidence"], *tops, _share(row["false_alarms"])])
+        yield _row([row["evidence"], *tops, _alarmed(row["false_alarms"])])
 
 
 def _peers(figures: Figures) -> Iterator[str]:
@@ -220,6 +220,12 @@ def _share(one: Mapping[str, Any]) -> str:
     if one["low"] is None:
         return counted
     return f"{counted} ({one['count'] / one['of']:.0%}; {one['low']:.0%} to {one['high']:.0%})"
+
+
+def _alarmed(one: Mapping[str, Any]) -> str:
+    """The share, and what is not in it: runs about which flatline could not be asked."""
+    apart = f", and {one['unasked']} that could not be asked" if one["unasked"] else ""
+    return _share(one) + apart
 
 
 def _estimate(one: Mapping[str, Any]) -> str:

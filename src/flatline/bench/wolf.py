@@ -23,13 +23,24 @@ def healthy_rows(outcomes: Sequence[Outcome], ways: Ways) -> Iterator[dict[str, 
 
 
 def alarmed(runs: Sequence[Outcome], looks: Answers) -> dict[str, Any]:
-    """How many of some runs set off an alarm in one of the looks, of those that have them."""
+    """How many of some runs set off an alarm in one of the looks, of those that have them.
+
+    A look that broke down asked nothing, and its silence is no silence: such a run is left out, and
+    counted apart, unless another of its looks gave an alarm.
+    """
     told = asked(runs, looks)
-    return exact_share(sum(any(x.alarms for x in looks(one)) for one in told), len(told))
+    loud = sum(any(x.alarms for x in looks(one)) for one in told)
+    unasked = sum(_unasked(looks(one)) for one in told)
+    return {**exact_share(loud, len(told) - unasked), "unasked": unasked}
+
+
+def _unasked(looks: Sequence[Look]) -> bool:
+    return not any(x.alarms for x in looks) and not all(x.asked for x in looks)
 
 
 def _all_looks(one: Outcome) -> list[Look]:
-    return [] if one.untaken else list(one.looks.values())
+    """With the last diagnosis, even where the trace could not be read and there is none."""
+    return [] if one.untaken else [*one.looks.values(), *one.end]
 
 
 def false_alarms(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

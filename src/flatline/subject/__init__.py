@@ -13,7 +13,6 @@ What is returned is plain numpy (`flatline.subject.records`); probes need no tor
 
 from flatline.subject.records import (
     VISIBLE_STEP,
-    Agreement,
     AloneVsBatch,
     Batch,
     ContextEffect,
@@ -33,7 +32,6 @@ from flatline.subject.subject import Subject
 
 __all__ = [
     "VISIBLE_STEP",
-    "Agreement",
     "AloneVsBatch",
     "Batch",
     "ContextEffect",

@@ -28,14 +28,11 @@ def data_order(trainer: Any, steps: int, hops: dict[str, int]) -> DataOrder:
     early = [(step, rows[::group]) for step, rows in generations if step <= steps]
     step_N = np.concatenate([np.full(len(rows), step) for step, rows in early])
     prompt_N = np.concatenate([rows for _, rows in early])
-    ids = _column(trainer.train_dataset, PROMPT_NAMES, prompt_N)
-    names = [str(n) for n in prompt_N] if ids is None else [str(id) for id in ids]
     each = np.unique(step_N)
     return DataOrder(
         step_N=step_N,
         prompt_N=prompt_N,
-        prompt_id_N=np.array(names, dtype=object),
-        hops_N=_hops(trainer.train_dataset, prompt_N, names, hops),
+        hops_N=_hops(trainer.train_dataset, prompt_N, hops),
         unique_per_step=np.array([len(set(prompt_N[step_N == step])) for step in each]),
         groups_per_step=np.array([(step_N == step).sum() for step in each]),
         groups_whole=all(_whole(rows, group) for _, rows in generations),
@@ -71,8 +68,9 @@ def _column(dataset: Any, names: tuple[str, ...], rows: Any) -> list[Any] | None
     return None if name is None else [dataset[int(row)][name] for row in rows]
 
 
-def _hops(dataset: Any, rows: Any, names: list[str], known: dict[str, int]) -> Floats | None:
+def _hops(dataset: Any, rows: Any, known: dict[str, int]) -> Floats | None:
     found = _column(dataset, _HOPS, rows)
     if found is None and known:
-        found = [known.get(name, np.nan) for name in names]
+        ids = _column(dataset, PROMPT_NAMES, rows)
+        found = [known.get(str(id), np.nan) for id in (rows if ids is None else ids)]
     return None if found is None else np.array(found, dtype=np.float64)

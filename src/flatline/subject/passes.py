@@ -6,13 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.errors import NotRecorded
 from flatline.subject.moving import Move, moved
 from flatline.subject.records import (
-    Agreement,
     AloneVsBatch,
     Batch,
-    Ints,
     ReferenceGap,
     ScoredTwice,
 )
@@ -27,67 +24,26 @@ from flatline.subject.scoring import (
 from flatline.training.passes import Inputs, select, trimmed
 
 
-def agreement(batch: Batch) -> Agreement:
-    """Sampler against trainer on the trained tokens."""
-    if batch.sampler_T is None:
-        raise NotRecorded("tokens.sampler")
-    turn_T, first_T = turns(batch)
-    kept = batch.trained_T
-    return Agreement(
-        rollout_T=batch.rollout_T[kept],
-        position_T=batch.position_T[kept],
-        author_T=batch.author_T[kept],
-        turn_T=turn_T[kept],
-        first_of_turn_T=first_T[kept],
-        ids_T=batch.ids_T[kept],
-        sampler_T=batch.sampler_T[kept],
-        trainer_T=batch.trainer_T[kept],
-    )
-
-
-def turns(batch: Batch) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Turn of the model that each token is in (-1: not the model's), and whether it starts one."""
-    model_T = batch.author_T == 1
-    before_T = np.roll(model_T, 1) & (batch.position_T > 0)
-    first_T = model_T & ~before_T
-    count_T = np.cumsum(first_T)
-    start_R = np.searchsorted(batch.rollout_T, np.arange(batch.rollouts))
-    earlier_R = np.concatenate([[0], count_T])[start_R]
-    turn_T = count_T - earlier_R[batch.rollout_T] - 1
-    return np.where(model_T, turn_T, -1), first_T
-
-
 def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
     """Both kinds of pass, twice each, with the weights as they are and moved."""
-    trained, scoring, between = _twice(trainer, played)
+    trained, scoring = _twice(trainer, played)
     with moved(trainer, move.amount):
-        moved_trained, moved_scoring, moved_between = _twice(trainer, played)
-    p = dropout(trainer)
-    fixed = trained if p == 0 else _fixed_twice(trainer, played)
+        moved_trained, moved_scoring = _twice(trainer, played)
     return ScoredTwice(
         trained=trained,
         scoring=scoring,
-        between=between,
         moved_trained=moved_trained,
         moved_scoring=moved_scoring,
-        moved_between=moved_between,
-        fixed=fixed,
-        dropout=p,
+        dropout=dropout(trainer),
     )
 
 
-def _fixed_twice(trainer: Any, played: Played) -> float:
-    first_BT, second_BT = (fixed_logps(trainer, played.inputs) for _ in range(2))
-    return _largest(first_BT, second_BT, played.trained_BT)
-
-
-def _twice(trainer: Any, played: Played) -> tuple[float, float, float]:
+def _twice(trainer: Any, played: Played) -> tuple[float, float]:
     trainer.model.train()
     first, second = (trained_logps(trainer, played.inputs) for _ in range(2))
     third, fourth = (scoring_logps(trainer, played.inputs) for _ in range(2))
-    pairs = ((first, second), (third, fourth), (first, third))
-    a, b, c = (_largest(x, y, played.trained_BT) for x, y in pairs)
-    return a, b, c
+    where_BT = played.trained_BT
+    return _largest(first, second, where_BT), _largest(third, fourth, where_BT)
 
 
 def dropout(trainer: Any) -> float:

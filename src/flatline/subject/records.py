@@ -52,37 +52,6 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Sampler and trainer on the same tokens with the same weights. Only trained tokens.
-
-    A trained token that the model did not write (`author_T` is not 1) was never sampled: its
-    sampler log-prob is 0 by convention.
-    """
-
-    rollout_T: Ints
-    """Which rollout a token belongs to."""
-    position_T: Ints
-    """Its place in the completion."""
-    author_T: Ints
-    """`flatline.rollout.record.Author`; 1 is the model."""
-    turn_T: Ints
-    """Which turn of the model it is in, from 0; -1 where the model did not write it."""
-    first_of_turn_T: Bools
-    """Whether it is the first token of a turn."""
-    ids_T: Ints
-    """Token ids."""
-    sampler_T: Floats
-    """Log-prob when it was sampled."""
-    trainer_T: Floats
-    """Log-prob in the pass that is trained through."""
-
-    @property
-    def gap_T(self) -> Floats:
-        """Trainer minus sampler."""
-        return self.trainer_T - self.sampler_T
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextEffect:
     """How far the trainer's log-probs move when a part of the context is replaced.
 
@@ -123,17 +92,10 @@ class ScoredTwice:
     """Two passes that would be trained through (model in training mode, gradients on)."""
     scoring: float
     """Two passes without gradients, as TRL takes old and reference log-probs."""
-    between: float
-    """A pass of the first kind against one of the second: the ratio's error at equal weights."""
     moved_trained: float
     """As `trained`, weights moved."""
     moved_scoring: float
     """As `scoring`, weights moved."""
-    moved_between: float
-    """As `between`, weights moved."""
-    fixed: float
-    """Two passes with every layer in evaluation mode. All measurements that compare two passes use
-    this mode: above 0, what they show is at least in part noise."""
     dropout: float
     """Largest p in the model, of layers and of attention."""
 
@@ -194,12 +156,6 @@ class Delivery:
     moved_changes_samples: bool | None
     """Whether the moved weights gave other tokens; None for our engine, whose random numbers depend
     on the step and whose gaps tell."""
-    restored_repeats_samples: bool | None
-    """Whether the restored ones gave the first tokens again; False for samplers without a seed."""
-    versions: Ints
-    """Weight version that the rollouts of the three plays name; empty where none is recorded."""
-    versions_expected: Ints
-    """Optimizer step in force at each play, which each version should be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +170,6 @@ class GradientCensus:
     """No gradient at all (`grad is None`)."""
     norms: Floats
     """Norm of the gradient; 0 where missing."""
-    weight_norms: Floats
-    """Norm of the tensor."""
     in_optimizer: Bools
     """Whether the optimizer holds it."""
     total_norm: float
@@ -254,8 +208,6 @@ class OneStep:
     """Of each of them."""
     change: Floats
     """Of each: sum over model-authored tokens of the log-prob after minus before."""
-    change_trained: Floats
-    """Of each: the same over trained tokens."""
     tokens: Ints
     """Of each: how many model-authored tokens."""
     correlation: float
@@ -277,11 +229,6 @@ class OneStep:
         beyond_T = np.where(self.advantage_T > 0, up_T, down_T)
         weight_T = np.abs(self.advantage_T) * self.room_T
         return float((weight_T * beyond_T).sum() / weight_T.sum()) if weight_T.any() else np.nan
-
-    @property
-    def per_token(self) -> Floats:
-        """`change` per model-authored token."""
-        return self.change / np.maximum(self.tokens, 1)
 
     @property
     def change_up(self) -> float:
@@ -306,8 +253,6 @@ class RateSweep:
     """Of advantage and change at each."""
     configured: float
     """The rate that the trainer has."""
-    configured_kl: float
-    """KL per token of one step at that rate."""
     recommended: float | None
     """Rate whose step has the geometric middle of `VISIBLE_STEP`, from the slope between the
     measured rates; None where no measured rate moves the policy."""
@@ -315,15 +260,8 @@ class RateSweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Some prompts of the batch played again, as the next optimizer steps would."""
+    """Some prompts of the batch played again, as the next optimizer step would."""
 
-    prompts: int
-    """Distinct prompts."""
-    group_size: int
-    """Completions of each."""
-    repeated: float
-    """Share of rollouts whose tokens are those of the same place in the first play; NaN where the
-    sampler is not ours and both were drawn with the same random numbers."""
     versions: Ints
     """Weight versions of the next step's rollouts; empty where none is recorded."""
     version_expected: int
@@ -388,8 +326,6 @@ class DataOrder:
     """Optimizer step (from 1) of each generated prompt, rising; covers the first steps only."""
     prompt_N: Ints
     """Row of the training data; one entry per group, in order."""
-    prompt_id_N: Texts
-    """Its id, where the data has one; else the row number as text."""
     hops_N: Floats | None
     """Difficulty, where it is known."""
     unique_per_step: Ints

@@ -1,7 +1,7 @@
 """Plays prompts of the batch again, at the next steps: with moved weights and with restored ones.
 
-Two questions share the plays: whether the sampler follows the weights, and whether what the next
-step plays is new.
+Two questions share the plays: whether the sampler follows the weights, and which weights the
+rollouts of the next step name.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from flatline.rollout.table import evaluating
 from flatline.subject.brief import MOVED_TURN, MOVED_TURNS, turns_of
 from flatline.subject.moving import Move, moved
 from flatline.subject.records import Delivery, Ints, Replay
-from flatline.subject.scoring import Played, fixed_logps, play, prompt_ids
+from flatline.subject.scoring import Played, fixed_logps, play
 from flatline.subject.untouched import Undo, random_numbers
 from flatline.training.rollouts import Rollouts
 
@@ -50,33 +50,14 @@ def there_and_back(
         gap_moved = played_gap(trainer, second)
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         third = _play_at(trainer, rows, start + 2, same_numbers)
-    plays = (first, second, third)
     delivered = Delivery(
         visible=move.shift,
         gap_before=before,
         gap_moved=gap_moved,
         gap_restored=played_gap(trainer, third),
         moved_changes_samples=None if by_step else first.completions != second.completions,
-        restored_repeats_samples=None if by_step else first.completions == third.completions,
-        versions=np.array([one[0] for one in map(_versions, plays) if len(one)], dtype=np.int64),
-        versions_expected=np.array([start, start + 1, start + 2]),
     )
-    return delivered, _replay(trainer, plays)
-
-
-def _replay(trainer: Any, plays: tuple[Played, Played, Played]) -> Replay:
-    """The version is that of the next step; what is new is told with the weights of the first."""
-    first, second, third = plays
-    pairs = list(zip(first.completions, third.completions, strict=True))
-    # Turns of the third may be cut shorter than those of the first.
-    repeated = sum(a[: len(b)] == b for a, b in pairs) / len(pairs)
-    return Replay(
-        prompts=len(set(prompt_ids(first))),
-        group_size=trainer.num_generations,
-        repeated=repeated if _records(first) else float("nan"),
-        versions=_versions(second),
-        version_expected=trainer.state.global_step - 1,
-    )
+    return delivered, Replay(versions=_versions(second), version_expected=start + 1)
 
 
 def rows_to_play(some: Played) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def one_step(
     sizes = np.array([weight.numel() for weight in old.values()])
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     change_BT = (after_BT - before_BT).cpu().double()
-    sums_B, trained_B = (change_BT * model_BT).sum(1), (change_BT * played.trained_BT).sum(1)
+    sums_B = (change_BT * model_BT).sum(1)
     advantage_B = played.inputs["advantages"].cpu().double()
     if advantage_B.dim() > 1:
         advantage_B = advantage_B.mean(1)
@@ -101,7 +101,6 @@ def one_step(
         rollouts=np.array(back.rows, dtype=np.int64),
         advantage=advantage_B[back.rows].numpy(),
         change=sums_B[back.rows].numpy(),
-        change_trained=trained_B[back.rows].numpy(),
         tokens=model_BT[back.rows].sum(1).numpy(),
         correlation=_correlation(advantage_B[back.rows], sums_B[back.rows]),
         kl=float((d_T.exp() - d_T - 1).mean()) if d_T.numel() else float("nan"),
@@ -123,7 +122,6 @@ def sweep(steps: Sequence[OneStep]) -> RateSweep:
         kl=kl,
         correlation=np.array([step.correlation for step in rising]),
         configured=configured.learning_rate,
-        configured_kl=configured.kl,
         recommended=_recommended(rates, kl),
     )
 
@@ -179,7 +177,6 @@ def _census(trainer: Any) -> GradientCensus:
         kinds=tuple(_kind(name) for name, _ in weights),
         missing=np.array([p.grad is None for _, p in weights], dtype=bool),
         norms=np.array(norms),
-        weight_norms=np.array([float(p.detach().float().norm()) for _, p in weights]),
         in_optimizer=np.array([id(p) in held for _, p in weights], dtype=bool),
         total_norm=float(np.linalg.norm(norms)),
         max_grad_norm=float(trainer.args.max_grad_norm or 0.0),

@@ -16,7 +16,6 @@ from flatline.subject.moving import Move, visible_move
 from flatline.subject.order import data_order
 from flatline.subject.recorded import Recorded, engine_at_hand, record
 from flatline.subject.records import (
-    Agreement,
     AloneVsBatch,
     Batch,
     ContextEffect,
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
     from flatline.training.trainer import Built
 
 T = TypeVar("T")
-
-SMALL = 1e-3
-"""KL per token up to which a step of the lab policy raises what was good (correlation above 0.5 on
-every seed tried; at 1e-2 it was between 0.1 and 0.7)."""
 
 
 class Subject:
@@ -113,11 +108,6 @@ class Subject:
         """That batch as a trace of one step, so that every sign on one batch can be read."""
         return self._recorded.trace
 
-    @property
-    def agreement(self) -> Agreement:
-        """Sampler against trainer; NotRecorded where the sampler gives no log-probs."""
-        return self._take("agreement", passes.agreement, self.batch)
-
     def scored_twice(self) -> ScoredTwice:
         """Two identical passes, as trained through and as scored."""
         return self._take("twice", passes.scored_twice, self.trainer, self._fewer, self._move)
@@ -155,13 +145,6 @@ class Subject:
         """One optimizer step on the batch, measured and undone. Each scale is measured once."""
         return self._stepped(lr_scale).found
 
-    def small_step(self) -> OneStep:
-        """A step so small that it goes where the gradient points; larger ones overshoot, and what
-        they do to a rollout says little about its advantage."""
-        scales = (1.0, 0.1, 0.01, 0.001)
-        steps = (self.one_step(scale) for scale in scales)
-        return next((one for one in steps if one.kl <= SMALL), self.one_step(scales[-1]))
-
     def rate_sweep(self, lr_scales: Sequence[float] = (0.1, 1.0, 10.0)) -> RateSweep:
         """The step at several rates; the backward pass is shared, so a further rate is cheap."""
         return step.sweep([self.one_step(scale) for scale in {*lr_scales, 1.0}])
@@ -189,7 +172,7 @@ class Subject:
         return self._there_and_back[0]
 
     def play_again(self) -> Replay:
-        """Some of the prompts, as the next optimizer steps would play them."""
+        """Some of the prompts, as the next optimizer step would play them."""
         return self._there_and_back[1]
 
     def heldout_path(self, problems: int = 4) -> HeldoutPath:
@@ -236,7 +219,7 @@ class Subject:
 
     @property
     def _there_and_back(self) -> tuple[Delivery, Replay]:
-        """Plays at the next steps, which tell both of the delivery and of what is played next."""
+        """Plays at the next steps, which tell both of the delivery and of the next step."""
         with suppress(NotRecorded):
             self.heldout_path()  # a sampler that does not come back would spoil a later play
         given = (self.trainer, self._rollouts, self._some, self._move, self._gap)

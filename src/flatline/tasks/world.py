@@ -206,10 +206,8 @@ RELATIONS = (
 )
 
 SINGLE = tuple(r for r in RELATIONS if not r.other)
-PAIRED = tuple(r for r in RELATIONS if r.other)
 TYPES = tuple(dict.fromkeys(t for r in RELATIONS for t in (r.of, r.to)))
 _OF = {t: tuple(r for r in SINGLE if r.of == t) for t in TYPES}
-_STARTS = tuple(t for t in TYPES if _OF[t])
 _ALIAS = {"river": "{y} River", "coin": "{y} coin"}
 
 SHAPES: Mapping[str, tuple[tuple[int, ...], ...]] = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 from flatline.errors import TraceError
 from flatline.files import json_in, write_atomically
 from flatline.trace.files import PARQUET, STREAM, FileName, ParquetPiece, StreamPiece
-from flatline.trace.pieces import Piece, Pieces
+from flatline.trace.pieces import Piece, Pieces, Segments
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
 
 RUN_FILE = "run.json"
@@ -43,7 +43,8 @@ class Folder:
             piece = _open_piece(path, name, warnings)
             if piece is not None:
                 pieces[name.table].append(piece)
-        tables = {table: Pieces(table, pieces[table]) for table in TABLES}
+        segments = Segments(pieces["rollouts"], pieces["steps"])
+        tables = {table: Pieces(table, pieces[table], segments) for table in TABLES}
         return cls(run=run, tables=tables, warnings=warnings)
 
 

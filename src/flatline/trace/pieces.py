@@ -4,7 +4,7 @@ A piece is one file, or rows in memory. Its chunks are the batches of a stream o
 a parquet file: the least that is read at once. Nothing is read before it is asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -60,13 +60,39 @@ class MemoryPiece:
         return pa.Table.from_batches(self._batches, schema=TABLES[self.table])
 
 
+class Segments:
+    """At which step each start of a run went on, for all of its tables.
+
+    Not every table can tell: weights are looked at every so many steps, and a start that came to no
+    such step has no rows of them. The rollouts can; so can the steps, where no rollout is recorded.
+    """
+
+    def __init__(self, rollouts: Sequence[Piece] = (), steps: Sequence[Piece] = ()) -> None:
+        self._tables = (rollouts, steps)
+        self.numbers = {piece.segment for pieces in self._tables for piece in pieces}
+
+    @cached_property
+    def begins(self) -> dict[int, int]:
+        """Segment -> its first step. Segment 0 is not read: it went on from nothing."""
+        begins: dict[int, int] = {}
+        known = {0}
+        for pieces in self._tables:
+            left = [piece for piece in pieces if piece.segment not in known]
+            begins |= _first_steps(map(_steps_of, left))
+            known |= begins.keys()
+        return begins
+
+
 class Pieces:
     """All rows of one table, without the steps that a later segment replaced."""
 
-    def __init__(self, table: str, pieces: Sequence[Piece]) -> None:
+    def __init__(
+        self, table: str, pieces: Sequence[Piece], segments: Segments | None = None
+    ) -> None:
         self.table = table
         self.schema = TABLES[table]
         self.pieces = list(pieces)
+        self._segments = segments or Segments()
 
     def __len__(self) -> int:
         return sum(self._lengths) if self._rows is None else len(self._rows)
@@ -101,22 +127,28 @@ class Pieces:
         0 is a measurement before training; it says nothing about where a run goes on, and is
         replaced only by another one.
         """
-        if "step" not in self.schema.names or len({p.segment for p in self.pieces}) < 2:
+        if not self._resumed:
             return [(_FIRST, _LAST)] * len(self.pieces)
-        begins: dict[int, int] = {}
-        measured = set()
-        for piece in self.pieces:
-            steps = self._steps_of(piece)
-            begin = int(steps[steps > 0].min(initial=_LAST))
-            begins[piece.segment] = min(begin, begins.get(piece.segment, begin))
-            measured |= {piece.segment} if (steps == 0).any() else set()
+        # Both: rows of the table itself are never kept twice, whatever the others have lost.
+        begins = [*self._segments.begins.items(), *_first_steps(self._steps).items()]
+        measured = [segment for segment, steps in self._steps if (steps == 0).any()]
         return [
             (
-                1 if any(s > piece.segment for s in measured) else _FIRST,
-                min((begins[s] for s in begins if s > piece.segment), default=_LAST),
+                1 if any(later > piece.segment for later in measured) else _FIRST,
+                min((step for later, step in begins if later > piece.segment), default=_LAST),
             )
             for piece in self.pieces
         ]
+
+    @cached_property
+    def _resumed(self) -> bool:
+        """Whether rows may be those of a branch that was given up; nothing is read to tell."""
+        found = self._segments.numbers | {piece.segment for piece in self.pieces}
+        return bool(self.pieces) and "step" in self.schema.names and len(found) > 1
+
+    @cached_property
+    def _steps(self) -> list[tuple[int, np.ndarray]]:
+        return [_steps_of(piece) for piece in self.pieces]
 
     @cached_property
     def _chunks(self) -> list[tuple[Piece, int]]:
@@ -130,21 +162,33 @@ class Pieces:
         parts = [part for piece in self.pieces for part in piece.column(name).chunks]
         return pa.chunked_array(parts, type=self.schema.field(name).type)
 
-    def _steps_of(self, piece: Piece) -> np.ndarray:
-        return plain(piece.column("step"), _LAST)
-
     @cached_property
     def _rows(self) -> np.ndarray | None:
         """Which physical rows count, in which order; None for all of them as they are."""
-        if len(self.pieces) < 2 or "step" not in self.schema.names:
+        if not self._resumed and (len(self.pieces) < 2 or "step" not in self.schema.names):
             return None
-        counts = []
-        for piece, (first, end) in zip(self.pieces, self.kept(), strict=True):
-            steps = self._steps_of(piece)
-            counts.append((steps >= first) & (steps < end))
+        counts = [
+            (steps >= first) & (steps < end)
+            for (_, steps), (first, end) in zip(self._steps, self.kept(), strict=True)
+        ]
         rows = np.flatnonzero(np.concatenate(counts))
         keys = [plain(self._physical(key))[rows] for key in ORDERED.get(self.table, ())]
         return rows[np.lexsort(keys[::-1])] if keys else rows
+
+
+def _steps_of(piece: Piece) -> tuple[int, np.ndarray]:
+    """Its segment, and the step of every row; of one that has none, a step that never comes."""
+    return piece.segment, plain(piece.column("step"), _LAST)
+
+
+def _first_steps(found: Iterable[tuple[int, np.ndarray]]) -> dict[int, int]:
+    """Segment -> the first step of training that it has, where it has any."""
+    first: dict[int, int] = {}
+    for segment, steps in found:
+        begin = int(steps[steps > 0].min(initial=_LAST))
+        if begin < _LAST:
+            first[segment] = min(begin, first.get(segment, begin))
+    return first
 
 
 def chunks_of(array: pa.Array | pa.ChunkedArray) -> list[pa.Array]:

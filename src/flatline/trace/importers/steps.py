@@ -155,8 +155,10 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]
             insort(order, step)
         steps[step].update(numbers)
         last = step
-    again = {step: max(1, repeated[step]) for step in (repeated.keys() | dropped) & steps.keys()}
-    _tell(log, again, dropped - steps.keys())
+    rows_again = {
+        step: max(1, repeated[step]) for step in (repeated.keys() | dropped) & steps.keys()
+    }
+    _tell(log, rows_again, dropped - steps.keys())
     return steps
 
 
