@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flatline.bench.shares import exact_share
 from flatline.diagnosis import Report, diagnose
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
@@ -30,7 +31,7 @@ from flatline.hypotheses.h24_learning_rate import BEGINNING
 from flatline.hypotheses.h27_gradient_clipping import EPSILON
 from flatline.hypotheses.h45_no_headroom import BEGINNING as AT_THE_START
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights
-from flatline.stats import Estimate, cluster_mean
+from flatline.stats import Estimate
 from flatline.trace import Trace
 
 LOOKS = (1, 2, 3, 5, 8, 12, 20, 1_000_000)
@@ -367,8 +368,8 @@ def _live_alarms(report: dict) -> bool:
 
 
 def _print_share(text: str, alarming: list[bool]) -> None:
-    share = cluster_mean(np.array(alarming, dtype=float), range(len(alarming)))
-    print(f"{text}; 95 % interval of the share: {share.low:.0%} to {share.high:.0%}.")
+    share = exact_share(sum(alarming), len(alarming))
+    print(f"{text}; 95 % interval of the share: {share['low']:.0%} to {share['high']:.0%}.")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/newcomer.py [log] [log-uv] [checkup]
     python benchmarks/newcomer.py wheels
 
-`log`: a new virtual environment, `pip install flatline` without torch, and a diagnosis of a
+`log`: a new virtual environment, flatline's wheel without torch, and a diagnosis of a
 `trainer_state.json`; `log-uv`: the same with uv, which has to be installed. `checkup`: with the
 training extra, and a checkup of somebody's own TRL script with one line added. Nothing is cached.
 The wheel is built first, which a newcomer does not wait for. Prints a Markdown table: seconds of

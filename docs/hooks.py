@@ -2,21 +2,17 @@
 
 from typing import Any
 
-from mkdocs.structure.files import File, Files
 
-
-def on_files(files: Files, config: Any) -> Files:
-    """Adds `hypotheses.md`, from the docstrings that `flatline explain` prints."""
-    files.append(File.generated(config, "hypotheses.md", content=_manuals()))
-    return files
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Ends `hypotheses.md` with the docstrings that `flatline explain` prints."""
+    return f"{markdown}\n\n{_manuals()}" if page.file.src_uri == "hypotheses.md" else markdown
 
 
 def _manuals() -> str:
     from flatline.hypotheses import HYPOTHESES
 
-    head = "# The hypotheses\n\nAlso in the terminal: `flatline explain H09`."
     pages = (f"## {one.id} {one.name}\n\n{_below(one.manual())}" for one in HYPOTHESES)
-    return "\n\n".join([head, *pages])
+    return "\n\n".join(pages)
 
 
 def _below(manual: str) -> str:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
 from flatline.cli import app
@@ -11,7 +12,6 @@ from flatline.cli import app
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-GENERATED = {"hypotheses.md"}
 PAGES = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "getting-started").glob("*.md"))]
 
 
@@ -22,9 +22,36 @@ def named(nav):
 
 
 def test_every_page_of_the_navigation_exists():
-    pages = set(named(SITE["nav"])) - GENERATED
+    pages = set(named(SITE["nav"]))
     assert len(pages) > 15
     assert [page for page in sorted(pages) if not (DOCS / page).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_that_a_page_links_exists_in_the_repository_too(page):
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    assert [name for name in linked if not (page.parent / name).is_file()] == []
+
+
+def test_nothing_says_to_install_by_a_name_that_is_another_projects():
+    texts = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    wrong = re.compile(r"pip install [\"']?flatline")
+    assert [file.name for file in texts if wrong.search(file.read_text())] == []
+
+
+def flags_of(command):
+    for one in typer.main.get_command(app).commands[command].params:
+        if one.param_type_name == "option":
+            said, _, default = one.help.replace("\\[", "[").partition(" [default: ")
+            names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
+            yield f"| {names} | {default.removesuffix(']')} | {' '.join(said.split())} |"
+
+
+def test_the_table_of_flags_is_what_the_command_takes():
+    page = (DOCS / "training.md").read_text()
+    table = page.split("| flag | default | what |\n|---|---|---|\n")[1].split("\n\n")[0]
+    flags = "\n".join(flags_of("train"))
+    assert table.strip() == flags, f"paste into docs/training.md:\n{flags}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -306,7 +306,7 @@ def test_an_outcome_of_another_version_is_not_run_again(tmp_path):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     if find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install 'flatline[ray]'")
+        pytest.skip('ray is not installed: pip install ".[ray]"')
     import ray
 
     with pytest.MonkeyPatch.context() as patch:

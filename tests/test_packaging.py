@@ -107,7 +107,7 @@ def test_what_needs_an_extra_says_which(words, extra, log, run, tmp_path):
     typed = [word.format(log=log, folder=tmp_path, run=run) for word in words]
     done = plain(*typed)
     assert done.returncode == 2, done.stderr
-    assert f"pip install 'flatline[{extra}]'" in done.stderr
+    assert f'pip install ".[{extra}]"' in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -12,7 +12,11 @@ README = (ROOT / "README.md").read_text()
 
 
 def row(one: Hypothesis) -> str:
-    looks = {"trace": isinstance(one, HasSign), "live trainer": isinstance(one, HasProbe)}
+    looks = {
+        "trace": isinstance(one, HasSign),
+        "live trainer": isinstance(one, HasProbe),
+        "first batch": one.on_one_batch and not isinstance(one, HasProbe),
+    }
     where = ", ".join(name for name, can in looks.items() if can) or "`checkup --ladder`"
     return f"| {one.id} | `{one.name}` | {one.manual().splitlines()[0]} | {where} |"
 
@@ -20,6 +24,13 @@ def row(one: Hypothesis) -> str:
 def test_the_table_of_hypotheses_is_what_the_registry_says():
     missing = [row(one) for one in HYPOTHESES if row(one) not in README]
     assert not missing, "paste into the README:\n" + "\n".join(missing)
+
+
+def test_its_counts_of_what_a_checkup_asks_are_those_of_the_table():
+    probing, judging = (README.count(f", {where} |\n") for where in ("live trainer", "first batch"))
+    text = f"asks {probing + judging}: {probing} probe the live trainer, {judging}\njudge"
+    assert text in README
+    assert [one.id for one in HYPOTHESES if not isinstance(one, HasSign)] == ["H00"]
 
 
 def test_every_command_it_names_exists():

@@ -134,7 +134,7 @@ def test_a_missing_wordllama_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(retrieval, "find_spec", lambda name: None)
     retrieval.bundled_embedding.cache_clear()
     for name in ("semantic", "hybrid"):
-        with pytest.raises(ConfigError, match=r'pip install "flatline\[semantic\]"'):
+        with pytest.raises(ConfigError, match=r'pip install "\.\[semantic\]"'):
             retriever_factory(name)
 
 

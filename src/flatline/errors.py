@@ -13,6 +13,11 @@ traceback.
 """
 
 
+def type_to_add(extra: str) -> str:
+    """What to type where an extra is missing: not its name, which is another project's on PyPI."""
+    return f'Type `pip install ".[{extra}]"` in flatline\'s checkout'
+
+
 class FlatlineError(Exception):
     """Something the user can put right."""
 
@@ -36,9 +41,10 @@ class TraceError(FlatlineError):
 class NotRecorded(TraceError):
     """A column that this trace does not have. Diagnosis turns it into "cannot tell"."""
 
-    def __init__(self, column: str) -> None:
+    def __init__(self, column: str, *, seen: str | None = None) -> None:
         super().__init__(
-            f"This trace has no `{column}`.\n"
+            seen
+            or f"This trace has no `{column}`.\n"
             "An imported log has only what its source wrote.\n"
             "Record the run itself with `flatline.attach(trainer, run_dir)`."
         )

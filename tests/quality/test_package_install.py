@@ -92,4 +92,4 @@ def test_what_needs_an_extra_says_so(clean, words, extra):
         [str(clean / "flatline"), *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert f"flatline[{extra}]" in done.stderr and "Traceback" not in done.stderr
+    assert f'pip install ".[{extra}]"' in done.stderr and "Traceback" not in done.stderr

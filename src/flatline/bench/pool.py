@@ -22,7 +22,7 @@ from typing import Any
 
 from flatline.bench.cell import LOG_FILE, PLAN_FILE, RESULT_FILE, TAIL, write_result
 from flatline.bench.plan import Cell
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, type_to_add
 from flatline.experiment import supervise
 from flatline.experiment.runs import ENDED_FILE, FLATLINE, unwritable
 from flatline.files import write_atomically
@@ -103,7 +103,7 @@ def refuse_without_trainer() -> None:
     if missing:
         raise ConfigError(
             f"The benchmark trains, and {', '.join(missing)} is not installed.\n"
-            "Type `pip install 'flatline[train]'`."
+            f"{type_to_add('train')}."
         )
 
 

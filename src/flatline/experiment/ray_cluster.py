@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, type_to_add
 from flatline.experiment.local import TICK, OnDone
 from flatline.experiment.outcome import OUTCOME_FILE
 from flatline.experiment.runs import GRACE, Job, run
@@ -82,7 +82,7 @@ class RayExecutor:
         except ImportError as error:
             raise ConfigError(
                 "Runs on a Ray cluster need ray, which is not installed.\n"
-                "Type `pip install 'flatline[ray]'`, or leave `--executor ray` out."
+                f"{type_to_add('ray')}, or leave `--executor ray` out."
             ) from error
         if not ray.is_initialized():
             try:

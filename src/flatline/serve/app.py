@@ -4,7 +4,7 @@ POST /v1/chat/completions     the next turn of a conversation, with tools, whole
 POST /v1/completions          what follows a text or token ids
 POST /inference/v1/generate   token ids in, token ids out (vLLM's, which prime-rl samples from)
 GET  /v1/models               the one model, its context and its weight version
-POST /update_weights          new weights from a folder: {"weight_dir": "runs/x/checkpoints/20"}
+POST /update_weights          new weights from a folder: {"weight_dir": "runs/x/checkpoint-20"}
 GET  /health
 """
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, type_to_add
 
 FUSION_CONSTANT = 60
 """k of reciprocal-rank fusion, as in Cormack et al. (2009); a larger one flattens the ranks."""
@@ -223,7 +223,7 @@ def _package_folder(package: str) -> Path:
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
             f"The semantic and hybrid retrievers need {package}, which is not installed.\n"
-            'Install it with `pip install "flatline[semantic]"`, or use the bm25 retriever.'
+            f"{type_to_add('semantic')}, or use the bm25 retriever."
         )
     return Path(found.submodule_search_locations[0])
 
