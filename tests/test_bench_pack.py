@@ -96,8 +96,9 @@ def test_nothing_to_pack_says_what_to_type(tmp_path):
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     file = tmp_path / "results.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match="holds no packed cells"):
+    with pytest.raises(ConfigError, match="holds no packed cells") as caught:
         read_all(file)
+    assert "Error" not in str(caught.value)
 
 
 def test_a_cell_of_another_shape_in_a_packed_file_is_refused(tmp_path):

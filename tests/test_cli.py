@@ -1,6 +1,7 @@
 """The command line: exit codes, clean stdout, and text that cannot take over a terminal."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flatline.cli.evaluate as command
+from flatline import __version__
 from flatline.cli import app
 from flatline.cli.text import visible
 from flatline.cli.transcript import show_rollout
@@ -60,6 +62,33 @@ def test_help_is_fast_and_brings_no_heavy_imports():
     assert done.returncode == 0, done.stderr
     # Generous: the machine may be busy. On an idle one it takes 0.2 s.
     assert time.perf_counter() - start < 3
+
+
+def test_the_version_is_the_package_s_own(run):
+    done = run("--version")
+    assert (done.exit_code, done.stdout) == (0, f"flatline {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["explain"], 0),
+        (["diagnose", "{log}"], 1),
+        (["diagnose", "{log}", "--fail-on", "never", "--json"], 0),
+    ],
+)
+def test_a_reader_that_goes_away_changes_no_exit_code(words, code, tmp_path):
+    log = tmp_path / "log.jsonl"
+    rows = ({"step": i, "reward": 0.3 + i % 2 / 9, "learning_rate": 0} for i in range(1, 60))
+    log.write_text("\n".join(map(json.dumps, rows)))
+    typed = [sys.executable, "-c", "from flatline.cli import main; main()"]
+    typed += [word.format(log=log) for word in words]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(typed, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_evaluate_prints_every_table(run):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -536,6 +537,20 @@ def test_a_run_directory_is_opened_as_what_it_is(tmp_path):
     with Recorder(tmp_path / "run") as recorder:
         recorder.log_step(step=1, reward=0.5)
     assert open_log(tmp_path / "run").steps["reward"].tolist() == [0.5]
+
+
+def test_a_run_directory_that_has_lost_its_facts_is_still_one(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.log_step(step=1, reward=0.5)
+    (tmp_path / "run.json").unlink()
+    trace = open_log(tmp_path)
+    assert trace.steps["reward"].tolist() == [0.5]
+    assert "run.json is missing" in trace.warnings[0]
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "log.jsonl")
+    assert "is a pipe or a device" in refusal(tmp_path / "log.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ def test_an_interrupted_investigation_goes_on_where_it_was(journal, how, after):
     assert typed("journal", "check", str(journal)).returncode == 0
 
 
+@pytest.mark.parametrize("words", [(), ("H09",), ("H09", "--fault", "kl-sign")])
+def test_without_a_task_a_journal_or_a_command_nothing_is_trained(words, tmp_path):
+    runs = tmp_path / "runs"
+    done = CliRunner().invoke(app, ["investigate", *words, "--runs", str(runs)])
+    assert done.exit_code == 2
+    assert f"flatline investigate {''.join(words[:1])}{' ' if words else ''}--task" in done.stderr
+    assert not runs.exists()
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -22,6 +22,12 @@ def test_init_takes_the_flags_of_train(tmp_path):
     assert (config.task, config.scale_rewards, config.kl_beta) == ("gsm8k", "none", 0.04)
 
 
+def test_init_refuses_a_fault_that_nobody_can_plant(tmp_path):
+    done = run("init", tmp_path / "j", "musique", "--fault", "nope")
+    assert done.exit_code == 2 and "No fault is called 'nope'" in done.stderr
+    assert not (tmp_path / "j").exists()
+
+
 def test_init_needs_no_task_and_says_what_it_kept(tmp_path):
     assert run("init", tmp_path, "--json").exit_code == 0
     again = json.loads(run("init", tmp_path, "--json").stdout)

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from markdown_it import MarkdownIt
@@ -87,6 +88,22 @@ def test_a_target_that_names_no_tracker_is_refused_with_examples(text):
         parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tensorboard:not-there", "no folder not-there"),
+        ("mlflow:mlflow.db", "does not say which run"),
+        ("wandb:project", "neither a folder nor a run"),
+        ("trackio:project", "does not say which run"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_read(text, words, monkeypatch):
+    monkeypatch.setattr(publishing, "_is_there", lambda module: True)
+    done = CliRunner().invoke(app, ["diagnose", "no-such-log.jsonl", "--to", text])
+    assert done.exit_code == 2
+    assert words in done.stderr and "no-such-log" not in done.stderr
+
+
 def test_a_missing_client_is_an_error_that_says_what_to_type(monkeypatch):
     monkeypatch.setattr(publishing, "_is_there", lambda module: False)
     with pytest.raises(ConfigError, match="pip install wandb"):
@@ -105,13 +122,14 @@ def test_what_a_client_throws_is_an_error_for_a_user(monkeypatch):
         print("chatter")
         raise RuntimeError("no route to host")
 
-    monkeypatch.setattr(publishing, "_writer", lambda kind: fails)
+    monkeypatch.setattr(publishing, "_writer", lambda kind: SimpleNamespace(write=fails))
     with pytest.raises(ConfigError, match="no route to host"):
         publish(report(Level.OK), publishing.Target(kind="wandb", where="a/b/c"))
 
 
 def test_clients_do_not_talk_on_stdout(monkeypatch, capsys):
-    monkeypatch.setattr(publishing, "_writer", lambda kind: lambda where, message: print("hi"))
+    loud = SimpleNamespace(write=lambda where, message: print("hi"))
+    monkeypatch.setattr(publishing, "_writer", lambda kind: loud)
     publish(report(Level.OK), publishing.Target(kind="wandb", where="a/b/c"))
     assert capsys.readouterr().out == ""
 

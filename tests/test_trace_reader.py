@@ -194,6 +194,19 @@ def test_tokens_of_chosen_steps_are_those_and_no_others():
     assert len(trace.tokens(steps=[])) == len(trace.tokens(steps=[99])) == 0
 
 
+def test_steps_without_tokens_are_named_with_those_that_have_some():
+    rows = [{"step": step, "rollout": 0} for step in (1, 4)]
+    trace = Trace.from_rows(rollouts=rows, tokens=[token_row(step=step) for step in (1, 4)])
+    with pytest.raises(NotRecorded, match=r"no tokens of step 999\.\n2 steps .* from 1 to 4"):
+        _ = trace.tokens(steps=[999]).ids
+    with pytest.raises(NotRecorded, match=r"no tokens of steps 2, 3, 5, 6, 7, \.\.\."):
+        _ = trace.tokens(steps=[2, 3, 5, 6, 7, 8]).ids
+    with pytest.raises(NotRecorded, match=r"This trace has no `tokens\.old`"):
+        _ = trace.tokens(steps=[1]).old
+    with pytest.raises(NotRecorded, match="An imported log"):
+        _ = Trace.from_rows(steps=[{"step": 1}]).tokens(steps=[1]).ids
+
+
 def test_tokens_whose_rollout_is_lost_are_left_out():
     rows = [token_row(0, n=1), token_row(5, n=1)]
     tokens = Trace.from_rows(rollouts=rollout_rows([[1.0]]), tokens=rows).tokens()

@@ -109,10 +109,13 @@ def test_a_seeds_line_trains_in_the_lab(name, tmp_path):
     assert (tmp_path / "model").is_dir()
 
 
-def test_a_dry_run_of_the_lab_shows_the_trainer_as_it_is(tmp_path):
+def test_a_dry_run_of_the_lab_shows_the_trainer_as_it_is_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     data = ["--datasets", "lab,,train[:16]", "--eval-datasets", "lab,,validation[:4]"]
     result = flatline("train", "musique", *data, "--kl-beta", "0.1", "--dry-run", "--json")
-    effective = json.loads(result.stdout)["effective"]
+    planned = json.loads(result.stdout)
+    assert planned["trl"]["output_dir"] == planned["config"]["output_dir"] == "outputs"
+    effective = planned["effective"]
     assert effective["lora"]["layers"] == 28
     assert effective["reference"] == "the policy with its adapter off"
     assert effective["sizes"]["prompts_per_step"] == 8
@@ -163,6 +166,16 @@ def test_bad_input_is_a_message_and_exit_code_two(arguments, words):
     result = flatline("train", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.parametrize("words", [("train", "musique", "--dry-run"), ("checkup", "musique")])
+@pytest.mark.parametrize("below", ["", "/sub/further"])
+def test_a_folder_that_cannot_be_is_refused_as_training_would(words, below, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    result = flatline(*words, "--output-dir", f"{tmp_path}/file{below}")
+    assert result.exit_code == 2
+    assert f"--output-dir {tmp_path}/file{below} cannot be written" in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_toml_file_gives_the_same_run_as_flags(tmp_path):

@@ -317,6 +317,7 @@ _AT_LEAST: Mapping[str, float] = {
     "max_batch": 1,
     "eval_samples": 1,
     "kl_beta": 0,
+    "epsilon": 0,
     "learning_rate": 0,
     "warmup_steps": 0,
     "weight_decay": 0,
@@ -327,7 +328,11 @@ _AT_LEAST: Mapping[str, float] = {
     "top_k": 0,
     "seed": 0,
 }
-_SHARES = ("noise", "min_p", "lora_dropout", "adam_beta1", "adam_beta2", "vllm_memory")
+_AT_MOST: Mapping[str, float] = {"top_p": 1, "seed": 2**32 - 1}
+"""numpy takes no larger seed."""
+_SHARES = ("noise", "min_p", "vllm_memory")
+_BELOW_ONE = ("lora_dropout", "adam_beta1", "adam_beta2")
+"""Of these 1 would leave nothing: no input for the adapters, no weight for a new gradient."""
 
 
 def _refuse_out_of_range(config: RunConfig) -> None:
@@ -335,19 +340,27 @@ def _refuse_out_of_range(config: RunConfig) -> None:
         value = getattr(config, name)
         if value is not None and value < least:
             raise ConfigError(f"{flag(name)} {value} must be at least {least}.")
+    for name, most in _AT_MOST.items():
+        if getattr(config, name) > most:
+            raise ConfigError(f"{flag(name)} {getattr(config, name)} must be at most {most}.")
     for name in _SHARES:
         value = getattr(config, name)
         if value is not None and not 0 <= value <= 1:
             raise ConfigError(f"{flag(name)} {value} must be between 0 and 1.")
-    above_zero = {"temperature": config.temperature, "top_p": config.top_p}
+    for name in _BELOW_ONE:
+        if not 0 <= getattr(config, name) < 1:
+            raise ConfigError(
+                f"{flag(name)} {getattr(config, name)} must be at least 0 and below 1."
+            )
+    above_zero = {name: getattr(config, name) for name in ("temperature", "top_p", "vllm_memory")}
     for name, value in {**above_zero, "num_epochs": config.length[1]}.items():
         if value <= 0:
             raise ConfigError(
                 f"{flag(name)} {value} must be above 0."
                 + (" Without randomness a group has one answer." if name == "temperature" else "")
             )
-    if config.top_p > 1:
-        raise ConfigError(f"--top-p {config.top_p} must be at most 1 (off).")
+    if not config.output_dir:
+        raise ConfigError("--output-dir is empty.\nGive the folder of the run: `outputs`.")
 
 
 def _refuse_what_does_not_fit_together(config: RunConfig) -> None:

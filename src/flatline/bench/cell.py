@@ -16,11 +16,9 @@ import shutil
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import flatline
@@ -84,12 +82,11 @@ def write_result(folder: Path, cell: Cell, facts: Mapping[str, Any]) -> None:
 def _checkup(config: RunConfig, folder: Path) -> dict[str, Any]:
     """What is seen before training; a trainer that cannot be built or played says so."""
     from flatline.examination import checkup
-    from flatline.training.trainer import build
+    from flatline.training.trainer import built_aside
 
     start = time.perf_counter()
     try:
-        with TemporaryDirectory() as scratch:
-            built = build(replace(config, output_dir=scratch))
+        with built_aside(config) as built:
             report = checkup(built)
     except Exception as error:
         return _failure(error)

@@ -51,15 +51,23 @@ def unpacked(file: Path) -> list[dict[str, Any]]:
     """What each cell of such a file came to."""
     try:
         found = json_in(file)
+        if not isinstance(found, dict) or "version" not in found:
+            raise ValueError("it is JSON, but not an object with a `version`")
         if found["version"] != VERSION:
             raise ValueError(f"it is of version {found['version']}, not {VERSION}")
         return [_whole(cell, found["lists"]) for cell in found["cells"]]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ConfigError(
-            f"{file} holds no packed cells: {type(error).__name__} {error}.\n"
-            "`flatline bench report` takes the folder of a benchmark, or a file that "
-            "`flatline bench pack` wrote."
-        ) from error
+    except (KeyError, TypeError, IndexError) as error:
+        raise _not_packed(file, f"what belongs there is missing or damaged ({error})") from error
+    except (OSError, ValueError) as error:
+        raise _not_packed(file, str(error)) from error
+
+
+def _not_packed(file: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{file} holds no packed cells: {why}.\n"
+        "`flatline bench report` takes the folder of a benchmark, or a file that "
+        "`flatline bench pack` wrote."
+    )
 
 
 def _facts(path: Path) -> dict[str, Any]:

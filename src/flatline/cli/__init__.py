@@ -8,11 +8,12 @@ import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from flatline import __version__
 from flatline.cli import (
     bench,
     checkup,
@@ -31,6 +32,7 @@ from flatline.cli import (
     ui,
     warmstart,
 )
+from flatline.cli.output import outlive_readers
 from flatline.cli.text import visible
 from flatline.errors import FlatlineError
 
@@ -90,6 +92,24 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"flatline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Takes what comes before a command."""
+
+
 app.command(cls=train.TrainCommand)(checkup.checkup)
 app.command()(demo.demo)
 app.command()(diagnose.diagnose)
@@ -110,11 +130,13 @@ app.add_typer(tasks.group)
 
 def main() -> None:
     """Entry point of the `flatline` command."""
+    outlive_readers()
     app(prog_name="flatline")
 
 
 def main_for(task: str) -> None:
     """Entry point of the scripts that are about one task: `train` or `evaluate`, then flags."""
+    outlive_readers()
     command, *rest = sys.argv[1:] or ["--help"]
     about_task = command in ("train", "evaluate")
     app([command, task, *rest] if about_task else [command], prog_name="flatline")

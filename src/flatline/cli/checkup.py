@@ -56,18 +56,19 @@ def look(
         from transformers.utils import logging
 
         from flatline.examination import checkup as examine
-        from flatline.training.run import check_all
-        from flatline.training.trainer import build
+        from flatline.training.run import check_all, refuse_no_folder
+        from flatline.training.trainer import built_aside
     except ImportError as error:
         raise options.not_installed("A checkup", error) from error
     logging.disable_progress_bar()
-    built = build(config)
-    check_all(built)
-    say("Playing the first batch")
-    report = examine(built, on_probe=lambda one: say(f"{one.id} {one.name}"))
-    report = replace(report, subject=f"{config.task} with {config.model}")
-    if tools:
-        report = _with_tools(report, built, say)
+    refuse_no_folder(Path(config.output_dir))
+    with built_aside(config) as built:
+        check_all(built)
+        say("Playing the first batch")
+        report = examine(built, on_probe=lambda one: say(f"{one.id} {one.name}"))
+        report = replace(report, subject=f"{config.task} with {config.model}")
+        if tools:
+            report = _with_tools(report, built, say)
     return _with_ladder(report, config, say) if ladder else report
 
 

@@ -146,11 +146,11 @@ def _control(story: _Story) -> None:
 def _checkup(story: _Story) -> "Report":
     from flatline.cli.findings import print_report
     from flatline.examination import checkup
-    from flatline.training.trainer import build
+    from flatline.training.trainer import built_aside
 
     story.chapter("3. The checkup", _CHECKUP)
-    built = build(replace(story.config("checkup"), fault=FAULT))
-    with Console(stderr=True).status("looking") as status:
+    config = replace(story.config("checkup"), fault=FAULT)
+    with built_aside(config) as built, Console(stderr=True).status("looking") as status:
         report = checkup(built, on_probe=lambda one: status.update(f"{one.id} {one.name}"))
     print_report(report, console=story.console)
     return report

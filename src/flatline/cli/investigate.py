@@ -73,6 +73,7 @@ def investigate(**given: Any) -> None:
     setup = _setup(asked, given, journal)
     hypotheses = _hypotheses(asked["hypotheses"], journal)
     executor = _executor(asked["executor"], asked["jobs"])
+    _refuse_nothing_to_train(asked, given["config"])
     with _watching(quiet=asked["json"]) as listener:
         _begin(journal, hypotheses)
         found = _conclusions(setup, hypotheses, executor, listener, asked)
@@ -80,6 +81,19 @@ def investigate(**given: Any) -> None:
     if asked["json"]:
         print_json(verdicts[0] if len(verdicts) == 1 else verdicts)
     raise typer.Exit(CAUSE if any(v["verdict"] == "validated" for v in verdicts) else NOTHING)
+
+
+def _refuse_nothing_to_train(asked: dict[str, Any], config: Path | None) -> None:
+    if config is None and not any(asked[name] for name in ("journal", "task", "command", "arms")):
+        codes = " ".join([*(asked["hypotheses"] or ()), ""])
+        raise ConfigError(
+            "Which setup is investigated? Neither a task nor a journal nor a command is named.\n"
+            "An experiment is many training runs of it, so it is not guessed.\nType one of:\n"
+            f"  flatline investigate {codes}--task musique    (and the flags of the run)\n"
+            f"  flatline investigate {codes}--journal DIR\n"
+            "  flatline investigate H03 --arms kl_beta=0.04,0.0 "
+            '--command "python train.py --beta {kl_beta} --seed {seed}"'
+        )
 
 
 def _journal(folder: Path | None) -> "Journal | None":

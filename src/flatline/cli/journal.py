@@ -41,7 +41,9 @@ def init(**given: Any) -> None:
     from flatline.journal.template import begin
 
     json, folder = given.pop("json"), given.pop("folder")
-    begun = begin(folder, config_of(given))
+    config = config_of(given)
+    _refuse_unknown_fault(config.fault)
+    begun = begin(folder, config)
     if json:
         print_json({"journal": str(folder), "written": begun.written, "kept": begun.kept})
         return
@@ -49,6 +51,17 @@ def init(**given: Any) -> None:
     if begun.kept:
         _say(f"Kept as they were: {', '.join(begun.kept)}.")
     _say(f"Next: `flatline journal next {folder}`.")
+
+
+def _refuse_unknown_fault(fault: str | None) -> None:
+    """What can be planted is known to the training half alone."""
+    if fault is None:
+        return
+    try:
+        from flatline.faults import find
+    except ImportError as error:
+        raise options.not_installed("--fault", error) from error
+    find(fault)
 
 
 def _signature() -> inspect.Signature:

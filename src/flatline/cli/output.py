@@ -1,9 +1,11 @@
-"""`--json`: stdout holds JSON and nothing else, whatever the libraries print that a command uses.
+"""What the command writes to: stdout with `--json`, and a reader that goes away.
 
+With `--json`, stdout holds JSON and nothing else, whatever the libraries print that a command uses.
 Loggers that write to stdout, a stray `print`, a C library: all of it goes to stderr while the
 command works. What is printed with `print_json` alone goes to stdout.
 """
 
+import io
 import json
 import os
 import sys
@@ -15,6 +17,33 @@ STDOUT, STDERR = 1, 2
 
 _kept: list[tuple[TextIO, int | None]] = []
 """Stdout as it was before it was given to nobody: the stream, and a copy of its descriptor."""
+
+
+class _Unheard(io.FileIO):
+    """What nobody reads any more (`| head -1`) is written nowhere."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def outlive_readers() -> None:
+    """A reader that has seen enough changes neither the command's work nor its exit code."""
+    for name, descriptor in (("stdout", STDOUT), ("stderr", STDERR)):
+        own = getattr(sys, name)
+        # Neither a stream that somebody put there, nor the None of a process started without one.
+        if isinstance(own, io.TextIOWrapper) and own is getattr(sys, f"__{name}__"):
+            raw = _Unheard(descriptor, "w", closefd=False)
+            mine = io.TextIOWrapper(
+                io.BufferedWriter(raw),
+                encoding=own.encoding,
+                errors=own.errors,
+                line_buffering=own.line_buffering,
+                write_through=own.write_through,
+            )
+            setattr(sys, name, mine)
 
 
 @contextmanager
@@ -44,12 +73,19 @@ def print_json(shape: Any, *, indent: int | None = 2, default: Any = None) -> No
 def _given_to_stderr(own: TextIO) -> int | None:
     """A copy of the descriptor; None for a stream that somebody put in the place of stdout, and
     for a process that was started without one of the two."""
-    if own is not sys.__stdout__ or None in (own, sys.stderr):
+    if None in (own, sys.stderr) or not _is_of_the_process(own):
         return None
     own.flush()
     copy = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
     return copy
+
+
+def _is_of_the_process(own: TextIO) -> bool:
+    try:
+        return own.fileno() == STDOUT
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager

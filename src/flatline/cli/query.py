@@ -1,12 +1,12 @@
-"""`flatline query`: SQL over a trace."""
+"""`flatline query`: SQL over a recorded run or a log."""
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flatline.cli import options
+from flatline.cli.diagnose import Source
 from flatline.cli.output import print_json
 from flatline.cli.text import shortened, visible
 
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 _ROWS, _WIDTH = 200, 200
 """Rows, and characters of one cell, that are printed; `--json` prints everything."""
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a recorded run.")]
-
 
 def query(
-    run: RunFolder,
+    run: Source,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One statement, in quotes.")],
     json: options.Json = False,
 ) -> None:
@@ -28,13 +26,10 @@ def query(
 
     Read-only: the statement sees the trace, and no file and no network.
     """
-    from flatline.trace import Trace
+    from flatline.trace.importers import open_log
 
-    trace = Trace.open(run)
-    try:
-        found = trace.query(sql)
-    except ImportError as error:
-        raise options.not_installed("SQL over a trace", error, "query") from error
+    trace = open_log(run)
+    found = trace.query(sql)
     print_warnings(trace.warnings)
     if json:
         rows = found.to_pylist(maps_as_pydicts="lossy")

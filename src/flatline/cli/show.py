@@ -1,10 +1,11 @@
-"""`flatline show`: a look into a recorded run from the terminal."""
+"""`flatline show`: a look into a recorded run or a log from the terminal."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatline.cli.query import RunFolder, print_warnings
+from flatline.cli.diagnose import Source
+from flatline.cli.query import print_warnings
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: RunFolder,
+    run: Source,
     step: Annotated[int | None, typer.Option(min=0, help="The rollouts of this step.")] = None,
     rollout: Annotated[
         int | None, typer.Option(min=0, help="The tokens of this rollout of the step.")
@@ -26,7 +27,7 @@ def show(
     """Show what a run recorded: a summary, the rollouts of a step, or the tokens of a rollout."""
     from rich.console import Console
 
-    from flatline.trace import Trace
+    from flatline.trace.importers import open_log
 
     if rollout is not None and step is None:
         raise ConfigError(
@@ -38,7 +39,7 @@ def show(
             f"--logprobs needs one rollout: a step has too many tokens to list.\n"
             f"Type `flatline show {run} --step {step or 1} --rollout 0 --logprobs`."
         )
-    trace = Trace.open(run)
+    trace = open_log(run)
     shown = _view(trace, str(run), step, rollout, logprobs=logprobs)
     Console(highlight=False).print(shown)
     print_warnings(trace.warnings)

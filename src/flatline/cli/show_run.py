@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -102,14 +103,19 @@ def _rows_of(trace: Trace, step: int) -> np.ndarray:
 
 def _facts(trace: Trace) -> list[str]:
     run = trace.run
-    source = f"recorded by {run.get('source', 'unknown')}, flatline {run.get('flatline', '?')}"
-    ended = f"ended {run['ended']}" if run.get("ended") else "not closed: still running, or crashed"
-    lines = [source, f"started {run.get('created', 'unknown')}, {ended}"]
+    imported = str(run.get("source", "")).startswith("import:")
+    lines = [f"a log: {run['source'].removeprefix('import:')}"] if imported else _recording(run)
     if run.get("fault"):
         lines.append(f"planted fault: {run['fault']}")
     if run.get("dropped_tokens"):
         lines.append(f"token detail of {run['dropped_tokens']} rollouts was dropped: slow disk")
     return [*lines, *_steps(trace.steps)]
+
+
+def _recording(run: Mapping[str, Any]) -> list[str]:
+    source = f"recorded by {run.get('source', 'unknown')}, flatline {run.get('flatline', '?')}"
+    ended = f"ended {run['ended']}" if run.get("ended") else "not closed: still running, or crashed"
+    return [source, f"started {run.get('created', 'unknown')}, {ended}"]
 
 
 def _steps(steps: Frame) -> list[str]:

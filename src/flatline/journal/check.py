@@ -1,6 +1,7 @@
 """Does the journal hold together? Links, codes, statuses, and the evidence behind each verdict."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,15 +200,16 @@ def _verdicts(journal: Journal, reading: Reading) -> Iterator[Problem]:
                 "no-evidence",
                 "status",
                 f"{entry.code} is {entry.status} without the result of an experiment. "
-                f"{_how_to_test(entry)}, or set the status to pending.",
+                f"{_how_to_test(entry, journal)}, or set the status to pending.",
             )
         else:
             yield from _against(entry, last, journal)
 
 
-def _how_to_test(entry: Entry) -> str:
+def _how_to_test(entry: Entry, journal: Journal) -> str:
     if entry.code.startswith("H"):
-        return f"Type `flatline investigate {entry.code}`"
+        folder = shlex.quote(str(journal.path))
+        return f"Type `flatline investigate {entry.code} --journal {folder}`"
     return f"Put its numbers into {RESULTS} and name them in `experiments`"
 
 

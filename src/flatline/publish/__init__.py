@@ -5,17 +5,16 @@
     tensorboard:FOLDER                         a text
     trackio:PROJECT/RUN                        a report, and an alert where something fired
 
-`parse` says what is wrong with a target before anything is read; `publish` writes. A client is
-imported only when it is written to.
+`parse` says what is wrong with a target before anything is read, as far as that is known without
+its client; `publish` writes. A client is imported only when it is written to.
 """
 
 import re
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flatline.errors import ConfigError, FlatlineError
 
@@ -25,8 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Target", "parse", "publish"]
 
-Write = Callable[[str, "Message"], str]
-"""Writes to a place and says where it was written."""
+
+class Writer(Protocol):
+    """The module of a tracker."""
+
+    def check(self, where: str) -> None:
+        """Raise what is wrong with a place."""
+
+    def write(self, where: str, message: "Message") -> str:
+        """Write to it, and say where that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,7 @@ def parse(text: str) -> Target:
             "flatline reads trackers by itself, but writes through their own clients.\n"
             f"Type `pip install {tracker.install}`."
         )
+    _writer(kind).check(where)
     return Target(kind=kind, where=where)
 
 
@@ -87,10 +94,10 @@ def publish(report: "Report", target: Target) -> str:
     """Write the report to a tracker; returns where it is now."""
     from flatline.publish.message import message_of
 
-    write = _writer(target.kind)
+    writer = _writer(target.kind)
     try:
         with redirect_stdout(sys.stderr):  # clients talk, and stdout may be JSON
-            return write(target.where, message_of(report))
+            return writer.write(target.where, message_of(report))
     except FlatlineError:
         raise
     except Exception as error:  # a client raises whatever it likes: no network, no rights, no run
@@ -102,16 +109,22 @@ def publish(report: "Report", target: Target) -> str:
         ) from error
 
 
-def _writer(kind: str) -> Write:
+def _writer(kind: str) -> Writer:
     if kind == "wandb":
-        from flatline.publish.wandb_run import write
-    elif kind == "mlflow":
-        from flatline.publish.mlflow_run import write
-    elif kind == "tensorboard":
-        from flatline.publish.tensorboard_text import write
-    else:
-        from flatline.publish.trackio_run import write
-    return write
+        from flatline.publish import wandb_run
+
+        return wandb_run
+    if kind == "mlflow":
+        from flatline.publish import mlflow_run
+
+        return mlflow_run
+    if kind == "tensorboard":
+        from flatline.publish import tensorboard_text
+
+        return tensorboard_text
+    from flatline.publish import trackio_run
+
+    return trackio_run
 
 
 def _shown(where: str) -> str:

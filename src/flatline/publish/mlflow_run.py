@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 ARTIFACT = "flatline/diagnosis.md"
 
 
+def check(where: str) -> None:
+    """A run must be named."""
+    _split(where)
+
+
 def write(where: str, message: "Message") -> str:
     """Write onto a run that exists: `URI#RUN`, the URI as MLflow takes it or a database file."""
     from mlflow.tracking import MlflowClient

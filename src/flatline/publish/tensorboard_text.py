@@ -11,14 +11,19 @@ if TYPE_CHECKING:
 TAG = "flatline/diagnosis"
 
 
-def write(where: str, message: "Message") -> str:
-    """Write into a folder of events that exists."""
-    folder = Path(where).expanduser()
-    if not folder.is_dir():
+def check(where: str) -> None:
+    """The folder must exist."""
+    if not Path(where).expanduser().is_dir():
         raise ConfigError(
-            f"There is no folder {folder}.\n"
+            f"There is no folder {Path(where).expanduser()}.\n"
             "Give the folder with the run's event files: `--to tensorboard:runs/x`."
         )
+
+
+def write(where: str, message: "Message") -> str:
+    """Write into a folder of events."""
+    check(where)
+    folder = Path(where).expanduser()
     # Without a suffix, a file begun in the same second as one of the run would take its place.
     writer = _writer()(str(folder), filename_suffix=".flatline")
     try:

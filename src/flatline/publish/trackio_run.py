@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from flatline.publish.message import Message
 
 
+def check(where: str) -> None:
+    """A run must be named."""
+    _split(where)
+
+
 def write(where: str, message: "Message") -> str:
     """Write onto a run that exists: `PROJECT/RUN`."""
     import trackio
 
-    project, slash, run = where.partition("/")
-    if not slash or not project or not run:
-        raise ConfigError(
-            f"`trackio:{where}` does not say which run.\n"
-            "Write the project and the run's name: `--to trackio:PROJECT/RUN`."
-        )
+    project, run = _split(where)
     quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
     trackio.init(project=project, name=run, resume="must", **quiet)
     try:
@@ -31,3 +31,13 @@ def write(where: str, message: "Message") -> str:
     finally:
         trackio.finish()
     return f"the reports of trackio run {project}/{run}"
+
+
+def _split(where: str) -> tuple[str, str]:
+    project, slash, run = where.partition("/")
+    if not slash or not project or not run:
+        raise ConfigError(
+            f"`trackio:{where}` does not say which run.\n"
+            "Write the project and the run's name: `--to trackio:PROJECT/RUN`."
+        )
+    return project, run

@@ -24,6 +24,11 @@ class Name(NamedTuple):
     """Where its folder lies; a new one goes beside it."""
 
 
+def check(where: str) -> None:
+    """It must be the name of a run, or a folder that holds one."""
+    _name(where)
+
+
 def write(where: str, message: "Message") -> str:
     """Write into a run that exists."""
     import wandb

@@ -158,5 +158,3 @@ def _settings(trace: Trace) -> list[tuple[str, str]]:
     rows = [(name, value) for name, value in trace.settings.items() if value is not None]
     rows += [(f"version of {name}", value) for name, value in versions.items()]
     return [(name, str(value)) for name, value in rows]
-
-

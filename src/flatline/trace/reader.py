@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flatline.errors import NotRecorded
+from flatline.errors import NotRecorded, TraceError, type_to_add
 from flatline.trace.folder import Folder
 from flatline.trace.frames import Frame, Groups
 from flatline.trace.pieces import MemoryPiece, Pieces
@@ -171,8 +171,13 @@ class Trace:
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Answer SQL over the views `steps`, `rollouts`, `tokens` (a row a token), `weights`."""
-        from flatline.trace.query import query  # DuckDB takes a while to load
-
+        try:
+            from flatline.trace.query import query  # DuckDB takes a while to load
+        except ImportError as error:
+            raise TraceError(
+                f"SQL over a trace needs {error.name}, which is not installed.\n"
+                f"{type_to_add('query')}."
+            ) from error
         return query(self._tables, sql, parameters)
 
     @cached_property

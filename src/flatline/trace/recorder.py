@@ -35,7 +35,6 @@ _ONCE = {
     "steps": ("step",),
     "rollouts": ("step", "rollout"),
     "tokens": ("step", "rollout"),
-    "weights": ("step", "name"),
 }
 """What may be logged once; a second row would count twice in every mean."""
 _PER_PROMPT_TOKEN = ("prompt_attended",)

@@ -18,6 +18,8 @@ from flatline.trace.pieces import Pieces
 from flatline.trace.rows import indices, plain
 
 UNKNOWN_AUTHOR = 255
+NAMED = 5
+"""Steps that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class Tokens:
     def __init__(self, pieces: Pieces, rollouts: Frame, places: "Places") -> None:
         self._pieces, self._rollouts = pieces, rollouts
         self._rows, self.rollout_rows = places.row, places.rollout_row
+        self._asked = places.asked
 
     rollout_rows: np.ndarray
     """For every rollout here, its row number in `trace.rollouts`."""
@@ -178,7 +181,7 @@ class Tokens:
     def _flat(self, name: str, *, fill: float, dtype: type) -> np.ndarray:
         column = self._pieces.gather(name, self._rows)
         if column.null_count == len(column):
-            raise NotRecorded(f"tokens.{name}")
+            raise NotRecorded(f"tokens.{name}", seen=None if len(column) else self._none_of_these())
         lengths = self._prompt_lengths if name.startswith("prompt") else self._lengths
         here = plain(column.is_valid())
         self._refuse_misaligned(name, _list_lengths(column), np.where(here, lengths, 0))
@@ -190,6 +193,19 @@ class Tokens:
             values = whole
         values.flags.writeable = False
         return values
+
+    def _none_of_these(self) -> str | None:
+        """Which steps have token detail, where those that were asked for have none."""
+        there = np.unique(_whole(self._pieces.column("step")))
+        if not self._asked or not len(there):
+            return None
+        named = ", ".join(map(str, self._asked[:NAMED]))
+        more = ", ..." if len(self._asked) > NAMED else ""
+        return (
+            f"There are no tokens of step{'s' if len(self._asked) > 1 else ''} {named}{more}.\n"
+            f"{len(there)} steps have token detail, from {there[0]} to {there[-1]}.\n"
+            "`trace.token_steps` lists them."
+        )
 
     def _refuse_misaligned(self, name: str, found: np.ndarray, expected: np.ndarray) -> None:
         wrong = np.flatnonzero(found != expected)
@@ -213,6 +229,8 @@ class Places:
     """Its row of the token table, ascending."""
     rollout_row: np.ndarray
     """Its row in `trace.rollouts`."""
+    asked: tuple[int, ...] = ()
+    """The steps that were asked for; none where that was all."""
 
     @classmethod
     def of(cls, pieces: Pieces, rollouts: Frame) -> "Places":
@@ -231,7 +249,12 @@ class Places:
     def at(self, steps: Collection[int]) -> "Places":
         """Those of some steps."""
         kept = np.isin(self.step, np.asarray(list(steps), dtype=np.int64))
-        return Places(step=self.step[kept], row=self.row[kept], rollout_row=self.rollout_row[kept])
+        return Places(
+            step=self.step[kept],
+            row=self.row[kept],
+            rollout_row=self.rollout_row[kept],
+            asked=tuple(sorted(steps)),
+        )
 
 
 def _first_difference(a: list[int], b: list[int]) -> int:

@@ -11,8 +11,8 @@ from flatline.config import LAB, RunConfig, prompts_per_step
 from flatline.tasks.datasets import parse_specs
 from flatline.training.arguments import trl_arguments, world_size
 from flatline.training.effective import effective
-from flatline.training.run import check_all
-from flatline.training.trainer import build
+from flatline.training.run import check_all, refuse_no_folder
+from flatline.training.trainer import built_aside
 
 LAB_SECONDS = 0.045
 """Seconds of one core that the lab policy takes for one completion, training included."""
@@ -20,16 +20,17 @@ LAB_SECONDS = 0.045
 
 def plan(config: RunConfig) -> dict[str, Any]:
     """Config, sizes, cost and, where it can be built, the trainer as it really is."""
+    refuse_no_folder(Path(config.output_dir))
     prompts = prompts_per_step(config, world_size())
     chosen = {"learning_rate": config.rate, "max_new_tokens": config.turn_tokens}
     asked = {**config.to_dict(), **chosen}
     planned: dict[str, Any] = {"config": asked, "trl": trl_arguments(config)}
     problems = None
     if is_here(config):
-        built = build(config)
-        check_all(built)
-        planned["effective"] = effective(built.trainer, config)
-        problems = len(built.problems)
+        with built_aside(config) as built:
+            check_all(built)
+            planned["effective"] = effective(built.trainer, config)
+            problems = len(built.problems)
     planned["cost"] = _cost(config, prompts, problems)
     return planned
 

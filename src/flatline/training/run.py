@@ -215,6 +215,17 @@ def _is_whole(checkpoint: Path) -> bool:
         return False
 
 
+def refuse_no_folder(folder: Path) -> None:
+    """What can never be a folder, told without making one."""
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    if not there.is_dir():
+        code = errno.EEXIST if there == folder else errno.ENOTDIR
+        raise _unwritable(folder, OSError(code, os.strerror(code)))
+
+
 def refuse_unwritable(folder: Path) -> None:
     """Better now than after an hour of training."""
     try:
@@ -223,10 +234,14 @@ def refuse_unwritable(folder: Path) -> None:
         probe.write_bytes(b"x" * 4096)
         probe.unlink(missing_ok=True)  # every process of a run looks, and all at the same time
     except OSError as error:
-        raise ConfigError(
-            f"--output-dir {folder} cannot be written: {error.strerror}.\n"
-            "Checkpoints and logs would be lost.\nGive a folder that you may write to."
-        ) from error
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"--output-dir {folder} cannot be written: {error.strerror}.\n"
+        "Checkpoints and logs would be lost.\nGive a folder that you may write to."
+    )
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -217,6 +218,13 @@ def build(config: RunConfig) -> Built:
         trainer.add_callback(LoraMetrics(trainer))
     plant_all(trainer, faults)
     return Built(trainer, config, task, problems, heldout, rollouts, arguments)
+
+
+@contextmanager
+def built_aside(config: RunConfig) -> Iterator[Built]:
+    """A trainer that is only looked at: TRL makes its folder at once, and nobody needs that one."""
+    with TemporaryDirectory(prefix="flatline-") as scratch:
+        yield build(replace(config, output_dir=scratch))
 
 
 def playing_arguments(

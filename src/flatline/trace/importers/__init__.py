@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
-from flatline.trace.folder import RUN_FILE
+from flatline.trace.folder import RUN_FILE, table_files
 from flatline.trace.importers.csv_file import read_csv
 from flatline.trace.importers.dumps import find_dumps, read_dumps, read_rows
 from flatline.trace.importers.json_file import find_state, read_json
@@ -61,9 +61,14 @@ def open_log(path: str | Path) -> Trace:
     """The trace of a run directory, or of anybody's log."""
     path, run = split_run(Path(path).expanduser())
     if path.is_dir():
-        if (path / RUN_FILE).is_file() or next(path.glob("*.arrow"), None) is not None:
+        if (path / RUN_FILE).is_file() or table_files(path):
             return Trace.open(path)
         return _trace(_read_folder(path))
+    if path.exists() and not path.is_file():
+        raise TraceError(
+            f"{path} is a pipe or a device, and a log is read more than once.\n"
+            "Save it first and give the file: `COMMAND > log.jsonl`."
+        )
     if not path.is_file():
         raise TraceError(f"There is no file or folder {path}.\nCheck the path. {_READABLE}")
     return _trace(_read_file(path, run))
