@@ -19,9 +19,14 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer
 
 import flatline
-from flatline.errors import TraceError
+from flatline.errors import NotRecorded, TraceError
+from flatline.hypotheses import find
+from flatline.hypotheses.base import Level
 from flatline.rollout.record import Author
+from flatline.trace.attach_hooks import Guard
+from flatline.trace.attach_recording import Recording
 from flatline.trace.attach_scribe import Scribe
+from flatline.trace.attach_settings import settings
 from flatline.trace.attach_weights import Census
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
@@ -439,9 +444,94 @@ def test_a_rollout_function_brings_log_probs_and_a_mask(tmp_path):
     assert tokens.sampler[first].tolist() == [-1, -2, 0, 0, -3]
     assert trace.rollouts["turns"].tolist() == [2] * 4
     assert trace.rollouts["model_tokens"].tolist() == [3] * 4
+    assert set(trace.rollouts["finish"]) == {"stop"}, "neither an end token nor the limit of 12"
     gap = np.abs(tokens.sampler - tokens.trainer)[tokens.trained == 1]
     assert trace.steps["logprob_gap"][0] == pytest.approx(gap.mean(), rel=1e-4)
     assert trace.steps["logprob_gap_max"][0] == pytest.approx(gap.max(), rel=1e-4)
+
+
+def test_the_weights_that_sampled_are_named_only_where_they_are_known(tmp_path):
+    def play(prompts, trainer):
+        ids = [[9, 10 + i] for i in range(len(prompts))]
+        return {"prompt_ids": [[5]] * len(ids), "completion_ids": ids, "logprobs": [[-1.0] * 2] * 4}
+
+    own, foreign = (trainer_of(tmp_path / kind, max_steps=3) for kind in ("own", "foreign"))
+    foreign.rollout_func = play
+    named, unnamed = recorded(own), recorded(foreign)
+    assert named.rollouts["weight_version"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert find("H17").sign(named).level is Level.OK
+    assert "weight_version" not in unnamed.rollouts
+    with pytest.raises(NotRecorded):
+        find("H17").sign(unnamed)
+
+
+def test_vllm_has_weights_of_its_own(tmp_path):
+    trainer = trainer_of(tmp_path)
+    recording = Recording(trainer, MemorySink(), Guard())
+    assert recording.begin_generation([{}]).weights == 0
+    trainer.use_vllm = True
+    assert recording.begin_generation([{}]).weights is None
+
+
+def test_calls_that_somebodys_own_player_answered_are_not_counted_as_none(tmp_path):
+    def play(prompts, trainer):
+        ids = [[8, 9, 10 + i, 11] for i in range(len(prompts))]
+        mask = [[1, 1, 0, 1] if i else [1, 1, 1, 1] for i in range(len(ids))]
+        lists = {"prompt_ids": [[5]] * len(ids), "logprobs": [[-1.0] * 4] * len(ids)}
+        return {**lists, "completion_ids": ids, "env_mask": mask}
+
+    rows = [{"prompt": [{"role": "user", "content": f"Question {i}"}]} for i in range(4)]
+    trainer = trainer_of(tmp_path, max_steps=1, rows=rows)
+    trainer.rollout_func = play
+    calls = recorded(trainer).rollouts["tool_calls"]
+    assert calls[0] == 0 and np.isnan(calls[1:]).all()
+
+
+def test_only_what_reaches_a_limit_is_cut_by_it(tmp_path):
+    trace = recorded(trainer_of(tmp_path))
+    length, finish = trace.rollouts["completion_tokens"], trace.rollouts["finish"]
+    assert set(finish[length == 12]) <= {"length", "eos"} and "length" in finish
+    assert set(finish[length < 10]) == {"eos"}
+    shares = [(finish[trace.rollouts["step"] == s] == "length").mean() for s in (1, 2)]
+    assert trace.steps["truncated_share"].tolist() == shares
+
+
+def test_a_limit_of_a_turn_that_the_trainer_sets_is_known(tmp_path):
+    limit = {"generation_kwargs": {"max_new_tokens": 6}}
+    finish = recorded(trainer_of(tmp_path, max_steps=1, **limit)).rollouts["finish"]
+    assert "length" in finish and "stop" not in finish
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_the_clipped_share_is_that_of_the_trainer(tmp_path, level):
+    trainer = trainer_of(
+        tmp_path,
+        num_iterations=2,
+        max_steps=4,
+        loss_type="grpo",
+        epsilon=3e-4,
+        importance_sampling_level=level,
+        learning_rate=1e-3,
+    )
+    trace = recorded(trainer)
+    share = trace.steps["clip_share"]
+    assert share[1] > 0
+    assert np.allclose(share, trace.metric("clip_ratio/region_mean"), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "changes", "precision"),
+    [
+        (torch.float32, {}, "float32"),
+        (torch.bfloat16, {}, "bfloat16"),
+        (torch.float16, {}, "float16"),
+        (torch.float32, {"bf16": True}, "bfloat16"),
+    ],
+)
+def test_settings_say_what_the_trainer_computes_in(tmp_path, dtype, changes, precision):
+    trainer = trainer_of(tmp_path, **changes)
+    trainer.model.to(dtype)
+    assert settings(trainer)["precision"] == precision
 
 
 def test_a_batch_played_by_hand_is_recorded_as_well(tmp_path):

@@ -145,6 +145,7 @@ def test_a_run_with_a_vllm_server_is_recorded_with_the_servers_log_probs(
     trace = sink.trace()
     tokens = trace.tokens()
     assert trace.settings["engine"] == "vllm-server" and len(trace.rollouts) == 16
+    assert "weight_version" not in trace.rollouts, "which weights the server has, it does not say"
     assert np.abs(tokens.sampler - tokens.trainer).max() < 1e-4
     assert server.heard.count("/update_weights") == 2, "weights are sent before every step's play"
 

@@ -96,3 +96,16 @@ def test_a_single_rollout_of_one_tool_token_is_no_problem():
     trace = Trace.from_rows(run=run_facts(), rollouts=[rollout], tokens=[tokens])
     assert H02.sign(trace).level is Level.UNKNOWN
     assert model_tokens(tokens).size == 0
+
+
+def test_it_says_in_how_many_steps_it_looked():
+    assert "in 8 of 20 steps" in H02.sign(healthy_trace(steps=20)).text
+    assert "steps" not in H02.sign(healthy_trace(steps=3)).text
+
+
+def test_a_mask_that_breaks_in_the_second_half_is_found():
+    def train_all_later(row):
+        if row["step"] > 50:
+            row["trained"] = np.ones(14, np.uint8)
+
+    assert H02.sign(edited(train_all_later, steps=100)).level is Level.FAULT

@@ -68,6 +68,35 @@ def test_bf16_may_start_a_little_above_zero(bf16, level):
     assert H03.sign(trace_of_kl([5e-3] * 4, bf16=bf16)).level is level
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_so_may_every_other_run_in_16_bits(precision):
+    assert H03.sign(trace_of_kl([5e-3] * 4, bf16=False, precision=precision)).level is Level.OK
+
+
+def adapted(*norms):
+    """A run with adapters whose B's have these norms after a first step of length 1."""
+    rows = healthy_rows(steps=3)
+    rows["steps"][1]["kl"] = 0.5
+    named = ["q.lora_A", *(f"layer{at}.lora_B.default" for at in range(len(norms)))]
+    rows["weights"] = [
+        {"step": step, "name": name, "size": 10, "norm": norm, "update_norm": 1.0, "sampled": 10}
+        for step in (1, 2)
+        for name, norm in zip(named, [50.0, *norms], strict=True)
+    ]
+    return H03.sign(Trace.from_rows(run=run_facts(lora={"r": 8}), **rows))
+
+
+def test_an_adapter_that_starts_at_zero_must_start_with_a_kl_of_zero():
+    assert adapted(1.0, 1.1).level is Level.FAULT
+
+
+@pytest.mark.parametrize("norms", [(1.0, 30.0), ()], ids=["trained", "unknown"])
+def test_a_run_that_may_go_on_from_an_adapter_is_only_suspected(norms):
+    finding = adapted(*norms)
+    assert finding.level is Level.SUSPECT
+    assert "goes on from an adapter" in finding.text
+
+
 def test_a_kl_out_of_control_is_suspected():
     finding = H03.sign(trace_of_kl([0, 0.1, 13, 377, 15_000, 235_000]))
     assert finding.level is Level.SUSPECT
@@ -87,6 +116,13 @@ def test_a_loss_that_falls_as_the_kl_rises_has_the_wrong_sign():
     wrong = H03.sign(trace_of_kl(kl, loss=-0.04 * kl, loss_type="grpo"))
     assert wrong.level is Level.FAULT
     assert H03.sign(trace_of_kl(kl, loss=0.04 * kl, loss_type="grpo")).level is Level.OK
+
+
+@pytest.mark.parametrize("several", [{"num_iterations": 2}, {"steps_per_generation": 8}])
+def test_with_several_updates_per_batch_the_loss_is_not_the_kl_alone(several):
+    kl = np.array([0, 0.001, 0.002, 0.005, 0.008, 0.013, 0.018])
+    trace = trace_of_kl(kl, loss=-0.04 * kl, loss_type="grpo", **several)
+    assert H03.sign(trace).level is Level.OK
 
 
 def test_a_loss_that_other_things_move_says_nothing_about_the_sign():

@@ -60,3 +60,10 @@ def test_a_healthy_run_is_fine_and_few_prompts_say_nothing():
 )
 def test_the_limit_or_its_fault_is_taken_away(config, factor):
     assert H13.experiment(config).factor == factor
+
+
+def test_a_stop_string_is_no_limit():
+    rows = healthy_rows(steps=4)
+    for row in rows["rollouts"]:
+        row["finish"] = "stop"
+    assert H13.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.OK

@@ -35,11 +35,12 @@ def test_a_few_are_noted():
     assert H14.sign(trace).level is Level.NOTE
 
 
-def of_lengths(lengths, **settings):
+def of_lengths(lengths, *, finish="length", trained=7, **settings):
     rng = np.random.default_rng(0)
 
     def edit(row):
-        row |= {"finish": "length", "turns": 1, "completion_tokens": int(rng.choice(lengths))}
+        row |= {"finish": finish, "turns": 1, "completion_tokens": int(rng.choice(lengths))}
+        row["trained_tokens"] = trained
 
     return changed(edit, **{"max_completion_length": 256, **settings})
 
@@ -53,6 +54,13 @@ def test_cut_at_many_lengths_below_the_limit_means_that_the_end_is_not_recognise
 def test_cut_at_the_limit_or_at_one_length_is_really_cut():
     assert H14.sign(of_lengths([256])).level is Level.OK
     assert H14.sign(of_lengths([80])).level is Level.OK
+
+
+def test_what_a_stop_string_ended_is_fine_unless_the_loss_leaves_it_out():
+    assert H14.sign(of_lengths(range(20, 120), finish="stop")).level is Level.OK
+    left_out = H14.sign(of_lengths(range(20, 120), finish="stop", trained=0))
+    assert left_out.level is Level.SUSPECT
+    assert H14.sign(of_lengths([80], finish="stop", trained=0)).level is Level.OK, "a limit"
 
 
 def test_a_healthy_run_is_fine():

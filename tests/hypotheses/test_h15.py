@@ -13,30 +13,43 @@ from flatline.trace import Trace
 H15 = Padding()
 
 
-def lengths(of_group, off=0.0):
-    """A healthy run whose prompts have lengths; log-probs of padded ones are off."""
+def lengths(of_group, off=0.0, *, certain=False, **settings):
+    """A healthy run whose prompts have lengths; log-probs of padded ones are off. The answer to the
+    longest may be `certain`."""
     rows = healthy_rows(steps=2)
     longest = max(of_group(group) for group in range(8))
     for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
         rollout["prompt_tokens"] = of_group(rollout["group"])
         if rollout["prompt_tokens"] < longest:
             row["trainer"] = np.asarray(row["trainer"]) - off
-    return Trace.from_rows(run=run_facts(), **rows)
+        elif certain:
+            row["trainer"] = row["sampler"] = np.full(len(row["ids"]), -1e-6)
+    return Trace.from_rows(run=run_facts(**settings), **rows)
 
 
-def probed(difference, *, padding=20, bf16=False):
+def probed(difference, *, padding=20, **settings):
     alone = AloneVsBatch(
         rollouts=np.arange(2),
         padding=np.full(2, padding),
         difference=np.array([1e-6, difference]),
     )
-    return H15.probe(subject(alone_vs_batch=lambda _: alone, settings={"bf16": bf16}))
+    return H15.probe(subject(alone_vs_batch=lambda _: alone, settings=settings))
 
 
 def test_padded_prompts_that_differ_where_the_longest_agrees_are_a_fault():
     finding = H15.sign(lengths(lambda group: 10 + group, off=0.2))
     assert finding.level is Level.FAULT
     assert finding.evidence
+
+
+def test_a_longest_prompt_whose_answer_is_certain_proves_nothing():
+    finding = H15.sign(lengths(lambda group: 10 + group, off=0.2, certain=True))
+    assert finding.level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize("settings", [{"bf16": True}, {"precision": "float16"}])
+def test_in_16_bits_other_shapes_round_otherwise(settings):
+    assert H15.sign(lengths(lambda group: 10 + group, off=0.2, **settings)).level is Level.UNKNOWN
 
 
 def test_padding_that_changes_nothing_is_fine():
@@ -56,11 +69,16 @@ def test_prompts_of_one_length_cannot_show_it():
 
 
 @pytest.mark.parametrize(
-    ("difference", "bf16", "level"),
-    [(2e-6, False, Level.OK), (0.1, False, Level.FAULT), (0.1, True, Level.OK)],
+    ("difference", "settings", "level"),
+    [
+        (2e-6, {"bf16": False}, Level.OK),
+        (0.1, {"bf16": False}, Level.FAULT),
+        (0.1, {"bf16": True}, Level.OK),
+        (0.1, {"bf16": False, "precision": "bfloat16"}, Level.OK),
+    ],
 )
-def test_the_probe_scores_rollouts_alone(difference, bf16, level):
-    assert probed(difference, bf16=bf16).level is level
+def test_the_probe_scores_rollouts_alone(difference, settings, level):
+    assert probed(difference, **settings).level is level
 
 
 def test_a_batch_without_padding_rules_it_out():

@@ -12,12 +12,12 @@ from flatline.hypotheses.h20_numeric_mismatch import NumericMismatch
 H20 = NumericMismatch()
 
 
-def noisy(off, *, bf16=False):
+def noisy(off, **settings):
     def edit(row):
         at = model_tokens(row)
         row["trainer"][at] += rng_of(row).normal(0, off, len(at)).astype(np.float32)
 
-    return edited(edit, steps=2, settings={"bf16": bf16})
+    return edited(edit, steps=2, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,11 @@ def noisy(off, *, bf16=False):
 )
 def test_how_far_apart_they_may_be_depends_on_the_precision(off, bf16, level):
     assert H20.sign(noisy(off, bf16=bf16)).level is level
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_what_computes_in_16_bits_without_saying_bf16_is_judged_alike(precision):
+    assert H20.sign(noisy(0.02, bf16=False, precision=precision)).level is Level.OK
 
 
 def test_a_suspect_names_its_tail_and_its_worst_tokens():

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.hypotheses.edited import rng_of
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h22_importance_weights import METRIC, ImportanceWeights
 from flatline.trace import Trace
@@ -20,13 +20,6 @@ def logged(mean):
     return Trace.from_rows(run=run_facts(), **rows)
 
 
-def with_vllm(noise):
-    rows = healthy_rows(steps=6)
-    for row in rows["tokens"]:
-        row["sampler"] = np.asarray(row["old"]) + rng_of(row).normal(0, noise, len(row["ids"]))
-    return Trace.from_rows(run=run_facts(engine="vllm-server"), **rows)
-
-
 @pytest.mark.parametrize(
     ("mean", "level"), [(0.98, Level.OK), (0.7, Level.NOTE), (0.3, Level.SUSPECT)]
 )
@@ -34,11 +27,16 @@ def test_the_logged_weight_tells_how_much_is_left(mean, level):
     assert H22.sign(logged(mean)).level is level
 
 
-@pytest.mark.parametrize(("noise", "level"), [(0.02, Level.OK), (1.0, Level.SUSPECT)])
-def test_without_it_the_weights_of_vllm_are_computed(noise, level):
-    finding = H22.sign(with_vllm(noise))
-    assert finding.level is level
-    assert "effective share" in finding.text
+def test_a_correction_that_is_off_weighs_nothing():
+    settings = {"engine": "vllm-server", "vllm_importance_sampling_correction": False}
+    assert "Does not apply" in H22.sign(healthy_trace(steps=6, **settings)).text
+
+
+@pytest.mark.parametrize("correction", [True, None])
+def test_weights_that_were_not_logged_are_not_made_up(correction):
+    settings = {"engine": "vllm-server", "vllm_importance_sampling_correction": correction}
+    with pytest.raises(NotRecorded, match="importance_sampling_ratio"):
+        H22.sign(healthy_trace(steps=6, **settings))
 
 
 def test_other_engines_have_no_such_correction():

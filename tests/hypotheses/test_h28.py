@@ -39,7 +39,9 @@ def test_advantages_and_lengths_say_what_the_loss_must_be(kind, factor, level):
     assert H28.sign(losses(factor, kind=kind)).level is level
 
 
-@pytest.mark.parametrize("settings", [{"kind": "grpo"}, {"num_iterations": 2}])
+@pytest.mark.parametrize(
+    "settings", [{"kind": "grpo"}, {"num_iterations": 2}, {"steps_per_generation": 8}]
+)
 def test_where_they_do_not_it_cannot_be_told(settings):
     assert H28.sign(losses(4, **settings)).level is Level.UNKNOWN
 

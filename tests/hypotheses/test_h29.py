@@ -65,6 +65,19 @@ def test_the_probe_asks_how_much_of_the_second_update_a_narrow_clip_stops():
     assert probed(math.nan).level is Level.UNKNOWN
 
 
+def test_one_generation_for_several_updates_is_probed_as_well():
+    assert probed(0.6, num_iterations=1, steps_per_generation=8).level is Level.SUSPECT
+
+
+@pytest.mark.parametrize(
+    ("share", "level"), [(0.15, Level.OK), (0.4, Level.NOTE), (0.7, Level.SUSPECT)]
+)
+def test_where_whole_sequences_are_clipped_many_are_usual(share, level):
+    finding = H29.sign(clipping(share, epsilon=3e-4, importance_sampling_level="sequence"))
+    assert finding.level is level
+    assert "of the trained sequences" in finding.text
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"num_iterations": 1}, {"epsilon": 0.2}, {"importance_sampling_level": "sequence"}],

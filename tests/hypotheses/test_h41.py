@@ -36,7 +36,7 @@ def malformed(row):
 
 
 def unread(row, finish="answered"):
-    row |= {"tool_calls": 0, "completion": CALL, "finish": finish}
+    row |= {"tool_calls": 0, "completion": CALL, "finish": finish, "turns": 1}
 
 
 @pytest.mark.parametrize("edit", [failing, malformed])
@@ -59,6 +59,21 @@ def test_calls_that_nobody_reads_are_suspected():
 
 def test_a_call_that_a_limit_cut_off_is_not_unread():
     assert H.sign(run(lambda row: unread(row, "turn_length"))).level is Level.OK
+
+
+def test_calls_that_a_player_of_somebodys_own_answers_are_not_unread():
+    """TRL then has one message of text, in which nobody counted."""
+
+    def counted_as_none(row):
+        unread(row)
+        row["turns"] = 2
+
+    def not_counted(row):
+        unread(row)
+        row["tool_calls"] = None if row["rollout"] else 0
+
+    assert H.sign(run(counted_as_none)).level is Level.OK
+    assert H.sign(run(not_counted)).level is Level.OK
 
 
 def test_calls_that_are_answered_are_ruled_out():

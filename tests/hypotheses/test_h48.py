@@ -48,3 +48,12 @@ def test_it_needs_rollouts_and_a_log():
         row.pop("metrics", None)
     with pytest.raises(NotRecorded):
         H.sign(Trace.from_rows(run=run_facts(), **rows))
+
+
+def test_a_loop_that_records_itself_may_give_its_reward_as_a_column():
+    rows = healthy_rows(steps=12)
+    for row in rows["steps"]:
+        row.pop("metrics", None)
+        row["reward"] = 9.0
+    trace = Trace.from_rows(run={**run_facts(), "source": "recorder"}, **rows)
+    assert H.sign(trace).level is Level.SUSPECT

@@ -1,7 +1,7 @@
 """Does the sampler follow the trainer's updates exactly? What two hypotheses ask of a trace.
 
 With the same weights sampler and trainer agree to rounding, and float32 rounds little. Where they
-agree before the first update and no longer after it, although rollouts name the newest weights, the
+agree before the first update and no longer after it, although no rollout names older weights, the
 sampler computes with something that is nearly those weights.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 from flatline.hypotheses.logprobs import ROUNDING
 from flatline.hypotheses.weights import allowed_lag, names_newest
 from flatline.trace import Trace
+from flatline.trace.settings import is_half
 
 if TYPE_CHECKING:
     from flatline.subject import Subject
@@ -23,7 +24,7 @@ FEWEST = 3
 NEARLY = 0.02
 """Gap after one step, as a share of what the step changed. Healthy in float32: 4e-6."""
 NEARLY_BF16 = 0.5
-"""The same in bf16, whose own noise is as large as a step. A guess that no run has tested."""
+"""The same in 16 bits, whose own noise is as large as a step. A guess that no run has tested."""
 KEPT = 0.1
 """Share of the step's change by which a sampler that kept the old weights differs from them at
 most; such a one is H06's."""
@@ -63,9 +64,14 @@ def followed(trace: Trace) -> Following | str:
     nearly = gap[1] > ROUNDING and late > APART
     text = (
         f"Sampler and trainer agree before the first update ({gap[0]:.2g} nat per token), differ "
-        f"by {gap[1]:.2g} after it and by {late:.2g} later, with the newest weights."
+        f"by {gap[1]:.2g} after it and by {late:.2g} later, with {_named(trace)}."
     )
     return Following(nearly, late, text)
+
+
+def _named(trace: Trace) -> str:
+    known = "weight_version" in trace.rollouts
+    return "the newest weights" if known else "weights that no rollout names"
 
 
 def followed_one_step(subject: "Subject") -> Following | str:
@@ -73,7 +79,7 @@ def followed_one_step(subject: "Subject") -> Following | str:
     done = subject.stepped_delivery()
     if not np.isfinite(done.gap_new):
         return "the sampler gives no log-probs"
-    exact = subject.settings.get("bf16") is False
+    exact = is_half(subject.settings) is False
     if done.visible < APART or done.gap_before > (ROUNDING if exact else done.visible / 2):
         return (
             f"a step changes log-probs by {done.visible:.2g} nat, and sampler and trainer differ "

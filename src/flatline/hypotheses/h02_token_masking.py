@@ -42,7 +42,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import some_steps
+from flatline.hypotheses.logprobs import MASK_STEPS, some_steps
+from flatline.hypotheses.logs import in_steps
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import UNKNOWN_AUTHOR, Tokens
@@ -72,7 +73,8 @@ class TokenMasking(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Is every trained token the model's, and every token of the model trained?"""
-        tokens = trace.tokens(some_steps(trace))
+        steps = some_steps(trace, MASK_STEPS)
+        tokens = trace.tokens(steps)
         known = tokens.author != UNKNOWN_AUTHOR
         model, trained = tokens.author == Author.MODEL, tokens.trained
         used = np.bincount(tokens.row[trained], minlength=len(tokens.rollout_rows)) > 0
@@ -98,8 +100,8 @@ class TokenMasking(Hypothesis):
             )
         return self.found(
             Level.OK,
-            f"All {int(trained.sum())} trained tokens were written by the model, and none of its "
-            "tokens is left out.",
+            f"All {int(trained.sum())} trained tokens{in_steps(trace, steps)} were written by the "
+            "model, and none of its tokens is left out.",
             measured=0.0,
             expected="0 others",
         )

@@ -9,8 +9,9 @@ that really has left. A KL term of the wrong sign pushes it out. One that is too
 
 ## Sign
 Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002
-in float32 (0.01 in bf16) is a fault. In the log of another tool it is suspected: a run that goes on
-from an adapter has such a KL on purpose. With the loss `grpo` and one update per batch the
+in float32 (0.01 in 16 bits) is a fault. In the log of another tool, and with an adapter whose B is
+not seen to start at 0, it is suspected: a run that goes on from an adapter may have such a KL on
+purpose. With the loss `grpo` and one update per batch the
 advantages cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of
 sign. Later, a median above 1 nat per token in the last third of at least three steps is suspected.
 A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
@@ -53,8 +54,10 @@ from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.hypotheses.logs import imported, rows_in_words
+from flatline.hypotheses.weights import adapter_started_at_zero, updates_once
 from flatline.rollout.record import Author
 from flatline.trace import Trace
+from flatline.trace.settings import is_half
 from flatline.trace.tokens import UNKNOWN_AUTHOR
 
 if TYPE_CHECKING:
@@ -108,7 +111,7 @@ class KlDivergence(Hypothesis):
         known = ~np.isnan(kl)
         kl, step = kl[known], step[known]
         first = kl[step == 1]
-        allowed = START if trace.settings.get("bf16") is False else START_BF16
+        allowed = START if is_half(trace.settings) is False else START_BF16
         if first.size and first[0] > allowed:
             return self._start(trace, float(first[0]), allowed)
         return (
@@ -127,7 +130,7 @@ class KlDivergence(Hypothesis):
         with np.errstate(over="ignore"):
             kl_T = np.exp(-gap.gap_T) + gap.gap_T - 1
         kl = float(kl_T.mean())
-        allowed = START if subject.settings.get("bf16") is False else START_BF16
+        allowed = START if is_half(subject.settings) is False else START_BF16
         if kl <= allowed or gap.untrained is False:
             weight = _weight(subject.settings.get("beta"), subject.batch.advantage_R)
             if weight >= HEAVY:
@@ -160,10 +163,12 @@ class KlDivergence(Hypothesis):
         return without_kl(self, config)
 
     def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:
-        # A log does not say whether the run goes on from an adapter of its own, on purpose.
-        open_end = ", or the run goes on from an adapter" if imported(trace) else ""
+        # The base model may be the reference of a run that goes on from an adapter, on purpose.
+        goes_on = trace.settings.get("lora") and not adapter_started_at_zero(trace)
+        may_be_meant = imported(trace) or bool(goes_on)
+        open_end = ", or the run goes on from an adapter" if may_be_meant else ""
         return self.found(
-            Level.SUSPECT if imported(trace) else Level.FAULT,
+            Level.SUSPECT if may_be_meant else Level.FAULT,
             f"The KL at step 1 is {kl:.3g} per token, before any update: the reference is not the "
             f"model that the policy starts from, or it is scored another way{open_end}.",
             measured=kl,
@@ -174,8 +179,7 @@ class KlDivergence(Hypothesis):
 
     def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:
         """Where the loss is beta times KL and nothing else, it must rise with it."""
-        settings = trace.settings
-        plain = settings.get("loss_type") == "grpo" and settings.get("num_iterations") in (1, None)
+        plain = trace.settings.get("loss_type") == "grpo" and updates_once(trace.settings)
         if not (beta and plain and "loss" in trace.steps):
             return None
         loss, kl = trace.steps["loss"], trace.steps["kl"]

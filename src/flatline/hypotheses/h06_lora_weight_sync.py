@@ -8,8 +8,9 @@ frozen at zero, nothing moves and no error says so.
 
 ## Sign
 The sampler: one weight version for all of at least four steps; or log-probs that agree at the first
-step and part later although the rollouts name the newest weights (mean gap above 1e-3 nat in
-float32, 0.1 in bf16, over the last three recorded steps). The reference: policy and reference the
+step and part later although no rollout names older weights (mean gap above 1e-3 nat in float32, 0.1
+in 16 bits, over the last three recorded steps). Rollouts of vLLM and of players of somebody's own
+name none, so there the log-probs alone tell. The reference: policy and reference the
 same to the last bit after the weights have changed, with beta above 0. The adapter: an A that is
 trained, or held by the optimizer, without its B.
 
@@ -55,6 +56,7 @@ from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis
 from flatline.hypotheses.logprobs import at_equal_weights, prefix_spread, recorded
 from flatline.hypotheses.weights import allowed_lag, names_newest, weights_move
 from flatline.trace import Trace
+from flatline.trace.settings import is_half
 
 if TYPE_CHECKING:
     from flatline.subject import Subject
@@ -153,7 +155,7 @@ class LoraWeightSync(Hypothesis):
             if done.moved_changes_samples is False:
                 return self._stays("The sampler gives the same tokens with moved weights.", 1.0)
             return self.too_little("the sampler gives no log-probs")
-        quiet = APART if subject.settings.get("bf16") is False else APART_BF16
+        quiet = APART if is_half(subject.settings) is False else APART_BF16
         limit = max(FOLLOWS * done.visible, quiet)
         # What differs for another reason differs more where the distribution is flatter.
         if done.gap_before > quiet:
@@ -203,8 +205,8 @@ class LoraWeightSync(Hypothesis):
     def _reference(self, trace: Trace) -> Finding | None:
         """LoRA and beta above 0: the policy must part from the reference."""
         settings = trace.settings
-        if not settings.get("lora") or not settings.get("beta") or settings.get("bf16"):
-            return None  # in bf16 a small move may round to nothing
+        if not settings.get("lora") or not settings.get("beta") or is_half(settings):
+            return None  # in 16 bits a small move may round to nothing
         last = int(trace.token_steps[-1]) if len(trace.token_steps) else 0
         moved = np.nansum(trace.steps["learning_rate"][trace.steps["step"] < last])
         if last < FEWEST or moved < MOVED or not weights_move(trace):
@@ -245,7 +247,7 @@ class LoraWeightSync(Hypothesis):
         )
 
     def _gap(self, trace: Trace) -> Finding | None:
-        """Agreement at the start, and none later, with rollouts that name the newest weights."""
+        """Agreement at the start, and none later, with no rollout that names older weights."""
         first = at_equal_weights(trace)
         limit = APART if first.exact else APART_BF16
         steps = trace.token_steps
@@ -269,7 +271,7 @@ class LoraWeightSync(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"Sampler and trainer agree at the first step ({first.mean().value:.2g} nat) and "
-            f"differ by {told}, although the rollouts name the newest weights.",
+            f"differ by {told}, although no rollout names older weights.",
             measured=gap,
             expected=f"below {limit:g}",
             evidence=gaps.worst(trace, gaps.unsure),

@@ -39,7 +39,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import at_equal_weights, some_steps
+from flatline.hypotheses.logprobs import MASK_STEPS, at_equal_weights, some_steps
+from flatline.hypotheses.logs import in_steps
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
@@ -63,7 +64,8 @@ class MultiStep(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does every turn reach the loss?"""
-        tokens = trace.tokens(some_steps(trace))
+        steps = some_steps(trace, MASK_STEPS)
+        tokens = trace.tokens(steps)
         turns, lead, kept = _turns(tokens)
         several = turns > 1
         if not several.any():
@@ -86,7 +88,8 @@ class MultiStep(Hypothesis):
                 evidence=[_example(trace, tokens, row, turns) for row in np.flatnonzero(cut)[:3]],
             )
         told = self._by_turn(trace)
-        every = f"All turns of {int((kept & ~cut).sum())} of {int(kept.sum())} rollouts carry loss."
+        whole = int((kept & ~cut).sum())
+        every = f"All turns of {whole} of {kept.sum()} rollouts{in_steps(trace, steps)} carry loss."
         if told or cut.any():
             lost = " Which turns do not differs between rollouts: see H02." if cut.any() else ""
             return self.found(Level.NOTE, f"{every}{lost} {told}".strip())

@@ -46,7 +46,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import UNSURE, at_equal_weights, some_steps
+from flatline.hypotheses.logprobs import MASK_STEPS, UNSURE, at_equal_weights, some_steps
+from flatline.hypotheses.logs import in_steps
 from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
 
@@ -135,7 +136,8 @@ class LossMaskAsAttention(Hypothesis):
         return fault_taken_out(self, config)
 
     def _by_mask(self, trace: Trace) -> Finding:
-        tokens = trace.tokens(some_steps(trace))
+        steps = some_steps(trace, MASK_STEPS)
+        tokens = trace.tokens(steps)
         seen, prompt_seen = tokens.attended, tokens.prompt_attended
         rows = len(tokens.rollout_rows)
         last = np.full(rows, -1)
@@ -151,7 +153,8 @@ class LossMaskAsAttention(Hypothesis):
         share = sum(hidden) / sum(total)
         text = (
             f"{hidden[1]} of {total[1]} prompt tokens and {hidden[0]} of {total[0]} other tokens "
-            f"in front of trained ones were hidden from the trainer ({share:.1%})."
+            f"in front of trained ones were hidden from the trainer ({share:.1%})"
+            f"{in_steps(trace, steps)}."
         )
         level = Level.FAULT if share >= HIDDEN else Level.NOTE if share else Level.OK
         evidence = []

@@ -9,9 +9,10 @@ a reason that the policy cannot learn about.
 The first step of the run, before the policy has changed: turns that a limit cut although the
 completion is far from the trainer's limit, and completions without a token of the model. Suspected
 where certainly more than one in ten rollouts is cut or empty and these certainly earn less than the
-others, or certainly more than one in four; fewer are noted from 2 % on. Only the start counts: a
-policy that learns to ramble meets limits too, later. Healthy runs of the lab have 0 to 2 % at the
-start (0 of 26 alarm, interval 0 to 14 %).
+others, or certainly more than one in four; fewer are noted from 2 % on. A completion without an end
+token counts as cut only at a limit that is known: a stop string ends it too. Only the start counts:
+a policy that learns to ramble meets limits too, later. Healthy runs of the lab have 0 to 2 % at the
+start (0 of 26 alarm, interval 0 to 13 %).
 
 ## Probe
 The sign, read on one batch of the live trainer.

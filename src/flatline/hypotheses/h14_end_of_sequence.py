@@ -9,8 +9,9 @@ Without it, "truncated" statistics say 100 %, and whoever acts on them makes thi
 Rollouts that ended by themselves and have no trained token at all: more than one in twenty of them
 is a fault. And rollouts that are called cut although they ended well below the trainer's limit, at
 many different lengths, in one turn: certainly more than four in five of at least 16 is suspected,
-because a limit would give one length. Healthy: none has either (0 of 26 runs, interval 0 to 14 %;
-both are invariants).
+because a limit would give one length. Those that end in neither an end token nor a known limit
+count here if they have no trained token: a stop string may have ended them. Healthy: none has
+either (0 of 26 runs, interval 0 to 13 %; both are invariants).
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -52,6 +53,8 @@ ROOM = 0.95
 """Share of the trainer's limit that a completion which a limit did not end stays below."""
 ENDED = ("answered", "eos")
 """What a rollout that ended by itself is said to end with."""
+STOPPED = "stop"
+"""The same where neither an end token nor a known limit ended it."""
 
 
 class EndOfSequence(Hypothesis):
@@ -74,10 +77,8 @@ class EndOfSequence(Hypothesis):
         return fault_taken_out(self, config)
 
     def _left_out(self, trace: Trace, finish: np.ndarray) -> Finding | None:
-        if "trained_tokens" not in trace.rollouts:
-            return None
         ended = np.isin(finish, ENDED)
-        lost = ended & (trace.rollouts["trained_tokens"] == 0)
+        lost = ended & _without_loss(trace)
         if not lost.any():
             return None
         share = cluster_mean(lost[ended].astype(float), trace.groups().index[ended])
@@ -94,7 +95,7 @@ class EndOfSequence(Hypothesis):
 
     def _never_ends(self, trace: Trace, finish: np.ndarray) -> Finding | None:
         most = trace.settings.get("max_completion_length")
-        cut = finish == "length"
+        cut = (finish == "length") | (finish == STOPPED) & _without_loss(trace)
         if most is None or cut.sum() < FEWEST or _has_turns(trace):
             return None
         length = trace.rollouts["completion_tokens"][cut]
@@ -123,6 +124,13 @@ class EndOfSequence(Hypothesis):
             measured=0.0,
             expected="0 left out",
         )
+
+
+def _without_loss(trace: Trace) -> np.ndarray:
+    """Rollouts that are known to have no trained token."""
+    if "trained_tokens" not in trace.rollouts:
+        return np.zeros(len(trace.rollouts), dtype=bool)
+    return np.asarray(trace.rollouts["trained_tokens"] == 0)
 
 
 def _short(trace: Trace, most: float) -> np.ndarray:

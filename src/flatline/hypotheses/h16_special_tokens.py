@@ -9,7 +9,7 @@ rather than another, however long adapters are trained.
 
 ## Sign
 Trained prompts whose first two tokens are the same: nothing that people or templates write begins
-so. All of them is a fault, some are noted. Healthy: none of 26 runs (interval 0 to 14 %); an
+so. All of them is a fault, some are noted. Healthy: none of 26 runs (interval 0 to 13 %); an
 invariant.
 
 ## Probe
@@ -46,7 +46,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import some_steps
+from flatline.hypotheses.logprobs import MASK_STEPS, some_steps
+from flatline.hypotheses.logs import in_steps
 from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
 
@@ -70,13 +71,17 @@ class SpecialTokens(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do prompts begin with the same token twice?"""
-        tokens = trace.tokens(some_steps(trace))
+        steps = some_steps(trace, MASK_STEPS)
+        tokens = trace.tokens(steps)
         doubled, rows = _doubled(tokens)
         if not len(doubled):
             raise NotRecorded("tokens.prompt_ids")
         share = float(doubled.mean())
         level = Level.FAULT if share >= ALL else Level.NOTE if share else Level.OK
-        text = f"{doubled.sum()} of {len(doubled)} trained prompts begin with the same token twice."
+        text = (
+            f"{doubled.sum()} of {len(doubled)} trained prompts{in_steps(trace, steps)} begin with "
+            "the same token twice."
+        )
         return self.found(
             level,
             text,

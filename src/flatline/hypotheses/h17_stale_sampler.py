@@ -8,7 +8,9 @@ difference, and each step pulls towards what an older policy did.
 ## Sign
 Every rollout names the optimizer steps behind the weights that sampled it. It is behind by
 step - 1 - version, and may be so where one generation serves several updates. More than that, in
-more than half of the rollouts of two steps or more, is a fault; fewer are noted.
+more than half of the rollouts of two steps or more, is a fault; fewer are noted. Rollouts of vLLM
+and of players of somebody's own name no weights, so there it cannot be told: H06 reads the
+log-probs.
 
 ## Probe
 Play the batch again as the next step would: the rollouts must name that step.
@@ -27,8 +29,8 @@ H06 lora-weight-sync: nothing arrives at all, or something else than the weights
 correction itself drops most tokens.
 
 ## References
-verifiers `num_batches_ahead` (1 by default: "one step off-policy"). TRL and vLLM record which
-weights sampled a batch only if asked; without versions this cannot be told from a trace.
+verifiers `num_batches_ahead` (1 by default: "one step off-policy"). TRL does not record which
+weights vLLM sampled a batch with.
 """
 
 from typing import TYPE_CHECKING

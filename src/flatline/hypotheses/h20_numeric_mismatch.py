@@ -8,9 +8,9 @@ differences are usual and harmless; large ones end in a collapse after a few hun
 ## Sign
 The first step, where both sides hold the same weights: mean |sampler - trainer| over the trained
 tokens, with the 99th percentile and the largest. In float32 certainly above 0.005 nat is suspected;
-in bf16, where 0.005 to 0.025 is usual, certainly above 0.05. It is the last explanation: a lost
+in 16 bits, where 0.005 to 0.025 is usual, certainly above 0.05. It is the last explanation: a lost
 context, another template, another temperature or dropout show the same number and explain it.
-Healthy in float32: 6e-7 (0 of 26 runs, interval 0 to 14 %); for bf16 three published runs.
+Healthy in float32: 6e-7 (0 of 26 runs, interval 0 to 13 %); for bf16 three published runs.
 
 ## Probe
 The sign, read on one batch of the live trainer.

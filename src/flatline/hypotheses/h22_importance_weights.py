@@ -7,11 +7,11 @@ either way after 1000 tokens. Sequences above the cap are left out, the others c
 ones least of all.
 
 ## Sign
-TRL's logged mean weight (`sampling/importance_sampling_ratio/mean`), or the weights of vLLM's
-rollouts from both recorded log-probs. A mean that is certainly below one half, or an effective
-share (sum of weights squared over n times the sum of squares) certainly below one half, is
-suspected; a mean below 0.8 is noted. Trainers without such a correction cannot have it. Healthy: 26
-runs of the lab have no correction; the thresholds are by reason and a published run (mean 0.46).
+TRL's logged mean weight (`sampling/importance_sampling_ratio/mean`). A mean that is certainly below
+one half is suspected; below 0.8 it is noted. Trainers without such a correction, or with
+`vllm_importance_sampling_correction` off, cannot have it: how far sampler and trainer differ is
+H20's. Healthy: 26 runs of the lab have no correction; the thresholds are by reason and a published
+run (mean 0.46).
 
 ## Probe
 None of its own: one batch of a trainer without vLLM has no weights.
@@ -34,27 +34,20 @@ TRL issues 4772 (0.012 nat a token, 100 tokens: 3.3, above the cap of 3), 5814 (
 0.569, of averages 0.993) and 6688. TRL's default is `sequence_mask` with a cap of 3.
 """
 
-import numpy as np
-
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of
-from flatline.hypotheses.logprobs import some_steps
 from flatline.stats import Estimate
 from flatline.trace import Trace
 
 METRIC = "sampling/importance_sampling_ratio/mean"
 """What TRL calls the mean weight of a step."""
-CAP = 3.0
-"""Above which TRL leaves a sequence out."""
 HALF, NOTED = 0.5, 0.8
-"""Mean weight, and effective share of the sequences, that are too small; and worth a note."""
+"""Mean weight that is too small, and one that is worth a note."""
 FEWEST = 3
 """Steps that a mean is taken over."""
-LOOKED_AT = 6
-"""Recorded steps whose weights are computed."""
 
 
 class ImportanceWeights(Hypothesis):
@@ -68,38 +61,28 @@ class ImportanceWeights(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """How much of the sequences is left after the correction?"""
         if METRIC in trace.metric_names:
-            return self._judge(mean_of(trace.metric(METRIC)), "The mean weight of a sequence is")
+            return self._judge(mean_of(trace.metric(METRIC)))
         engine = trace.settings.get("engine")
-        if engine is None:
-            raise NotRecorded(f"steps.metrics[{METRIC!r}]")
-        if not str(engine).startswith("vllm"):
+        if engine is not None and not str(engine).startswith("vllm"):
             return self.not_applicable(f"the engine {engine!r} has no such correction.")
-        shares = np.array([_effective(trace, step) for step in some_steps(trace, LOOKED_AT)])
-        return self._judge(mean_of(shares), "The effective share of the sequences is")
+        if trace.settings.get("vllm_importance_sampling_correction") is False:
+            return self.not_applicable("vllm_importance_sampling_correction is off.")
+        # Where it is on, TRL logs it. Weights computed here might be ones that nobody applies.
+        raise NotRecorded(f"steps.metrics[{METRIC!r}]")
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: flatline's own sampler needs no correction."""
         return fault_taken_out(self, config)
 
-    def _judge(self, share: Estimate, text: str) -> Finding:
+    def _judge(self, share: Estimate) -> Finding:
         if share.n < FEWEST:
             return self.too_little(f"{FEWEST - share.n} more steps with weights would do")
         level = Level.OK if share.high >= NOTED else Level.NOTE
         return self.found(
             Level.SUSPECT if share.high < HALF else level,
-            f"{text} {share.value:.2f} [{share.low:.2f}, {share.high:.2f}].",
+            f"The mean weight of a sequence is {share.value:.2f} [{share.low:.2f}, "
+            f"{share.high:.2f}].",
             measured=share,
             expected=f"near 1, above {NOTED}",
             severity=HALF / max(share.value, 1e-3),
         )
-
-
-def _effective(trace: Trace, step: int) -> float:
-    """(sum of weights)² / (n · sum of squares) of one step's sequences."""
-    tokens = trace.tokens([step])
-    log_ratio = np.where(tokens.trained, tokens.old - tokens.sampler, 0.0)
-    total = np.bincount(tokens.row, np.nan_to_num(log_ratio), minlength=len(tokens.rollout_rows))
-    weight = np.exp(np.minimum(total, np.log(CAP) + 1))
-    weight = np.where(weight > CAP, 0.0, weight)
-    square = float(np.sum(weight**2))
-    return float(weight.sum() ** 2 / (len(weight) * square)) if square else 0.0

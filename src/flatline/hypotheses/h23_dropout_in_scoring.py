@@ -41,6 +41,7 @@ from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import prefix_spread, some_steps
 from flatline.trace import Trace
+from flatline.trace.settings import is_half
 
 if TYPE_CHECKING:
     from flatline.subject import Subject
@@ -81,7 +82,7 @@ class DropoutInScoring(Hypothesis):
         )
         if spread.low > NOISY:
             level = Level.FAULT
-        elif spread.low > ROUNDED and not trace.settings.get("bf16"):
+        elif spread.low > ROUNDED and not is_half(trace.settings):
             level = Level.NOTE
         else:
             level = Level.OK

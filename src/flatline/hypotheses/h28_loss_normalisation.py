@@ -12,7 +12,7 @@ advantages and lengths determine: minus the sum of advantage times trained token
 The recorded loss against it, step by step: a straight line (correlation above 0.9) whose slope is
 certainly outside 0.67 to 1.5 is suspected. The loss `grpo` is 0 whatever it is divided by, and the
 KL term adds to it, so runs with either cannot be told. Healthy: slope 1.00 in the 3 of 26 runs that
-have one (0 of 26 alarm, interval 0 to 14 %).
+have one (0 of 26 alarm, interval 0 to 13 %).
 
 ## Probe
 The gradient of the batch in as many passes as configured and in twice as many of half the size:
@@ -43,6 +43,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.weights import updates_once
 from flatline.stats import LEVEL, Estimate, t_score
 from flatline.trace import Trace
 
@@ -72,13 +73,13 @@ class LossNormalisation(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Is the recorded loss what advantages and lengths make it?"""
         kind, beta = trace.settings.get("loss_type"), trace.settings.get("beta")
-        one_update = (trace.settings.get("num_iterations") or 1) == 1
-        if kind not in BY_TOKENS or beta or not one_update:
+        once = updates_once(trace.settings)
+        if kind not in BY_TOKENS or beta or not once:
             return self.found(
                 Level.UNKNOWN,
-                f"Cannot tell: with loss_type {kind}, beta {beta} and num_iterations "
-                f"{trace.settings.get('num_iterations')} the value of the loss says nothing about "
-                "its scale. `flatline checkup` can tell.",
+                f"Cannot tell: with loss_type {kind}, beta {beta} and "
+                f"{'one update' if once else 'several updates'} per batch the value of the loss "
+                "says nothing about its scale. `flatline checkup` can tell.",
             )
         expected, seen = _losses(trace, kind)
         if len(seen) < FEWEST:

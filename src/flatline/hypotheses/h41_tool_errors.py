@@ -9,7 +9,8 @@ call taken for the final answer. The policy is punished for using its tool.
 The share of calls that failed or could not be read, in the first eight groups of the run. Suspected
 where it is certainly above 0.1: later it may be what a broken policy writes. Also suspected:
 rollouts that hold the text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by
-themselves although no call was counted, certainly above 0.01. Logs without rollouts: TRL's
+themselves in one turn although no call was counted, certainly above 0.01: in several turns somebody
+has answered. Logs without rollouts: TRL's
 `tools/failure_frequency`.
 
 ## Probe
@@ -31,15 +32,17 @@ drawn too hot, writes broken calls.
 ## References
 vLLM issue 25108; SimpleTIR (2509.02479, void turns); TRL's tool metrics.
 Thresholds: in 24 healthy lab runs with tools up to 0.6 % of the first calls fail, up to 2 % of all,
-and no call goes unread; 0 of 26 alarm (interval 0 to 14 %).
+and no call goes unread; 0 of 26 alarm (interval 0 to 13 %).
 """
 
 import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
+from flatline.hypotheses.answers import ENDED
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.drift import first_rows
 from flatline.hypotheses.groups import mean_of
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -50,8 +53,6 @@ UNREAD = 0.01
 """Share of rollouts that end in the text of a call. Healthy: 0."""
 BEGINNING = 8
 """Groups that show how a run begins: later, calls may be what a broken policy makes of them."""
-ENDED = ("answered", "eos", None)
-"""How a rollout ends that no limit cut off."""
 FEWEST = 4
 """Groups with calls."""
 CALLS = ("<tool_call>", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<｜tool▁call▁begin｜>")
@@ -72,11 +73,13 @@ class ToolErrors(Hypothesis):
         """Do calls fail, or go unread?"""
         if not len(trace.rollouts):
             return self._from_steps(trace)
-        rows = _first_rows(trace)
+        rows = first_rows(trace, BEGINNING)
         calls = trace.rollouts["tool_calls"][rows]
         failed = _count(trace, "tool_errors")[rows] + _count(trace, "malformed_calls")[rows]
         tried, group = np.nan_to_num(calls) + failed, trace.groups().index[rows]
-        unread = self._unread(trace, rows, tried)
+        # Calls that were not counted may have been read all the same.
+        none = (tried == 0) & np.isfinite(calls) & ~(_count(trace, "turns")[rows] > 1)
+        unread = self._unread(trace, rows, none)
         if unread is not None:
             return unread
         if not tried.any():
@@ -101,14 +104,14 @@ class ToolErrors(Hypothesis):
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
 
-    def _unread(self, trace: Trace, rows: np.ndarray, tried: np.ndarray) -> Finding | None:
-        """Rollouts that hold the text of a call and have none."""
+    def _unread(self, trace: Trace, rows: np.ndarray, none: np.ndarray) -> Finding | None:
+        """Rollouts that hold the text of a call, of those that are known to have none."""
         if "completion" not in trace.rollouts:
             return None
         texts = trace.rollouts["completion"][rows]
         whole = np.array([end in ENDED for end in _ends(trace)[rows]], dtype=bool)
         holds = np.array([_holds_call(text) for text in texts], dtype=bool)
-        lost = holds & whole & (tried == 0)
+        lost = holds & whole & none
         share = cluster_mean(lost.astype(float), trace.groups().index[rows])
         if share.low <= UNREAD:
             return None
@@ -132,13 +135,6 @@ class ToolErrors(Hypothesis):
             expected=f"below {FAILED:.0%}",
             severity=share.value / FAILED,
         )
-
-
-def _first_rows(trace: Trace) -> np.ndarray:
-    """The rollouts of the first groups."""
-    groups = trace.groups()
-    first = np.argsort(groups.step, kind="stable")[:BEGINNING]
-    return np.flatnonzero(np.isin(groups.index, first))
 
 
 def _count(trace: Trace, column: str) -> np.ndarray:

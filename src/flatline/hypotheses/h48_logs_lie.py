@@ -27,7 +27,8 @@ that say little. H05 reward-signal: the reward itself is not about the answer.
 ## References
 TRL's `reward_std` and `frac_reward_zero_std` (over the batch under batch scaling); the seeds' table
 of transcripts, which emptied the tool calls before it wrote them.
-Threshold: in 26 healthy lab runs both agree to 4e-7; 0 of 26 alarm (interval 0 to 14 %).
+Threshold: in 26 healthy lab runs both agree to 1.2e-7 of the span; 0 of 26 alarm (interval 0 to
+13 %).
 """
 
 import numpy as np
@@ -64,7 +65,7 @@ class LogsLie(Hypothesis):
         reward = trace.rollouts["reward"]
         known = reward[np.isfinite(reward)]
         span = (float(np.ptp(known)) if known.size else 0.0) or 1.0
-        logged, earned, step = _both(trace, REWARD, trace.rollouts["step"], reward)
+        logged, earned, step = _both(trace, trace.rollouts["step"], reward)
         if len(step) < EVERY * len(np.unique(trace.rollouts["step"])):
             return self.too_little("a log line averages over several steps; log every step")
         off = np.abs(logged - earned) / span
@@ -87,16 +88,26 @@ class LogsLie(Hypothesis):
 
 
 def _both(
-    trace: Trace, name: str, step: np.ndarray, values: np.ndarray
+    trace: Trace, step: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What was logged under a name, what the rollouts say, and the steps that have both."""
+    """What was logged, what the rollouts say, and the steps that have both."""
     known = np.isfinite(values)
     steps, index = np.unique(step[known], return_inverse=True)
     means = np.bincount(index, values[known]) / np.maximum(np.bincount(index), 1)
-    told = dict(zip(trace.steps["step"].astype(int).tolist(), trace.metric(name), strict=True))
+    told = dict(zip(trace.steps["step"].astype(int).tolist(), _logged(trace), strict=True))
     logged = np.array([told.get(int(one), np.nan) for one in steps])
     there = np.isfinite(logged)
     return logged[there], means[there], steps[there]
+
+
+def _logged(trace: Trace) -> np.ndarray:
+    """The trainer's own reward. A loop that records itself may give it as a column."""
+    try:
+        return trace.metric(REWARD)
+    except NotRecorded:
+        if trace.run.get("source") != "recorder":  # elsewhere the column is made of the rollouts
+            raise
+        return trace.steps["reward"]
 
 
 def _examples(step: np.ndarray, logged: np.ndarray, earned: np.ndarray) -> list[Evidence]:

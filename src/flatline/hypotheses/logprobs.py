@@ -19,6 +19,7 @@ from flatline.rollout.record import Author
 from flatline.stats import UNKNOWN, Estimate, difference_of_means
 from flatline.trace import Trace
 from flatline.trace.once import once
+from flatline.trace.settings import is_half
 from flatline.trace.tokens import Tokens
 
 UNSURE = -0.05
@@ -56,7 +57,7 @@ class Gaps:
     trainer: np.ndarray
     """Log-prob in the pass that is trained through."""
     coarse: bool
-    """Whether the run says that it computes in bf16."""
+    """Whether the run says that it computes in 16 bits."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,7 +74,7 @@ class Gaps:
 
     @property
     def exact(self) -> bool:
-        """Whether some tokens agree to float32 rounding, so that others cannot blame bf16."""
+        """Whether some tokens agree to float32 rounding, so that others cannot blame it."""
         doubt = np.abs(self.gap[self.unsure])
         if self.coarse or len(doubt) < FEWEST_UNSURE:
             return False
@@ -152,7 +153,7 @@ def recorded(trace: Trace, steps: Collection[int] | None) -> Gaps:
         ids=tokens.ids[kept],
         sampler=sampler[kept],
         trainer=trainer[kept],
-        coarse=bool(trace.settings.get("bf16")),
+        coarse=bool(is_half(trace.settings)),
     )
 
 
@@ -172,6 +173,10 @@ def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
     _, index = np.unique(clusters, return_inverse=True)
     means = np.bincount(index, weights=values) / np.bincount(index)
     return difference_of_means(np.zeros(len(means)), means)
+
+
+MASK_STEPS = 8
+"""Steps in which masks are looked at token by token: all of a long run would take minutes."""
 
 
 def some_steps(trace: Trace, most: int = 3) -> list[int]:

@@ -1,5 +1,6 @@
 """What somebody else's log leaves open. A hypothesis must not take it for an answer."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,12 @@ def setting(trace: Trace, name: str) -> Any:
     if value is None and trace.run.get("source") != "attach":
         raise NotRecorded(f"settings.{name}")
     return value
+
+
+def in_steps(trace: Trace, looked_at: Collection[int]) -> str:
+    """` in 8 of 100 steps`, where token detail of more was recorded than was looked at."""
+    every = len(trace.token_steps)
+    return f" in {len(looked_at)} of {every} steps" if len(looked_at) < every else ""
 
 
 def spacing(step: np.ndarray) -> float:

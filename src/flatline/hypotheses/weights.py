@@ -1,5 +1,8 @@
 """What the table of weights says, and which weights rollouts name. For several hypotheses."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from flatline.hypotheses.groups import EQUAL
@@ -10,6 +13,11 @@ FEWEST_STEPS = 2
 """Steps that must agree: a gradient scaler may skip one step of a healthy run."""
 HALF = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")
 """Precisions in which an update may be rounded away."""
+SECOND_HALVES = ("lora_B", "lora_embedding_B")
+"""Weights of an adapter that start at 0, so that it changes nothing at first."""
+OF_ITS_STEP = 1.5
+"""Norm after the first step, in units of that step, of a weight that started at 0. It is 1, but
+the step of a large weight is estimated from a sample."""
 
 
 def active_steps(trace: Trace) -> np.ndarray:
@@ -76,8 +84,29 @@ def weights_move(trace: Trace) -> bool:
 
 def allowed_lag(trace: Trace) -> float:
     """Steps by which a rollout may be behind because one generation serves several updates."""
-    passes = trace.settings.get("gradient_accumulation_steps") or 1
-    return max(0.0, (trace.settings.get("steps_per_generation") or passes) / passes - 1)
+    return _lag(trace.settings)
+
+
+def updates_once(settings: Mapping[str, Any]) -> bool:
+    """Whether a generation serves one update, so that the ratio to the older policy is 1."""
+    return (settings.get("num_iterations") or 1) == 1 and _lag(settings) == 0
+
+
+def _lag(settings: Mapping[str, Any]) -> float:
+    passes = settings.get("gradient_accumulation_steps") or 1
+    return float(max(0.0, (settings.get("steps_per_generation") or passes) / passes - 1))
+
+
+def adapter_started_at_zero(trace: Trace) -> bool:
+    """Whether every B is, after the first step, no larger than that step; False where unknown."""
+    table = trace.weights
+    if "norm" not in table or "update_norm" not in table:
+        return False
+    names, index = table.coded("name")
+    second = np.array([any(half in str(name) for half in SECOND_HALVES) for name in names])
+    rows = second[index] & (table["step"] == 1) & looked_at(table)
+    small = table["norm"][rows] <= OF_ITS_STEP * table["update_norm"][rows]
+    return bool(small.size) and bool(small.all())
 
 
 def names_newest(trace: Trace, steps: np.ndarray) -> np.ndarray:

@@ -91,8 +91,8 @@ class Generation:
 
     step: int
     """The optimizer step that comes next."""
-    weights: int
-    """Optimizer steps behind the weights."""
+    weights: int | None
+    """Optimizer steps behind the weights; None where the sampler has weights of its own."""
     first: int
     """Position of this process's first rollout in the step."""
     rows: Sequence[Mapping[str, Any]]

@@ -19,6 +19,8 @@ from flatline.trace.attach_held import steps_in_backward
 from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_rows import Reader, Row
 from flatline.trace.attach_scribe import Scribe
+from flatline.trace.attach_settings import TRANSFORMERS, engine_of
+from flatline.trace.attach_steps import Clip
 from flatline.trace.attach_transfer import Transfer
 from flatline.trace.attach_weights import Census
 from flatline.trace.writer import Sink
@@ -77,7 +79,10 @@ class Recording:
         last = self._last
         if last is not None and last.step == done + 1:
             first = last.first + len(last.rows) * processes
-        return Generation(step=done + 1, weights=done, first=first, rows=rows)
+        # What vLLM or a player of somebody's own samples with is theirs to say.
+        own = engine_of(self._trainer) == TRANSFORMERS
+        weights = done if own else None
+        return Generation(step=done + 1, weights=weights, first=first, rows=rows)
 
     def generated(self, one: Generation, output: dict[str, Any]) -> None:
         numbers = range(self._numbered, self._numbered + len(one.rows))
@@ -99,10 +104,10 @@ class Recording:
         self.clock.generated(seconds, sampling)
 
     def passed(self, one: Pass) -> None:
-        sent, reader, epsilon = one.send(), self._reader(), _epsilon(self._trainer)
+        sent, reader, clip = one.send(), self._reader(), _clip(self._trainer)
         numbers = sent.part(ROLLOUT)
         self._hand_on(
-            lambda: self._scribe.passed(one, reader, epsilon),
+            lambda: self._scribe.passed(one, reader, clip),
             size=sent.nbytes,
             token_rows=len(numbers),
             otherwise=lambda: self._scribe.passed_over(numbers),
@@ -181,6 +186,8 @@ class Recording:
         return Reader(
             eos=frozenset(id for id in eos if id is not None),
             pad=getattr(tokenizer, "pad_token_id", None),
+            longest=getattr(trainer, "max_completion_length", None),
+            longest_turn=_turn_limit(trainer),
             rank=self._rank,
             group_size=int(trainer.num_generations),
             reward_names=names,
@@ -201,9 +208,19 @@ def _sent(norm: Any) -> Transfer:
     return Transfer({} if known is None else {"grad_norm": known})
 
 
-def _epsilon(trainer: Any) -> tuple[float, float]:
+def _clip(trainer: Any) -> Clip:
     low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
-    return low, float(getattr(trainer, "epsilon_high", low) or low)
+    return Clip(
+        low=low,
+        high=float(getattr(trainer, "epsilon_high", low) or low),
+        by_sequence=getattr(trainer, "importance_sampling_level", None) == "sequence",
+    )
+
+
+def _turn_limit(trainer: Any) -> int | None:
+    """Tokens that the trainer lets its sampler write at once, where that is less than all."""
+    given = getattr(trainer.args, "generation_kwargs", None) or {}
+    return given.get("max_tokens", given.get("max_new_tokens"))
 
 
 def _events(trainer: Any, rows: int) -> list[Mapping[str, int]]:

@@ -17,8 +17,11 @@ from flatline.trace.attach_batch import Batch, Generation, column, to_numpy
 
 GOLD_LENGTH = 500
 """Characters of a right answer that are kept; worked solutions can be pages long."""
-ENDED = ("answered", "eos")
+ENDED = ("answered", "eos", "stop")
 """What a rollout is said to end with when no limit cut it off."""
+NEAR = 2
+"""Tokens by which the length of a completion may differ from the limit that cut it: what is encoded
+again, or left off at the end, changes the count."""
 
 PROMPT_NAMES = ("problem_id", "prompt_id", "id")
 """Columns that may name a prompt, the first that is there counts."""
@@ -36,6 +39,10 @@ class Reader:
 
     eos: frozenset[int]
     """Ids that end a completion."""
+    longest: int | None
+    """Tokens at which the trainer cuts a completion."""
+    longest_turn: int | None
+    """Tokens at which the trainer has its sampler cut a turn."""
     pad: int | None
     rank: int
     group_size: int
@@ -193,7 +200,7 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
         "advantage": one.batch.advantage(one.at),
         "parts": {name: value for name, value in named if value == value},
         "weight_version": one.generation.weights,
-        "finish": "eos" if len(ids) and int(ids[-1]) in reader.eos else "length",
+        "finish": _finish(ids, is_model, reader),
         "turns": None if is_model is None else _runs(is_model),
         "prompt_tokens": len(prompt),
         "completion_tokens": len(ids),
@@ -201,6 +208,21 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
         "trained_tokens": int(one.batch.loss_mask[one.at, one.where()].sum()),
         "gold": None if gold is None else str(gold)[:GOLD_LENGTH],
     }
+
+
+def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str | None:
+    """`stop` is neither an end token nor a known limit: a stop string, or what else its player ends
+    with. None where no limit is known."""
+    if len(ids) and int(ids[-1]) in reader.eos:
+        return "eos"
+    if reader.longest is None:
+        return None
+    foreign = np.flatnonzero(() if is_model is None else ~is_model)
+    turn = len(ids) - (int(foreign[-1]) + 1 if len(foreign) else 0)
+    # What is longer than a limit was not cut by it: a player of somebody's own need not know it.
+    limits = ((len(ids), reader.longest), (turn, reader.longest_turn))
+    cut = any(most is not None and abs(length - most) <= NEAR for length, most in limits)
+    return "length" if cut else "stop"
 
 
 def _episode(one: Held, played: Rollout) -> Row:
@@ -228,7 +250,11 @@ def _counted(one: Held) -> Row:
     said = generation.completions[row] if len(generation.completions) > row else None
     if not isinstance(said, list):
         return {}
-    return {"tool_calls": sum(len(message.get("tool_calls") or ()) for message in said)}
+    calls = sum(len(message.get("tool_calls") or ()) for message in said)
+    authors = one.authors()
+    # Somebody's own player answers calls inside the tokens: TRL then makes one message of it all.
+    answered = authors is None or bool((authors != Author.MODEL).any())
+    return {"tool_calls": None if answered and not calls else calls}
 
 
 def _events(counts: Mapping[str, int]) -> Row:

@@ -23,7 +23,7 @@ from flatline.trace.attach_rows import (
     rollout_row,
     token_row,
 )
-from flatline.trace.attach_steps import PassFacts, reward_facts, rollout_facts
+from flatline.trace.attach_steps import Clip, PassFacts, reward_facts, rollout_facts
 from flatline.trace.attach_transfer import Transfer
 from flatline.trace.attach_weights import Looked
 from flatline.trace.writer import Sink
@@ -57,14 +57,14 @@ class Scribe:
         self._generations.append(one)
         self._texts.learn(rollouts)
 
-    def passed(self, one: Pass, reader: Reader, epsilon: tuple[float, float]) -> None:
+    def passed(self, one: Pass, reader: Reader, clip: Clip) -> None:
         """A pass of the loss; the rollouts that it is the first to train are complete now."""
         one.arrive()
         batch = reader.batch(one.inputs)
         logps = None if one.logps is None else to_numpy(one.logps)
         if logps is not None and logps.shape != batch["completion_ids"].shape:
             logps = None
-        self._facts = self._facts or PassFacts(epsilon)
+        self._facts = self._facts or PassFacts(clip)
         self._facts.add(one, batch, logps)
         attention = one.attention(batch)
         trained = []

@@ -12,6 +12,9 @@ import torch
 
 from flatline.trace.settings import SETTINGS
 
+TRANSFORMERS = "transformers"
+"""The engine that samples with the very model that is trained."""
+HALF = (torch.bfloat16, torch.float16)
 PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
 
 
@@ -36,7 +39,8 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["max_steps"] = trainer.state.max_steps or found["max_steps"]
     found["warmup_steps"] = _warmup(args, found["max_steps"])
     found["lora"] = _lora(trainer.model)
-    found["engine"] = _engine(trainer)
+    found["engine"] = engine_of(trainer)
+    found["precision"] = _precision(trainer)
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     return found
@@ -68,13 +72,24 @@ def _lora(model: Any) -> dict[str, Any] | None:
     }
 
 
-def _engine(trainer: Any) -> str:
+def engine_of(trainer: Any) -> str:
+    """What samples: a player's own name, `vllm-` and its mode, or `TRANSFORMERS`."""
     player = getattr(trainer, "rollout_func", None)
     if player is not None:
         return str(getattr(player, "name", "rollout_func"))
     if getattr(trainer, "use_vllm", False):
         return f"vllm-{getattr(trainer.args, 'vllm_mode', None) or 'server'}"
-    return "transformers"
+    return TRANSFORMERS
+
+
+def _precision(trainer: Any) -> str:
+    """What the trainer computes in: as it was asked to, else as its weights are."""
+    for name, asked in (("bfloat16", "bf16"), ("float16", "fp16")):
+        mixed = getattr(trainer.accelerator, "mixed_precision", None) == asked
+        if mixed or getattr(trainer.args, asked, False):
+            return name
+    held = {weight.dtype for weight in trainer.model.parameters()}
+    return next((str(kind).removeprefix("torch.") for kind in HALF if kind in held), "float32")
 
 
 def _length(dataset: Any) -> int | None:

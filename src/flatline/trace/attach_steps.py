@@ -5,6 +5,7 @@ process 0; the tokens of the others are in the table `tokens`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,18 +35,31 @@ def rollout_facts(rows: Sequence[Row]) -> Row:
     """From the rollouts of process 0."""
     if not rows:
         return {}
+    ends = [row["finish"] for row in rows if row["finish"] is not None]
     return {
         "advantage_max": max(abs(row["advantage"]) for row in rows),
         "completion_length": float(np.mean([row["completion_tokens"] for row in rows])),
-        "truncated_share": float(np.mean([row["finish"] not in ENDED for row in rows])),
+        "truncated_share": _mean(np.array([end not in ENDED for end in ends])),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """Where the loss clips the ratio of new to old probability."""
+
+    low: float
+    """Below 1 by so much."""
+    high: float
+    """Above 1 by so much."""
+    by_sequence: bool = False
+    """Whether all tokens of a completion have one ratio: the mean of theirs, in logs (GSPO)."""
 
 
 class PassFacts:
     """Sums over the trained tokens of a step's passes."""
 
-    def __init__(self, epsilon: tuple[float, float]) -> None:
-        self._low, self._high = epsilon
+    def __init__(self, clip: Clip) -> None:
+        self._clip = clip
         self._values: dict[str, list[np.ndarray]] = {}
         self._losses: list[float] = []
 
@@ -89,8 +103,11 @@ class PassFacts:
         advantages = batch["advantages"]
         wide = advantages if advantages.ndim == 2 else advantages[:, None]
         sign = np.sign(np.broadcast_to(wide, mask.shape)[mask])
+        if self._clip.by_sequence:
+            log_ratio, sign = _by_row(mask, log_ratio, sign)
         ratio = np.exp(log_ratio)
-        clipped = (ratio < 1 - self._low) & (sign < 0) | (ratio > 1 + self._high) & (sign > 0)
+        low, high = 1 - self._clip.low, 1 + self._clip.high
+        clipped = (ratio < low) & (sign < 0) | (ratio > high) & (sign > 0)
         self._keep("clipped", clipped.astype(np.float64))
 
     def _keep(self, name: str, values: np.ndarray) -> None:
@@ -110,6 +127,15 @@ def heldout_reward(logs: Mapping[str, Any]) -> float | None:
     """Held-out reward in a log line: of flatline's own evaluation, else of TRL's."""
     found = logs.get("eval_combined", logs.get("eval_reward"))
     return None if found is None else float(found)
+
+
+def _by_row(
+    mask: np.ndarray, log_ratio: np.ndarray, sign: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """One log-ratio and one sign for every completion that has trained tokens."""
+    tokens = mask.sum(1)[mask.any(1)]
+    first = np.cumsum(tokens) - tokens
+    return np.add.reduceat(log_ratio.astype(np.float64), first) / tokens, sign[first]
 
 
 def _mean(values: np.ndarray) -> float | None:

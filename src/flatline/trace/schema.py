@@ -34,7 +34,7 @@ STEPS = pa.schema(
         ("ratio_max", pa.float64()),  # largest |log(new / old)| of a trained token
         ("logprob_gap", pa.float64()),  # mean |sampler - trainer| over trained tokens
         ("logprob_gap_max", pa.float64()),
-        ("clip_share", pa.float64()),  # trained tokens whose ratio was clipped
+        ("clip_share", pa.float64()),  # trained tokens, or sequences, whose ratio was clipped
         ("entropy", pa.float64()),
         ("loss", pa.float64()),
         ("grad_norm", pa.float64()),  # before clipping
@@ -58,7 +58,7 @@ ROLLOUTS = pa.schema(
         ("advantage", pa.float64()),
         ("parts", _NAMED_NUMBERS),  # every reward function or named part of the reward
         ("weight_version", pa.int64()),  # optimizer steps behind the weights that sampled it
-        ("finish", pa.string()),  # a `Finish` of ours, or "eos" and "length" of other engines
+        ("finish", pa.string()),  # a `Finish` of ours; "eos", "length", "stop" of other engines
         ("turns", pa.int16()),
         ("tool_calls", pa.int16()),
         ("tool_errors", pa.int16()),

@@ -1,5 +1,8 @@
 """The settings of a run under one set of names, whatever trainer it used; None where unknown."""
 
+from collections.abc import Mapping
+from typing import Any
+
 SETTINGS = (
     "num_generations",
     "beta",
@@ -8,6 +11,7 @@ SETTINGS = (
     "num_iterations",
     "epsilon",
     "importance_sampling_level",
+    "vllm_importance_sampling_correction",
     "temperature",
     "top_p",
     "top_k",
@@ -29,10 +33,23 @@ SETTINGS = (
     "seed",
     "disable_dropout",
     "bf16",
+    "precision",
     "gradient_checkpointing",
     "lora",
     "engine",
     "dataset_size",
     "prompts_per_step",
 )
-"""`lora` is null or a dict of r, alpha, dropout and targets; the names are those of TRL."""
+"""`lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the
+trainer's passes, as torch names it. The other names are those of TRL."""
+
+
+def is_half(settings: Mapping[str, Any]) -> bool | None:
+    """Whether the trainer computes in 16 bits, which round a thousand times as much as float32.
+
+    None where the run does not say. Where `precision` is not known, `bf16` counts alone.
+    """
+    precision, bf16 = settings.get("precision"), settings.get("bf16")
+    if precision is not None:
+        return bool(precision != "float32")
+    return None if bf16 is None else bool(bf16)

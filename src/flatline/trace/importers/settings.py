@@ -102,6 +102,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         found["beta"] = 0.0
     if found["bf16"] is None and isinstance(precision := given.get("policy/precision"), str):
         found["bf16"] = precision == "bfloat16"
+    if given.get("fp16") is True or given.get("policy/precision") == "float16":
+        found["precision"] = "float16"
     if found["max_steps"] == -1:  # transformers: as many as the epochs take
         found["max_steps"] = None
     if isinstance(found["scale_rewards"], bool):  # TRL's older way of saying it

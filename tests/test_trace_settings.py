@@ -1,0 +1,37 @@
+"""What the settings of a run say about its precision."""
+
+import pytest
+
+from flatline.trace.importers.settings import settings_of
+from flatline.trace.settings import is_half
+
+
+@pytest.mark.parametrize(
+    ("settings", "half"),
+    [
+        ({"bf16": False, "precision": "float16"}, True),
+        ({"bf16": False, "precision": "bfloat16"}, True),
+        ({"bf16": False, "precision": "float32"}, False),
+        ({"bf16": True}, True),
+        ({"bf16": False}, False),
+        ({"bf16": None, "precision": None}, None),
+        ({}, None),
+    ],
+)
+def test_16_bits_are_16_bits_whatever_they_are_called(settings, half):
+    assert is_half(settings) is half
+
+
+@pytest.mark.parametrize(
+    ("config", "half"),
+    [
+        ({"bf16": False, "fp16": True}, True),
+        ({"bf16": False, "fp16": False}, False),
+        ({"bf16": True, "fp16": False}, True),
+        ({"policy": {"precision": "float16"}}, True),
+        ({"policy": {"precision": "float32"}}, False),
+        ({}, None),
+    ],
+)
+def test_the_config_of_a_log_says_it_in_its_own_words(config, half):
+    assert is_half(settings_of(config)) is half
