@@ -95,6 +95,10 @@ class Diagnosis(Shape):
     """Hypotheses that could be told one way or the other."""
     trend: Trend | None
     """null where there is no history."""
+    damaged: bool = False
+    """Part of it could not be read: silence is no all-clear."""
+    caveats: list[str] = []
+    """What was lost, left out or assumed when it was read."""
     explained_by: dict[str, str]
     """Alarm -> the alarm that produces it."""
     findings: list[Finding]
