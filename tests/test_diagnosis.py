@@ -55,7 +55,7 @@ def test_alarms_come_first_then_the_surer_then_the_further_beyond_its_threshold(
 
 
 def test_silence_over_a_damaged_run_is_no_all_clear():
-    trace = healthy_trace(steps=2)
+    trace = healthy_trace(steps=6)
     trace.warnings.append("rollouts.r0.0.parquet: row group 0 is lost")
     trace.run["notes"] = ["Step 5 occurs more than once."]
     report = report_of(hypothesis("H1", Level.OK), trace=trace)
@@ -75,7 +75,7 @@ def test_a_falling_reward_that_nothing_explains_is_not_called_fine():
 
 
 def test_a_choice_made_when_reading_is_told_and_is_no_damage():
-    trace = healthy_trace(steps=2)
+    trace = healthy_trace(steps=6)
     trace.run["notes"] = ["`reward` is 'train/reward', not 'reward'."]
     report = report_of(hypothesis("H1", Level.OK), trace=trace)
     assert "Nothing is wrong" in report.summary

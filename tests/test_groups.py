@@ -56,6 +56,23 @@ def test_the_part_that_says_right_is_found_by_its_name():
     assert right_part(trace_of([[0.0, 1.0]], parts={"format": 1.0})) is None
 
 
+@pytest.mark.parametrize(
+    ("names", "right"),
+    [
+        (("incorrect_penalty", "answer_reward"), None),
+        (("format_correct", "answer_reward"), None),
+        (("correct_format_reward_func", "equation_reward_func"), None),
+        (("is_correct", "correctness"), None),
+        (("format_correct", "accuracy_reward"), "accuracy_reward"),
+        (("f1", "exact_match", "recall", "combined"), "exact_match"),
+        (("xmlcount_reward_func", "correctness_reward_func"), "correctness_reward_func"),
+        (("tagReward", "answerAccuracy"), "answerAccuracy"),
+    ],
+)
+def test_a_part_that_only_sounds_like_the_answer_is_not_taken_for_it(names, right):
+    assert right_part(trace_of([[0.0, 1.0]], parts=dict.fromkeys(names, 0.0))) == right
+
+
 def test_a_mean_leaves_out_what_is_no_number():
     assert mean_of(np.array([1.0, np.nan, 3.0])).value == 2.0
     assert mean_of(np.array([np.nan])).n == 0

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from flatline.hypotheses.trend import FEWEST, trend_of
+from flatline.hypotheses.trend import FEWEST, too_short, trend_of
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
 from tests.traces import healthy_trace, rollout_rows, run_facts
@@ -73,6 +73,42 @@ def test_a_log_of_steps_alone_is_judged_by_step():
     assert trend.flat is False
 
 
+def smoothed(values, keep=0.9):
+    shown = [values[0]]
+    for value in values[1:]:
+        shown.append(keep * shown[-1] + (1 - keep) * value)
+    return shown
+
+
+def logged(rewards):
+    steps = [{"step": step, "reward": float(reward)} for step, reward in enumerate(rewards, 1)]
+    return trend_of(Trace.from_rows(run={"source": "import:jsonl"}, steps=steps))
+
+
+def test_a_smoothed_log_of_noise_is_not_said_to_move():
+    rng = np.random.default_rng(0)
+    curves = [rng.normal(0.5, 0.06, 100) for _ in range(60)]
+    assert np.mean([logged(smoothed(curve)).flat is False for curve in curves]) <= 0.12
+    assert np.mean([logged(curve).flat is False for curve in curves]) <= 0.12
+
+
+def test_a_rise_is_seen_in_a_raw_log_and_in_a_long_smoothed_one():
+    rng = np.random.default_rng(0)
+    short = np.linspace(0, 0.4, 20) + rng.normal(0, 0.05, 20)
+    assert logged(short).change.low > 0
+    curved = 0.4 * (1 - np.exp(-np.arange(60) / 8)) + rng.normal(0, 0.05, 60)
+    assert logged(curved).change.low > 0
+    long = np.linspace(0, 0.6, 1000) + rng.normal(0, 0.05, 1000)
+    assert logged(smoothed(long)).change.low > 0
+
+
+def test_a_log_that_was_smoothed_beyond_recognition_tells_nothing():
+    trend = logged(smoothed(np.random.default_rng(0).normal(0.5, 0.06, 60), keep=0.97))
+    assert trend.flat is None
+    assert trend.change.high == np.inf
+    assert "smoothed" in trend.text
+
+
 def test_too_few_steps_and_no_reward_have_no_trend():
     assert trend_of(healthy_trace(steps=FEWEST - 1)) is None
     assert trend_of(Trace.from_rows(run=run_facts())) is None
@@ -114,3 +150,19 @@ def test_equal_constants_do_not_differ_and_unequal_ones_need_numbers():
     assert difference_of_means([0.5] * 4, [0.5] * 4)[:3] == (0.0, 0.0, 0.0)
     assert difference_of_means([0.0] * 2, [1.0] * 2).low < 0
     assert difference_of_means([0.0] * 50, [1.0] * 50).low > 0.8
+
+
+def test_a_reward_that_may_fall_is_not_called_flat():
+    wave = (0.12, -0.12, 0.04, -0.04)
+    steps = [{"step": s + 1, "reward": 0.5 - 0.006 * s + wave[s % 4]} for s in range(24)]
+    found = trend_of(Trace.from_rows(steps=steps))
+    assert found.change.low < -0.05
+    assert found.change.high > 0
+    assert "does not rise" in found.text
+
+
+def test_too_few_steps_say_how_many_would_do():
+    trace = Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(1, 6)])
+    assert too_short(trace).startswith("5 steps with a reward are too few")
+    assert too_short(Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(9)])) is None
+    assert too_short(Trace.from_rows(steps=[{"step": 1, "kl": 0.5}])) is None

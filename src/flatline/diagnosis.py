@@ -18,7 +18,7 @@ from flatline.errors import NotRecorded
 from flatline.files import write_atomically
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
-from flatline.hypotheses.trend import Trend, trend_of
+from flatline.hypotheses.trend import Trend, too_short, trend_of
 from flatline.notebook import to_html
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
@@ -89,12 +89,13 @@ def diagnose(
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
-    trend = trend_of(trace)
+    trend, short = trend_of(trace), too_short(trace)
     return Report(
         subject=name or str(trace.run.get("name") or "this run"),
         findings=tuple(rank(findings)),
         trend=trend,
-        caveats=tuple(trace.caveats),  # known once everything was read
+        # Known once everything was read.
+        caveats=(*trace.caveats, *([short] if short else [])),
         damaged=bool(trace.warnings),
     )
 

@@ -178,3 +178,23 @@ def test_the_probe_weighs_beta_against_the_advantages_of_the_batch():
 def test_the_probe_has_nothing_to_say_without_a_reference_or_tokens():
     assert probed(None).level is Level.OK
     assert probed(gap_of([])).level is Level.UNKNOWN
+
+
+def test_a_policy_that_the_wrong_sign_has_broken_does_not_hide_it():
+    """The loss of a broken policy is noise: over all steps nothing shows, in the first half it does."""
+    kl = [0.01 * s**1.5 for s in range(20)] + [2.0 + s for s in range(20)]
+    loss = [-0.04 * k for k in kl[:20]] + [(-1) ** s * 9.0 for s in range(20)]
+    finding = H03.sign(trace_of_kl(kl, loss=loss, beta=0.04, loss_type="grpo"))
+    assert "wrong sign" in finding.text
+    assert "over 20 steps" in finding.text
+
+
+def test_it_says_the_kl_that_was_measured_at_step_1():
+    text = H03.sign(trace_of_kl([0.0015] + [0.2] * 9)).text
+    assert "0.0015 at step 1" in text
+
+
+def test_a_kl_below_zero_is_not_ruled_out():
+    finding = H03.sign(trace_of_kl([-0.5] * 12))
+    assert finding.level is Level.NOTE
+    assert "below 0 at 12 of 12 steps" in finding.text

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.traces import M, T, healthy_trace, rollout_rows, run_facts, trace_of
+from tests.traces import M, T, healthy_rows, healthy_trace, rollout_rows, run_facts, trace_of
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
@@ -45,8 +45,24 @@ def test_completions_that_are_cut_off_are_suspected_when_many():
     assert H04.sign(trace_of(GROUPS, finish=["length", *["eos"] * 11] * 4)).level is Level.OK
 
 
+def test_completions_that_are_cut_off_are_no_alarm_while_the_reward_rises():
+    def cut(gain):
+        rows = healthy_rows(steps=20, gain=gain)
+        for row in rows["rollouts"]:
+            row["finish"] = "length" if row["rollout"] % 2 else "eos"
+        return Trace.from_rows(run=run_facts(), **rows)
+
+    assert H04.sign(cut(0.4)).level is Level.OK
+    assert H04.sign(cut(0.0)).level is Level.SUSPECT
+
+
 def test_observations_that_all_have_one_length_were_cut():
     assert H04.sign(observations([13] * 40 + [5] * 8)).level is Level.SUSPECT
+
+
+@pytest.mark.parametrize("lengths", [[11, 12, 13] * 16, [13] * 48, [13] * 20 + [9] * 28])
+def test_observations_of_a_fixed_form_were_not_cut(lengths):
+    assert H04.sign(observations(lengths)).level is Level.OK
 
 
 def test_observations_with_longer_ones_among_them_were_not_cut():
@@ -85,7 +101,7 @@ def test_one_prompt_is_too_little_and_an_empty_log_says_nothing():
 
 
 def test_observations_are_looked_at_where_no_finish_was_recorded():
-    trace = observations([13] * 48)
+    trace = observations([13] * 40 + [5] * 8)
     rows = [{k: v for k, v in row.items() if k != "finish"} for row in rollout_rows(GROUPS)]
     tokens = trace.tables["tokens"].to_table().to_pylist()
     unfinished = Trace.from_rows(run=run_facts(), rollouts=rows, tokens=tokens)

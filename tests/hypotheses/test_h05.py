@@ -110,3 +110,11 @@ def test_the_probe_suspects_gold_whose_reward_scatters():
 def test_the_probe_allows_a_factor_for_hops_and_crumbs():
     assert H.probe(subject([1.0, 1.5, 2.0, 1.5])).level is Level.OK
     assert H.probe(subject(1 + np.random.default_rng(0).normal(0, 0.003, 16))).level is Level.OK
+
+
+def test_a_reward_that_is_no_number_is_suspected():
+    found = H.sign(
+        changed(lambda row, rng: {"reward": np.nan if row["step"] > 5 else row["reward"]})
+    )
+    assert found.level is Level.SUSPECT
+    assert "no number, from step 6 on" in found.text

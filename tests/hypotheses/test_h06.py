@@ -147,6 +147,14 @@ def test_a_healthy_run_delivers():
     assert H06.sign(healthy_trace(steps=6)).level is Level.OK
 
 
+def test_log_probs_that_are_no_numbers_clear_nothing():
+    def lose(row):
+        if row["step"] > 1:
+            row["trainer"] = np.full(14, np.nan)
+
+    assert H06.sign(edited(lose)).level is Level.UNKNOWN
+
+
 def test_a_trainer_that_disagrees_from_the_start_is_left_to_others():
     def far(row):
         row["trainer"] = np.asarray(row["trainer"]) - 3.0

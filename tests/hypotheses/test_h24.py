@@ -20,11 +20,14 @@ def run(steps=30, gain=0.0, change=lambda row: {}, **settings):
     return Trace.from_rows(run=run_facts(**settings), **rows)
 
 
-def subject(kl, *, rate=1e-5, steps=50, recommended=1e-3):
+def subject(kl, *, rate=1e-5, steps=50, recommended=1e-3, epochs=None, **settings):
     step = SimpleNamespace(kl=kl, learning_rate=rate)
     sweep = SimpleNamespace(recommended=recommended)
     return SimpleNamespace(
-        one_step=lambda: step, rate_sweep=lambda: sweep, settings={"max_steps": steps}
+        one_step=lambda: step,
+        rate_sweep=lambda: sweep,
+        settings={"max_steps": steps, **settings},
+        trainer=SimpleNamespace(args=SimpleNamespace(num_train_epochs=epochs)),
     )
 
 
@@ -96,6 +99,27 @@ def test_the_kl_of_one_step_says_whether_the_rate_fits(kl, level):
 def test_a_long_run_may_take_small_steps():
     assert H.probe(subject(1e-5, steps=20)).level is Level.SUSPECT
     assert H.probe(subject(1e-5, steps=1000)).level is Level.OK
+
+
+def test_epochs_are_counted_in_steps():
+    epochs = {"steps": -1, "epochs": 2.0, "dataset_size": 8000, "num_iterations": 1}
+    assert H.probe(subject(5e-6, prompts_per_step=8, **epochs)).level is Level.OK
+    short = H.probe(subject(5e-6, prompts_per_step=800, **epochs))
+    assert short.level is Level.SUSPECT
+    assert "20 steps would reach" in short.text
+
+
+def test_a_run_whose_steps_are_not_known_is_not_called_too_short():
+    found = H.probe(subject(5e-6, steps=-1, epochs=3.0))
+    assert found.level is Level.UNKNOWN
+    assert "200 steps" in found.text
+    assert H.probe(subject(5e-3, steps=-1)).level is Level.OK
+
+
+def test_a_kl_that_is_never_a_number_leaves_it_to_the_behaviour():
+    noise = np.random.default_rng(0)
+    lost = run(change=lambda row: {"kl": np.nan, "entropy": 1 + noise.normal(0, 0.02)})
+    assert H.sign(lost).level is Level.SUSPECT
 
 
 def test_a_rate_that_fits_is_told_from_one_step():

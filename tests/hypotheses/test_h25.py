@@ -13,11 +13,11 @@ from flatline.trace import Trace
 H25 = RoundedUpdates()
 
 
-def changing(share, *, name="layers.{}.weight", steps=9):
-    rows = healthy_rows(steps=steps)
+def changing(share, *, name="layers.{}.weight", steps=9, gain=0.0, dtype="bfloat16"):
+    rows = healthy_rows(steps=steps, gain=gain)
     for row in rows["weights"]:
         row["name"] = name.format(row["name"].split(".")[1])
-        row |= {"changed_share": share(row["step"]), "dtype": "bfloat16"}
+        row |= {"changed_share": share(row["step"]), "dtype": dtype}
     return Trace.from_rows(run=run_facts(), **rows)
 
 
@@ -38,6 +38,20 @@ def test_the_share_of_elements_that_a_step_changes_decides(share, level):
     finding = H25.sign(changing(lambda _: share))
     assert finding.level is level
     assert "bfloat16" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("other", "level"),
+    [
+        ({}, Level.NOTE),
+        ({"gain": 0.0}, Level.SUSPECT),
+        ({"name": "layers.{}.lora_B.weight"}, Level.SUSPECT),
+        ({"dtype": "float32"}, Level.SUSPECT),
+    ],
+)
+def test_full_fine_tuning_in_half_precision_is_noted_while_the_reward_rises(other, level):
+    rising = {"steps": 20, "gain": 0.4, **other}
+    assert H25.sign(changing(lambda _: 0.1, **rising)).level is level
 
 
 def test_the_last_third_counts_since_updates_are_lost_as_weights_grow():

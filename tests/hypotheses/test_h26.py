@@ -65,6 +65,26 @@ def test_gradients_of_zero_with_advantages_are_a_fault():
     assert "exactly 0" in found.text
 
 
+def unused(row):
+    """A tensor that no gradient reaches, as a recorder of `weight.grad` writes it."""
+    return {"grad_norm": None, "update_norm": 0.0} if "layers.0" in row["name"] else {}
+
+
+def test_a_tensor_that_no_gradient_reaches_is_no_fault():
+    def small(row):
+        return {**unused(row), "size": 100 if "layers.0" in row["name"] else 4096}
+
+    found = H.sign(trace_with(small))
+    assert found.level is Level.NOTE
+    assert "layers.0.weight" in found.evidence[0].text
+    assert H.sign(trace_with(unused)).level is Level.SUSPECT, "half of the elements"
+
+
+def test_where_no_gradient_was_recorded_at_all_weights_that_stand_still_are_a_fault():
+    still = trace_with(lambda row: {"grad_norm": None, "update_norm": 0.0})
+    assert H.sign(still).level is Level.FAULT
+
+
 def test_a_rate_of_zero_is_a_fault():
     assert "rate is 0" in H.sign(trace_with(steps=lambda row: {"learning_rate": 0.0})).text
 

@@ -8,6 +8,7 @@ from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, t
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h33_group_integrity import GroupIntegrity
 from flatline.trace import Trace
+from flatline.trace.recorder import Recorder
 
 H = GroupIntegrity()
 DIFFER = [[0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]] * 8
@@ -56,6 +57,19 @@ def test_a_group_of_the_wrong_size_is_a_fault_unless_it_is_in_the_last_step_or_i
     assert H.sign(Trace.from_rows(run=run_facts(), rollouts=whole_before)).level is Level.OK
     imported = {**run_facts(), "source": "import:verl"}
     assert H.sign(Trace.from_rows(run=imported, rollouts=rows)).level is Level.OK
+
+
+def test_a_run_that_was_resumed_with_larger_groups_is_no_fault(tmp_path):
+    for size, steps in ((2, (1, 2)), (4, (3, 4))):
+        with Recorder(tmp_path, settings={"num_generations": size}) as recorder:
+            for step in steps:
+                rows = rollout_rows([[0.0, 1.0] * (size // 2)] * 4, step=step)
+                recorder.log_rollouts(rows)
+    assert H.sign(Trace.open(tmp_path)).level is Level.OK
+    with Recorder(tmp_path, settings={"num_generations": 4}) as recorder:
+        for step in (5, 6):
+            recorder.log_rollouts(rollout_rows([[0.0, 1.0] * 2] * 4, step=step)[:-1])
+    assert "another size" in H.sign(Trace.open(tmp_path)).text
 
 
 def test_rewards_that_changed_places_are_a_fault_although_they_agree_with_their_parts():
@@ -108,6 +122,21 @@ def test_prompts_that_stand_in_a_step_several_times_are_suspected():
     found = H.sign(changed(repeated))
     assert found.level is Level.SUSPECT
     assert found.measured.value == 0.75
+
+
+def test_problems_that_share_their_prompt_cannot_be_told_apart():
+    def one_game(rows):
+        for row in rows:
+            row["prompt_id"] = "Play Wordle like an expert."
+
+    def three_games(rows):
+        for row in rows:
+            row["prompt_id"] = str(row["group"] % 3)
+
+    for games in (one_game, three_games):
+        found = H.sign(changed(games, steps=12))
+        assert found.level is Level.UNKNOWN
+        assert "1000 rows" in found.text
 
 
 def test_a_data_set_smaller_than_a_step_must_repeat_prompts():

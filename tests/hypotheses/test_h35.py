@@ -41,10 +41,23 @@ def test_rollouts_of_all_lengths_without_a_factor_are_ruled_out():
     assert H.sign(run(length=mixed)).level is Level.OK
 
 
-def test_lengths_that_double_while_the_reward_stays_are_suspected():
-    assert H.sign(run(length=lambda row: 20 * row["step"], gain=0.0)).level is Level.SUSPECT
-    shrinking = H.sign(run(length=lambda row: 200 // row["step"], gain=0.0))
-    assert shrinking.level is Level.SUSPECT
+def paid_for(sign):
+    """Tokens that rollouts have beyond others: those that are paid more, or less."""
+    return lambda row: 5 * (sign * row["advantage"] > 0)
+
+
+def test_lengths_that_double_as_they_are_paid_while_the_reward_stays_are_suspected():
+    longer, shorter = paid_for(1), paid_for(-1)
+    growing = run(length=lambda row: 20 * row["step"] + longer(row), gain=0.0)
+    assert H.sign(growing).level is Level.SUSPECT
+    shrinking = run(length=lambda row: 200 // row["step"] + shorter(row), gain=0.0)
+    assert H.sign(shrinking).level is Level.SUSPECT
+
+
+def test_problems_that_get_harder_make_rollouts_longer_without_a_bias():
+    wrong = paid_for(-1)
+    for length in (lambda row: 20 * row["step"], lambda row: 20 * row["step"] + wrong(row)):
+        assert H.sign(run(length=length, gain=-0.25)).level is Level.NOTE
 
 
 def test_lengths_that_double_while_the_reward_rises_are_learning():

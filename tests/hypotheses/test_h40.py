@@ -46,6 +46,25 @@ def test_one_pay_for_all_is_ruled_out():
     assert H.sign(run(lambda hops: 1.0)).level is Level.OK
 
 
+def paid(part, name):
+    """Thirty groups that are paid a part of the reward alone; two to four hops, in turn."""
+    hops = np.repeat(2 + np.arange(30) % 3, 8).tolist()
+    parts = [{name: one} for one in part.ravel()]
+    return trace_of(part.tolist(), run=run_facts(scale_rewards="none"), hops=hops, parts=parts)
+
+
+def test_a_part_that_says_how_right_says_nothing_of_a_factor():
+    rng = np.random.default_rng(0)
+    harder = rng.random((30, 8)) / (1 + np.arange(30) % 3)[:, None]
+    assert H.sign(paid(harder, "accuracy")).level is Level.UNKNOWN
+
+
+def test_a_factor_inside_the_part_itself_is_seen():
+    right = np.random.default_rng(0).random((30, 8)) < 0.5
+    factor = 1 + np.arange(30)[:, None] % 3 / 2
+    assert H.sign(paid(right * factor, "correctness")).level is Level.SUSPECT
+
+
 def test_one_level_or_few_right_answers_say_nothing():
     assert H.sign(run(lambda hops: hops / 2, groups=1)).level is Level.UNKNOWN
     with pytest.raises(NotRecorded):

@@ -51,6 +51,20 @@ def test_a_policy_that_is_always_right_is_suspected():
     assert found.measured.low > 0.9
 
 
+def graded(rows):
+    """A run whose part is a share, such as of unit tests."""
+    for row, part in zip(rows["rollouts"], np.random.default_rng(0).beta(2, 3, 768), strict=True):
+        row["parts"] = {"accuracy": part}
+        row |= {"reward": part, "completion": None, "gold": None}
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def test_a_part_that_says_how_right_is_no_ceiling_where_it_is_above_0():
+    found = H.sign(graded(healthy_rows(steps=12, gain=0.0)))
+    assert found.level is Level.OK
+    assert "to a degree" in found.text
+
+
 def test_right_answers_that_the_reward_does_not_read_are_left_to_h39():
     assert H.sign(run(never, answer="right", reward=0.0)).level is not Level.SUSPECT
 

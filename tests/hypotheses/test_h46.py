@@ -64,6 +64,13 @@ def test_the_probe_looks_for_held_out_problems_in_the_training_data(made):
     assert H.probe(made(["a", "b"], ["c", "d"])).level is Level.OK
 
 
+def test_a_prompt_that_most_rows_share_names_no_problem():
+    game = "Play Wordle like an expert."
+    assert H.probe(stock([game] * 40, [game] * 4)).level is Level.UNKNOWN
+    # Held-out problems that are played several times each are problems all the same.
+    assert H.probe(stock(["a", "b"], ["b"] * 8)).level is Level.FAULT
+
+
 def test_the_probe_is_not_concerned_where_nothing_is_held_out():
     assert "Does not apply" in H.probe(stock(["a"], None)).text
     with pytest.raises(NotRecorded):

@@ -60,3 +60,10 @@ def test_a_few_steps_say_nothing():
 def test_it_never_alarms():
     for seed in range(5):
         assert H.sign(healthy_trace(seed=seed, gain=0.0)).level in (Level.NOTE, Level.OK)
+
+
+def test_a_curve_that_was_smoothed_beyond_recognition_is_noted_without_a_number():
+    found = H.sign(curve(smoothed(raw(60), keep=0.97)))
+    assert found.level is Level.NOTE
+    assert "smoothed" in found.text
+    assert "inf" not in found.text

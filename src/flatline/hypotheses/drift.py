@@ -65,6 +65,12 @@ def _between(early: np.ndarray, late: np.ndarray) -> Drift:
     )
 
 
+def first_rows(trace: Trace, groups: int) -> np.ndarray:
+    """The rollouts of the first groups of a run."""
+    first = np.argsort(trace.groups().step, kind="stable")[:groups]
+    return np.flatnonzero(np.isin(trace.groups().index, first))
+
+
 def began_with(trace: Trace, hit: np.ndarray, groups: int) -> np.ndarray:
     """The share of rollouts that a mark holds for, in each of the first groups of a run."""
     shares = group_means(trace, np.where(hit, 1.0, 0.0))

@@ -77,6 +77,8 @@ TIMES_BETA = (0.3, 30.0)
 VISIBLE = 1e-3
 """KL per token that must have been reached before its part in the loss can be seen."""
 
+MOSTLY = 0.5
+"""Share of steps with a KL below 0; k1, the log-ratio itself, is below 0 now and then."""
 HEAVY = 1.0
 """Beta in units of the mean |advantage|: the loss then weighs 1 nat more than what is to be learnt.
 Usual: 0 to 0.1. False alarms: see docs/calibration.md."""
@@ -117,7 +119,7 @@ class KlDivergence(Hypothesis):
         return (
             self._sign_of_term(trace, beta)
             or self._holds(trace, kl)
-            or self._size(trace, kl, bool(first.size))
+            or self._size(trace, kl, float(first[0]) if first.size else None)
         )
 
     def probe(self, subject: "Subject") -> Finding:
@@ -178,13 +180,20 @@ class KlDivergence(Hypothesis):
         )
 
     def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:
-        """Where the loss is beta times KL and nothing else, it must rise with it."""
+        """Where the loss is beta times KL and nothing else, it must rise with it.
+
+        Also asked of the first half alone: a policy that such a term has broken has a noisy loss.
+        """
         plain = trace.settings.get("loss_type") == "grpo" and updates_once(trace.settings)
         if not (beta and plain and "loss" in trace.steps):
             return None
         loss, kl = trace.steps["loss"], trace.steps["kl"]
         known = np.isfinite(loss) & np.isfinite(kl)
         loss, kl = loss[known], kl[known]
+        parts = (len(kl), len(kl) // 2)
+        return next((f for n in parts if (f := self._turned(loss[:n], kl[:n], beta))), None)
+
+    def _turned(self, loss: np.ndarray, kl: np.ndarray, beta: float) -> Finding | None:
         if len(kl) < 2 * FEWEST or kl.max() < VISIBLE or not np.ptp(loss) or not np.ptp(kl):
             return None
         opposed = float(np.corrcoef(loss, kl)[0, 1])
@@ -224,7 +233,7 @@ class KlDivergence(Hypothesis):
         )
         return replace(found, explains=(*found.explains, "H31"))  # why it holds the policy
 
-    def _size(self, trace: Trace, kl: np.ndarray, start_seen: bool) -> Finding:
+    def _size(self, trace: Trace, kl: np.ndarray, start: float | None) -> Finding:
         late = kl[-max(len(kl) // 3, FEWEST) :]
         typical = float(np.median(late))
         told = rows_in_words(len(late), trace.steps["step"])
@@ -233,15 +242,22 @@ class KlDivergence(Hypothesis):
             return self.found(
                 Level.SUSPECT,
                 f"The KL is {typical:.3g} nat per token in the last {told} (largest "
-                f"{kl.max():.3g}, at step {int(step)}{_already(kl, start_seen)}).",
+                f"{kl.max():.3g}, at step {int(step)}{_already(kl, start is not None)}).",
                 measured=typical,
                 expected=f"below {BROKEN:g}",
                 evidence=_worst(trace, int(step)),
                 severity=typical / BROKEN,
             )
-        if len(kl) < FEWEST and not start_seen:
+        if len(kl) < FEWEST and start is None:
             return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more would do")
-        started = "0 at step 1 and " if start_seen else ""
+        started = "" if start is None else f"{start:.2g} at step 1 and "
+        if len(kl) >= FEWEST and (kl < 0).mean() > MOSTLY:
+            return self.found(
+                Level.NOTE,
+                f"The KL is {started}{typical:.2g} nat per token in the last {told}, below 0 at "
+                f"{(kl < 0).sum()} of {len(kl)} steps. A KL is not, and the usual estimate (k3) "
+                "cannot be: this is another estimate, or its sign is turned.",
+            )
         return self.found(
             Level.OK,
             f"The KL is {started}{typical:.2g} nat per token in the last {told}.",

@@ -8,11 +8,11 @@ ceiling that no training lifts.
 
 ## Sign
 Shares over prompts, suspected where the interval excludes the threshold: episodes that lost
-documents to the limit or ended on a full context (5 %), completions that a limit cut off (25 %),
-observations of one and the same length with none longer (half), long prompts of exactly the
+documents to the limit or ended on a full context (5 %), completions that a limit cut off while the
+reward does not rise (25 %), observations of one and the same length with some clearly shorter and
+none longer (half; where none is shorter, the tool has a fixed form), long prompts of exactly the
 greatest length (5 %, and three times as many as of any other length: where lengths are few, many
-are longest without being cut). Of a log without rollouts: the share of completions that was cut off
-(25 %), while the reward does not rise.
+are longest without being cut). A log without rollouts has the share of completions alone.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -57,8 +57,11 @@ SAME_LENGTH = 0.5
 """Share of observations at their ceiling. Healthy: none, since longer ones exist."""
 LONGER = 0.02
 """Share of observations that may be longer than a ceiling: text that encodes to more tokens."""
+SHORTER = 0.02
+"""Share of observations that must be clearly shorter: a limit meets lengths that vary, a tool of a
+fixed form has one. Lab with observations cut at 13 tokens: 0.04."""
 SLACK = 2
-"""Tokens by which lengths at one ceiling differ after encoding."""
+"""Tokens by which lengths differ that are still called the same: by encoding, or by one word."""
 SHORTEST = 8
 """Tokens; shorter observations have one length because they are numbers or single words."""
 LONG_PROMPT = 256
@@ -134,7 +137,8 @@ class ContextTruncation(Hypothesis):
         if not len(trace.rollouts):
             return self._logged(trace)
         cut = np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH)
-        return self._share(trace, cut, CUT, "of the completions were cut off by a limit.")
+        text = "of the completions were cut off by a limit."
+        return self._share(trace, cut, CUT, text, learns=reward_rises(trace))
 
     def _logged(self, trace: Trace) -> Finding:
         """Of a log, which has only the share of each step."""
@@ -178,9 +182,11 @@ class ContextTruncation(Hypothesis):
         ceiling = int(np.bincount(length).argmax())
         if ceiling < SHORTEST or (length > ceiling + SLACK).mean() > LONGER:
             return None
-        full = np.abs(length - ceiling) <= SLACK
+        if (length < ceiling - SLACK).mean() < SHORTER:
+            return None
+        full = length == ceiling
         share = cluster_mean(full.astype(float), trace.groups().index[tokens.rollout_rows][row])
-        text = f"of {len(length)} observations have {ceiling} tokens, and none is much longer."
+        text = f"of {len(length)} observations have exactly {ceiling} tokens, and none many more."
         at = tokens.rollout_rows[row[np.flatnonzero(full)[0]]]
         shown = tokens.ids[tool][number == np.flatnonzero(full)[0]]
         example = Evidence(
@@ -190,7 +196,9 @@ class ContextTruncation(Hypothesis):
         )
         return self._judge(share, SAME_LENGTH, text, [example])
 
-    def _share(self, trace: Trace, hit: np.ndarray, limit: float, text: str) -> Finding:
+    def _share(
+        self, trace: Trace, hit: np.ndarray, limit: float, text: str, *, learns: bool = False
+    ) -> Finding:
         share = cluster_mean(hit.astype(float), trace.groups().index)
         where = np.flatnonzero(hit)[:3]
         evidence = [
@@ -201,12 +209,20 @@ class ContextTruncation(Hypothesis):
             )
             for at in (where if "finish" in trace.rollouts else where[:0])
         ]
-        return self._judge(share, limit, text, evidence)
+        return self._judge(share, limit, text, evidence, learns=learns)
 
-    def _judge(self, share: Estimate, limit: float, text: str, evidence: list[Evidence]) -> Finding:
+    def _judge(
+        self,
+        share: Estimate,
+        limit: float,
+        text: str,
+        evidence: list[Evidence],
+        *,
+        learns: bool = False,
+    ) -> Finding:
         if share.n < FEWEST:
             return self.too_little(f"{FEWEST - share.n} more prompts would do")
-        suspect = share.low > limit
+        suspect = share.low > limit and not learns
         return self.found(
             Level.SUSPECT if suspect else Level.OK,
             f"{share.value:.0%} {text}",

@@ -85,7 +85,7 @@ class RewardSignal(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the reward follow the answer inside groups?"""
-        return self._moody(trace) or self._follows(trace)
+        return self._unpaid(trace) or self._moody(trace) or self._follows(trace)
 
     def probe(self, subject: "Subject") -> Finding:
         """Does gold always earn the same?"""
@@ -125,6 +125,24 @@ class RewardSignal(Hypothesis):
     def experiment(self, config: RunConfig) -> Arms | None:
         """The whole reward against its right-or-wrong part."""
         return answer_alone(self, config)
+
+    def _unpaid(self, trace: Trace) -> Finding | None:
+        """Has every rollout a reward? One that is no number spoils its whole group."""
+        if not len(trace.rollouts):
+            return None
+        reward = trace.rollouts["reward"]
+        lost = np.flatnonzero(~np.isfinite(reward))
+        if not len(lost):
+            return None
+        step = trace.rollouts["step"][lost].astype(int)
+        return self.found(
+            Level.SUSPECT,
+            f"The reward of {len(lost)} of {len(reward)} rollouts is no number, from step "
+            f"{step.min()} on.",
+            measured=len(lost) / len(reward),
+            expected="0",
+            fix="Give a failed rollout a number, usually 0, and look why its reward failed.",
+        )
 
     def _moody(self, trace: Trace) -> Finding | None:
         """Is one completion paid differently at its second look?"""

@@ -258,6 +258,8 @@ class LoraWeightSync(Hypothesis):
             return self.too_little("sampler and trainer disagree before any update; see H09 to H23")
         gaps = recorded(trace, later)
         gap = gaps.mean()
+        if not gap.n:
+            return self.too_little(f"no log-prob from step {later[0]} on is a number")
         told = f"{gap.value:.2g} [{gap.low:.2g}, {gap.high:.2g}] nat from step {later[0]} on"
         if gap.low <= limit:
             return self.found(

@@ -9,7 +9,7 @@ model wrote are gone. Turns that were glued together are trained after a context
 Where both are recorded, sampled and trained ids: a trained completion that is the sampled one
 without some of the model's own words. What is missing differs from rollout to rollout; a template
 that drops its header drops the same ids everywhere, which is H10's. One rollout in a hundred is a
-fault. Healthy: none of 26 recorded runs (0 of 26, interval 0 to 14 %); it is an invariant.
+fault. Healthy: none of 26 recorded runs (0 of 26, interval 0 to 13 %); it is an invariant.
 
 ## Probe
 The sign on one batch. Then a short conversation with thinking and a tool call is rendered with the

@@ -9,7 +9,7 @@ arrives, and unmerging leaves a residue in the trainer's own base.
 LoRA in float32: sampler and trainer agree to rounding before the first update, and from the first
 update on differ by more than 1e-3 nat although rollouts name the newest weights: suspected. In
 bf16 the two differ anyway, and with dropout in the adapter the trainer differs from itself: there a
-trace cannot tell. Healthy: 7e-7 at most (0 of 26 runs, interval 0 to 14 %).
+trace cannot tell. Healthy: 7e-7 at most (0 of 26 runs, interval 0 to 13 %).
 
 ## Probe
 One real optimizer step, and some prompts played as the next step would: the sampler's log-probs

@@ -10,7 +10,7 @@ Where prompts are visited again: their rollouts differ from the sampler's by cer
 than those of prompts visited for the first time in the same steps: suspected. In float32 without
 LoRA, where nothing is merged: sampler and trainer agree before the first update and part with it,
 although rollouts name the newest weights: suspected. Healthy: 0 of 26 runs alarm (interval 0 to
-14 %), but none of them visits a prompt again in a recorded step, so the first part is by reason.
+13 %), but none of them visits a prompt again in a recorded step, so the first part is by reason.
 
 ## Probe
 One real optimizer step, and some prompts of the batch played again: the sampler's log-probs must

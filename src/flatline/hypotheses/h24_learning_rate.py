@@ -15,7 +15,8 @@ a start below 0.1, or entropy or length have changed threefold.
 
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
-the run it must reach 1e-3, or the rate is too low; a single step above 0.2 is too high. (Steps do
+the run (`max_steps`, else epochs times the steps of one) it must reach 1e-3, or the rate is too
+low; a single step above 0.2 is too high. (Steps do
 not all go one way: in the lab 40 of them reach 8 to 12 times the KL of the first, where a straight
 way would give 1600, so times the steps is generous.) Where it is not right, the same step is taken
 at other rates, and the probe names the rate whose step has a KL of 1e-3.
@@ -106,11 +107,16 @@ class LearningRate(Hypothesis):
             return self.not_applicable("the learning rate is 0, see H26 optimizer-not-stepping.")
         if kl == 0:
             return self.too_little("the step moved nothing; see H26 and H32")
-        steps = subject.settings.get("max_steps") or 0
-        steps = steps if steps > 0 else 100
         moved = f"One step at the rate {rate:.2g} moves the policy by a KL of {kl:.2g} per token"
         if not np.isfinite(kl) or kl > HUGE_KL:
             return self._destroyed(kl, moved, subject.rate_sweep().recommended)
+        steps = _planned_steps(subject)
+        if steps is None and kl < ENOUGH_KL:
+            return self.too_little(
+                f"{moved}; {np.ceil(ENOUGH_KL / kl):.0f} steps would show, and how many the run "
+                "has is not known (`max_steps`)."
+            )
+        steps = steps or 1
         reach = kl * steps
         low = reach < ENOUGH_KL
         told = f"{moved}; {steps} steps would reach about {reach:.2g}."
@@ -182,11 +188,12 @@ class LearningRate(Hypothesis):
         steps = _trained_steps(trace)
         if steps < FEWEST:
             return self.too_little(f"{steps} steps at full rate; {FEWEST - steps} more would do")
-        if "kl" in trace.steps:
-            values = trace.steps["kl"]
-            if (known := values[np.isfinite(values)])[0] > SOUND_KL:
+        values = trace.steps["kl"] if "kl" in trace.steps else np.zeros(0)
+        known = values[np.isfinite(values)]
+        if len(known):
+            if known[0] > SOUND_KL:
                 return self._away(steps, known)
-            kl = mean_of(values[-(len(values) // 3) :])
+            kl = mean_of(known[-(len(known) // 3) :])
             text = f"After {steps} steps the KL to the reference is {kl.value:.2g} per token."
             return self._verdict(kl.high < UNMOVED_KL, kl.low > UNMOVED_KL, text, kl)
         changes = {"entropy": _relative_change(trace.steps["entropy"])}
@@ -219,6 +226,18 @@ class LearningRate(Hypothesis):
             measured=measured,
             expected=f"a KL above {UNMOVED_KL}, or a change above {UNMOVED:.0%}",
         )
+
+
+def _planned_steps(subject: "Subject") -> int | None:
+    """Optimizer steps of the run; None where neither they nor what an epoch has are known."""
+    told = subject.settings
+    if (told.get("max_steps") or 0) > 0:
+        return int(told["max_steps"])
+    epochs = getattr(subject.trainer.args, "num_train_epochs", None)
+    size, prompts = told.get("dataset_size"), told.get("prompts_per_step")
+    if not epochs or not size or not prompts:
+        return None
+    return max(1, int(epochs * size / prompts * (told.get("num_iterations") or 1)))
 
 
 def _trained_steps(trace: Trace) -> int:

@@ -8,7 +8,9 @@ checkpointing cut the graph, a gradient scaler skips every step. The loss is log
 ## Sign
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
 all; a rate of 0 at every step; gradients that are exactly 0 although advantages are not; gradients
-that are no number. Each is exact. A tensor in half precision may stand still because its updates
+that are no number. Each is exact. A tensor that no gradient reaches while others get one (a vision
+tower that sees only text, an adapter on a part that is not used) is noted, and suspected where such
+tensors hold half of the elements. A tensor in half precision may stand still because its updates
 are rounded away, which is noted. Without recorded weights, a KL that grew from 0 shows that they
 move.
 
@@ -173,8 +175,9 @@ class OptimizerNotStepping(Hypothesis):
         # While B of LoRA is 0, in the first step, the gradient of A is 0 in a healthy run.
         late = active & (step > step[active].min())
         size, half = sizes(table), in_half(table)
-        still = always(table, active & ~(grad == 0), update == 0)
-        dead = always(table, late & np.isfinite(grad), grad == 0)
+        without = (grad == 0) | _no_gradient(table, step, grad)
+        still = always(table, active & ~without, update == 0)
+        dead = always(table, late & (np.isfinite(grad) | without), without)
         lost = {name for name in still if not half[name]}
         if lost:
             return self._alarm(
@@ -240,6 +243,14 @@ def _not_numbers(frame: Frame, column: str) -> np.ndarray:
     """Recorded values that are NaN or infinite; what was not recorded is neither."""
     found = frame.arrow(column)
     return plain(pc.invert(pc.is_finite(found)))
+
+
+def _no_gradient(table: Frame, step: np.ndarray, grad: np.ndarray) -> np.ndarray:
+    """Tensors that no gradient reached: nothing was recorded of theirs, while others have one."""
+    if "grad_norm" not in table:
+        return np.zeros(len(step), dtype=bool)
+    missing = plain(pc.is_null(table.arrow("grad_norm")))
+    return np.asarray(missing & np.isin(step, step[np.isfinite(grad)]))
 
 
 def _due(census: "GradientCensus") -> np.ndarray:

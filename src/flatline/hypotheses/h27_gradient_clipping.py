@@ -10,7 +10,7 @@ those that had most to say.
 The norm after clipping over the root of the number of trained weights is the size of a typical
 element. Certainly below ten times epsilon (1e-8 unless recorded) is suspected, unless the reward
 rises; below a hundred times it is noted, and so is a clip that shortens most steps by more than
-ten times. Healthy: 5300 times epsilon or more (0 of 26 runs, interval 0 to 14 %).
+ten times. Healthy: 5300 times epsilon or more (0 of 26 runs, interval 0 to 13 %).
 
 ## Probe
 The same on the gradient of one batch.

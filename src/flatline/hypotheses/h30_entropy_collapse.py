@@ -10,7 +10,7 @@ certainly fallen by more than 70 % or certainly is below 0.01 nat, while the rew
 and the groups have died with it: certainly half of the late groups have equal rewards, and more
 than at the start. A fall alone is noted: healthy runs become sure of what they have learnt.
 Healthy: falls of 63 % at most and all of them with a rising reward (0 of 26 runs, interval 0 to
-14 %).
+13 %).
 
 ## Probe
 None: it develops during a run.

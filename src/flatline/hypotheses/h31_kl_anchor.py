@@ -10,7 +10,7 @@ Beta of at least a tenth of a typical advantage (above one it is H03's), a KL th
 then stood still, and a reward that is certainly flat: suspected. So is one that rose and certainly
 stands since the middle of the run, while groups still differ, where beta is at least three tenths:
 the end of learning looks the same under a light beta. Such a beta alone is noted. Healthy: beta
-0.06 is 0.08 of a typical advantage (0 of 26 runs, interval 0 to 14 %).
+0.06 is 0.08 of a typical advantage (0 of 26 runs, interval 0 to 13 %).
 
 ## Probe
 The gradient a hundredth of an optimizer step away from the start, split into reward and KL. The

@@ -7,11 +7,13 @@ batch sizes derived before they were changed break that silently: advantages the
 instead of answers, or are paired with completions that did not earn them.
 
 ## Sign
-Exact: a group with two prompts; a group that has not `num_generations` rollouts; answers that equal
-the gold answer and are paid as wrong while others are paid as right, so often that pay and answer
-have nothing to do with each other (what one rollout earned was given to another). Statistical:
-advantages that do not follow the rewards of their own group (correlation certainly below one half;
-healthy: 1), or prompts that stand in a step several times.
+Exact: a group with two prompts; groups of one step that differ in size, or, in a run that was not
+resumed, have not `num_generations` rollouts; answers that equal the gold answer and are paid as
+wrong while others are paid as right, so often that pay and answer have nothing to do with each
+other (what one rollout earned was given to another). Statistical: advantages that do not follow the
+rewards of their own group (correlation certainly below one half; healthy: 1), or prompts that stand
+in a step several times. Where problems share their prompt (one text for all games of a kind, or for
+all images) and have no id, the last cannot be told.
 
 ## Probe
 Reads off the trainer's sampler which rows it will visit: every run of `num_generations` must be one
@@ -74,6 +76,9 @@ FOLLOWS = 0.5
 itself (GDPO) may lower it. False alarms: see docs/calibration.md."""
 REPEATED = 0.1
 """Share of repeated prompts in a step beyond what drawing with replacement gives. Healthy: 0."""
+NAMED = 0.5
+"""Share of the prompts that a run must have seen by now, if prompts are problems, below which they
+are not. Healthy: 1. A guess: who draws from a small part of the data has less."""
 VISITED = 0.9
 """Share of the data that an epoch visits. Healthy: all but an incomplete last batch."""
 
@@ -97,6 +102,7 @@ class GroupIntegrity(Hypothesis):
             or self._sizes(trace)
             or self._exchanged(trace)
             or self._advantages(trace)
+            or self._unnamed(trace)
             or self._repeated(trace)
             or self._whole(trace)
         )
@@ -154,8 +160,10 @@ class GroupIntegrity(Hypothesis):
         if not wanted or wanted < 2 or imported(trace) or "group" not in trace.rollouts:
             return None
         groups = trace.groups()
-        size = groups.size[groups.step < groups.step.max()]
-        wrong = size[size != wanted]
+        whole = groups.step < groups.step.max()
+        size, step = groups.size[whole], groups.step[whole]
+        judged = _differ(size, step) if _resumed(trace) else np.ones(len(size), dtype=bool)
+        wrong = size[judged & (size != wanted)]
         if not len(wrong):
             return None
         return self._fault(
@@ -205,6 +213,22 @@ class GroupIntegrity(Hypothesis):
             expected="1",
         )
 
+    def _unnamed(self, trace: Trace) -> Finding | None:
+        """Without ids in the data a prompt is known by its text, which many problems may share."""
+        data = trace.settings.get("dataset_size")
+        if not data or "prompt_id" not in trace.rollouts:
+            return None
+        step, prompt = trace.groups().step, prompts_of(trace)
+        seen = len(set(prompt.tolist()))
+        # A prompt that is drawn twice in a step is no new one; in another step it should be.
+        drawn = min(data, len(set(zip(step.tolist(), prompt.tolist(), strict=True))))
+        if len(set(step.tolist())) < 2 or seen > NAMED * drawn:
+            return None
+        return self.too_little(
+            f"{len(step)} groups show {seen} prompts, of data that has {data} rows: "
+            "prompts are no names of problems here. A column `id` in the data would do."
+        )
+
     def _repeated(self, trace: Trace) -> Finding | None:
         if "prompt_id" not in trace.rollouts or "group" not in trace.rollouts:
             return None
@@ -246,6 +270,18 @@ class GroupIntegrity(Hypothesis):
         return self.found(
             Level.FAULT, text, measured=measured, expected="0", evidence=evidence or []
         )
+
+
+def _differ(size: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Groups of a step whose groups are not of one size."""
+    kinds = np.unique(np.column_stack([step, size]), axis=0)[:, 0]
+    steps, times = np.unique(kinds, return_counts=True)
+    return np.isin(step, steps[times > 1])
+
+
+def _resumed(trace: Trace) -> bool:
+    """Whether it was started several times: what an earlier start had asked for is not known."""
+    return len({piece.segment for piece in trace.tables["rollouts"].pieces}) > 1
 
 
 def _related(judged: Judged) -> float:

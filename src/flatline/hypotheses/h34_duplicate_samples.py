@@ -33,7 +33,7 @@ itself too, as often as its log-probs say.
 ## References
 ms-swift issue 3450 (3 of 6 completions equal, by rank); TRL seeds vLLM by rank.
 Threshold: in 26 healthy lab runs the surplus is -0.03 to 0.03; 0 of 26 alarm (interval 0 to
-14 %).
+13 %).
 """
 
 import numpy as np

@@ -9,8 +9,10 @@ update: the policy grows longer or shorter and is no more right.
 Two looks. A fault: the advantages that were trained on differ from those of the recorded rewards
 by a factor that follows the length of the rollout (correlation of the logarithms certainly beyond
 0.5). Suspected: the model's tokens per rollout certainly double or halve over the run while the
-reward does not rise. How the advantage follows the length inside groups is told: where long answers
-are right, it does (0.6 in the lab before training), and that is no defect.
+reward does not rise, and inside groups the advantage certainly follows the length the same way.
+Otherwise it is noted: problems that get harder make rollouts longer, too. How the advantage follows
+the length inside groups is told: where long answers are right, it does (0.6 in the lab before
+training), and that alone is no defect.
 
 ## Probe
 The first look, on one batch.
@@ -30,7 +32,7 @@ punished. H43 behaviour-collapse: rollouts get short because tools are no longer
 ## References
 Dr. GRPO (2503.20783); DAPO (2503.14476). TRL's `grpo`, `bnpo`, `dr_grpo` and `dapo` losses.
 Thresholds: in 26 healthy lab runs the factor is 1 to rounding and lengths change by -0 to +29 %; 0
-of 26 alarm (interval 0 to 14 %).
+of 26 alarm (interval 0 to 13 %).
 """
 
 import math
@@ -108,10 +110,13 @@ class LengthBias(Hypothesis):
         if reward_rises(trace):
             return None
         times = math.exp(drift.change.value)
+        pull = within_correlation(trained(trace), length, trace.groups().index)
+        pulled = pull.low > 0 if times > 1 else pull.high < 0
+        told = "follows" if pulled else "does not certainly follow"
         return self.found(
-            Level.SUSPECT,
+            Level.SUSPECT if pulled else Level.NOTE,
             f"The model's tokens per rollout went to {times:.2g} times what they were, and the "
-            "reward did not rise.",
+            f"reward did not rise. Inside groups the advantage {told} the length that way.",
             measured=times,
             expected=f"between {1 / TIMES:g} and {TIMES:g}",
             # Lengths change with whatever goes wrong: another suspect is the likelier cause.

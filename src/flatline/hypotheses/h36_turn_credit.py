@@ -31,7 +31,7 @@ trained at all. H43 behaviour-collapse: what the policy does about it, later.
 ## References
 MT-GRPO (turn-level credit); GiGPO (2505.10978).
 Thresholds: in 24 healthy lab runs with something to find the correlation is 0.66 and more; 0 of 26
-alarm (interval 0 to 14 %).
+alarm (interval 0 to 13 %).
 """
 
 import numpy as np

@@ -30,7 +30,7 @@ rollouts earn the same from the start. H39 reward-parser: the part for right is 
 open-r1 issues 373 and 255 (form is gamed, accuracy falls); trl issue 3903; Spurious Rewards
 (2506.10947: form alone gave +16 on Qwen-Math).
 Thresholds: in 26 healthy lab runs form has 0.24 to 0.45 and right 0.96; 0 of 26 alarm (interval 0
-to 14 %).
+to 13 %).
 """
 
 import numpy as np

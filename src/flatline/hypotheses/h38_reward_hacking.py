@@ -31,7 +31,7 @@ mistakes are paid as right. H08 evaluation-mismatch: training and held-out diffe
 ## References
 Search-R1 revisited (the score lags the collapse of the reasoning); open-r1 issues 293 and 373.
 Thresholds: in 26 healthy lab runs right rises with the reward, and `flatline tasks check` finds no
-trick that earns what gold earns; 0 of 26 alarm (interval 0 to 14 %).
+trick that earns what gold earns; 0 of 26 alarm (interval 0 to 13 %).
 """
 
 from typing import TYPE_CHECKING

@@ -7,7 +7,8 @@ Under a division by the spread of the group it cancels in the update and only be
 
 ## Sign
 What a right answer earns at each number of hops: the highest reward of right rollouts, by level.
-There is a factor where levels with enough right answers differ by a fifth or more. Suspected where
+There is a factor where levels with enough right answers differ by a fifth or more. What is right to
+a degree, such as a share of tests, says nothing here. Suspected where
 the factor reaches the update (`scale_rewards` is not `group`), noted where it bends the curve only.
 
 ## Probe
@@ -27,7 +28,7 @@ other parts than the answer decide inside a group, where a factor of the problem
 The seeds' reward is multiplied by `n_hops / 2`; their curve of a frozen policy rises with the order
 of the data.
 Threshold: in 26 healthy lab runs right answers earn the same at every level within 1 %; 0 of 26
-alarm (interval 0 to 14 %).
+alarm (interval 0 to 13 %).
 """
 
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import right_part
+from flatline.hypotheses.groups import EQUAL, right_part
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -66,9 +67,12 @@ class HopFactor(Hypothesis):
         name = right_part(trace)
         if name is None:
             raise NotRecorded("rollouts.parts (one that says right or wrong)")
-        right = trace.parts()[name] > 0
+        part, hops = trace.parts()[name], trace.rollouts["hops"]
+        right = part > 0
+        if _by_degrees(part[right], hops[right]):
+            return self.too_little(f"`{name}` says how right, and not whether")
         return self._judge(
-            trace.rollouts["hops"][right],
+            hops[right],
             trace.rollouts["reward"][right],
             trace.settings.get("scale_rewards"),
             least=FEWEST,
@@ -110,6 +114,11 @@ class HopFactor(Hypothesis):
             expected=f"below {APART}",
             severity=ratio / APART,
         )
+
+
+def _by_degrees(part: np.ndarray, hops: np.ndarray) -> bool:
+    """Whether right answers of one level have several values: a factor gives each level one."""
+    return any(np.ptp(part[hops == n]) > EQUAL for n in np.unique(hops[np.isfinite(hops)]))
 
 
 def _best_by_level(hops: np.ndarray, reward: np.ndarray, least: int) -> dict[int, float]:

@@ -28,7 +28,7 @@ another limit than evaluation; then both fire, and H08 says which is the odd one
 ## References
 Search-R1 revisited (budget transparency).
 Thresholds: in 24 healthy lab runs with tools up to 1.2 % of the first episodes end at the limit; 0
-of 26 alarm (interval 0 to 14 %).
+of 26 alarm (interval 0 to 13 %).
 """
 
 from typing import TYPE_CHECKING

@@ -9,9 +9,10 @@ it always does, nothing to gain. No setting of the trainer changes that.
 Over the first 64 groups: how many hold a right rollout (right as the run's own part says, or as the
 marked answer says when it is read here). Suspected where that is certainly below 0.1 (the floor)
 and the held-out reward does not say that the policy can do it, or where certainly more than 0.9 of
-the rollouts are right (the ceiling); and the reward does not rise. Where rollouts that no limit cut
-off are never right either, a limit does not explain it. A best-of-group that is hardly
-ahead of a single try (0.1) is noted.
+the rollouts are right (the ceiling); and the reward does not rise. Where the part says how right,
+as a share of tests does, the floor asks for anything above 0, and the ceiling for the most there
+is. Where rollouts that no limit cut off are never right either, a limit does not explain it. A
+best-of-group that is hardly ahead of a single try (0.1) is noted.
 
 ## Probe
 The same, on one batch. Where that leaves it open, 64 training problems are played once each, and
@@ -34,7 +35,7 @@ episodes cannot be finished. H08 evaluation-mismatch: the policy can do it in ev
 ## References
 DAPO (dynamic sampling); "does RL go beyond the base model" (pass@k studies).
 Thresholds: in 26 healthy lab runs 83 to 100 % of the first groups hold a right rollout, and at most
-78 % of the rollouts are right; 0 of 26 alarm (interval 0 to 14 %).
+78 % of the rollouts are right; 0 of 26 alarm (interval 0 to 13 %).
 """
 
 from contextlib import suppress
@@ -44,10 +45,11 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.answers import judge
+from flatline.hypotheses.answers import ENDED, judge
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import reward_rises, right_part
+from flatline.hypotheses.drift import first_rows
+from flatline.hypotheses.groups import EQUAL, reward_rises, right_part
 from flatline.stats import UNKNOWN, Estimate, cluster_mean
 from flatline.trace import Trace
 
@@ -68,8 +70,6 @@ ENOUGH = 32
 """Those that are played first. They can rule it out; an alarm takes all."""
 SURE = 10.0
 """Severity where rollouts that ended by themselves show it too."""
-ENDED = ("answered", "eos", None)
-"""How a rollout ends that no limit cut off."""
 ANSWER = "exact_match"
 """The part of every task's reward that says whether the answer is right."""
 ELSEWHERE = 0.1
@@ -87,12 +87,14 @@ class NoHeadroom(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Is there something to select, at the start?"""
-        paid, rows = _paid_as_right(trace), _first_rows(trace)
-        right = _or_read_as_right(trace, paid)
-        single, solved = _shares(trace, paid, rows)[0], _shares(trace, right, rows)[1]
+        paid, rows = _paid_for_answer(trace), first_rows(trace, BEGINNING)
+        right = _or_read_as_right(trace, (paid > 0) * 1.0)
+        fully = (paid > 0) * (paid > paid.max(initial=0.0) - EQUAL) * 1.0
+        single, solved = _shares(trace, fully, rows)[0], _shares(trace, right, rows)[1]
+        by_degrees = bool(np.any((paid > 0) & (fully == 0)))
         text = (
             f"At the start {single.value:.0%} of the rollouts are right, and {solved.value:.0%} of "
-            f"{solved.n} groups hold a right one."
+            f"{solved.n} groups hold one that is right{' to a degree' if by_degrees else ''}."
         )
         floor = solved.high < FLOOR and not _can_elsewhere(trace)
         if (floor or single.low > CEILING) and not reward_rises(trace):
@@ -187,12 +189,12 @@ def _played_right(subject: "Subject", first: int, last: int) -> np.ndarray:
     return np.array([float(one.score.parts.get(ANSWER, 0.0) > 0) for one in played])
 
 
-def _paid_as_right(trace: Trace) -> np.ndarray:
-    """Whether each rollout is right, as the run's own part says."""
+def _paid_for_answer(trace: Trace) -> np.ndarray:
+    """How right each rollout is, as the run's own part says."""
     name = right_part(trace)
     if name is None:
         raise NotRecorded("rollouts.parts (one that says right or wrong)")
-    return np.asarray(np.nan_to_num(trace.parts()[name]) > 0, dtype=float)
+    return np.asarray(np.nan_to_num(trace.parts()[name]))
 
 
 def _or_read_as_right(trace: Trace, paid: np.ndarray) -> np.ndarray:
@@ -204,17 +206,11 @@ def _or_read_as_right(trace: Trace, paid: np.ndarray) -> np.ndarray:
     return right
 
 
-def _first_rows(trace: Trace) -> np.ndarray:
-    groups = trace.groups()
-    first = np.argsort(groups.step, kind="stable")[:BEGINNING]
-    return np.flatnonzero(np.isin(groups.index, first))
-
-
 def _can_elsewhere(trace: Trace) -> bool:
     """Whether the held-out evaluation of the start earns more than training does."""
     if "heldout_reward" not in trace.steps:
         return False
     heldout = trace.steps["heldout_reward"]
     first = heldout[np.isfinite(heldout)][0]
-    early = trace.rollouts["reward"][_first_rows(trace)]
+    early = trace.rollouts["reward"][first_rows(trace, BEGINNING)]
     return bool(first > np.nanmean(early) + ELSEWHERE)

@@ -12,6 +12,8 @@ and rows that the other has too. A fault. The config of a trainer that is not ou
 ## Probe
 Ids and questions of the held-out problems among those of the training data; for any TRL trainer the
 prompts of `eval_dataset` among those of `train_dataset`. A fault where one in a hundred is there.
+Prompts that most training rows share with others (one text for every game, or for every image) name
+a task and not a problem: then it cannot be told.
 
 ## Experiment
 A planted fault against none; matched seeds. The outcome is the reward on problems that neither arm
@@ -27,10 +29,9 @@ too small to show anything.
 ## References
 verifiers' `Environment.evaluate` falls back to the training set where there is no other.
 Threshold: by reason; the splits of the 26 healthy lab runs are drawn apart, and 0 of 26 alarm
-(interval 0 to 14 %).
+(interval 0 to 13 %).
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flatline.config import RunConfig
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 SHARED = 0.01
 """Share of the held-out problems that may also be trained on."""
+NAMED = 0.5
+"""Distinct prompts per training row, below which a prompt is no name of a problem. Healthy: 1."""
 MOST = 20_000
 """Rows of a user's data that are compared."""
 
@@ -78,9 +81,15 @@ class EvaluationLeak(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Are held-out problems among the training problems?"""
-        train, heldout = _problems(subject)
+        rows, heldout = _problems(subject)
         if not heldout:
             return self.not_applicable("nothing is held out.")
+        train = set(rows)
+        if len(train) < NAMED * len(rows):
+            return self.too_little(
+                f"{len(rows)} training rows have {len(train)} prompts, so that a prompt names no "
+                "problem; compare what tells the rows apart"
+            )
         both = [name for name in heldout if name in train]
         share = len(both) / len(heldout)
         return self.found(
@@ -123,18 +132,18 @@ def _with_default(train: DatasetSpec, heldout: DatasetSpec) -> list[tuple[Datase
     return [(train, "train"), (heldout, "validation")]
 
 
-def _problems(subject: "Subject") -> tuple[set[str], list[str]]:
+def _problems(subject: "Subject") -> tuple[list[str], list[str]]:
     """What names the training problems, and the held-out ones: their questions, or prompts."""
     built = subject.built
     if built is not None:
-        return {p.question for p in built.problems}, [p.question for p in built.heldout]
+        return [p.question for p in built.problems], [p.question for p in built.heldout]
     held = getattr(subject.trainer, "eval_dataset", None)
     if held is None:
-        return set(), []
-    return set(_prompts(subject.trainer.train_dataset)), list(_prompts(held))
+        return [], []
+    return _prompts(subject.trainer.train_dataset), _prompts(held)
 
 
-def _prompts(dataset: Any) -> Iterable[str]:
+def _prompts(dataset: Any) -> list[str]:
     if not hasattr(dataset, "column_names") or "prompt" not in dataset.column_names:
         raise NotRecorded("eval_dataset.prompt")
     size = min(len(dataset), MOST)

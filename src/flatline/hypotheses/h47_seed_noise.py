@@ -9,7 +9,8 @@ average (0.9) finds one in two of three runs without any. Weeks go into differen
 Never an alarm: it is no cause. Noted where the smallest change that the run could have shown (the
 half width of the interval between its first and last third of steps) is above 0.05, with the number
 of steps that would do; and where the logged reward is a smoothed curve (correlation of neighbouring
-steps certainly above 0.8, while nothing else explains it).
+steps certainly above 0.8, while nothing else explains it). The smallest change counts a smoothed
+log by the raw rows that it is worth, which are few.
 
 ## Probe
 None: one batch has no history.
@@ -58,15 +59,16 @@ class SeedNoise(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """What could this run have shown?"""
-        trend = trend_of(trace)
-        if trend is None or not math.isfinite(trend.change.high):
+        trend, smoothed = trend_of(trace), _smoothed(trace)
+        if trend is None:
             return self.too_little(f"a run of {FEWEST} steps or more would do")
+        if not math.isfinite(trend.change.high):
+            return self.found(Level.NOTE, smoothed or trend.text)
         half = (trend.change.high - trend.change.low) / 2
         text = (
             f"A change of {half:.3f} between the first and the last third would have shown; "
             f"{trend.change.value:+.3f} was seen."
         )
-        smoothed = _smoothed(trace)
         if smoothed:
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
         if half <= trend.smallest or trend.change.low > 0:

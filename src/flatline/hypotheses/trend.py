@@ -1,7 +1,8 @@
 """Does the reward move at all? Asked of the raw rewards, never of a smoothed curve.
 
 The first third of the steps is compared with the last. The unit is a group, one visit to one
-prompt: its rollouts are not independent, so they count once.
+prompt: its rollouts are not independent, so they count once. Of a log without rollouts the unit is
+a row; where somebody smoothed it, so many rows as hold what one raw row would.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.logs import rows_in_words
-from flatline.stats import Estimate, difference_of_means
+from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
 from flatline.trace.once import once
 
@@ -21,6 +22,13 @@ FEWEST = 6
 SMALLEST = 0.05
 """A change of the reward that matters, where rewards are 0 to 1; of their span where they go
 further."""
+RAW = 0.3
+"""Correlation of a row of a log with the one before, below which rows count as independent. Eight
+real logs: at most 0.1; one that was smoothed with 0.9: 0.9."""
+TINY = 1e-18
+"""Variance that is rounding."""
+STIFFEST = 0.99
+"""The largest that is reckoned with: what is above it cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +61,29 @@ def trend_of(trace: Trace) -> Trend | None:
     found = thirds(values, step)
     if found is None:
         return None
-    change = difference_of_means(found.early, found.late)
+    rows = 1.0 if len(trace.rollouts) else _rows_in_one(values[np.argsort(step, kind="stable")])
+    change = _widened(difference_of_means(found.early, found.late), rows)
     told = f"{found.steps} steps" if len(trace.rollouts) else rows_in_words(found.steps, step)
     smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
     return Trend(
         change=change,
-        lately=difference_of_means(found.middle, found.late),
+        lately=_widened(difference_of_means(found.middle, found.late), rows),
         text=_text(change, found.steps, smallest, told),
         flat=_flat(change, smallest),
         smallest=smallest,
     )
+
+
+def too_short(trace: Trace) -> str | None:
+    """What to say where there are rewards, and too few of them for a trend."""
+    try:
+        values, step = _by_unit(trace)
+    except NotRecorded:
+        return None
+    steps = len(np.unique(step[np.isfinite(values)]))
+    if steps >= FEWEST:
+        return None
+    return f"{steps} steps with a reward are too few to tell whether it moves; {FEWEST} would do."
 
 
 class Thirds(NamedTuple):
@@ -95,6 +116,42 @@ def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return trace.steps["reward"], trace.steps["step"]
 
 
+def _rows_in_one(values: np.ndarray) -> float:
+    """Rows of a log that hold what one independent row would: 1 where the log is raw.
+
+    Rows beside a straight line are alike where the curve is bent, too. The differences of
+    neighbours hardly know a bend: those of raw values undo each other (a correlation of -0.5),
+    those of a smoothed curve do not. In a short log either may be high by chance, both seldom.
+    """
+    values = values[np.isfinite(values)]
+    time = np.arange(len(values))
+    beside = _with_next(values - np.polyval(np.polyfit(time, values, 1), time))
+    between = 1 + 2 * _with_next(np.diff(values))
+    if min(beside, between) < RAW:
+        return 1.0
+    close = min(max(beside, between), STIFFEST)
+    return (1 + close) / (1 - close)
+
+
+def _with_next(values: np.ndarray) -> float:
+    """Correlation of each value with the next; that of raw differences where nothing varies."""
+    rest = values - values.mean()
+    size = float(rest @ rest)
+    return float(rest[:-1] @ rest[1:]) / size if size > TINY * len(rest) else -0.5
+
+
+def _widened(change: Estimate, rows: float) -> Estimate:
+    """The same change, where so many rows hold what one would."""
+    n = change.n / rows
+    if rows == 1 or change.n < 2:
+        return change
+    if n < 2:
+        return Estimate(change.value, -math.inf, math.inf, 1)
+    free = t_score(2 * (n - 1), LEVEL) / t_score(2 * (change.n - 1), LEVEL)
+    half = (change.high - change.low) / 2 * math.sqrt(rows) * free
+    return Estimate(change.value, change.value - half, change.value + half, int(n))
+
+
 def _flat(change: Estimate, smallest: float) -> bool | None:
     if change.low > 0 or change.high < 0:
         return False
@@ -102,13 +159,19 @@ def _flat(change: Estimate, smallest: float) -> bool | None:
 
 
 def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:
+    if not math.isfinite(change.low):
+        return (
+            f"Whether the training reward moves cannot be told from {told}: a row is so close to "
+            "the one before that the curve must have been smoothed."
+        )
     moved = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     if change.low > 0:
         return f"The training reward rises by {moved} over {told}."
     if change.high < 0:
         return f"The training reward falls by {moved} over {told}."
     if change.high < smallest:
-        return f"The training reward is flat: {moved} over {told}."
+        word = "is flat" if change.low > -smallest else "does not rise"
+        return f"The training reward {word}: {moved} over {told}."
     return (
         f"Whether the training reward moves cannot be told from {told} ({moved}); "
         f"about {_more(change, steps, smallest)} more would tell."
