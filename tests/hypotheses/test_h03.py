@@ -181,7 +181,7 @@ def test_the_probe_has_nothing_to_say_without_a_reference_or_tokens():
 
 
 def test_a_policy_that_the_wrong_sign_has_broken_does_not_hide_it():
-    """The loss of a broken policy is noise: over all steps nothing shows, in the first half it does."""
+    """Its loss is noise: over all steps nothing shows, in the first half it does."""
     kl = [0.01 * s**1.5 for s in range(20)] + [2.0 + s for s in range(20)]
     loss = [-0.04 * k for k in kl[:20]] + [(-1) ** s * 9.0 for s in range(20)]
     finding = H03.sign(trace_of_kl(kl, loss=loss, beta=0.04, loss_type="grpo"))
