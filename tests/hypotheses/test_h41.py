@@ -47,7 +47,17 @@ def test_calls_that_fail_from_the_start_are_suspected(edit):
 
 
 def test_calls_that_fail_later_are_what_a_broken_policy_writes():
-    assert H.sign(run(lambda row: row["step"] > 2 and failing(row))).level is Level.OK
+    assert H.sign(run(lambda row: row["step"] > 2 and malformed(row))).level is Level.OK
+
+
+def test_a_tool_that_fails_now_and_then_is_seen_over_more_groups():
+    """For every other prompt: eight groups are too few to be certain."""
+
+    def now_and_then(row):
+        row["tool_errors"] = row["group"] % 2
+
+    assert H.sign(run(now_and_then, steps=2)).level is Level.OK
+    assert H.sign(run(now_and_then, steps=20)).level is Level.SUSPECT
 
 
 def test_calls_that_nobody_reads_are_suspected():

@@ -6,12 +6,12 @@ model is not, or the backend times out. Episodes go on without what they asked f
 call taken for the final answer. The policy is punished for using its tool.
 
 ## Sign
-The share of calls that failed or could not be read, in the first eight groups of the run. Suspected
-where it is certainly above 0.1: later it may be what a broken policy writes. Also suspected:
-rollouts that hold the text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by
-themselves in one turn although no call was counted, certainly above 0.01: in several turns somebody
-has answered. Logs without rollouts: TRL's
-`tools/failure_frequency`.
+The share of calls that failed or could not be read, in the first eight groups of the run: later it
+may be what a broken policy writes. Suspected where it is certainly above 0.1, and where the calls
+that the tool itself failed on are, in the first 32 groups. Also suspected: rollouts that hold the
+text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by themselves in one turn
+although no call was counted, certainly above 0.01: in several turns somebody has answered. Logs
+without rollouts: TRL's `tools/failure_frequency`.
 
 ## Probe
 The same, on one batch.
@@ -53,6 +53,9 @@ UNREAD = 0.01
 """Share of rollouts that end in the text of a call. Healthy: 0."""
 BEGINNING = 8
 """Groups that show how a run begins: later, calls may be what a broken policy makes of them."""
+TOOL_ALONE = 32
+"""Groups in which errors of the tool itself are counted: what a broken policy writes is malformed,
+and never gets there."""
 FEWEST = 4
 """Groups with calls."""
 CALLS = ("<tool_call>", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<｜tool▁call▁begin｜>")
@@ -75,34 +78,42 @@ class ToolErrors(Hypothesis):
             return self._from_steps(trace)
         rows = first_rows(trace, BEGINNING)
         calls = trace.rollouts["tool_calls"][rows]
-        failed = _count(trace, "tool_errors")[rows] + _count(trace, "malformed_calls")[rows]
-        tried, group = np.nan_to_num(calls) + failed, trace.groups().index[rows]
+        errors = _count(trace, "tool_errors")
+        failed = errors + _count(trace, "malformed_calls")
+        tried = np.nan_to_num(trace.rollouts["tool_calls"]) + failed
         # Calls that were not counted may have been read all the same.
-        none = (tried == 0) & np.isfinite(calls) & ~(_count(trace, "turns")[rows] > 1)
+        none = (tried[rows] == 0) & np.isfinite(calls) & ~(_count(trace, "turns")[rows] > 1)
         unread = self._unread(trace, rows, none)
         if unread is not None:
             return unread
-        if not tried.any():
+        if not tried[rows].any():
             return self.not_applicable("no rollout calls a tool.")
-        share = cluster_mean(
-            np.repeat(failed / np.maximum(tried, 1), tried.astype(int)),
-            np.repeat(group, tried.astype(int)),
-        )
-        if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more groups with calls would do")
-        return self.found(
-            Level.SUSPECT if share.low > FAILED else Level.OK,
-            f"{share.value:.1%} of {tried.sum():.0f} calls in the first steps failed or could not "
-            "be read.",
-            measured=share,
-            expected=f"below {FAILED:.0%}",
-            severity=share.value / FAILED,
-            evidence=_examples(trace, rows[failed > 0]),
-        )
+        begun = self._failing(trace, rows, failed, tried)
+        alone = self._failing(trace, first_rows(trace, TOOL_ALONE), errors, tried)
+        return alone if begun.level is Level.OK and alone.level is Level.SUSPECT else begun
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
+
+    def _failing(
+        self, trace: Trace, rows: np.ndarray, failed: np.ndarray, tried: np.ndarray
+    ) -> Finding:
+        """Which share of the calls in some rollouts failed?"""
+        calls = tried[rows].astype(int)
+        shares = failed[rows] / np.maximum(calls, 1)
+        share = cluster_mean(np.repeat(shares, calls), np.repeat(trace.groups().index[rows], calls))
+        if share.n < FEWEST:
+            return self.too_little(f"{FEWEST - share.n} more groups with calls would do")
+        return self.found(
+            Level.SUSPECT if share.low > FAILED else Level.OK,
+            f"{share.value:.1%} of {calls.sum()} calls in the first steps failed or could not be "
+            "read.",
+            measured=share,
+            expected=f"below {FAILED:.0%}",
+            severity=share.value / FAILED,
+            evidence=_examples(trace, rows[failed[rows] > 0]),
+        )
 
     def _unread(self, trace: Trace, rows: np.ndarray, none: np.ndarray) -> Finding | None:
         """Rollouts that hold the text of a call, of those that are known to have none."""
