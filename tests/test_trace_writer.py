@@ -321,6 +321,12 @@ def test_a_recorder_refuses_settings_that_diagnosis_does_not_know(tmp_path):
         Recorder(tmp_path, settings={"num_generation": 8})
 
 
+@pytest.mark.parametrize("settings", [{"beta": "0.04"}, {"num_generations": [8]}])
+def test_a_recorder_refuses_settings_that_are_no_numbers(tmp_path, settings):
+    with pytest.raises(TraceError, match="reckons with a number"):
+        Recorder(tmp_path, settings=settings)
+
+
 def test_beside_a_trainer_on_the_cpu_work_waits_for_the_end_of_the_step(tmp_path):
     done = threading.Event()
     writer = Writer(tmp_path / "run", beside=False)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from tests.hypotheses.edited import subject
-from tests.traces import healthy_trace, rollout_rows, run_facts, trace_of
+from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, trace_of
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
@@ -90,3 +90,12 @@ def test_equal_rewards_are_left_to_h32_and_missing_ones_say_nothing():
     assert H.sign(trace_of([[0.5] * 8] * 8)).level is Level.UNKNOWN
     assert H.sign(trace_of([[np.nan] * 8] * 8)).level is Level.UNKNOWN
     assert H.sign(trace_of([[1.0], [0.0]])).level is Level.UNKNOWN
+
+
+def test_advantages_that_are_no_numbers_are_a_fault():
+    rows = healthy_rows(steps=4)
+    for row in rows["rollouts"]:
+        row["advantage"] = np.nan if row["step"] == 3 else row["advantage"]
+    found = H.sign(Trace.from_rows(run=run_facts(), **rows))
+    assert found.level is Level.FAULT
+    assert "from step 3 on" in found.text

@@ -118,3 +118,13 @@ def test_a_reward_that_is_no_number_is_suspected():
     )
     assert found.level is Level.SUSPECT
     assert "no number, from step 6 on" in found.text
+
+
+def test_a_logged_reward_that_is_no_number_is_suspected_and_a_missing_one_is_not():
+    steps = [{"step": s, "reward": np.nan if s > 20 else 0.5} for s in range(1, 61)]
+    found = H.sign(Trace.from_rows(steps=steps))
+    assert found.level is Level.SUSPECT
+    assert "40 of 60 steps is no number, from step 21 on" in found.text
+    sparse = [{"step": s, "reward": None if s % 2 else 0.5} for s in range(1, 61)]
+    with pytest.raises(NotRecorded):
+        H.sign(Trace.from_rows(steps=sparse))

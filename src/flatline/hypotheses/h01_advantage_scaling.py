@@ -10,7 +10,7 @@ rewards are .66 and .67 pulls as hard as one with 0 and 1. Where most groups dif
 Of the groups with any difference, the share whose deviation is below 2 % of the span of all
 rewards; where the reward does not follow the right answer inside groups, 2 % of the largest reward:
 a run may hold nothing but crumbs. Suspected where it certainly exceeds one half and the reward does
-not rise. Only with `scale_rewards="group"`.
+not rise. Only with `scale_rewards="group"`. A fault in any run: advantages that are no numbers.
 
 ## Probe
 The sign on one batch, where the span is at least what gold earns: in one batch all may be crumbs.
@@ -53,6 +53,7 @@ from flatline.hypotheses.groups import (
     within_correlation,
 )
 from flatline.hypotheses.h05_reward_signal import FOLLOWS
+from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -83,7 +84,7 @@ class AdvantageScaling(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """How many groups differ by crumbs only?"""
-        return self._judge(trace, _blind_level(trace))
+        return self._no_number(trace) or self._judge(trace, _blind_level(trace))
 
     def probe(self, subject: "Subject") -> Finding:
         """The same of the batch, against what a right answer earns."""
@@ -92,6 +93,22 @@ class AdvantageScaling(Hypothesis):
         except NotRecorded:
             gold = 0.0
         return self._judge(subject.trace, max(gold, _blind_level(subject.trace)))
+
+    def _no_number(self, trace: Trace) -> Finding | None:
+        table = trace.rollouts
+        if "advantage" not in table or "reward" not in table:
+            return None
+        lost = not_numbers(table, "advantage")
+        if not lost.any() or not_numbers(table, "reward").any():  # a reward that is none is H05's
+            return None
+        return self.found(
+            Level.FAULT,
+            f"The advantages of {lost.sum()} of {len(lost)} rollouts are no numbers, from step "
+            f"{int(trace.rollouts['step'][lost].min())} on: no gradient that they touch is one.",
+            measured=float(lost.mean()),
+            expected="0",
+            fix="Look for a division by a spread of 0, and for an overflow in 16 bits.",
+        )
 
     def replay(self, trace: Trace) -> Replay:
         """The advantages without the division."""

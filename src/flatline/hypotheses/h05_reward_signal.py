@@ -9,8 +9,8 @@ citations, format), the policy learns that part, or nothing.
 The correlation, inside groups, of the total reward with the part that says "right" (`exact_match`,
 `accuracy`, `correct...`). Suspected where it is certainly below 0.4, or below 0.6 while another
 part is certainly followed more; the part that the reward follows instead is named. Also suspected:
-the same completion of the same prompt is paid differently on three prompts or more. Parts that
-fight each other inside groups are noted.
+the same completion of the same prompt is paid differently on three prompts or more, and a reward
+that is no number. Parts that fight each other inside groups are noted.
 
 ## Probe
 Gold plays through the trainer's own reward. Each must earn the same; a wide scatter is noise, or a
@@ -45,6 +45,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import EQUAL, right_part, unless_batch_alarms, within_correlation
+from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import Estimate
 from flatline.tasks.base import COMBINED
@@ -127,19 +128,16 @@ class RewardSignal(Hypothesis):
         return answer_alone(self, config)
 
     def _unpaid(self, trace: Trace) -> Finding | None:
-        """Has every rollout a reward? One that is no number spoils its whole group."""
-        if not len(trace.rollouts):
+        """Is every reward a number? One that is not spoils its whole group."""
+        table = trace.rollouts if len(trace.rollouts) else trace.steps
+        lost = not_numbers(table, "reward") if "reward" in table else np.zeros(0, dtype=bool)
+        if not lost.any():
             return None
-        reward = trace.rollouts["reward"]
-        lost = np.flatnonzero(~np.isfinite(reward))
-        if not len(lost):
-            return None
-        step = trace.rollouts["step"][lost].astype(int)
         return self.found(
             Level.SUSPECT,
-            f"The reward of {len(lost)} of {len(reward)} rollouts is no number, from step "
-            f"{step.min()} on.",
-            measured=len(lost) / len(reward),
+            f"The reward of {lost.sum()} of {len(lost)} {table.name} is no number, from step "
+            f"{int(table['step'][lost].min())} on.",
+            measured=float(lost.mean()),
             expected="0",
             fix="Give a failed rollout a number, usually 0, and look why its reward failed.",
         )

@@ -39,6 +39,7 @@ TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); m
 (max |lora_B| is 0 after training); transformers issue 42489; open-unlearning issue 178.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL
+from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.weights import (
     FEWEST_STEPS,
     active_steps,
@@ -147,18 +149,25 @@ class OptimizerNotStepping(Hypothesis):
         known = rate[np.isfinite(rate)]
         if len(known) < FEWEST_STEPS or known.any():
             return None
-        return self._alarm(f"The learning rate is 0 at all {len(known)} steps.", 0.0)
+        return replace(
+            self._alarm(f"The learning rate is 0 at all {len(known)} steps.", 0.0),
+            fix="Set a learning rate, and look at the scheduler: its warm-up may outlast the run.",
+        )
 
     def _no_number(self, trace: Trace) -> Finding | None:
         if "grad_norm" not in trace.steps:
             return None
-        broken = _not_numbers(trace.steps, "grad_norm")
+        broken = not_numbers(trace.steps, "grad_norm")
         recorded = len(broken) - trace.steps.arrow("grad_norm").null_count
         if broken.sum() < FEWEST_STEPS or broken.sum() < MANY * recorded:
             return None
-        return self._alarm(
-            f"The gradient is no number at {broken.sum()} of {recorded} steps.",
-            float(broken.sum() / recorded),
+        return replace(
+            self._alarm(
+                f"The gradient is no number at {broken.sum()} of {recorded} steps.",
+                float(broken.sum() / recorded),
+            ),
+            fix="Look at the first step without a number: its rewards, its longest completion, "
+            "its largest log-ratio. In fp16 use bf16 instead.",
         )
 
     def _weights(self, trace: Trace) -> Finding:
@@ -237,12 +246,6 @@ class OptimizerNotStepping(Hypothesis):
             expected="every trainable tensor changes",
             evidence=_named(names or []),
         )
-
-
-def _not_numbers(frame: Frame, column: str) -> np.ndarray:
-    """Recorded values that are NaN or infinite; what was not recorded is neither."""
-    found = frame.arrow(column)
-    return plain(pc.invert(pc.is_finite(found)))
 
 
 def _no_gradient(table: Frame, step: np.ndarray, grad: np.ndarray) -> np.ndarray:

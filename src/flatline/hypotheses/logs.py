@@ -4,9 +4,12 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from flatline.errors import NotRecorded
 from flatline.trace import Trace
+from flatline.trace.frames import Frame
+from flatline.trace.rows import plain
 
 
 def imported(trace: Trace) -> bool:
@@ -38,3 +41,9 @@ def spacing(step: np.ndarray) -> float:
 def rows_in_words(rows: int, step: np.ndarray) -> str:
     """`50 steps`, or `50 rows of the log` where each stands for several."""
     return f"{rows} steps" if spacing(step) <= 1 else f"{rows} rows of the log"
+
+
+def not_numbers(frame: Frame, column: str) -> np.ndarray:
+    """Recorded values that are NaN or infinite; what was not recorded is neither."""
+    found = frame.arrow(column)
+    return plain(pc.invert(pc.is_finite(found)))

@@ -21,7 +21,7 @@ from typing import Any
 from flatline.errors import TraceError
 from flatline.rollout.record import Author
 from flatline.trace.rows import Row, refuse_unknown, to_batch
-from flatline.trace.settings import SETTINGS
+from flatline.trace.settings import NO_NUMBERS, SETTINGS
 from flatline.trace.writer import Sink, Writer
 
 _NEEDED = {
@@ -182,4 +182,9 @@ def _refuse_unknown_settings(given: Mapping[str, Any]) -> None:
             raise TraceError(
                 f"`{name}` is not a setting that diagnosis knows, so it would be ignored.\n"
                 f"Did you mean {', '.join(f'`{other}`' for other in near)}?"
+            )
+        if name not in NO_NUMBERS and not isinstance(given[name], (int, float, type(None))):
+            raise TraceError(
+                f"The setting `{name}` is {given[name]!r}, and diagnosis reckons with a number.\n"
+                f"Give `{name}` as a number, or leave it out where it is not known."
             )

@@ -43,6 +43,19 @@ SETTINGS = (
 """`lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the
 trainer's passes, as torch names it. The other names are those of TRL."""
 
+NO_NUMBERS = frozenset(
+    {
+        "loss_type",
+        "scale_rewards",
+        "importance_sampling_level",
+        "lr_scheduler_type",
+        "precision",
+        "lora",
+        "engine",
+    }
+)
+"""Settings that are text or a dict; all others are numbers or truth values."""
+
 
 def is_half(settings: Mapping[str, Any]) -> bool | None:
     """Whether the trainer computes in 16 bits, which round a thousand times as much as float32.
