@@ -129,3 +129,11 @@ def test_an_outcome_that_no_run_records_is_named_with_those_there_are(tmp_path):
     assert done.returncode == 2
     assert "metric:wealth" in done.stderr
     assert "reward" in done.stderr
+
+
+def test_a_name_is_that_of_one_experiment(tmp_path):
+    words = ("--task", "musique", "--name", "mine", "--runs", str(tmp_path))
+    done = CliRunner().invoke(app, ["investigate", "H03", "H09", *words])
+    assert done.exit_code == 2
+    assert "2 hypotheses" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -74,6 +74,7 @@ def investigate(**given: Any) -> None:
     hypotheses = _hypotheses(asked["hypotheses"], journal)
     executor = _executor(asked["executor"], asked["jobs"])
     _refuse_nothing_to_train(asked, given["config"])
+    _refuse_one_name_for_several(asked["name"], len(hypotheses))
     with _watching(quiet=asked["json"]) as listener:
         _begin(journal, hypotheses)
         found = _conclusions(setup, hypotheses, executor, listener, asked)
@@ -93,6 +94,14 @@ def _refuse_nothing_to_train(asked: dict[str, Any], config: Path | None) -> None
             f"  flatline investigate {codes}--journal DIR\n"
             "  flatline investigate H03 --arms kl_beta=0.04,0.0 "
             '--command "python train.py --beta {kl_beta} --seed {seed}"'
+        )
+
+
+def _refuse_one_name_for_several(name: str | None, hypotheses: int) -> None:
+    if name is not None and hypotheses > 1:
+        raise ConfigError(
+            f"--name {name} is that of one experiment, and {hypotheses} hypotheses are to be "
+            f"tested.\nType one of them: `flatline investigate H09 --name {name}`."
         )
 
 
