@@ -13,6 +13,7 @@ from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
 from flatline.examination import checkup
 from flatline.hypotheses.base import Hypothesis, Level
+from flatline.hypotheses.logprobs import at_equal_weights
 from flatline.training.trainer import build
 from tests.test_subject import users_trainer
 
@@ -33,7 +34,7 @@ class Sees(Hypothesis):
     id, name = "H90", "sees"
 
     def probe(self, subject):
-        gap = float(abs(subject.agreement.gap_T).max())
+        gap = float(abs(at_equal_weights(subject.trace).gap).max())
         return self.found(Level.OK if gap < 1e-4 else Level.FAULT, f"gap {gap}", measured=gap)
 
 
