@@ -63,6 +63,7 @@ def test_silence_over_a_damaged_run_is_no_all_clear():
     assert "could not be read" in report.summary
     told = report.to_json()
     assert told["damaged"]
+    assert not report.clear
     assert told["caveats"] == [*trace.warnings, *trace.run["notes"]]
 
 
@@ -72,6 +73,7 @@ def test_a_falling_reward_that_nothing_explains_is_not_called_fine():
     assert "falls by" in report.summary
     assert "Nothing is wrong" not in report.summary
     assert "No hypothesis explains it" in report.summary
+    assert not report.clear
 
 
 def test_a_choice_made_when_reading_is_told_and_is_no_damage():
@@ -79,6 +81,7 @@ def test_a_choice_made_when_reading_is_told_and_is_no_damage():
     trace.run["notes"] = ["`reward` is 'train/reward', not 'reward'."]
     report = report_of(hypothesis("H1", Level.OK), trace=trace)
     assert "Nothing is wrong" in report.summary
+    assert report.clear
     assert report.caveats == ("`reward` is 'train/reward', not 'reward'.",)
 
 

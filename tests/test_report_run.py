@@ -343,3 +343,13 @@ def test_gaps_are_told_apart_by_their_place_in_the_rollout():
     assert min(drawn["first token after a tool"]["y"]) == pytest.approx(0.5, rel=1e-3)
     assert max(drawn["first token"]["y"]) < 1e-5
     assert max(drawn["rest of later turns"]["y"]) < 1e-5
+
+
+def test_a_run_of_which_part_was_lost_is_not_green_and_says_what_was_lost(tmp_path):
+    run = record(tmp_path / "run", rows=healthy_rows(steps=8))
+    (rollouts,) = run.glob("rollouts.*")
+    rollouts.write_bytes(rollouts.read_bytes()[:200])
+    page = page_of(run)
+    assert 'class="verdict unknown"' in page
+    assert '<details class="notice" open>' in page
+    assert "Nothing is wrong" not in page

@@ -57,6 +57,16 @@ class Report:
         return sum(finding.level is not Level.UNKNOWN for finding in self.findings)
 
     @property
+    def falls(self) -> bool:
+        """Whether the reward certainly falls."""
+        return self.trend is not None and self.trend.change.high < 0
+
+    @property
+    def clear(self) -> bool:
+        """Whether silence means that nothing is wrong, as far as can be seen."""
+        return bool(self.tested) and not (self.alarms or self.damaged or self.falls)
+
+    @property
     def summary(self) -> str:
         """The answer in a sentence or two."""
         return summarise(self)
@@ -168,6 +178,6 @@ def summarise(report: Report) -> str:
         return f"{trend}Cannot tell: too little was recorded for any of the hypotheses."
     if report.damaged:
         return f"{trend}Part of this could not be read. In the rest nothing fires: {told}."
-    if report.trend and report.trend.change.high < 0:
+    if report.falls:
         return f"{trend}No hypothesis explains it: {told}, and none of them fired."
     return f"{trend}Nothing is wrong as far as can be seen: {told}, and none of them fired."

@@ -56,7 +56,7 @@ def message_of(report: Report) -> Message:
 def _verdict(report: Report) -> str:
     if report.causes:
         return report.causes[0].level.value
-    return "nothing found" if report.tested else "cannot tell"
+    return "nothing found" if report.clear else "cannot tell"
 
 
 def _page(report: Report, title: str) -> str:
@@ -66,6 +66,7 @@ def _page(report: Report, title: str) -> str:
     parts = [
         f"# {inline(title)}",
         inline(report.summary),
+        *(f"Mind: {inline(text, limit=LONGEST)}" for text in report.caveats),
         *alarms,
         f"{told} Diagnosed: {inline(report.subject, limit=LONGEST)}",
     ]

@@ -73,7 +73,9 @@ def run_context(
         "examples": shown,
         "facts": _facts(run),
         "settings": _settings(run.trace),
-        "warnings": run.trace.caveats,
+        # Charts read columns that no hypothesis asked for: more may be known by now.
+        "warnings": list(dict.fromkeys([*report.caveats, *run.trace.caveats])),
+        "damaged": report.damaged,
     }
 
 
@@ -81,7 +83,7 @@ def verdict_of(report: Report) -> str:
     """The level of the page as a whole: a class of the style sheet and a word."""
     if report.causes:
         return report.causes[0].level.value
-    return "ok" if report.tested else "unknown"
+    return "ok" if report.clear else "unknown"
 
 
 def _alarms(report: Report, charts: Sequence[Chart]) -> list[dict[str, Any]]:
