@@ -157,7 +157,7 @@ class StreamPiece:
             try:
                 yield batch_in(self._message(span), self._schema)
             except _DAMAGED as error:
-                self._warn(f"{self.name}: batch {number} (byte {span.start}) is lost: {error}.")
+                self._warn(f"{self.name}: batch {number} (byte {span.start}) is lost: {_said(error)}.")
 
     def _message(self, span: "_Span") -> pa.Buffer:
         found = self._buffer.slice(span.start, max(span.end - span.start, 0))
@@ -182,7 +182,7 @@ class StreamPiece:
             for message in self._messages():
                 found.append(batch_in(message, self._schema))
         except _DAMAGED as error:
-            self._warn(f"{self.name}: all after batch {len(found)} is lost: {error}.")
+            self._warn(f"{self.name}: all after batch {len(found)} is lost: {_said(error)}.")
         return found
 
 
@@ -209,7 +209,7 @@ class ParquetPiece:
         try:
             return self._file.read_row_group(group, columns=[column]).column(0).cast(kind)
         except _DAMAGED as error:
-            self._warn(f"{self.name}: `{column}` of row group {group} is lost: {error}.")
+            self._warn(f"{self.name}: `{column}` of row group {group} is lost: {_said(error)}.")
             return pa.nulls(self._rows(group), kind)
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -237,7 +237,7 @@ class ParquetPiece:
         try:
             self._file.read_row_group(group, columns=keys)
         except _DAMAGED as error:
-            self._warn(f"{self.name}: row group {group} is lost: {error}.")
+            self._warn(f"{self.name}: row group {group} is lost: {_said(error)}.")
             return False
         return True
 
@@ -321,3 +321,8 @@ def _spans(path: Path) -> list[_Span]:
     """Of every message that was complete; a half-written last line does not count."""
     found = re.findall(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})\n", path.read_bytes())
     return [_Span(int(start), int(end), int(crc, 16)) for start, end, crc in found]
+
+
+def _said(error: Exception) -> str:
+    """The words of an error on one line, without their own full stop."""
+    return " ".join(str(error).split()).rstrip(" .")
