@@ -157,7 +157,8 @@ class StreamPiece:
             try:
                 yield batch_in(self._message(span), self._schema)
             except _DAMAGED as error:
-                self._warn(f"{self.name}: batch {number} (byte {span.start}) is lost: {_said(error)}.")
+                place = f"batch {number} (byte {span.start})"
+                self._warn(f"{self.name}: {place} is lost: {_said(error)}.")
 
     def _message(self, span: "_Span") -> pa.Buffer:
         found = self._buffer.slice(span.start, max(span.end - span.start, 0))

@@ -102,8 +102,7 @@ class Trace:
         notes, dropped = self.run.get("notes"), self.run.get("dropped_tokens")
         slow = f"Token detail of {dropped} rollouts was dropped: the disk was slow."
         assumed = [str(note) for note in notes] if isinstance(notes, list) else []
-        told = [*self.warnings, *assumed, *([slow] if dropped else [])]
-        return [" ".join(text.split()) for text in told]
+        return [*self.warnings, *assumed, *([slow] if dropped else [])]
 
     @cached_property
     def steps(self) -> Frame:
