@@ -12,7 +12,7 @@ from flatline.bench.harm import Verdict, harm_of
 from flatline.bench.looks import LOG
 from flatline.bench.peers import ASK, Opinion, ask, version_of
 from flatline.bench.plan import Kind
-from flatline.bench.results import SILENT, Outcome
+from flatline.bench.results import SILENT, Look, Outcome
 from flatline.bench.shares import exact_share, share
 from flatline.errors import ConfigError, FlatlineError
 from flatline.files import write_atomically
@@ -84,7 +84,7 @@ def _figures(
         "false_alarms": exact_share(sum(bool(_said(tool, x)[0]) for x in held_out), len(held_out)),
         "noticed": share(hurting, [bool(_said(tool, one)[0]) for one in hurting]),
         "cause": share(hurting, [_points(tool, one) for one in hurting]),
-        "failed": sum(bool(_kept(one).get(tool, {}).get("failure")) for one in runs),
+        "failed": sum(_failed(tool, one) for one in runs),
     }
 
 
@@ -97,8 +97,19 @@ def _said(tool: str, one: Outcome) -> tuple[Sequence[str], Sequence[str]]:
     if tool in ASK:
         found = _kept(one)[tool]
         return found["alarms"], found["means"]
-    look = one.last if tool == FLATLINE else one.ablation.get(LOG, SILENT)
+    look = _own(tool, one)
     return look.alarms, look.alarms[:1]
+
+
+def _failed(tool: str, one: Outcome) -> bool:
+    """Whether it gave no answer; a look of flatline's own that broke down asked nothing."""
+    if tool in ASK:
+        return bool(_kept(one)[tool].get("failure"))
+    return not _own(tool, one).asked
+
+
+def _own(tool: str, one: Outcome) -> Look:
+    return one.last if tool == FLATLINE else one.ablation.get(LOG, SILENT)
 
 
 def _version(name: str, python: str) -> str:
