@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from flatline.bench import peers
 from flatline.bench.logs import log_alone, log_lines, recording_lines
 from flatline.bench.peers import Opinion, ask, call, judged
 from flatline.bench.peers_asked import FILE, ask_all, compared, pythons_of
+from flatline.bench.results import SILENT
 from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
 from flatline.trace import Trace
@@ -164,3 +166,11 @@ def test_a_peer_nobody_asked_has_no_column(tmp_path):
     found = compared([outcome(None, folder=tmp_path / "a")])
     assert found["asked"] == {"rlprobe": 0, "rldoctor": 0}
     assert found["tools"] == {}
+
+
+def test_a_look_of_our_own_that_broke_down_gave_no_answer(tmp_path):
+    whole = outcome(None, folder=tmp_path / "whole")
+    broken = replace(outcome(None, seed=1, folder=tmp_path / "broken"), diagnoses={40: SILENT})
+    tools = compared([keep(one, rldoctor=Opinion()) for one in (whole, broken)])["tools"]
+    assert tools["flatline"]["failed"] == 1
+    assert tools["rldoctor"]["failed"] == 0
