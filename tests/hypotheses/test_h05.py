@@ -72,6 +72,15 @@ def test_one_completion_with_two_rewards_is_suspected():
     assert "same text" in found.evidence[0].text
 
 
+@pytest.mark.parametrize("says", ["\ufffd\ufffd", "the same words"])
+def test_other_ids_may_decode_to_the_same_text(says):
+    def alike(row, rng):
+        tokens = 4 + row["rollout"] if says == "the same words" else 4
+        return {"completion": says, "completion_tokens": tokens}
+
+    assert H.sign(changed(alike)).level is Level.OK
+
+
 def test_healthy_runs_are_ruled_out():
     assert H.sign(healthy_trace()).level is Level.OK
     assert H.sign(healthy_trace(generations=4, steps=12)).level is Level.OK
