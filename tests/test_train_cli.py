@@ -127,6 +127,12 @@ def test_a_dry_run_reads_as_text():
     assert "[config]" in result.stdout and "[cost]" in result.stdout
 
 
+@pytest.mark.parametrize(("data", "told"), [((), True), (("--datasets", "some,,train"), False)])
+def test_a_model_that_would_train_on_the_labs_problems_is_told(data, told):
+    result = flatline("train", "gsm8k", "--model", "some/model", *data, "--dry-run")
+    assert ("--datasets is not given" in result.stderr) is told
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [

@@ -19,7 +19,8 @@ from typer.core import TyperCommand
 from flatline import config as config_module
 from flatline.cli import options
 from flatline.cli.output import print_json
-from flatline.config import RunConfig, flag, load_config
+from flatline.cli.text import visible
+from flatline.config import LAB, RunConfig, flag, load_config
 
 if TYPE_CHECKING:
     from flatline.training.run import Result
@@ -57,6 +58,7 @@ def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
     except ImportError as error:
         raise options.not_installed("Training", error) from error
     logging.disable_progress_bar()  # ours says the same
+    _tell_whose_problems(config)
     if dry_run:
         planned = plan(config)
         if as_json:
@@ -70,6 +72,17 @@ def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
             print_json(_as_json(result))
         else:
             print(_summary(result))
+
+
+def _tell_whose_problems(config: RunConfig) -> None:
+    """A model of one's own on the embedded problems is rarely meant."""
+    if config.model != LAB and config.datasets == LAB and os.environ.get("RANK", "0") == "0":
+        typer.echo(
+            f"flatline: --datasets is not given: {visible(config.model)} trains on the lab's own "
+            "problems, for 30 steps unless --max-steps says otherwise.\n"
+            'Other ones: `--datasets "PATH,CONFIG,SPLIT"`.',
+            err=True,
+        )
 
 
 def _as_json(result: "Result") -> dict[str, Any]:

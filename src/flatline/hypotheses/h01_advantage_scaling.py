@@ -20,7 +20,8 @@ First a replay of the stored rollouts: their advantages without the division by 
 Where these nearly agree with the ones that were trained on, the division is not the cause. Then
 `scale_rewards` `group` against `none`, matched seeds, or a planted fault against none; outcome is
 the held-out reward. Adam steps by the ratio of a gradient to its own size, so the arms go about
-equally far.
+equally far. A large constant beside the spread (`std + 0.1`) lies between the two arms: what it can
+change is what the undivided ones change, so it is no arm of its own.
 
 ## Fix
 `scale_rewards="batch"` or `"none"`, or leave out groups with a deviation below a threshold.

@@ -27,7 +27,8 @@ other. H04 context-truncation: training is cut where evaluation is not. H06 and 
 the start and part later.
 
 ## References
-The seeds' H08: 22 % right in evaluation and 0 % in training, on the same problems.
+bdsaglam/rlvr, the investigation that this project began with, its H08: 22 % right in evaluation and
+0 % in training, on the same problems.
 """
 
 from typing import TYPE_CHECKING
