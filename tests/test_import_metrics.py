@@ -34,7 +34,9 @@ def test_rows_that_say_they_belong_to_no_step_are_left_out_and_told(tmp_path):
     ]
     trace = open_log(logs.write_jsonl(tmp_path / "metrics.jsonl", rows))
     assert trace.steps["reward"].tolist() == [0.5, 0.6]
-    assert any("1 rows say that they belong to no step" in note for note in trace.run["notes"])
+    assert any(
+        "Rows that belong to no step are left out: 1." in note for note in trace.run["notes"]
+    )
     assert trace.warnings == []
 
 

@@ -342,7 +342,72 @@ def test_a_chart_of_two_runs_is_refused(tmp_path):
     assert "holds 2 runs: 'a', 'b'" in refusal(path)
 
 
+def test_the_name_of_a_run_in_a_saved_chart_may_hold_dashes(tmp_path):
+    header = "Step,qwen - lr 1e-6 - train/reward,qwen - lr 1e-6 - train/reward__MAX"
+    trace = open_log(written(tmp_path, "chart.csv", f"{header}\n1,0.5,0.6\n"))
+    assert trace.run["aliases"] == {"reward": "train/reward"}
+
+
+def test_of_two_columns_with_one_name_the_last_is_read_and_that_is_told(tmp_path):
+    trace = open_log(written(tmp_path, "log.csv", "step,reward,reward\n1,0.1,0.9\n"))
+    assert trace.steps["reward"].tolist() == [0.9]
+    assert trace.run["notes"] == ["Column 'reward' is there 2 times: the last one is read."]
+
+
 # --- W&B and TensorBoard ---
+
+
+PROFILED = "profiling/Time taken: GRPOTrainer.compute_loss"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"_step,train/global_step,train/reward,{PROFILED}\n0,,,0.5\n1,1,0.1,\n2,,,0.6\n3,2,0.2,\n",
+        "".join(
+            json.dumps(row) + "\n"
+            for row in (
+                {"_step": 0, PROFILED: 0.5, "_timestamp": 1.0},
+                {"_step": 1, "train/global_step": 1, "train/reward": 0.1},
+                {"_step": 2, PROFILED: 0.6, "_timestamp": 2.0},
+                {"_step": 3, "train/global_step": 2, "train/reward": 0.2},
+            )
+        ),
+    ],
+    ids=["csv", "jsonl"],
+)
+def test_times_that_trl_sends_between_steps_are_no_unreadable_rows(tmp_path, content):
+    name = "log.csv" if content.startswith("_step,") else "log.jsonl"
+    trace = open_log(written(tmp_path, name, content))
+    assert trace.steps["reward"].tolist() == [0.1, 0.2]
+    assert trace.run["notes"] == ["Rows that belong to no step are left out: 2."]
+    assert (trace.warnings, trace.run["unrecognised"]) == ([], [])
+
+
+def test_a_reward_without_a_step_is_still_told_as_unusable(tmp_path):
+    row = {"_step": 0, "train/global_step": 1, "train/reward": 0.1}
+    trace = open_log(jsonl(tmp_path, row, {"_step": 1, "eval/reward": 0.4, PROFILED: 0.5}))
+    assert "line 2: no `train/global_step`" in trace.warnings[0]
+
+
+@pytest.mark.parametrize("empty", [None, ""], ids=["json", "csv"])
+def test_the_validation_of_verl_before_the_first_step_is_kept(tmp_path, empty):
+    names = ("_step", "training/global_step", "critic/score/mean", "val-core/a/reward/mean@1")
+    rows = [(0, empty, empty, 0.3), (1, 1, 0.1, empty), (2, 2, 0.2, 0.4)]
+    trace = open_log(jsonl(tmp_path, *(dict(zip(names, row, strict=True)) for row in rows)))
+    assert trace.steps["step"].tolist() == [0, 1, 2]
+    assert trace.steps["heldout_reward"][0] == 0.3
+    assert (trace.warnings, trace.run["notes"]) == ([], [])
+
+
+def test_an_evaluation_of_openrlhf_joins_the_step_that_it_names(tmp_path):
+    first = {"_step": 0, "eval/global_step": 0, "eval/reward": 0.1}
+    train = [{"_step": s, "train/global_step": s, "train/reward": 0.5} for s in (1, 2)]
+    last = {"_step": 3, "eval/global_step": 2, "eval/reward": 0.3}
+    trace = open_log(jsonl(tmp_path, first, *train, last))
+    assert trace.steps["step"].tolist() == [0, 1, 2]
+    assert trace.steps["heldout_reward"][2] == 0.3
+    assert trace.warnings == []
 
 
 def test_a_wandb_file_is_read_with_its_configuration():

@@ -224,7 +224,7 @@ def _lengths(trace: Trace) -> np.ndarray:
     """Tokens of each completion; the same for all where that was not recorded."""
     if "completion_tokens" not in trace.rollouts:
         return np.zeros(len(trace.rollouts))
-    return np.nan_to_num(trace.rollouts["completion_tokens"], nan=-1.0)
+    return np.asarray(np.nan_to_num(trace.rollouts["completion_tokens"], nan=-1.0))
 
 
 def _is(part: np.ndarray, reward: np.ndarray) -> bool:

@@ -22,8 +22,11 @@ STEP = (
     "iteration",
     "iter",
     "_step",  # W&B counts calls of `log`, which is a step only where nothing better is there
+    "eval/global_step",  # OpenRLHF, in rows of an evaluation: other rows lack it
 )
 """Names of the optimizer step, best first."""
+EVAL_STEP = STEP[-1]
+"""The same counter as the step of the training rows, in rows that have no other name of it."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "time": ("_timestamp", "wall_time", "time"),  # the last: prime-rl
@@ -223,6 +226,7 @@ KEPT: dict[str, str] = {
     "num_turns/*": "turns",
     "tool_call_counts/*": "tool use",
     "timing*": "seconds of one part",
+    "profiling/*": "seconds of one part",
     "perf/*": "speed and memory",
     "performance/*": "speed and memory",
     "global_seqlen/*": "load balance",

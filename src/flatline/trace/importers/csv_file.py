@@ -5,6 +5,7 @@ A chart saved from W&B names its columns `RUN - METRIC`, with `__MIN` and `__MAX
 
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from flatline.trace.importers.numbers import number
 from flatline.trace.importers.text import lines
 
 _DELIMITERS = ",;\t"
-_CHART = re.compile(r"(?P<run>.+?) - (?P<metric>.+)")
+_CHART = re.compile(r"(?P<run>.+) - (?P<metric>.+)")  # a name of a run may hold " - " as well
 _BAND = ("__MIN", "__MAX")
 
 
@@ -30,6 +31,7 @@ def read_csv(path: Path) -> Log:
             continue
         if names is None:
             names = _header(path, row)
+            log.notes.extend(_repeated(names))
         elif len(row) > len(names):
             place = f"line {reader.line_num}"
             log.bad.append(f"{place}: {len(row)} cells under {len(names)} names")
@@ -66,6 +68,14 @@ def _header(path: Path, row: list[str]) -> list[str]:
             "`step,reward,kl`."
         )
     return _without_run(path, names)
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return [
+        f"Column {name!r} is there {count} times: the last one is read."
+        for name, count in Counter(names).items()
+        if name and count > 1
+    ]
 
 
 def _without_run(path: Path, names: list[str]) -> list[str]:

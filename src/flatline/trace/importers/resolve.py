@@ -48,7 +48,13 @@ def plain(name: str) -> str:
 def is_known(name: str) -> bool:
     """Whether the table has the name at all, be it for a column or only for `metrics`."""
     text = plain(name)
-    return text in STEP or _known().fullmatch(text) is not None
+    return text in STEP or any(names.fullmatch(text) for names in (_columns(), _kept()))
+
+
+def fills_nothing(name: str) -> bool:
+    """Whether the table has the name, and only for `metrics`."""
+    text = plain(name)
+    return _kept().fullmatch(text) is not None and _columns().fullmatch(text) is None
 
 
 def _fill(
@@ -94,6 +100,14 @@ def _pattern(want: str) -> re.Pattern[str]:
 
 
 @cache
-def _known() -> re.Pattern[str]:
-    wanted = [*KEPT, *(name for names in COLUMNS.values() for name in names)]
+def _columns() -> re.Pattern[str]:
+    return _one_of(name for names in COLUMNS.values() for name in names)
+
+
+@cache
+def _kept() -> re.Pattern[str]:
+    return _one_of(KEPT)
+
+
+def _one_of(wanted: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(_pattern(want).pattern for want in wanted))

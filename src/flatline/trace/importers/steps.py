@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flatline.trace.importers.aliases import COLUMNS, STEP
+from flatline.trace.importers.aliases import COLUMNS, EVAL_STEP, STEP
 from flatline.trace.importers.log import Entry, Log, nothing_in, quoted
 from flatline.trace.importers.numbers import flat, number, unwrapped, whole
-from flatline.trace.importers.resolve import Resolution, plain, resolve
+from flatline.trace.importers.resolve import Resolution, fills_nothing, plain, resolve
 
 Numbers = dict[str, float]
 _BOOKKEEPING = frozenset({"epoch", "_timestamp", "_runtime", "wall_time", *STEP})
@@ -85,15 +85,24 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
         numbers = _numbers(log, entry)
         if not numbers.keys() - _BOOKKEEPING:
             continue  # text, tables, empty rows: nothing is lost
-        if any(name in entry.values and entry.values[name] is None for name in names):
-            outside += 1  # prime-rl samples the load of its sampler by the clock
+        if names and _outside(entry, names, numbers):
+            outside += 1
             continue
         step = _step_of(log, entry, names) if names else len(found) + 1
         if step is not None:
             found.append((step, numbers))
     if outside:
-        log.notes.append(f"{outside} rows say that they belong to no step, and are left out.")
+        log.notes.append(f"Rows that belong to no step are left out: {outside}.")
     return found
+
+
+def _outside(entry: Entry, names: Sequence[str], numbers: Numbers) -> bool:
+    """Whether a row is of no step: it says so, or has only what fills no column of one."""
+    if any(_filled(entry, name) for name in names):
+        return False
+    # prime-rl samples the load of its sampler by the clock; TRL times its parts between steps.
+    says_so = any(name in entry.values and entry.values[name] is None for name in names)
+    return says_so or all(fills_nothing(name) for name in numbers.keys() - _BOOKKEEPING)
 
 
 def _numbers(log: Log, entry: Entry) -> Numbers:
@@ -110,21 +119,32 @@ def _numbers(log: Log, entry: Entry) -> Numbers:
 
 
 def _step_names(entries: Sequence[Entry]) -> list[str]:
-    """The best name of the step, then those that always agree with it: they may stand in for it."""
+    """The best name of the step, then those that may stand in for it: they always agree with it.
+
+    That of evaluations comes first of these and need not occur beside the best one: W&B's count of
+    calls may agree by chance, up to the evaluation.
+    """
     order = {name: rank for rank, name in enumerate(STEP)}
     names = set().union(*(entry.values for entry in entries))
     seen = {name for name in names if plain(name) in order}
     ranked = sorted(seen, key=lambda name: (order[plain(name)], name))
-    return ranked[:1] + [name for name in ranked[1:] if _agree(entries, ranked[0], name)]
+    agreed = [name for name in ranked[1:] if _agree(entries, ranked[0], name)]
+    return ranked[:1] + sorted(agreed, key=lambda name: plain(name) != EVAL_STEP)
 
 
 def _agree(entries: Sequence[Entry], one: str, other: str) -> bool:
-    both = [e.values for e in entries if one in e.values and other in e.values]
-    return bool(both) and all(whole(v[one]) == whole(v[other]) for v in both)
+    both = [e.values for e in entries if _filled(e, one) and _filled(e, other)]
+    seen = bool(both) or plain(other) == EVAL_STEP
+    return seen and all(whole(v[one]) == whole(v[other]) for v in both)
+
+
+def _filled(entry: Entry, name: str) -> bool:
+    """Whether the row has the name with a value: exports write every name into every row."""
+    return entry.values.get(name) not in (None, "")
 
 
 def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
-    name = next((name for name in names if entry.values.get(name) not in (None, "")), None)
+    name = next((name for name in names if _filled(entry, name)), None)
     if name is None:
         log.bad.append(f"{entry.place}: no `{names[0]}`")
         return None
