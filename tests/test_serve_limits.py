@@ -1,6 +1,7 @@
 """What `flatline serve` refuses, what it survives, and how it says so."""
 
 import json
+import shutil
 import socket
 import threading
 import time
@@ -20,10 +21,12 @@ from flatline.serve.request import body_of, chat_request, ids_request, text_requ
 from flatline.serve.spelling import Spelling
 from flatline.serve.start import MAX_BODY, guarded_application, start
 from flatline.tasks.musique import RETRIEVE
+from flatline.training.lab.tokenizer import checkpoint_folder
 from tests.served import a_bind, listening
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = RETRIEVE.schema()
+HALF = {"name": "f", "description": "\ud800", "arguments": '{"query": "\\ud800"}'}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,7 @@ BAD = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
     ({"messages": HI, "temperature": -1}, None),
     ({"messages": HI, "temperature": True}, "temperature"),
+    ({"messages": HI, "temperature": 10**400}, "temperature"),
     ({"messages": HI, "top_p": 0}, None),
     ({"messages": HI, "n": 1000}, "n"),
     ({"messages": HI, "max_tokens": 0}, "max_tokens"),
@@ -56,6 +60,8 @@ BAD = [
     ({"messages": HI, "stop": [""]}, "stop"),
     ({"messages": HI, "top_logprobs": 3}, "top_logprobs"),
     ({"messages": HI, "tools": [{"type": "function"}]}, "tools[0]"),
+    ({"messages": HI, "tools": [{"type": "function", "function": HALF}]}, "tools[0]"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": HALF}]}]}, "messages[0]"),
     ({"messages": HI, "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ({"messages": HI, "frequency_penalty": 0.5}, "frequency_penalty"),
     ({"messages": HI, "response_format": {"type": "json_object"}}, "response_format"),
@@ -240,6 +246,30 @@ def test_deep_nesting_is_refused_and_never_a_failure(address, depth):
     body = f'{{"messages": {json.dumps(HI)}, "tools": [{tool}], "max_tokens": 1}}'
     answer = httpx2.post(f"{address}v1/chat/completions", content=body.encode())
     assert answer.status_code in (200, 400), answer.text
+
+
+@pytest.mark.parametrize(("path", "text"), [("chat/", "messages"), ("", "prompt")])
+def test_half_a_surrogate_pair_is_read_as_a_question_mark(address, path, text):
+    def answered(said):
+        asked = [{"role": "user", "content": said}] if text == "messages" else said
+        body = json.dumps({text: asked, "max_tokens": 4, "temperature": 0})
+        answer = httpx2.post(f"{address}v1/{path}completions", content=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["usage"], answer.json()["choices"]
+
+    assert answered("a\ud800b") == answered("a?b")
+
+
+def test_damaged_weights_are_told_and_the_old_ones_stay(address, served, tmp_path):
+    shutil.copytree(checkpoint_folder(), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors").write_bytes(b"garbage")
+    for folder, told in ((str(tmp_path), "cannot be loaded"), ("x" * 5000, "is no folder")):
+        answer = httpx2.post(f"{address}update_weights", json={"weight_dir": folder})
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == "weight_dir"
+        assert told in answer.json()["error"]["message"]
+    assert served.player.weight_version == 0
+    assert posted(address, {"messages": HI, "max_tokens": 1}).status_code == 200
 
 
 def test_a_bug_of_ours_is_told_without_its_traceback(address, monkeypatch):

@@ -213,6 +213,14 @@ def test_pages_of_rollouts_follow_each_other_without_a_gap(client):
     assert len(seen) == len(set(seen)) == 72
 
 
+def test_a_page_past_the_end_is_the_last_page(client):
+    first, last, past = (
+        client.get(f"/rollouts/deep/healthy?page={page}").text for page in (1, 2, 99)
+    )
+    assert "72 rollouts, page 2 of 2" in past
+    assert past == last != first
+
+
 @pytest.mark.parametrize(
     "query", ["from=abc", "least=1;DROP", "order=reward;--", "page=x", "group=99999999999999999999"]
 )

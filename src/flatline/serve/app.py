@@ -9,10 +9,10 @@ GET  /health
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -30,6 +30,7 @@ from flatline.serve.messages import message_of
 from flatline.serve.player import Player
 from flatline.serve.playing import Playing
 from flatline.serve.stream import ChatStream, TextStream, events
+from flatline.text import visible
 
 LAB = "lab"
 
@@ -179,18 +180,31 @@ class _Server:
     async def update_weights(self, request: Request) -> Response:
         body = asked.body_of(await request.body())
         folder = body.get("weight_dir")
-        if not isinstance(folder, str) or not (folder == LAB or Path(folder).is_dir()):
+        if not isinstance(folder, str) or not (folder == LAB or os.path.isdir(folder)):
             raise RequestError(
                 f"`weight_dir` is {str(folder)[:200]!r}, which is no folder on this machine.\n"
                 "Give a folder with config.json and safetensors, as the server sees it.",
                 param="weight_dir",
             )
+        model = await self._loaded(folder)
         try:
-            model = await asyncio.to_thread(self._served.load, folder)
             version = await asyncio.wrap_future(self._served.player.update(model))
         except FlatlineError as error:
             raise RequestError(str(error), param="weight_dir") from None
         return JSONResponse({"status": "ok", "weight_version": version})
+
+    async def _loaded(self, folder: str) -> Any:
+        try:
+            return await asyncio.to_thread(self._served.load, folder)
+        except FlatlineError as error:
+            told = str(error)
+        except Exception as error:  # a damaged checkpoint fails in as many ways as there are files
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            told = (
+                f"The weights in {folder[:200]!r} cannot be loaded: {first[:300]}\n"
+                "The server keeps the weights it has. Save the checkpoint again, whole, and resend."
+            )
+        raise RequestError(visible(told), param="weight_dir")
 
     def _refuse_other_model(self, wanted: asked.Wanted) -> None:
         name = self._served.name
@@ -204,7 +218,9 @@ class _Server:
 
     def _encoded(self, prompt: str | tuple[int, ...]) -> list[int]:
         if isinstance(prompt, str):
-            return list(self._served.tokenizer(prompt, verbose=False)["input_ids"])
+            # Half a surrogate pair cannot be encoded: a question mark, as in a conversation.
+            text = prompt.encode("utf-8", "replace").decode()
+            return list(self._served.tokenizer(text, verbose=False)["input_ids"])
         size = len(self._served.tokenizer)
         if max(prompt) >= size:
             raise RequestError(

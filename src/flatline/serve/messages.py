@@ -14,6 +14,7 @@ def tool_of(tool: Any, i: int) -> Mapping[str, Any]:
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not name or tool.get("type") != "function":
         raise wrong(f"tools[{i}]", tool, 'give {"type": "function", "function": {"name": ...}}')
+    _refuse_halves(tool, f"tools[{i}]")
     return dict(tool)
 
 
@@ -30,7 +31,16 @@ def message_of(message: Any, where: str) -> Mapping[str, Any]:
         made["tool_calls"] = _calls(message["tool_calls"], where)
     if role == "tool":
         made |= {key: message[key] for key in ("tool_call_id", "name") if message.get(key)}
+    _refuse_halves({key: value for key, value in made.items() if key != "content"}, where)
     return made
+
+
+def _refuse_halves(value: Any, where: str) -> None:
+    """The template writes all but the content itself, so what cannot be encoded ends here."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise wrong(where, value, "it holds half of a surrogate pair; take it out") from None
 
 
 def _content(content: Any, where: str) -> str:

@@ -2,7 +2,7 @@
 of the SQL, never a part of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -82,7 +82,7 @@ def asked(query: Mapping[str, str]) -> Asked:
 
 
 def listed(trace: Trace, report: Report | None, want: Asked) -> dict[str, Any]:
-    """One page of the rollouts, and how many there are."""
+    """One page of the rollouts, how many there are, and what was asked, on a page that exists."""
     conditions = [FILTERS[key][0] for key in want.filters]
     parameters: list[Any] = list(want.filters.values())
     if want.hypothesis:
@@ -90,14 +90,17 @@ def listed(trace: Trace, report: Report | None, want: Asked) -> dict[str, Any]:
         conditions.append("(step, rollout) IN (SELECT unnest(?::INT[]), unnest(?::INT[]))")
         parameters += [[step for step, _ in places], [rollout for _, rollout in places]]
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    counted = trace.query(f"SELECT count(*) AS total FROM rollouts {where}", parameters)
+    total = counted.to_pylist()[0]["total"]
+    pages = -(-total // PAGE)
+    want = replace(want, page=min(want.page, max(pages, 1)))
     found = trace.query(
-        f"SELECT {_COLUMNS}, count(*) OVER () AS total FROM rollouts {where} "
+        f"SELECT {_COLUMNS} FROM rollouts {where} "
         f"ORDER BY {ORDERS[want.order][0]} LIMIT {PAGE} OFFSET ?",
         [*parameters, (want.page - 1) * PAGE],
     ).to_pylist()
     _add_endings(trace, found)
-    total = found[0]["total"] if found else 0
-    return {"rows": found, "total": total, "pages": -(-total // PAGE)}
+    return {"rows": found, "total": total, "pages": pages, "asked": want}
 
 
 def finishes(trace: Trace) -> list[str]:

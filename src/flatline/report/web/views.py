@@ -82,7 +82,6 @@ class Views:
                 report = run.diagnosis(name, patient=True) if want.hypothesis else run.report
                 return {
                     "name": name,
-                    "asked": want,
                     "diagnosed": report is not None,
                     "filters": rollout_list.FILTERS,
                     "orders": rollout_list.ORDERS,
