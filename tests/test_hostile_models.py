@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from flatline.errors import ModelError
 from flatline.training.lab.tokenizer import checkpoint_folder
@@ -54,3 +55,15 @@ def test_an_adapter_of_pickled_weights_is_refused_and_never_run(tmp_path):
     with pytest.raises(ModelError):
         load_policy(str(folder), device="cpu")
     assert not made.exists()
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused_and_not_filled_with_random_numbers(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint_folder(), folder)
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    lost = next(name for name in weights if name.endswith("down_proj.weight"))
+    del weights[lost]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"lack 1 tensors, the first is `{lost}`"):
+        load_policy(str(folder), device="cpu")

@@ -1,5 +1,6 @@
 """Loads policies: the embedded lab policy, a local folder or a hub name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +36,8 @@ def load_policy(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place)
-        model = AutoModelForCausalLM.from_pretrained(
-            place, dtype=getattr(torch, dtype), use_safetensors=True
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            place, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0]
@@ -46,6 +47,7 @@ def load_policy(
             "or a hub name. Pickled weights are never loaded.\n"
             "Try `--model lab`, or give the path of a local folder."
         ) from error
+    _refuse_random_tensors(name, sorted(loading["missing_keys"]))
     if device == "cpu" and model.num_parameters() < _SMALL:
         # A second thread gains little on kernels this small, and on a busy machine the threads
         # wait for each other most of the time.
@@ -53,6 +55,16 @@ def load_policy(
     if chat_template:
         tokenizer.chat_template = load_chat_template(chat_template)
     return LoadedPolicy(model.to(device).eval(), tokenizer)
+
+
+def _refuse_random_tensors(name: str, missing: Sequence[str]) -> None:
+    """transformers fills what a checkpoint lacks with random numbers and goes on."""
+    if missing:
+        raise ModelError(
+            f"The weights of {name!r} lack {len(missing)} tensors, the first is `{missing[0]}`. "
+            "They would be random numbers.\n"
+            "Save the whole model, or give the folder of a checkpoint that was written to its end."
+        )
 
 
 def _refuse_what_cannot_be_a_model(name: str, place: str) -> None:
