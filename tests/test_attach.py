@@ -27,6 +27,7 @@ from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_recording import Recording
 from flatline.trace.attach_scribe import Scribe
 from flatline.trace.attach_settings import settings
+from flatline.trace.attach_steps import heldout_reward
 from flatline.trace.attach_weights import Census
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
@@ -423,6 +424,23 @@ def test_evaluation_is_not_taken_for_training(tmp_path):
     assert np.allclose(trace.steps["heldout_reward"], logged)
 
 
+def test_of_several_evaluation_sets_none_is_the_held_out_reward(tmp_path):
+    trainer = trainer_of(tmp_path, per_device_eval_batch_size=4, max_steps=1)
+    one = trainer.train_dataset.select(range(1))
+    trainer.eval_dataset = {"easy": one, "hard": one}
+    trainer.args.eval_strategy, trainer.args.eval_steps = IntervalStrategy.STEPS, 1
+    trace = recorded(trainer)
+    assert "heldout_reward" not in trace.steps
+    (note,) = trace.run["notes"]
+    assert "`heldout_reward` is left empty" in note and "'easy', 'hard'" in note
+
+
+def test_flatlines_own_evaluation_and_that_of_one_named_set_are_the_held_out_reward():
+    line = {"eval_combined": 0.5, "eval_reward": 0.25}
+    assert heldout_reward(line, sets=["easy", "hard"]) == 0.5
+    assert heldout_reward({"eval_reward": 0.25}, sets=["easy"]) == 0.25
+
+
 def test_a_rollout_function_brings_log_probs_and_a_mask(tmp_path):
     def play(prompts, trainer):
         n = len(prompts)
@@ -568,15 +586,44 @@ def test_a_folder_holds_settings_versions_and_is_compacted_at_the_end(tmp_path):
     )
 
 
-def test_training_twice_makes_a_second_segment_that_replaces_the_first(tmp_path):
+def test_training_twice_makes_a_second_segment_that_replaces_the_first(tmp_path, capsys):
     trainer = trainer_of(tmp_path, max_steps=3)
     flatline.attach(trainer, tmp_path / "run")
     trainer.train()
+    assert "earlier training" not in capsys.readouterr().err
     trainer.args.max_steps = 2
     trainer.train()
+    said = capsys.readouterr().err
+    assert said.count("replaces them in the trace") == 1 and str(tmp_path / "run") in said
     trace = flatline.Trace.open(tmp_path / "run")
     assert trace.steps["step"].tolist() == [1, 2]
     assert len(trace.rollouts) == 8
+
+
+def test_a_resumed_training_is_not_said_to_replace_what_it_goes_on_from(tmp_path, capsys):
+    trainer = trainer_of(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    trainer.args.max_steps = 2
+    trainer.train(resume_from_checkpoint=True)
+    assert "earlier training" not in capsys.readouterr().err
+    assert flatline.Trace.open(tmp_path / "run").steps["step"].tolist() == [1, 2]
+
+
+def test_a_trainer_that_is_recorded_into_two_folders_is_said_to_be(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("transformers.trainer_callback.logger.warning", pytest.fail)
+    trainer = trainer_of(tmp_path, max_steps=1)
+    first = flatline.attach(trainer, tmp_path / "a")
+    second = flatline.attach(trainer, tmp_path / "b")
+    said = capsys.readouterr().err
+    assert said.count("`detach()` the other") == 1
+    assert all(str(tmp_path / name) in said for name in "ab")
+    with pytest.raises(TraceError, match="This process already records"):
+        flatline.attach(trainer, tmp_path / "a")
+    trainer.train()
+    for one in (second, first):
+        assert one.trace.steps["step"].tolist() == [1]
+        one.detach()
 
 
 def test_training_again_after_an_interruption_leaves_every_step_once(tmp_path):

@@ -265,10 +265,29 @@ def test_nan_and_infinity_survive_the_files_and_leave_run_json_valid(tmp_path):
 
 def test_two_runs_cannot_write_into_one_directory(tmp_path):
     writer = write_steps(tmp_path, close=False)
-    with pytest.raises(TraceError, match="another process"):
+    with pytest.raises(TraceError, match=r"This process already records(.|\n)*`detach\(\)`"):
         Writer(tmp_path)
     writer.close()
     Writer(tmp_path).close()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from flatline.trace.lock import RankLock
+lock = RankLock(Path(sys.argv[1]), 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_directory_that_another_process_writes_is_not_blamed_on_this_one(tmp_path):
+    Writer(tmp_path).close()
+    started = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(TraceError, match=r"another process(.|\n)*Wait for it to end"):
+            Writer(tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_the_training(tmp_path):

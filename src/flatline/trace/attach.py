@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.trace.announce import say
 from flatline.trace.attach_batch import Pass
 from flatline.trace.attach_callback import StepEnd, StepWatch
 from flatline.trace.attach_hooks import (
@@ -32,6 +33,7 @@ from flatline.trace.attach_hooks import (
 )
 from flatline.trace.attach_recording import Recording
 from flatline.trace.attach_settings import run_facts, settings
+from flatline.trace.folder import table_files
 from flatline.trace.reader import Trace
 from flatline.trace.writer import MemorySink, Sink, Writer
 
@@ -65,15 +67,16 @@ class Attachment:
         """The run's folder; None for a sink."""
         self._guard = Guard()
         self._sink: Sink | None = None if isinstance(run_dir, str | Path) else run_dir
+        self._replaces = False
+        """Whether the folder had steps before this start."""
         self._recording: Recording | None = self._open()
+        self._say_beside(_folders(trainer))
         self._begun = False
         self._replaced = Replaced()
         self._install()
         self._watch = StepWatch(self)
         self._listeners = (self._watch, StepEnd(self._watch))
-        for listener in self._listeners:
-            trainer.add_callback(listener)
-        _move_ahead(trainer, self._listeners[1])
+        _listen(trainer, *self._listeners)
         self._forget = _at_exit(self)
 
     @property
@@ -134,6 +137,11 @@ class Attachment:
         if self._recording is None:
             self._recording = self._open()
         self._recording.sink.update_run(settings=settings(self.trainer))
+        if self._replaces and self.trainer.state.global_step == 0:
+            say(
+                f"{self.path} has the steps of an earlier training. This one begins at step 0 and "
+                "replaces them in the trace; to read both, give it a folder of its own."
+            )
 
     def work(self, name: str, *args: Any) -> Any:
         """Have the recording do one of its methods, if there is one that still works."""
@@ -143,12 +151,20 @@ class Attachment:
             return found[0] if found else None
         return None
 
+    def _say_beside(self, others: list[Path]) -> None:
+        if self.path is not None and others and self.trainer.accelerator.process_index == 0:
+            say(
+                f"this trainer is recorded into {others[0]} as well as into {self.path}. "
+                "If only one is meant, `detach()` the other."
+            )
+
     def _open(self) -> Recording:
         if self._sink is not None:
             self._sink.update_run(**run_facts(self.trainer))
             return Recording(self.trainer, self._sink, self._guard)
         assert self.path is not None
         rank = int(self.trainer.accelerator.process_index)
+        self._replaces = rank == 0 and _has_steps(self.path)
         on_cpu = self.trainer.accelerator.device.type == "cpu"
         sink = Writer(self.path, rank=rank, run=run_facts(self.trainer), beside=not on_cpu)
         return Recording(self.trainer, sink, self._guard)
@@ -222,11 +238,24 @@ class Attachment:
         return found
 
 
-def _move_ahead(trainer: Any, listener: Any) -> None:
-    """Next to the first callback, which decides what a step is followed by."""
+def _listen(trainer: Any, watch: StepWatch, step_end: StepEnd) -> None:
+    """`add_callback` would take a second attachment for a mistake, and print its classes."""
     callbacks = trainer.callback_handler.callbacks
-    callbacks.remove(listener)
-    callbacks.insert(1, listener)
+    callbacks.append(watch)
+    callbacks.insert(1, step_end)  # the first one decides what a step is followed by
+
+
+def _folders(trainer: Any) -> list[Path]:
+    """Where this trainer is recorded already."""
+    watches = (one for one in trainer.callback_handler.callbacks if isinstance(one, StepWatch))
+    return [one.folder for one in watches if one.folder is not None]
+
+
+def _has_steps(folder: Path) -> bool:
+    try:
+        return any(name.table == "steps" for name in table_files(folder))
+    except OSError:  # it is not there yet; or it cannot be used, which the writer says better
+        return False
 
 
 def _at_exit(attachment: Attachment) -> Callable[[], None]:

@@ -5,7 +5,8 @@ which of these will follow. Whatever comes next writes the row at the latest.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -45,6 +46,12 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
         """The step's row while it waits."""
         self._waits_for: set[str] = set()
         self._last_logged = 0
+        self._sets_noted = False
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it is recorded; None for a sink."""
+        return self._attachment.path
 
     @_guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -79,9 +86,12 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
     @_guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         logs = logs or {}
-        reward = heldout_reward(logs)
+        sets = _sets(self._attachment.trainer)
+        reward = heldout_reward(logs, sets=sets)
         if reward is not None:
             self._note_heldout(state.global_step, reward)
+        elif "eval_reward" in logs:
+            self._note_sets(sets)
         if "loss" in logs and self._row is not None and self._row["step"] == state.global_step:
             self._row |= logged_facts(logs, state.global_step - self._last_logged)
             self._waits_for.discard("log")
@@ -112,3 +122,16 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
             self._row["heldout_reward"] = reward
         elif step == 0:
             self._attachment.work("write_step", {"step": 0, "heldout_reward": reward})
+
+    def _note_sets(self, sets: Sequence[str]) -> None:
+        if len(sets) > 1 and not self._sets_noted:
+            self._sets_noted = True
+            named = ", ".join(map(repr, sets))
+            left = f"`heldout_reward` is left empty: the evaluation sets {named} could all fill it."
+            self._attachment.note(notes=[left])
+
+
+def _sets(trainer: Any) -> list[str]:
+    """Names of the sets that the trainer evaluates on; none where it has only one, unnamed."""
+    found = getattr(trainer, "eval_dataset", None)
+    return [str(name) for name in found] if isinstance(found, dict) else []

@@ -123,9 +123,12 @@ def logged_facts(logs: Mapping[str, Any], steps: int) -> Row:
     return facts
 
 
-def heldout_reward(logs: Mapping[str, Any]) -> float | None:
-    """Held-out reward in a log line: of flatline's own evaluation, else of TRL's."""
-    found = logs.get("eval_combined", logs.get("eval_reward"))
+def heldout_reward(logs: Mapping[str, Any], *, sets: Sequence[str] = ()) -> float | None:
+    """Held-out reward in a log line: of flatline's own evaluation, else of TRL's.
+
+    TRL logs the reward of each of its `sets` under one name; none of several is *the* reward.
+    """
+    found = logs.get("eval_combined", None if len(sets) > 1 else logs.get("eval_reward"))
     return None if found is None else float(found)
 
 

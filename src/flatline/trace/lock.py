@@ -18,27 +18,29 @@ LOCK = ".lock"
 SAY_AFTER, PATIENCE = 5.0, 60.0
 """Seconds after which a wait for `.lock` is said, and given up: one holder needs milliseconds."""
 _POLL = 0.01
+_OURS: set[tuple[int, Path]] = set()
+"""What this process holds. With its number: a forked child has the list, and holds nothing."""
 
 
 class RankLock:
     """Held by the one process that writes as this rank; the system lets go when it dies."""
 
     def __init__(self, folder: Path, rank: int) -> None:
+        path = folder / f"{LOCK}.r{rank}"
+        self._mine = (os.getpid(), path.resolve())
         with folder_lock(folder):
-            self._handle = _take(folder / f"{LOCK}.r{rank}")
+            self._handle = _take(path)
             if self._handle is None:
-                raise TraceError(
-                    f"{folder} is being written by another process (rank {rank}).\n"
-                    "Two runs in one directory would be read as one.\n"
-                    "Wait for it to end, or give this run a directory of its own."
-                )
+                raise _in_use(folder, rank, ours=self._mine in _OURS)
             self.segment = _segment(folder, rank)
             """Which start of the run this is."""
             os.truncate(self._handle, 0)
             os.pwrite(self._handle, str(self.segment).encode(), 0)
+            _OURS.add(self._mine)
 
     def release(self) -> None:
         if self._handle is not None:
+            _OURS.discard(self._mine)
             _unlock(self._handle)
             self._handle = None
 
@@ -69,6 +71,19 @@ def is_held(path: Path) -> bool:
         return True
     except (OSError, ImportError):
         return False
+
+
+def _in_use(folder: Path, rank: int, *, ours: bool) -> TraceError:
+    if ours:
+        seen = f"This process already records into {folder} (rank {rank})."
+        way_out = "`detach()` that attachment, or `close()` that recorder, first"
+    else:
+        seen = f"{folder} is being written by another process (rank {rank})."
+        way_out = "Wait for it to end"
+    return TraceError(
+        f"{seen}\nTwo runs in one directory would be read as one.\n"
+        f"{way_out}, or give this run a directory of its own."
+    )
 
 
 def _segment(folder: Path, rank: int) -> int:
