@@ -82,12 +82,26 @@ def test_no_text_breaks_the_grader(tmp_path_factory, text):
         ("#### 71\n#### 72", 0, 0),
         ("#### 72 1/2", 0, 0),
         ("#### 72/1", 0, 0),
+        ("#### 72 ½", 0, 0),
+        ("#### 72 or 73", 0, 0),
+        ("#### 72 - 3 = 69", 0, 0),
+        ("#### 69 + 3 = 72", 0, 0),
+        ("#### 72 m²", 1, 0),
+        ("#### 72. That is all.", 1, 0),
+        ("#### 1. First\n2 + 1\n#### **2. Then**\n#### 72", 1, 0),
         ("72", 0, 0),
     ],
 )
 def test_the_number_after_the_mark_decides(tmp_path, final, exact, form):
     got, _ = score(problem(tmp_path), final)
     assert (got.parts["exact_match"], got.parts["format"]) == (exact, form)
+
+
+def test_a_number_that_was_only_thought_is_no_answer(tmp_path):
+    one = problem(tmp_path)
+    assert score(one, "<think>#### 71</think>\n#### 72")[0].parts == {"exact_match": 1, "format": 1}
+    assert score(one, "#### 71?</think>\n#### 72")[0].parts == {"exact_match": 1, "format": 1}
+    assert score(one, "<think>maybe\n#### 72")[0].parts == {"exact_match": 0, "format": 0}
 
 
 def test_a_final_without_a_mark_is_noted_and_counted(tmp_path):

@@ -123,6 +123,9 @@ def test_noise_is_the_share_of_distractors_kept_the_same_whatever_else_is_loaded
         ({"question": None}, "lacks `question`"),
         ({"question": " "}, "has an empty `question`"),
         ({"answer": ""}, "has an empty `answer`"),
+        ({"answerable": "false"}, "has `answerable` of type str where bool is needed"),
+        ({"answer_aliases": [None, "b"]}, "has None in `answer_aliases`, which is no text"),
+        ({"answer_aliases": "b"}, "has `answer_aliases` of type str where list is needed"),
         ({"id": 7}, "has `id` of type int where str is needed"),
         ({"paragraphs": None}, "lacks `paragraphs`"),
         ({"paragraphs": []}, "has no list of objects in `paragraphs`"),
@@ -147,6 +150,12 @@ def test_a_bad_row_is_named_with_file_line_and_advice(tmp_path, changes, message
     seen, advice = str(error.value).split("\n")
     assert seen.startswith(f"{tmp_path / 'rows.jsonl'}:2 {message}")
     assert advice.endswith(".")
+
+
+def test_a_null_where_a_field_may_be_left_out_means_that_it_was(tmp_path):
+    (found,) = load(tmp_path, row(answerable=None, answer_aliases=None))
+    assert found.answerable
+    assert found.aliases == ()
 
 
 def test_a_duplicate_id_names_both_places_also_across_specs(tmp_path):

@@ -65,7 +65,13 @@ def test_titles_are_searched_too():
 
 def test_bm25_finds_nothing_where_no_word_is_shared():
     assert search("bm25", "zebra") == []
-    assert search("bm25", "who was the one with it") == []
+    assert search("bm25", "who were they with") == []
+
+
+def test_bm25_reads_function_words_only_where_a_query_has_no_others():
+    among = documents("A rock band.", "It is what it is.", "The Who were a band of London.")
+    assert search("bm25", "The Who", among=among) == [2]
+    assert search("bm25", "the rock of it", among=among) == [0]
 
 
 def test_golden_finds_supporting_documents_only_whatever_is_asked():

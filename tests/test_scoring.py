@@ -53,6 +53,7 @@ def test_answers_are_normalised_as_in_squad(text, normal):
         ("the", ["Norway"], 0, 0),
         ("Norway", ["the"], 0, 0),
         ("anything", [], 0, 0),
+        ("Rome - Italy", ["Paris - France"], 0, 0),  # a dash alone is no common word
     ],
 )
 def test_exact_match_and_f1_are_the_best_over_all_answers(prediction, answers, em, f1):
@@ -81,6 +82,8 @@ def test_documents_are_scored_as_sets():
     [
         ("1, 2,1", (1, 2), ()),
         ("[3]; #4\n5.", (3, 4, 5), ()),
+        ("[3][4][14]", (3, 4, 14), ()),
+        ('docs: {5}、**6** "7"', (5, 6, 7), ("docs",)),
         ("", (), ()),
         ("Document 7, -1", (7,), ("Document", "-1")),
         ("٣, ²", (), ("٣", "²")),
@@ -99,10 +102,23 @@ def test_the_last_complete_tag_counts():
     assert tag_content("<answer></answer>", "answer") == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["<answer>Paris</answer></answer>", "<answer><answer>Paris</answer></answer>"],
+)
+def test_a_closing_tag_too_many_is_no_part_of_the_answer(text):
+    assert tag_content(text, "answer") == "Paris"
+
+
 def test_what_was_only_thought_is_left_out():
     assert after_thought(" <think><answer>Rome</answer></think> so") == " so"
-    assert after_thought("<think>never closed") == "<think>never closed"
     assert after_thought("so <think>x</think>") == "so <think>x</think>"
+
+
+def test_a_thought_that_the_prompt_opened_is_left_out_and_one_never_closed_leaves_nothing():
+    assert after_thought("<answer>Rome</answer>?</think> so") == " so"
+    assert after_thought("x</think> so <think>y</think>") == " so <think>y</think>"
+    assert after_thought("\n<think>never closed <answer>Rome</answer>") == ""
 
 
 @pytest.mark.parametrize("text", [GOOD, GOOD.replace("\n", ""), f"\n {GOOD}\n"])
@@ -152,8 +168,29 @@ def test_other_spellings_of_an_answer_are_accepted(answer, variant):
 
 
 @pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        ("1213–1288", "1213-1288"),
+        ("1213-1288", "1213—1288"),
+        ("1213 – 1288", "1213 - 1288"),
+        ("Conan O'Brien", "conan o’brien"),
+        ("Conan O’Brien", "Conan O'Brien"),
+        ("Rock 'n' Roll–Band", "Rock ’n’ Roll-Band"),
+        ("−5", "-5"),
+        ("Beyonce\u0301", "Beyoncé"),
+        ("Beyoncé", "Beyonce\u0301"),
+    ],
+)
+def test_dashes_apostrophes_and_accents_are_one_however_they_are_written(answer, written):
+    accepted = accepted_answers(answer)
+    assert exact_match(written, accepted) == token_f1(written, accepted) == 1
+
+
+@pytest.mark.parametrize(
     ("answer", "wrong"),
     [
+        ("2–1", "21"),
+        ("−5", "5"),
         ("3", "third"),
         ("3rd", "three"),
         ("third", "3"),
@@ -191,6 +228,7 @@ def test_variants_exist_for_any_text_and_the_answer_comes_first(text):
         "<answer>" * 125_000,
         "<" * 1_000_000,
         "<think>" * 70_000 + "</think>" * 70_000,
+        "\u0301\u0327" * 500_000,
         "a " * 500_000,
     ],
 )

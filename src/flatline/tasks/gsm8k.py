@@ -10,6 +10,8 @@ https://huggingface.co/datasets/openai/gsm8k (MIT). The dataset `lab` is the bui
 Parts of the reward:
     exact_match  the number after `####` is the gold number; two different numbers are no answer
     format       exactly one `####`, with a plain number, as the last line; no tool was called
+
+What stands in a leading `<think>` is read for neither.
 """
 
 import re
@@ -35,6 +37,7 @@ from flatline.tasks.base import (
 from flatline.tasks.datasets import Row
 from flatline.tasks.numbered import Generator, numbered_rows, required_text
 from flatline.tasks.numbers import format_number, parse_number
+from flatline.tasks.scoring import after_thought
 from flatline.tasks.weights import merged_weights
 
 SYSTEM = "Reason step by step, then give the final number on a last line after '#### '."
@@ -42,6 +45,7 @@ WEIGHTS = {"exact_match": 1.0, "format": 0.2}
 
 _EXAMPLE = '{"question": "...", "answer": "... #### 72"}'
 _MARK = re.compile(r"####[ \t]*([^\n]*)")
+_HEADING = re.compile(r"\**[0-9]+\.\s+\**\w")
 _LAST_LINE = re.compile(r"(?:^|\n)####[ \t]*-?[0-9][0-9,]*(?:\.[0-9]+)?\s*\Z")
 _STEP = re.compile(r"<<[^<>]*=([^<>=]*)>>")
 _STEPS = re.compile(r"<<[^<>]*>>")
@@ -66,22 +70,22 @@ class GSM8KEpisode(Episode):
         raise AssertionError("GSM8K has no tools, so no call passes the check of its name")
 
     def score(self, final: str | None) -> Score:
-        numbers = marked_numbers(final or "")
-        answer, note = _settle(final, numbers)
+        spoken = after_thought(final or "")
+        answer, note = _settle(final, marked_numbers(spoken))
         # Assigned, not added: scoring twice must not count twice.
         self.events["malformed_answers"] = int(final is not None and answer is None)
         parts = {
             "exact_match": float(answer == parse_number(self.problem.answer)),
-            "format": float(final is not None and self._well_formed(final, answer)),
+            "format": float(self._well_formed(spoken, answer)),
         }
         if note is None and not parts["format"]:
             note = "not exactly one `#### number` on the last line, or a tool was called"
         notes = () if note is None else (note,)
         return Score(reward=self._weights.combine(parts), parts=parts, notes=notes)
 
-    def _well_formed(self, final: str, answer: Decimal | None) -> bool:
+    def _well_formed(self, spoken: str, answer: Decimal | None) -> bool:
         called = self.events["malformed_calls"] + self.events["tool_errors"]
-        alone = final.count("####") == 1 and _LAST_LINE.search(final) is not None
+        alone = spoken.count("####") == 1 and _LAST_LINE.search(spoken) is not None
         return answer is not None and alone and not called
 
 
@@ -131,7 +135,10 @@ class GSM8K(Task):
 
 def marked_numbers(text: str) -> list[Decimal]:
     """Every number that follows a `####`, in order. Words after it are let pass, digits are not."""
-    numbers = [_leading_number(rest) for rest in _MARK.findall(text)]
+    marked = _MARK.findall(text)
+    # A heading such as `#### 1. First` leads on to something; `#### 72. That is all.` does not.
+    answers = [rest for rest in marked[:-1] if not _HEADING.match(rest)] + marked[-1:]
+    numbers = [_leading_number(rest) for rest in answers]
     return [number for number in numbers if number is not None]
 
 
@@ -141,8 +148,10 @@ def _leading_number(rest: str) -> Decimal | None:
     if whole is not None:
         return whole
     first, _, more = text.partition(" ")
-    # `5 1/2` and `1 000` are not 5 and 1.
-    return None if more[:1].isdigit() else parse_number(first.strip("*,;:"))
+    # `5 1/2`, `3 ½`, `87 or 88` and `84 + 3 = 87` are not 5, 3, 87 and 84; `72 m²` is 72.
+    if any(character.isnumeric() and character not in "²³" for character in more):
+        return None
+    return parse_number(first.strip("*,;:"))
 
 
 def _settle(final: str | None, numbers: list[Decimal]) -> tuple[Decimal | None, str | None]:

@@ -158,13 +158,13 @@ class MusiqueEpisode(Episode):
     def _read(self, message: str) -> tuple[str | None, tuple[int, ...], list[str]]:
         """Answer and citations of a final message, and what could not be read."""
         notes = []
-        message = scoring.after_thought(message)
-        answer = scoring.tag_content(message, "answer")
+        spoken = scoring.after_thought(message)
+        answer = scoring.tag_content(spoken, "answer")
         if answer is None:
             notes.append(f"no <answer> tag: the message ends with {message[-60:]!r}")
         elif not answer:
             notes.append("the <answer> tag is empty")
-        citation = scoring.tag_content(message, "cite")
+        citation = scoring.tag_content(spoken, "cite")
         if citation is None:
             notes.append("no <cite> tag")
         citations = scoring.parse_citations(citation or "")

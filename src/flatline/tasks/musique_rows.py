@@ -107,7 +107,7 @@ def refuse_duplicate(row: Row, problem: MusiqueProblem, places: dict[str, str]) 
 
 def problem_from(row: Row, config: str) -> MusiqueProblem:
     """A validated problem."""
-    answerable = bool(row.data.get("answerable", True))
+    answerable = _field(row, row.data, "answerable", bool, default=True)
     paragraphs = _paragraphs(row)
     hops = _hops(row, {p.idx for p in paragraphs}, answerable)
     question = _text(row, row.data, "question")
@@ -117,12 +117,12 @@ def problem_from(row: Row, config: str) -> MusiqueProblem:
             "is answerable but has no supporting paragraph",
             "Set `is_supporting` of the paragraphs that answer a hop, or `answerable` to false",
         )
-    aliases = _field(row, row.data, "answer_aliases", list, default=[])
+    aliases = _aliases(row)
     return MusiqueProblem(
         id=_text(row, row.data, "id") + ("" if answerable else TWIN_SUFFIX),
         question=question,
         answer=_text(row, row.data, "answer") if answerable else UNANSWERABLE,
-        aliases=tuple(map(str, aliases)) if answerable else (),
+        aliases=aliases if answerable else (),
         hops=len(hops),
         paragraphs=paragraphs,
         decomposition=hops,
@@ -137,6 +137,18 @@ def _fill_in(question: str, known: Sequence[str]) -> str:
         return known[number - 1] if 1 <= number <= len(known) else found[0]
 
     return _REFERENCE.sub(answer, question)
+
+
+def _aliases(row: Row) -> tuple[str, ...]:
+    aliases: list[Any] = _field(row, row.data, "answer_aliases", list, default=[])
+    strange = [alias for alias in aliases if not isinstance(alias, str)]
+    if strange:
+        raise _fault(
+            row,
+            f"has {strange[0]!r:.60} in `answer_aliases`, which is no text",
+            "Every alias is paid as a right answer: put it in quotation marks, or take it out",
+        )
+    return tuple(aliases)
 
 
 def _paragraphs(row: Row) -> tuple[Paragraph, ...]:
@@ -192,7 +204,8 @@ def _text(row: Row, data: Mapping[str, Any], name: str) -> str:
 
 
 def _field(row: Row, data: Mapping[str, Any], name: str, kind: type, *, default: Any = None) -> Any:
-    value = data.get(name, default)
+    value = data.get(name)
+    value = default if value is None else value
     if value is None:
         seen = ", ".join(sorted(map(str, data))) or "nothing"
         raise _fault(row, f"lacks `{name}` (it has {seen:.200})", "Use the official MuSiQue schema")
@@ -200,7 +213,9 @@ def _field(row: Row, data: Mapping[str, Any], name: str, kind: type, *, default:
         raise _fault(
             row,
             f"has `{name}` of type {type(value).__name__} where {kind.__name__} is needed",
-            "Use the official MuSiQue schema",
+            "Write true or false, without quotation marks"
+            if kind is bool
+            else "Use the official MuSiQue schema",
         )
     return value
 

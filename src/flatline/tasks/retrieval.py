@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,17 +65,37 @@ Factory = Callable[[Sequence[Paragraph]], Retriever]
 
 
 class Bm25:
-    """Ranks by words in common; a document that shares no word with the query is never found."""
+    """Ranks by words in common; a document that shares no word with the query is never found.
+
+    Function words count only where the query has no others: "The Who" is a band.
+    """
 
     def __init__(self, paragraphs: Sequence[Paragraph]) -> None:
+        self._paragraphs = tuple(paragraphs)
+        self._index = _WordIndex(paragraphs, _words)
+
+    def search(self, query: str, top_n: int) -> list[int]:
+        index = self._index if _words(query) else self._index_of_all_words
+        return index.search(query, top_n)
+
+    @cached_property
+    def _index_of_all_words(self) -> "_WordIndex":
+        return _WordIndex(self._paragraphs, _all_words)
+
+
+class _WordIndex:
+    """BM25 over the words that `words` takes from a text."""
+
+    def __init__(self, paragraphs: Sequence[Paragraph], words: Callable[[str], list[str]]) -> None:
         self._ids = [paragraph.idx for paragraph in paragraphs]
+        self._words = words
         self._vocabulary: dict[str, int] = {}
-        words = [_words(paragraph.searched) for paragraph in paragraphs]
-        rows = [[self._number(word) for word in document] for document in words]
+        documents = [words(paragraph.searched) for paragraph in paragraphs]
+        rows = [[self._number(word) for word in document] for document in documents]
         self._index = _bm25_index(rows, self._vocabulary) if self._vocabulary else None
 
     def search(self, query: str, top_n: int) -> list[int]:
-        known = [self._vocabulary[word] for word in _words(query) if word in self._vocabulary]
+        known = [self._vocabulary[word] for word in self._words(query) if word in self._vocabulary]
         if self._index is None or not known:
             return []
         scores = self._index.get_scores_from_ids(known)
@@ -135,7 +155,11 @@ class Golden:
 
 def _words(text: str) -> list[str]:
     """Words to match; function words would make every query match every document."""
-    return [word for word in _WORD.findall(text.casefold()) if word not in _stop_words()]
+    return [word for word in _all_words(text) if word not in _stop_words()]
+
+
+def _all_words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
 
 
 @lru_cache(maxsize=1)

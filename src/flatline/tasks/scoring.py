@@ -2,7 +2,9 @@
 
 Exact match and F1 follow the official MuSiQue evaluation, which is SQuAD's: both texts are
 lower-cased, lose ASCII punctuation, the articles a, an, the, and extra space; the best value over
-the gold answer and its aliases counts.
+the gold answer and its aliases counts. Beyond the official rule, accented letters are one thing
+however they are encoded, and so are all dashes and all apostrophes: passages write `1213–1288`
+and `O'Brien` where models write `1213-1288` and `O’Brien`.
 
 Answers are additionally accepted in other spellings of the same thing (`answer_variants`). The rule
 that keeps a wrong answer out: a variant may only rewrite one number or one pair of quotation marks
@@ -18,6 +20,7 @@ time is linear in the length of the text. Variants are made of gold answers only
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
@@ -28,6 +31,10 @@ FORMAT_TAGS = ("think", "cite", "answer")
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_LONGEST_COMPOSED = 1000
+"""Characters of an answer whose accents are composed: a run of them costs its length squared."""
+_ONE_MARK = str.maketrans(dict.fromkeys("-‐‑‒—―−", "–") | dict.fromkeys("'‘ʼ", "’"))
+"""Not to the ASCII marks: normalisation drops those, and `2–1` would become 21."""
 _LONGEST_ID = 9
 """Digits of a citation; Python refuses to read integers of thousands of digits."""
 
@@ -37,22 +44,40 @@ _LONGEST_ID = 9
 
 def normalize_answer(text: str) -> str:
     """What is left of an answer for comparison."""
+    if len(text) <= _LONGEST_COMPOSED:
+        text = unicodedata.normalize("NFC", text)
     text = _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))
     return " ".join(text.split())
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> float:
     """1 if the prediction equals one of the answers after normalisation."""
-    seen = normalize_answer(prediction)
-    return float(any(seen == normalize_answer(answer) for answer in answers))
+    seen = _forms(prediction)
+    return float(any(_same_form(seen, _forms(answer)) for answer in answers))
 
 
 def token_f1(prediction: str, answers: Iterable[str]) -> float:
     """The best overlap of words with one of the answers."""
-    seen = normalize_answer(prediction).split()
+    seen = [form.split() for form in _forms(prediction)]
     return max(
-        (_overlap(seen, normalize_answer(answer).split()) for answer in answers), default=0.0
+        (
+            _overlap(one, form.split())
+            for answer in answers
+            for one, form in zip(seen, _forms(answer), strict=True)
+        ),
+        default=0.0,
     )
+
+
+def _forms(text: str) -> tuple[str, str]:
+    """The answer as officially normalised, and with one kind of dash and of apostrophe."""
+    folded = normalize_answer(text.translate(_ONE_MARK)).split()
+    # A dash that stands alone is no word that two answers could share.
+    return normalize_answer(text), " ".join(word for word in folded if word.strip("–’"))
+
+
+def _same_form(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    return any(left == right for left, right in zip(one, other, strict=True))
 
 
 def _overlap(seen: Sequence[str], gold: Sequence[str]) -> float:
@@ -86,6 +111,9 @@ def citation_f1(cited: Collection[int], gold: Collection[int]) -> float:
     return _f1(precision(cited, gold), recall(cited, gold))
 
 
+_BETWEEN_IDS = re.compile(r'[,;:、\s\[\](){}"*]+')
+
+
 class Citations(NamedTuple):
     """What a `<cite>` tag holds."""
 
@@ -96,8 +124,8 @@ class Citations(NamedTuple):
 
 
 def parse_citations(text: str) -> Citations:
-    """Document ids separated by commas, semicolons or space; brackets and `#` are forgiven."""
-    words = (word.strip("[]()#.") for word in re.split(r"[,;\s]+", text))
+    """Document ids between space, commas, colons, brackets, quotes or stars; `#` is forgiven."""
+    words = (word.strip("#.") for word in _BETWEEN_IDS.split(text))
     ids: dict[int, None] = {}
     unreadable: dict[str, None] = {}
     for word in words:
@@ -112,22 +140,30 @@ def parse_citations(text: str) -> Citations:
 
 
 def after_thought(text: str) -> str:
-    """The message without a leading `<think>...</think>`: what was only thought is no answer."""
+    """The message without its leading thought: what was only thought is no answer.
+
+    A `</think>` without its opening closes a thought that the generation prompt opened. A leading
+    `<think>` that is never closed leaves nothing.
+    """
     text = text.lstrip()
-    end = text.find("</think>") if text.startswith("<think>") else -1
-    return text if end < 0 else text[end + len("</think>") :]
+    start, end = text.find("<think>"), text.find("</think>")
+    if start == 0 and end < 0:
+        return ""
+    leading = end >= 0 and not 0 < start < end
+    return text[end + len("</think>") :] if leading else text
 
 
 def tag_content(text: str, tag: str) -> str | None:
     """Content of the last complete `<tag>...</tag>`, without space around it.
 
-    The last, because a model may speak of a tag in its reasoning before it uses it.
+    The last, because a model may speak of a tag in its reasoning before it uses it. It ends where
+    it is first closed: one closing tag too many is no part of the answer.
     """
-    end = text.rfind(f"</{tag}>")
-    start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
+    last = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, last) if last >= 0 else -1
     if start < 0:
         return None
-    return text[start + len(tag) + 2 : end].strip()
+    return text[start + len(tag) + 2 : text.find(f"</{tag}>", start)].strip()
 
 
 def format_fault(text: str) -> str | None:
