@@ -223,6 +223,19 @@ def test_an_outcome_that_no_run_records_is_an_error_that_lists_what_is(tmp_path)
     assert "metric:accuracy" in str(error.value)
 
 
+def test_a_metric_of_which_less_is_better_is_read_with_its_sign_turned(tmp_path):
+    def loss(job):
+        known = clear(job)
+        return replace(known, outcomes={"metric:loss": known.outcomes["reward"]})
+
+    more = carry_out(tmp_path / "more", config_plan(outcome="metric:loss"), loss)[0].verdict
+    less = carry_out(tmp_path / "less", config_plan(outcome="metric:-loss"), loss)[0].verdict
+    assert more.effect.value > 0
+    assert less.effect.value == -more.effect.value
+    assert (less.effect.low, less.effect.high) == (-more.effect.high, -more.effect.low)
+    assert more.ruling is not less.ruling
+
+
 def test_arms_with_different_problems_are_refused(tmp_path):
     def other(job):
         return replace(clear(job), problems_digest=job.arm)

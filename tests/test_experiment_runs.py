@@ -297,6 +297,18 @@ def test_held_out_problems_are_read_play_by_play(tmp_path):
     assert read_outcome(tmp_path) == outcome
 
 
+def test_evaluations_of_different_problems_have_no_gain(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.log_step(step=0, heldout_reward=0.5)
+        recorder.log_step(step=1, reward=0.1, heldout_reward=1.0)
+    rows = [{"step": 0, "problems": ["p", "q"], "rewards": [0.0, 1.0]}]
+    rows.append({"step": 1, "problems": ["p", "r"], "rewards": [1.0, 1.0]})
+    (tmp_path / "heldout.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    from flatline.experiment.outcome import measure
+
+    assert "heldout_reward" not in measure(tmp_path, tmp_path, seconds=1.0).outcomes
+
+
 def test_an_outcome_of_another_version_is_not_run_again(tmp_path):
     (tmp_path / "outcome.json").write_text('{"version": 9}')
     with pytest.raises(ConfigError, match="version 9"):

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import flatline.training.run
 from flatline.config import RunConfig
+from flatline.errors import TraceError
 from flatline.heldout import HeldOutScore
 from flatline.hypotheses.base import Level
 from flatline.ladder import STEPS, climb_ladder
@@ -36,6 +38,12 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(flatline.training.run, "train", train)
     return SimpleNamespace(seen=seen, learnable=learnable)
+
+
+def test_evaluations_of_different_problems_are_never_paired():
+    before = score("format", [0.5] * 64)
+    with pytest.raises(TraceError, match="different held-out problems"):
+        replace(before, problems=["other", *PROBLEMS[1:]]).since(before, "format")
 
 
 def test_the_ladder_stops_at_the_first_rung_that_fails(trained):

@@ -23,6 +23,8 @@ from flatline.rollout.record import Finish
 from flatline.tasks.base import Score
 from flatline.training.arguments import trl_arguments
 from flatline.training.effective import Difference, check_arguments, check_lora, refuse
+from flatline.training.heldout import HeldOut
+from flatline.training.metrics import lora_metrics
 from flatline.training.progress import ProgressDisplay
 from flatline.training.rewards import combined, environment_functions
 from flatline.training.run import train
@@ -222,6 +224,31 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     assert [score.step for score in read_scores(tmp_path / "killed")] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("now", [["a"], ["a", "c"]])
+def test_resuming_with_other_held_out_problems_is_refused_and_says_what_to_type(tmp_path, now):
+    kept = {"step": 0, "problems": ["a", "b"], "rewards": [0.0, 1.0]}
+    (tmp_path / "heldout.jsonl").write_text(json.dumps(kept) + "\n")
+    rollouts = SimpleNamespace(config=tiny(tmp_path, eval_samples=1))
+
+    def held_out(ids):
+        return HeldOut(None, rollouts, [SimpleNamespace(id=id) for id in ids], seed=0)
+
+    with pytest.raises(ConfigError, match="--eval-limit 2 --eval-samples 1"):
+        held_out(now).take_up(2)
+    same = held_out(["b", "a"])
+    same.take_up(2)
+    assert [one.step for one in same.scores] == [0]
+
+
+def test_a_resumed_training_looks_at_its_held_out_problems_before_it_trains(tmp_path):
+    config = tiny(tmp_path, max_steps=1, save_steps=1)
+    train(config)
+    recorded = (tmp_path / "run.json").read_text()
+    with pytest.raises(ConfigError, match="--eval-limit 12 "):
+        train(replace(config, max_steps=2, eval_limit=1, resume_from_checkpoint="last"))
+    assert (tmp_path / "run.json").read_text() == recorded
+
+
 def test_resuming_from_nothing_says_what_to_type(tmp_path):
     with pytest.raises(ConfigError, match="--save-steps"):
         train(tiny(tmp_path, resume_from_checkpoint="last"))
@@ -316,6 +343,16 @@ def test_the_seeds_metrics_and_whole_trajectories_are_logged(tmp_path):
     assert turns[0]["observations"] or len(turns) == 1
     saved = json.loads((tmp_path / "run.json").read_text())
     assert saved["requested"]["lora_r"] == saved["effective"]["lora"]["r"]
+
+
+def test_frozen_adapter_weights_and_those_without_a_gradient_are_logged_too():
+    model = torch.nn.Module()
+    model.lora_A = torch.nn.Linear(2, 2, bias=False)
+    model.lora_B = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
+    model.ref = torch.nn.ModuleDict({"lora_A": torch.nn.Linear(2, 2, bias=False)})
+    found = lora_metrics(model)
+    assert {name.split("_")[1] for name in found} == {"A.weight", "B.weight"}
+    assert found["lora/lora_A.weight_grad_norm"] == found["lora/lora_B.weight_grad_norm"] == 0.0
 
 
 def test_the_display_shows_reward_held_out_reward_and_time_left():

@@ -39,7 +39,17 @@ class HeldOutScore:
         return cluster_mean(self.rewards, self.problems, bounds=(0.0, max(1.0, *self.rewards)))
 
     def since(self, earlier: "HeldOutScore", part: str = COMBINED) -> Estimate:
-        """This minus an earlier evaluation, play by play, of the reward or of one part."""
+        """This minus an earlier evaluation, play by play, of the reward or of one part.
+
+        Raises `TraceError` where the plays are of other problems.
+        """
+        if self.problems != earlier.problems:
+            raise TraceError(
+                f"The evaluations at steps {earlier.step} and {self.step} are of different "
+                f"held-out problems: {len(earlier.problems)} plays and {len(self.problems)}.\n"
+                "A difference between them could be one between the problems.\n"
+                "Evaluate both with the same --eval-datasets, --eval-limit and --eval-samples."
+            )
         pairs = [
             (problem, before, after)
             for problem, before, after in zip(

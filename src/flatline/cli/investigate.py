@@ -41,7 +41,11 @@ JournalDir = Annotated[
 TaskOption = Annotated[str | None, typer.Option("--task", help="musique, gsm8k or toolmath.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder of the runs; finished ones are kept.")]
 Outcome = Annotated[
-    str, typer.Option(help="What is compared: heldout_reward, reward or metric:NAME.")
+    str,
+    typer.Option(
+        help="What is compared: heldout_reward, reward or metric:NAME; "
+        "metric:-NAME where less of it is better."
+    ),
 ]
 Smallest = Annotated[
     float, typer.Option("--smallest-effect", help="The least gain of the outcome that matters.")

@@ -43,12 +43,13 @@ def _refuse_shared_trace(one: Ended, others: list[Ended]) -> None:
 
 
 def _refuse_missing_outcome(one: Ended, measured: str) -> None:
-    if measured in one.outcome.outcomes:
+    if one.outcome.measured(measured) is not None:
         return
     known = ", ".join(sorted(one.outcome.outcomes)) or "nothing that could be compared"
     raise ConfigError(
         f"The outcome is {measured}, which {one.label} does not record; it records: {known}.\n"
-        "A held-out reward needs an evaluation at the start and one at the end.\n"
+        "A held-out reward needs an evaluation at the start and one at the end, of the same "
+        "problems.\n"
         "Take one of these as `--outcome` in an experiment of another name; or record it, move "
         f"{one.job.folder} away and run again."
     )

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from flatline.diagnosis import diagnose
 from flatline.errors import ConfigError, NotRecorded, TraceError
-from flatline.experiment.plan import HELDOUT, METRIC, REWARD
+from flatline.experiment.plan import HELDOUT, LESS, METRIC, REWARD
 from flatline.files import json_in, write_atomically
 from flatline.heldout import HeldOutScore, read_scores
 from flatline.stats import Estimate, difference_of_means, paired_difference
@@ -39,6 +39,11 @@ class Measure:
     """At the end, likewise."""
     gain: Estimate
     """`after - before` with the interval of this run alone, over its problems or steps."""
+
+    def turned(self) -> Self:
+        """The same where less is better."""
+        gain = Estimate(-self.gain.value, -self.gain.high, -self.gain.low, self.gain.n)
+        return replace(self, value=-self.value, before=-self.before, after=-self.after, gain=gain)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "gain": self.gain.to_json()}
@@ -73,9 +78,16 @@ class Outcome:
     problems_digest: str | None
     """Of the held-out problems; None where they are not known."""
     outcomes: Mapping[str, Measure]
-    """All that it recorded, by the name that a plan gives."""
+    """All that it recorded, as it was; `measured` finds what a plan names."""
     findings: Mapping[str, Sight]
     """By the code of the hypothesis."""
+
+    def measured(self, name: str) -> Measure | None:
+        """The outcome that a plan names, more of it being better; None where there is none."""
+        if not name.startswith(LESS):
+            return self.outcomes.get(name)
+        found = self.outcomes.get(METRIC + name.removeprefix(LESS))
+        return found and found.turned()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -152,9 +164,14 @@ def _measures(trace: Trace, evaluations: Sequence[HeldOutScore]) -> list[tuple[s
 
 
 def _heldout(trace: Trace, evaluations: Sequence[HeldOutScore]) -> Measure | None:
-    """Gain from the first to the last evaluation; play by play where every play is known."""
+    """Gain from the first to the last evaluation; play by play where every play is known.
+
+    None where these are known to be of different problems.
+    """
     if len(evaluations) > 1:
         first, last = evaluations[0], evaluations[-1]
+        if first.problems != last.problems:
+            return None  # the difference could be one between the problems
         before, after = first.rewards, last.rewards
         top = max(1.0, *before, *after)
         gain = paired_difference(before, after, first.problems, bounds=(0.0, top))

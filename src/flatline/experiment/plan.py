@@ -21,6 +21,8 @@ from flatline.verdict import Rule
 VERSION = 1
 HELDOUT, REWARD, METRIC = "heldout_reward", "reward", "metric:"
 """Outcomes: gain of the held-out reward, of the training reward, or a metric by its name."""
+LESS = f"{METRIC}-"
+"""A metric of which less is better, such as a loss: its sign is turned wherever it is read."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -96,7 +98,7 @@ class Plan:
     factor: str
     """The one thing that differs between the arms: a field of RunConfig, or a placeholder."""
     outcome: str = HELDOUT
-    """`heldout_reward`, `reward`, or `metric:NAME`."""
+    """`heldout_reward`, `reward`, `metric:NAME`, or `metric:-NAME` where less is better."""
     smallest_effect: float = 0.05
     """A difference of the outcome that would matter."""
     alpha: float = 0.05
@@ -239,10 +241,11 @@ def _refuse_bad_roles(plan: Plan) -> None:
 def refuse_unknown_outcome(outcome: str) -> None:
     """Raise for what no run can come to."""
     known = outcome in (HELDOUT, REWARD) or outcome.startswith(METRIC)
-    if not known or outcome == METRIC:
+    if not known or outcome in (METRIC, LESS):
         raise ConfigError(
             f"{outcome!r} is no outcome.\n"
-            f"Take {HELDOUT}, {REWARD}, or {METRIC}NAME for what the trainer logs as NAME."
+            f"Take {HELDOUT}, {REWARD}, or {METRIC}NAME for what the trainer logs as NAME; "
+            f"{LESS}NAME where less of it is better."
         )
 
 

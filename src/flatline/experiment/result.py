@@ -106,7 +106,8 @@ class Result:
 
 def finished_run(job: Job, outcome: Outcome, plan: Plan) -> Run:
     """A run that can be counted."""
-    measured = outcome.outcomes[plan.outcome]
+    measured = outcome.measured(plan.outcome)
+    assert measured is not None  # a run without it is refused before it counts
     sight = outcome.findings.get(plan.hypothesis)
     return Run(
         arm=job.arm,

@@ -103,7 +103,7 @@ def ladder_verdict(found: Mapping[str, Any], setup: Setup) -> Verdict:
 
 def _row(code: str, setup: Setup, seed: int, run: Outcome) -> dict[str, Any]:
     """A control run, as the result of an experiment lists it."""
-    sight, measured = run.findings.get(code), run.outcomes.get(setup.outcome)
+    sight, measured = run.findings.get(code), run.measured(setup.outcome)
     return {
         "arm": AS_IT_IS,
         "role": "control",

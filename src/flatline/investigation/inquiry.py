@@ -199,7 +199,7 @@ class Inquiry:
         """What the plan can find out and how long it takes at most."""
         runs = self._control_runs.values()
         seconds = sum(run.seconds for run in runs) / len(runs)
-        values = [run.outcomes[plan.outcome].value for run in runs if plan.outcome in run.outcomes]
+        values = [found.value for run in runs if (found := run.measured(plan.outcome))]
         unseen = plan.smallest_effect
         known = len(values) > 1
         spread = spread_of_units(values, unseen=unseen) if known else unseen

@@ -2,7 +2,8 @@
 
 The problems and their random numbers are the same at every step, for every seed and in every arm,
 so two evaluations differ only by the weights and can be compared play by play. Each one is a line
-of `heldout.jsonl`; a resumed run reads back the lines up to its checkpoint.
+of `heldout.jsonl`; a resumed run reads back the lines up to its checkpoint, and is refused where
+they are of other problems.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
+from flatline.errors import ConfigError
 from flatline.files import write_atomically
 from flatline.heldout import FILE, HeldOutScore, read_scores
 from flatline.rollout.engine import Job
@@ -38,12 +40,17 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
         self._every = rollouts.config.eval_steps
         self._folder = Path(rollouts.config.output_dir)
 
+    def take_up(self, step: int) -> None:
+        """Go on from what the run kept up to this step; raise where that is of other problems."""
+        kept = [score for score in read_scores(self._folder) if score.step <= step]
+        now = sorted(job.problem.id for job in self._jobs)
+        for score in kept:
+            if sorted(score.problems) != now:
+                raise _other_problems(self._folder / FILE, score.problems, now)
+        self.scores = kept
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step:
-            self.scores = [
-                score for score in read_scores(self._folder) if score.step <= state.global_step
-            ]
-        if not state.global_step or not self.scores:
+        if not self.scores:
             self.evaluate()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -68,6 +75,22 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
         # transformers shows `eval_x` as `eval/x`.
         self._trainer.log_now({f"eval_{name}": value for name, value in score.parts.items()})
         return score
+
+
+def _other_problems(path: Path, kept: Sequence[str], now: Sequence[str]) -> ConfigError:
+    problems = len(set(kept))
+    samples = len(kept) // max(problems, 1)
+    return ConfigError(
+        f"{path} has evaluations of {_counted(kept)}; this start has {_counted(now)}, and they are "
+        "not the same.\nThe gain is counted play by play, which needs the same plays all along.\n"
+        f"Resume with `--eval-limit {problems} --eval-samples {samples}` and the "
+        "--eval-datasets that the run began with (`requested` in run.json), or leave "
+        "--resume-from-checkpoint out and start anew in another --output-dir."
+    )
+
+
+def _counted(plays: Sequence[str]) -> str:
+    return f"{len(set(plays))} held-out problems in {len(plays)} plays"
 
 
 def _row(rollout: Rollout) -> tuple[str, int, float, dict[str, float]]:

@@ -7,7 +7,8 @@
     debug/context_truncation_rate   share of episodes whose context met its limit
     debug/ratio_off_max         largest |ratio - 1| of trained tokens; 0 on the first pass
     debug/logprob_gap_max, debug/logprob_gap_mean   |sampler - trainer| log-prob of trained tokens
-    lora/NAME_mean, _std, _grad_norm             of every adapter weight; gradients after clipping
+    lora/NAME_mean, _std, _grad_norm             of every adapter weight; gradients after clipping,
+                                                 0 where a weight has none, as a frozen one
     time/sampling, time/scoring, time/backward   seconds of one optimizer step
 
 W&B and TensorBoard show them below `train/`.
@@ -75,14 +76,17 @@ def lora_metrics(model: Any) -> dict[str, float]:
         values = parameter.detach().float()
         found[f"lora/{name}_mean"] = float(values.mean())
         found[f"lora/{name}_std"] = float(values.std())
-        if parameter.grad is not None:
-            found[f"lora/{name}_grad_norm"] = float(parameter.grad.float().norm())
+        gradient = parameter.grad
+        found[f"lora/{name}_grad_norm"] = (
+            0.0 if gradient is None else float(gradient.float().norm())
+        )
     return found
 
 
 def _adapter_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """The frozen ones too, but for `ref`, TRL's copy of an adapter that training starts from."""
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and "lora_" in name and parameter.numel():
+        if "lora_" in name and "ref" not in name.split(".") and parameter.numel():
             yield name.replace("base_model.model.", "").removesuffix(".default.weight"), parameter
 
 

@@ -84,6 +84,8 @@ def train(config: RunConfig) -> Result:
     check_all(built)
     _refuse_full_disk(built)
     heldout = _add_callbacks(built)
+    if heldout and checkpoint is not None:
+        heldout.take_up(_steps_of(checkpoint))
     if trainer.accelerator.is_main_process and built.rollouts.chat.notice:
         print(f"flatline: {built.rollouts.chat.notice}", file=sys.stderr)
     if checkpoint is not None and _steps_of(checkpoint) >= trainer.args.max_steps > 0:
