@@ -99,7 +99,8 @@ def diagnose(
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
-    trend, short = trend_of(trace), too_short(trace)
+    trend = trend_of(trace)
+    short = None if trend else too_short(trace)
     return Report(
         subject=name or str(trace.run.get("name") or "this run"),
         findings=tuple(rank(findings)),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flatline.experiment.outcome import Measure, Outcome, Sight
+from flatline.experiment.outcome import Outcome, Sight
 from flatline.experiment.plan import Arm, Plan
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.stats import Estimate, mean_of_units
@@ -137,19 +137,13 @@ def _verdict(
 
 
 def _value(plan: Plan, runs: Runs, arm: Arm, seed: int) -> float:
-    return _measured(plan, runs, arm, seed).value
-
-
-def _measured(plan: Plan, runs: Runs, arm: Arm, seed: int) -> Measure:
-    found = runs[arm.name, seed].measured(plan.outcome)
-    assert found is not None  # a run without it is refused before it counts
-    return found
+    return runs[arm.name, seed].counted(plan.outcome).value
 
 
 def _gain(plan: Plan, runs: Runs, arm: Arm) -> Estimate | None:
     """Over seeds; the one run's own interval where there is one seed only."""
     found = [
-        _measured(plan, runs, arm, seed).gain
+        runs[arm.name, seed].counted(plan.outcome).gain
         for seed in plan.seeds_of(arm)
         if (arm.name, seed) in runs
     ]

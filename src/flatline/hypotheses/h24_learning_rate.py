@@ -16,10 +16,10 @@ a start below 0.1, or entropy or length have changed threefold.
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
 the run (`max_steps`, else epochs times the steps of one) it must reach 1e-3, or the rate is too
-low; a single step above 0.2 is too high. (Steps do
-not all go one way: in the lab 40 of them reach 8 to 12 times the KL of the first, where a straight
-way would give 1600, so times the steps is generous.) Where it is not right, the same step is taken
-at other rates, and the probe names the rate whose step has a KL of 1e-3.
+low; a single step above 0.2 is too high. (Steps do not all go one way: in the lab 40 of them reach
+8 to 12 times the KL of the first, where a straight way would give 1600, so times the steps is
+generous.) Where it is not right, the same step is taken at other rates, and the probe names the
+rate whose step has a KL of 1e-3.
 
 ## Experiment
 The rate in use against the usual one of the model and kind (lab 3e-3 with LoRA and 6e-4 without,

@@ -39,7 +39,6 @@ TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); m
 (max |lora_B| is 0 after training); transformers issue 42489; open-unlearning issue 178.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,8 +148,9 @@ class OptimizerNotStepping(Hypothesis):
         known = rate[np.isfinite(rate)]
         if len(known) < FEWEST_STEPS or known.any():
             return None
-        return replace(
-            self._alarm(f"The learning rate is 0 at all {len(known)} steps.", 0.0),
+        return self._alarm(
+            f"The learning rate is 0 at all {len(known)} steps.",
+            0.0,
             fix="Set a learning rate, and look at the scheduler: its warm-up may outlast the run.",
         )
 
@@ -161,11 +161,9 @@ class OptimizerNotStepping(Hypothesis):
         recorded = len(broken) - trace.steps.arrow("grad_norm").null_count
         if broken.sum() < FEWEST_STEPS or broken.sum() < MANY * recorded:
             return None
-        return replace(
-            self._alarm(
-                f"The gradient is no number at {broken.sum()} of {recorded} steps.",
-                float(broken.sum() / recorded),
-            ),
+        return self._alarm(
+            f"The gradient is no number at {broken.sum()} of {recorded} steps.",
+            float(broken.sum() / recorded),
             fix="Look at the first step without a number: its rewards, its longest completion, "
             "its largest log-ratio. In fp16 use bf16 instead.",
         )
@@ -238,13 +236,16 @@ class OptimizerNotStepping(Hypothesis):
                 )
         raise NotRecorded("weights.update_norm")
 
-    def _alarm(self, text: str, measured: float, names: list[str] | None = None) -> Finding:
+    def _alarm(
+        self, text: str, measured: float, names: list[str] | None = None, *, fix: str | None = None
+    ) -> Finding:
         return self.found(
             Level.FAULT,
             text,
             measured=measured,
             expected="every trainable tensor changes",
             evidence=_named(names or []),
+            fix=fix,
         )
 
 

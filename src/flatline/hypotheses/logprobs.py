@@ -34,6 +34,8 @@ FEWEST_FOR_SLOPE = 5
 """Tokens in doubt that a prompt needs to have a slope."""
 FEWEST_UNSURE = 20
 """Tokens in doubt that are needed to judge the arithmetic."""
+MASK_STEPS = 8
+"""Steps in which masks are looked at token by token: all of a long run would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +175,6 @@ def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
     _, index = np.unique(clusters, return_inverse=True)
     means = np.bincount(index, weights=values) / np.bincount(index)
     return difference_of_means(np.zeros(len(means)), means)
-
-
-MASK_STEPS = 8
-"""Steps in which masks are looked at token by token: all of a long run would take minutes."""
 
 
 def some_steps(trace: Trace, most: int = 3) -> list[int]:

@@ -54,7 +54,7 @@ class Recorder:
         source: str = "recorder",
     ) -> None:
         given = dict(settings or {})
-        _refuse_unknown_settings(given)
+        _refuse_bad_settings(given)
         self._rank, self._closed = rank, False
         self._latest: dict[str, tuple[int, set[Any]]] = {}
         self._sink: Sink = Writer(
@@ -128,16 +128,15 @@ class Recorder:
                     f"Every row needs {', '.join(f'`{name}`' for name in _NEEDED[table])}."
                 )
         to_batch(table, rows)  # values that do not fit are an error here, not in the thread
-        if table in _ONCE:
-            for row in rows:
+        for row in rows:
+            _refuse_no_step(table, row)
+            if table in _ONCE:
                 self._refuse_repeated(table, row)
         self._sink.write(table, rows)
 
     def _refuse_repeated(self, table: str, row: Row) -> None:
         """Of the latest step alone: all steps of a long run are too many to keep in mind."""
         step, key = row["step"], tuple(row[name] for name in _ONCE[table])
-        if step < 0:
-            raise TraceError(f"Step {step} of `{table}`: steps are counted from 0, the start.")
         latest, seen = self._latest.get(table, (-1, set()))
         if step != latest:
             self._latest[table] = (step, {key})
@@ -149,6 +148,12 @@ class Recorder:
             )
         else:
             seen.add(key)
+
+
+def _refuse_no_step(table: str, row: Row) -> None:
+    step = row.get("step", 0)
+    if step < 0:
+        raise TraceError(f"Step {step} of `{table}`: steps are counted from 0, the start.")
 
 
 def _refuse_unknown_authors(row: Row) -> None:
@@ -175,7 +180,7 @@ def _refuse_misaligned(row: Row, ids: str, names: Sequence[str]) -> None:
             )
 
 
-def _refuse_unknown_settings(given: Mapping[str, Any]) -> None:
+def _refuse_bad_settings(given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, n=3) or SETTINGS
