@@ -66,7 +66,7 @@ def test_what_was_written_is_read_whether_or_not_the_run_ended(tmp_path, clean):
     assert trace.warnings == []
     assert trace.settings["num_generations"] == 8
     suffixes = {path.suffix for path in tmp_path.iterdir()} & {".arrow", ".parquet", ".crc"}
-    assert suffixes == ({".parquet"} if clean else {".arrow", ".crc"})
+    assert suffixes == ({".parquet", ".crc"} if clean else {".arrow", ".crc"})
 
 
 def test_a_full_trace_reads_the_same_from_memory_stream_and_parquet(tmp_path):
@@ -142,8 +142,9 @@ def test_damaged_checksums_are_damage_too(tmp_path):
     lines[2] = lines[2][:-2] + ("0" if lines[2][-2] != "0" else "1") + "\n"
     path.write_text("".join(lines))
     trace = Trace.open(tmp_path)
-    assert trace.steps["step"].tolist() == [1, 3, 4, 5, 6]
-    assert trace.warnings
+    assert trace.steps["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert "steps.r0.0.crc is damaged: 1 of its lines" in trace.warnings[0]
+    assert "1 batches" in trace.warnings[1] and "would go unseen" in trace.warnings[1]
 
 
 def test_a_stream_without_its_checksums_is_read_with_a_warning(tmp_path):
@@ -213,10 +214,14 @@ def test_a_column_that_an_older_flatline_did_not_have_is_null(tmp_path):
     write_steps(tmp_path)
     path = tmp_path / "steps.r0.0.parquet"
     table = pq.read_table(path)
-    pq.write_table(table.drop_columns(["kl"]), path)
+    pq.write_table(
+        table.drop_columns(["kl"]).replace_schema_metadata({"flatline_schema": "1"}), path
+    )
+    (tmp_path / "steps.r0.0.parquet.crc").unlink()
     trace = Trace.open(tmp_path)
     assert "kl" not in trace.steps
     assert "reward" in trace.steps
+    assert trace.warnings == []
 
 
 @pytest.mark.parametrize("what", ["missing", "file", "empty", "other"])

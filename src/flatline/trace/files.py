@@ -1,16 +1,20 @@
 """The files of a table: Arrow streams while a run writes, parquet once it has ended.
 
-A stream grows by whole messages. Beside it a `.crc` file gains one line for each, `start end
-crc32`, after the message itself is written: what has a line was complete, and what no longer
-matches its line is damaged. Arrow alone would read a flipped bit as data. The stream stays one that
-any Arrow reader takes. Parquet has checksums of its own.
+A stream grows by whole messages. Beside it a `.crc` file gains one line for each (`sums.py`), right
+after the message itself is written: what has a line was complete, and what no longer matches its
+line is damaged. Arrow alone would read a flipped bit as data. The stream stays one that any Arrow
+reader takes. Parquet has checksums of its own, but not of its footer and of the heads of its pages:
+its `.parquet.crc` has a line for every column of a row group, and one for the footer.
+
+What has no line is read and told: nobody can vouch for it.
 """
 
 import os
 import re
-import zlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +22,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flatline.errors import TraceError
+from flatline.files import write_exactly
 from flatline.trace.pieces import chunks_of
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
+from flatline.trace.sums import SUMS, Sums, line_of, read_sums
 from flatline.trace.trusted import batch_in, refuse_absurd, refuse_other_columns
 
-STREAM, PARQUET, SUMS = ".arrow", ".parquet", ".crc"
-VERSION_KEY = b"flatline_schema"
-_NAME = re.compile(r"([a-z]+)\.r(\d+)\.(\d+)\.(?:arrow|parquet)")
+STREAM, PARQUET = ".arrow", ".parquet"
+VERSION_KEY, SUMS_KEY = b"flatline_schema", b"flatline_sums"
+"""In the metadata of a file: its schema, and that checksums of the whole lie beside it."""
+_NAME = re.compile(r"([a-z]+)\.r(\d+)\.(\d+)\.(?:arrow|parquet|crc|parquet\.crc)")
 _DAMAGED = (OSError, pa.ArrowException, ValueError, EOFError)
 ROW_GROUP_BYTES = 8 * 2**20
 """What compaction holds in memory at once, and the least that is later read of a column: one
 rollout of a large run should not cost the tokens of a hundred thousand others."""
+HELD_BYTES = 2**16
+"""What a stream holds back, to hand over messages and their lines in one go: a process that is
+killed in between leaves messages without a line."""
+LINE_WAIT = 0.2
+"""Seconds that a reader waits for the line of what it saw in a stream: a run that writes is about
+to write it."""
 
 
 class FileName(NamedTuple):
@@ -58,10 +71,11 @@ class StreamFile:
 
     def __init__(self, path: Path, table: str) -> None:
         self.path, self.table = path, table
-        self._end = 0
-        self._lines: list[str] = []
-        self._file = path.open("xb")
+        self._end = self._held = 0
+        self._messages: list[pa.Buffer] = []
+        # Never a stream without its checksums; and none is written over, not even half of one.
         self._sums = path.with_suffix(SUMS).open("x", encoding="ascii")
+        self._file = path.open("xb")
         self._append(versioned(TABLES[table]).serialize())
         self.flush()
 
@@ -70,19 +84,25 @@ class StreamFile:
 
     def flush(self) -> None:
         """Hand everything to the system: from here on a killed process loses none of it."""
+        lines = []
+        for message in self._messages:
+            lines.append(line_of(self._end, message))
+            self._end += len(message)
+        self._file.writelines(self._messages)
         self._file.flush()
-        self._sums.writelines(self._lines)
+        self._sums.writelines(lines)
         self._sums.flush()
-        self._lines.clear()
+        self._messages, self._held = [], 0
 
     def close(self) -> None:
         self._file.close()
         self._sums.close()
 
     def _append(self, message: pa.Buffer) -> None:
-        self._file.write(message)
-        start, self._end = self._end, self._end + len(message)
-        self._lines.append(f"{start} {self._end} {zlib.crc32(message):08x}\n")
+        self._messages.append(message)
+        self._held += len(message)
+        if self._held >= HELD_BYTES:
+            self.flush()
 
 
 class StreamPiece:
@@ -92,11 +112,20 @@ class StreamPiece:
         self.name, self.segment, self.table = path.name, name.segment, name.table
         self._warn = warn
         # Before the stream, which may grow in between: what has a line must then be there.
-        sums = path.with_suffix(SUMS)
-        self._spans = _spans(sums) if sums.exists() else None
+        before = _sums_beside(path.with_suffix(SUMS), warn)
         # An empty file, left by a process that was killed at once, cannot be mapped.
         empty = path.stat().st_size == 0
         self._buffer = pa.py_buffer(b"") if empty else pa.memory_map(str(path)).read_buffer()
+        size = self._buffer.size
+        if before is None and size:
+            warn(f"{self.name} has no {SUMS} file beside it, so damage in it may go unseen.")
+        known = _caught_up(path.with_suffix(SUMS), before, size)
+        self._spans = [span for span in known.spans if span.end <= size]
+        cut = sum(span.end > size for span in before.spans) if before else 0
+        if cut:
+            warn(f"{self.name} was cut off at byte {size}: the last {cut} batches are lost.")
+        # What goes on past the end was cut off, or has been written since.
+        self._known_to = size if known.end > size else known.end
         self._schema = self._read_schema()
 
     @cached_property
@@ -129,8 +158,8 @@ class StreamPiece:
 
     def _read_schema(self) -> pa.Schema:
         try:
-            if self._spans:
-                self._message(self._spans[0])
+            if self._spans and self._spans[0].start == 0:
+                self._spans[0].of(self._buffer)
             schema = pa.ipc.read_schema(pa.BufferReader(self._buffer))
         except _DAMAGED as error:
             if self._buffer.size:
@@ -142,49 +171,43 @@ class StreamPiece:
 
     @cached_property
     def _batches(self) -> list[pa.RecordBatch]:
-        if self._spans is None:
-            return self._unverified() if self._buffer.size else []
-        return list(self._verified(self._spans))
+        return list(self._read_batches())
 
-    def _verified(self, spans: "list[_Span]") -> Iterator[pa.RecordBatch]:
-        size = self._buffer.size
-        cut = sum(span.end > size for span in spans)
-        if cut:
-            self._warn(f"{self.name} was cut off at byte {size}: the last {cut} batches are lost.")
-        for number, span in enumerate(spans):
-            if span.end > size or number == 0:  # the first holds the schema
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
+        at = 0
+        for number, span in enumerate(self._spans):
+            yield from self._unvouched(at, span.start)
+            at = span.end
+            if span.start == 0:  # holds the schema
                 continue
             try:
-                yield batch_in(self._message(span), self._schema)
+                yield batch_in(span.of(self._buffer), self._schema)
             except _DAMAGED as error:
                 place = f"batch {number} (byte {span.start})"
                 self._warn(f"{self.name}: {place} is lost: {_said(error)}.")
+        if self._known_to < self._buffer.size:
+            yield from self._unvouched(at, self._buffer.size)
 
-    def _message(self, span: "_Span") -> pa.Buffer:
-        found = self._buffer.slice(span.start, max(span.end - span.start, 0))
-        if zlib.crc32(found) != span.crc:
-            raise ValueError("its checksum does not match")
-        return found
-
-    def _messages(self) -> Iterator[pa.Buffer]:
-        """Every message after the schema, as it lies in the stream."""
-        at = pa.BufferReader(self._buffer)
-        pa.ipc.read_message(at)
-        while at.tell() < self._buffer.size:
-            start = at.tell()
-            pa.ipc.read_message(at)
-            yield self._buffer.slice(start, at.tell() - start)
-
-    def _unverified(self) -> list[pa.RecordBatch]:
-        """Without its checksums a stream can be read up to the first message that is cut short."""
-        self._warn(f"{self.name} has no {SUMS} file beside it, so damage in it may go unseen.")
-        found: list[pa.RecordBatch] = []
+    def _unvouched(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The batches between two bytes, for which no checksum is known."""
+        if start == end:
+            return
+        found, at, lost = 0, pa.BufferReader(self._buffer.slice(start, end - start)), ""
         try:
-            for message in self._messages():
-                found.append(batch_in(message, self._schema))
+            while at.tell() < end - start:
+                begin = at.tell()
+                kind = pa.ipc.read_message(at).type
+                if kind != "schema" or start + begin > 0:
+                    message = self._buffer.slice(start + begin, at.tell() - begin)
+                    yield batch_in(message, self._schema)
+                    found += 1
         except _DAMAGED as error:
-            self._warn(f"{self.name}: all after batch {len(found)} is lost: {_said(error)}.")
-        return found
+            lost = f" What follows them there is lost: {_said(error)}."
+        self._warn(
+            f"{self.name}: {found} batches in the bytes {start} to {end} have no checksum: lines "
+            f"of the {SUMS} file are lost, or the run was killed while it wrote. They are read, "
+            f"and damage in them would go unseen.{lost}"
+        )
 
 
 class ParquetPiece:
@@ -194,9 +217,26 @@ class ParquetPiece:
         self.path, self.name = path, path.name
         self.segment, self.table = name.segment, name.table
         self._warn = warn
-        self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
-        refuse_other_version(self.name, self._file.schema_arrow.metadata)
-        refuse_absurd(self._file, path.stat().st_size)
+        self._buffer = pa.memory_map(str(path)).read_buffer()
+        size = self._buffer.size
+        sums = _sums_beside(path.with_name(path.name + SUMS), warn)
+        self._spans = {span.start: span for span in sums.spans} if sums else {}
+        if sums and sums.end > size:
+            raise ValueError(f"it was cut off at byte {size}")
+        if sums and sums.end == size:  # the footer, which says what is where
+            sums.spans[-1].of(self._buffer)
+        whole = sums is not None and sums.covers(size)
+        if sums and not whole:
+            warn(f"{path.name}{SUMS} lacks lines, so damage in {path.name} may go unseen.")
+        # A page has a checksum of its own, which is needed where ours is not there.
+        self._file = pq.ParquetFile(
+            pa.BufferReader(self._buffer), page_checksum_verification=not whole
+        )
+        metadata = self._file.schema_arrow.metadata
+        refuse_other_version(self.name, metadata)
+        if sums is None and SUMS_KEY in (metadata or {}):
+            warn(f"{self.name} has no {SUMS} file beside it, so damage in it may go unseen.")
+        refuse_absurd(self._file, size)
         refuse_other_columns(self.table, self._file.schema_arrow)
 
     @cached_property
@@ -208,7 +248,7 @@ class ParquetPiece:
         if column not in self._file.schema_arrow.names:
             return pa.nulls(self._rows(group), kind)
         try:
-            return self._file.read_row_group(group, columns=[column]).column(0).cast(kind)
+            return self._read(group, column).cast(kind)
         except _DAMAGED as error:
             self._warn(f"{self.name}: `{column}` of row group {group} is lost: {_said(error)}.")
             return pa.nulls(self._rows(group), kind)
@@ -224,6 +264,21 @@ class ParquetPiece:
         format = ds.ParquetFileFormat(default_fragment_scan_options=checked)
         return ds.dataset(self.path, format=format, schema=TABLES[self.table])
 
+    def _read(self, group: int, column: str) -> pa.ChunkedArray:
+        """A column of a row group; `ValueError` where it is not what was written."""
+        for chunk in self._chunks[group].get(column, ()):
+            span = self._spans.get(chunk.start)
+            if span is not None:
+                span.of(self._buffer)
+        found = self._file.read_row_group(group, columns=[column]).column(0)
+        if len(found) != self._rows(group):
+            raise ValueError(f"it has {len(found)} values for {self._rows(group)} rows")
+        return found
+
+    @cached_property
+    def _chunks(self) -> list[dict[str, list[range]]]:
+        return _chunks(self._file.metadata)
+
     def _rows(self, group: int) -> int:
         return int(self._file.metadata.row_group(group).num_rows)
 
@@ -236,7 +291,8 @@ class ParquetPiece:
 
     def _placed(self, group: int, keys: list[str]) -> bool:
         try:
-            self._file.read_row_group(group, columns=keys)
+            for key in keys:
+                self._read(group, key)
         except _DAMAGED as error:
             self._warn(f"{self.name}: row group {group} is lost: {_said(error)}.")
             return False
@@ -246,7 +302,9 @@ class ParquetPiece:
 def compact(path: Path, name: FileName, warn: Callable[[str], None]) -> None:
     """Rewrite a finished stream as parquet, batch by batch, and remove it."""
     target, half = path.with_suffix(PARQUET), path.with_name(f".{path.stem}{PARQUET}.half")
-    schema = versioned(TABLES[name.table])
+    schema = versioned(TABLES[name.table]).with_metadata(
+        {VERSION_KEY: str(SCHEMA_VERSION), SUMS_KEY: "1"}
+    )
     piece = StreamPiece(path, name, warn)
     options: dict[str, Any] = {
         "compression": "zstd",
@@ -258,6 +316,7 @@ def compact(path: Path, name: FileName, warn: Callable[[str], None]) -> None:
             for table in _row_groups(piece.batches(), TABLES[name.table]):
                 writer.write_table(table.cast(schema), row_group_size=max(table.num_rows, 1))
         _settle(half)
+        write_exactly(target.with_name(target.name + SUMS), _parquet_lines(half))
         half.replace(target)
     finally:
         half.unlink(missing_ok=True)
@@ -310,18 +369,50 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
         yield pa.Table.from_batches(held, schema=schema)
 
 
-class _Span(NamedTuple):
-    """Where a message lies in a stream, and its checksum."""
+def _sums_beside(path: Path, warn: Callable[[str], None]) -> Sums | None:
+    try:
+        sums = read_sums(path)
+    except FileNotFoundError:
+        return None
+    if sums.bad:
+        warn(f"{path.name} is damaged: {', '.join(sums.bad)}.")
+    return sums
 
-    start: int
-    end: int
-    crc: int
+
+def _caught_up(path: Path, sums: Sums | None, size: int) -> Sums:
+    """What the lines say once they are about all of a stream of this size, if they ever are."""
+    if sums is None:
+        return Sums(spans=[], bad=())
+    until = time.monotonic() + LINE_WAIT
+    while sums.end < size and time.monotonic() < until:
+        time.sleep(0.01)
+        sums = read_sums(path)
+    return sums
 
 
-def _spans(path: Path) -> list[_Span]:
-    """Of every message that was complete; a half-written last line does not count."""
-    found = re.findall(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})\n", path.read_bytes())
-    return [_Span(int(start), int(end), int(crc, 16)) for start, end, crc in found]
+def _parquet_lines(path: Path) -> Iterator[str]:
+    """For every column of every row group, and for what lies between, before and after them."""
+    buffer = pa.memory_map(str(path)).read_buffer()
+    groups = _chunks(pq.read_metadata(path))
+    inside = [chunk for group in groups for chunks in group.values() for chunk in chunks]
+    places = sorted({0, buffer.size, *(at for one in inside for at in (one.start, one.stop))})
+    for start, end in pairwise(places):
+        yield line_of(start, buffer.slice(start, end - start))
+
+
+def _chunks(metadata: pq.FileMetaData) -> list[dict[str, list[range]]]:
+    """For every row group, where the bytes of its columns are; a list has one place, a map two."""
+    found: list[dict[str, list[range]]] = []
+    for group in range(metadata.num_row_groups):
+        places: dict[str, list[range]] = {}
+        for number in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(number)
+            first = chunk.data_page_offset
+            start = min(chunk.dictionary_page_offset or first, first)
+            name = chunk.path_in_schema.split(".")[0]
+            places.setdefault(name, []).append(range(start, start + chunk.total_compressed_size))
+        found.append(places)
+    return found
 
 
 def _said(error: Exception) -> str:
