@@ -347,7 +347,7 @@ def test_gaps_are_told_apart_by_their_place_in_the_rollout():
 
 def test_a_run_of_which_part_was_lost_is_not_green_and_says_what_was_lost(tmp_path):
     run = record(tmp_path / "run", rows=healthy_rows(steps=8))
-    (rollouts,) = run.glob("rollouts.*")
+    (rollouts,) = run.glob("rollouts.*.parquet")
     rollouts.write_bytes(rollouts.read_bytes()[:200])
     page = page_of(run)
     assert 'class="verdict unknown"' in page

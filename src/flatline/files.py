@@ -1,13 +1,16 @@
 """Files that are whole or absent: what is written is written beside and renamed. And JSON and
-TOML files, read so that any content is either a value or a `ValueError`."""
+TOML files, read so that any content is either a value or a `ValueError`. A JSON object may carry a
+checksum of all else in it, as its last entry: one that was changed since is then known."""
 
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+CHECKSUM = "checksum"
 LARGEST = 64 * 2**20
 """Bytes of a JSON or TOML file that is read whole: none of ours has a hundredth of that."""
 
@@ -34,6 +37,23 @@ def write_exactly(path: Path, pieces: Iterable[str]) -> None:
     except BaseException:
         half.unlink(missing_ok=True)
         raise
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """With a checksum. What JSON has no word for must have become text before."""
+    bare = {name: value for name, value in facts.items() if name != CHECKSUM}
+    return {**bare, CHECKSUM: _checksum(bare)}
+
+
+def unsealed(found: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Without its checksum, and whether it is what was written; one that has none is believed."""
+    bare = {name: value for name, value in found.items() if name != CHECKSUM}
+    return bare, CHECKSUM not in found or found[CHECKSUM] == _checksum(bare)
+
+
+def _checksum(facts: Mapping[str, Any]) -> str:
+    """Of the values, not of how they are laid out: an editor may do that anew."""
+    return f"{zlib.crc32(json.dumps(facts, sort_keys=True).encode()):08x}"
 
 
 def json_in(path: Path) -> Any:

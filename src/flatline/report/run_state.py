@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from flatline.trace.lock import LOCK, is_held
+from flatline.trace.lock import is_live
 
 
 class State(StrEnum):
@@ -32,5 +32,4 @@ def state_of(run: dict[str, Any], folder: Path | None) -> State:
         return State.LOG
     if run.get("ended"):
         return State.FINISHED
-    held = any(is_held(path) for path in folder.glob(f"{LOCK}.r*"))
-    return State.RUNNING if held else State.CRASHED
+    return State.RUNNING if is_live(folder) else State.CRASHED

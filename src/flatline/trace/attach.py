@@ -33,7 +33,7 @@ from flatline.trace.attach_hooks import (
 )
 from flatline.trace.attach_recording import Recording
 from flatline.trace.attach_settings import run_facts, settings
-from flatline.trace.folder import table_files
+from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
 from flatline.trace.writer import MemorySink, Sink, Writer
 
@@ -65,7 +65,7 @@ class Attachment:
         self.trainer = trainer
         self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
         """The run's folder; None for a sink."""
-        self._guard = Guard()
+        self._guard = Guard(self._tell_stop)
         self._sink: Sink | None = None if isinstance(run_dir, str | Path) else run_dir
         self._replaces = False
         """Whether the folder had steps before this start."""
@@ -150,6 +150,10 @@ class Attachment:
             self._guard(lambda: found.append(getattr(self._recording, name)(*args)))
             return found[0] if found else None
         return None
+
+    def _tell_stop(self, why: str) -> None:
+        if self._recording is not None:
+            self._recording.sink.stop(why)
 
     def _say_beside(self, others: list[Path]) -> None:
         if self.path is not None and others and self.trainer.accelerator.process_index == 0:

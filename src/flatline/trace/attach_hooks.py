@@ -19,8 +19,10 @@ Heard = Callable[[tuple[Any, ...], dict[str, Any], Any, float], None]
 class Guard:
     """Runs our own work. The first thing that goes wrong in it is said once and ends recording."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_stop: Callable[[str], None] = lambda _: None) -> None:
+        """`on_stop` is told why."""
         self.broken = False
+        self._on_stop = on_stop
 
     def __call__(self, work: Callable[..., object], *args: Any) -> None:
         if self.broken:
@@ -37,10 +39,9 @@ class Guard:
         self.broken = True
         with suppress(Exception):  # even what describes itself badly must not reach the training
             where = traceback.extract_tb(error.__traceback__)[-1]
-            say(
-                f"recording stopped, training goes on: {type(error).__name__}: {error} "
-                f"({where.filename}:{where.lineno}). Please report it."
-            )
+            why = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            say(f"recording stopped, training goes on: {why}. Please report it.")
+            self._on_stop(why)
 
 
 class Once:

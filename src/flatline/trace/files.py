@@ -62,6 +62,14 @@ class FileName(NamedTuple):
         return f"{self.table}.r{self.rank}.{self.segment}"
 
 
+def table_files(path: Path) -> list[FileName]:
+    """Every table file, parquet or stream, once; in order of segment and rank."""
+    found = {FileName.parse(entry.name) for entry in path.iterdir()}
+    return sorted(
+        (name for name in found if name), key=lambda name: (name.table, name.segment, name.rank)
+    )
+
+
 def versioned(schema: pa.Schema) -> pa.Schema:
     return schema.with_metadata({VERSION_KEY: str(SCHEMA_VERSION)})
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,20 @@ from typing import Any
 import pyarrow as pa
 
 from flatline.errors import TraceError
-from flatline.files import json_in, write_atomically
-from flatline.trace.files import PARQUET, STREAM, FileName, ParquetPiece, StreamPiece
+from flatline.files import json_in, sealed, unsealed, write_atomically
+from flatline.trace.account import Told, accounts_in
+from flatline.trace.files import (
+    PARQUET,
+    STREAM,
+    FileName,
+    ParquetPiece,
+    StreamPiece,
+    table_files,
+)
+from flatline.trace.lock import is_live
 from flatline.trace.pieces import Piece, Pieces, Segments
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
+from flatline.trace.sums import SUMS
 
 RUN_FILE = "run.json"
 
@@ -29,6 +39,10 @@ class Folder:
     """Every table of the schema, in the pieces that were found."""
     warnings: list[str]
     """What cannot be read; grows while the tables are read."""
+    stops: tuple[str, ...]
+    """Where the recording broke off while the training went on, and why."""
+    closed: bool
+    """Whether the run was closed, or still goes on: else it was interrupted, crashed or killed."""
 
     @classmethod
     def open(cls, path: Path, *, only: Collection[str] = tuple(TABLES)) -> "Folder":
@@ -38,6 +52,13 @@ class Folder:
         if not names and not (path / RUN_FILE).is_file():
             raise _no_trace(path)
         run = _run_facts(path, warnings, needed=not names)
+        told = accounts_in(path)
+        for one in told:
+            if not one.sound:
+                warnings.append(
+                    f"What the recording left out is not known: the account of process {one.rank}, "
+                    f"start {one.segment + 1}, is damaged."
+                )
         pieces: dict[str, list[Piece]] = defaultdict(list)
         for name in (one for one in names if one.table in only):
             piece = _open_piece(path, name, warnings)
@@ -45,34 +66,40 @@ class Folder:
                 pieces[name.table].append(piece)
         segments = Segments(pieces["rollouts"], pieces["steps"])
         tables = {table: Pieces(table, pieces[table], segments) for table in TABLES}
-        return cls(run=run, tables=tables, warnings=warnings)
+        stops = tuple(_stops(told, segments))
+        warnings.extend(stops)
+        return cls(
+            run=_with_accounts(run, told),
+            tables=tables,
+            warnings=warnings,
+            stops=stops,
+            closed=_is_closed(path, run, told, segments),
+        )
 
 
-def table_files(path: Path) -> list[FileName]:
-    """Every table file, parquet or stream, once; in order of segment and rank."""
-    found = {FileName.parse(entry.name) for entry in path.iterdir()}
-    return sorted(
-        (name for name in found if name), key=lambda name: (name.table, name.segment, name.rank)
-    )
-
-
-def read_run(path: Path) -> dict[str, Any]:
+def read_run(path: Path, warn: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """`run.json`, or nothing where there is none."""
     try:
         found = json_in(path / RUN_FILE)
     except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    facts, sound = unsealed(found) if isinstance(found, dict) else ({}, True)
+    if not sound:
+        warn(
+            f"{RUN_FILE} has changed since it was written, so its settings may be others than the "
+            "run's. If you changed it yourself, take its `checksum` out as well."
+        )
+    return facts
 
 
 def write_run(path: Path, facts: Mapping[str, Any]) -> None:
-    text = json.dumps(_plain(facts), indent=2, default=str)
-    write_atomically(path / RUN_FILE, [text])
+    plain = json.loads(json.dumps(_plain(facts), default=str))
+    write_atomically(path / RUN_FILE, [json.dumps(sealed(plain), indent=2)])
 
 
 def _run_facts(path: Path, warnings: list[str], *, needed: bool) -> dict[str, Any]:
     try:
-        run = read_run(path)
+        run = read_run(path, warnings.append)
     except (OSError, ValueError) as error:
         if needed:
             raise _no_trace(path) from error
@@ -106,7 +133,50 @@ def _open_piece(path: Path, name: FileName, warnings: list[str]) -> Piece | None
             continue
         except (OSError, pa.ArrowException, ValueError) as error:
             warn(f"{file.name} cannot be read at all: {error}.")
+    for file in (parquet.with_name(parquet.name + SUMS), stream.with_suffix(SUMS)):
+        # A stream begins with an empty file of checksums.
+        if file.exists() and file.stat().st_size and not (parquet.exists() or stream.exists()):
+            warn(f"The file that {file.name} is about is missing.")
     return None
+
+
+def _stops(told: Iterable[Told], segments: Segments) -> Iterator[str]:
+    """Where recordings broke off; not where a later start of the run recorded it anew."""
+    for one in told:
+        stop = one.facts.get("stopped")
+        if not isinstance(stop, dict) or not isinstance(stop.get("step"), int):
+            continue
+        begins = [step for segment, step in segments.begins.items() if segment > one.segment]
+        if min(begins, default=math.inf) > stop["step"] + 1:
+            when = f"after step {stop['step']}" if stop["step"] else "before its first step ended"
+            yield (
+                f"The recording of process {one.rank} broke off {when}, and the training went on "
+                f"without it: {stop.get('why')}."
+            )
+
+
+def _with_accounts(run: dict[str, Any], told: Iterable[Told]) -> dict[str, Any]:
+    """With what a run that was not closed has told apart from `run.json`."""
+    for one in told:
+        run = merge_account(run, one.facts)
+    return run
+
+
+def merge_account(run: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What every process left out, together."""
+    both = (run, facts)
+    dropped = sum(n for one in both if isinstance(n := one.get("dropped_tokens"), int))
+    left_out = [part for one in both if isinstance(n := one.get("left_out"), list) for part in n]
+    told = {"dropped_tokens": dropped, "left_out": left_out}
+    return {**run, **{name: value for name, value in told.items() if value}}
+
+
+def _is_closed(path: Path, run: dict[str, Any], told: list[Told], segments: Segments) -> bool:
+    if not run:  # lost, which is told: nobody knows
+        return True
+    newest = max(segments.numbers, default=0)
+    ended = run.get("ended") and not any(one.segment == newest for one in told)
+    return bool(ended) or is_live(path)
 
 
 def _no_trace(path: Path) -> TraceError:

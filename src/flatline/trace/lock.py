@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flatline.errors import TraceError
 from flatline.trace.announce import say
-from flatline.trace.folder import table_files
+from flatline.trace.files import table_files
 
 LOCK = ".lock"
 SAY_AFTER, PATIENCE = 5.0, 60.0
@@ -56,6 +56,11 @@ def folder_lock(folder: Path, *, patience: float | None = None) -> Iterator[None
         yield
     finally:
         _unlock(handle)
+
+
+def is_live(folder: Path) -> bool:
+    """Whether any process writes into this folder; False where nobody can tell."""
+    return any(is_held(path) for path in folder.glob(f"{LOCK}.r*"))
 
 
 def is_held(path: Path) -> bool:
@@ -142,7 +147,8 @@ def _take(path: Path) -> int | None:
     """A handle that holds the lock, or None where another process has it."""
     import fcntl  # not on every system; reading a trace needs no lock
 
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    # Somebody else's folder may have a link there, to a file that this would empty.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -17,6 +17,10 @@ from flatline.trace.rows import Row, plain, refuse_unknown, to_batch
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
 from flatline.trace.tokens import Places, Tokens
 
+_NOT_CLOSED = (
+    "This run was not closed: it was interrupted, crashed or was killed, or it still goes on on a "
+    "disk without locks."
+)
 RECENT = 4
 """Sets of steps whose token detail is kept: most hypotheses look at the same few steps."""
 
@@ -32,12 +36,19 @@ class Trace:
     """
 
     def __init__(
-        self, run: Mapping[str, Any], tables: Mapping[str, Pieces], *, warnings: list[str]
+        self,
+        run: Mapping[str, Any],
+        tables: Mapping[str, Pieces],
+        *,
+        warnings: list[str],
+        stops: Sequence[str] = (),
+        closed: bool = True,
     ) -> None:
         self.run = dict(run)
         """What `run.json` says."""
         self.warnings = warnings
         """What could not be read, and where; grows while columns are read."""
+        self._stops, self._closed = tuple(stops), closed
         self._tables = dict(tables)
         self._recent: dict[frozenset[int], Tokens] = {}
 
@@ -45,7 +56,13 @@ class Trace:
     def open(cls, path: str | Path) -> "Trace":
         """The trace in a run directory: finished, still running or crashed."""
         folder = Folder.open(Path(path))
-        return cls(folder.run, folder.tables, warnings=folder.warnings)
+        return cls(
+            folder.run,
+            folder.tables,
+            warnings=folder.warnings,
+            stops=folder.stops,
+            closed=folder.closed,
+        )
 
     @classmethod
     def from_rows(
@@ -88,7 +105,9 @@ class Trace:
             if "step" in table.column_names:
                 table = table.filter(pc.less_equal(table["step"], step))
             batches[name] = table.to_batches()
-        return Trace.from_batches(batches, run=self.run)
+        trace = Trace.from_batches(batches, run=self.run)
+        trace.warnings.extend(self.warnings)
+        return trace
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -99,10 +118,24 @@ class Trace:
     @property
     def caveats(self) -> list[str]:
         """What was lost, left out or assumed when this was recorded and read."""
-        notes, dropped = self.run.get("notes"), self.run.get("dropped_tokens")
+        dropped = self.run.get("dropped_tokens")
         slow = f"Token detail of {dropped} rollouts was dropped: the disk was slow."
-        assumed = [str(note) for note in notes] if isinstance(notes, list) else []
-        return [*self.warnings, *assumed, *([slow] if dropped else [])]
+        ended = [] if self._stops else [self.stopped]
+        return [
+            *self.warnings,
+            *(text for text in ended if text),
+            *(str(note) for note in _listed(self.run.get("notes"))),
+            *(f"Left out of the recording: {part}" for part in _listed(self.run.get("left_out"))),
+            *([slow] if dropped else []),
+        ]
+
+    @property
+    def stopped(self) -> str | None:
+        """How the recording ended before the run did; None where it is whole, or still goes on."""
+        if self._stops:
+            return " ".join(self._stops)
+        last = int(self.steps["step"].max(initial=0)) if len(self.steps) else 0
+        return None if self._closed else f"{_NOT_CLOSED} It is recorded up to step {last}."
 
     @cached_property
     def steps(self) -> Frame:
@@ -200,3 +233,8 @@ class Trace:
         table = self._tables["vocabulary"]
         ids, texts = (table.column(name).to_pylist() for name in ("id", "text"))
         return dict(zip(ids, texts, strict=True))
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list of `run.json`, which anyone may have edited."""
+    return value if isinstance(value, list) else []

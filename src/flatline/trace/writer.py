@@ -10,15 +10,19 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from flatline.errors import TraceError
+from flatline.trace.account import Account
 from flatline.trace.announce import announce, say
 from flatline.trace.backlog import Backlog, Item, Overfull
 from flatline.trace.files import STREAM, FileName, StreamFile, compact
-from flatline.trace.folder import read_run, write_run
+from flatline.trace.folder import merge_account, read_run, write_run
 from flatline.trace.lock import RankLock, folder_lock
 from flatline.trace.reader import Trace
 from flatline.trace.rows import Row, refuse_unknown, to_batch
@@ -62,6 +66,9 @@ class Sink(Protocol):
     def update_run(self, **facts: Any) -> None:
         """Merge facts into `run.json`."""
 
+    def stop(self, why: str) -> None:
+        """No more rows will come, though the run goes on: the reader is told."""
+
     def close(self, *, clean: bool = True) -> None:
         """No more rows; `clean` where the run ended by itself."""
 
@@ -72,6 +79,7 @@ class MemorySink:
     def __init__(self, *, run: Mapping[str, Any] | None = None) -> None:
         self.dropped = 0
         self._run = dict(run or {})
+        self._stops: list[str] = []
         self._rows: dict[str, list[Row]] = {table: [] for table in TABLES}
 
     def write(self, table: str, rows: Sequence[Row]) -> None:
@@ -90,12 +98,17 @@ class MemorySink:
     def update_run(self, **facts: Any) -> None:
         self._run.update(facts)
 
+    def stop(self, why: str) -> None:
+        self._stops = [f"The recording broke off, and the training went on without it: {why}."]
+
     def close(self, *, clean: bool = True) -> None:
         pass
 
     def trace(self) -> Trace:
         """What was written until now."""
-        return Trace.from_rows(run=self._run, **self._rows)
+        trace = Trace.from_rows(run=self._run, **self._rows)
+        trace.warnings.extend(self._stops)
+        return trace
 
 
 class Writer:
@@ -113,6 +126,8 @@ class Writer:
         and its own threads wait for each other, so that one that is held up holds up all."""
         self.folder, self.rank = Path(folder), rank
         self.dropped = 0
+        self._step = self._complete = 0
+        """The latest step that was written, and the latest that a killed process does not lose."""
         self._files: dict[str, StreamFile] = {}
         self._unfit: set[str] = set()
         self._backlog = Backlog(self._count_dropped, patient=not beside)
@@ -147,7 +162,7 @@ class Writer:
         def append() -> None:
             try:
                 if len(batch) and self._alive:
-                    self._file(table).append(batch)
+                    self._add(table, batch)
             except Exception as error:  # of the disk; what made the rows is not to blame
                 self._stop(error)
 
@@ -186,6 +201,20 @@ class Writer:
         if self.rank == 0 and self._alive:
             self._put(Item(act=lambda: self._merge_run(facts)))
 
+    def stop(self, why: str) -> None:
+        """What makes the rows has failed: the trace says so from here on.
+
+        In a thread of its own, that is waited for a moment: the disk may not answer.
+        """
+
+        def tell() -> None:
+            with suppress(Exception):  # a disk that takes not even this: the run is not closed
+                self._account.stopped(self._complete, why)
+
+        telling = threading.Thread(target=tell, name="flatline-account", daemon=True)
+        telling.start()
+        telling.join(FLUSH_WAIT)
+
     def close(self, *, clean: bool = True) -> None:
         """Write what waits and let go; after a clean end the streams become parquet."""
         if self._closed or os.getpid() != self._pid:
@@ -196,10 +225,12 @@ class Writer:
         self._thread.join(CLOSE_WAIT)
         try:
             if self._thread.is_alive():  # it holds the files: whoever closed them would hang, too
-                raise TraceError(f"the disk of {self.folder} has not answered for {CLOSE_WAIT:g} s")
-            self._finish(clean=clean and not self._broken)
+                waited = f"the disk of {self.folder} has not answered for {CLOSE_WAIT:g} s"
+                self._stop(TraceError(waited))
+            else:
+                self._finish(clean=clean and not self._broken)
         except Exception as error:
-            self._stop(error)
+            self._stop(error, loses=False)
         finally:
             self._lock.release()
 
@@ -218,6 +249,7 @@ class Writer:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = RankLock(self.folder, self.rank)
+            self._account = Account(self.folder, self.rank, self._lock.segment)
             self._file("rollouts")  # marks the segment as begun, even if nothing follows
             to_batch("rollouts", [])  # Arrow imports pandas on first use, which would delay a step
             if self.rank == 0:
@@ -239,6 +271,7 @@ class Writer:
         if not self.dropped:
             say("the disk is slower than the training; some token detail is not recorded.")
         self.dropped += rows
+        self._account.dropped(rows)
 
     def _work(self) -> None:
         try:
@@ -250,11 +283,19 @@ class Writer:
             self._stop(error)
 
     def _append(self, table: str, rows: Sequence[Row]) -> None:
-        self._file(table).append(to_batch(table, rows, on_unfit=self._say_unfit))
+        self._add(table, to_batch(table, rows, on_unfit=self._say_unfit))
+
+    def _add(self, table: str, batch: pa.RecordBatch) -> None:
+        self._file(table).append(batch)
+        if table == "steps":
+            self._step = batch.column("step")[-1].as_py() or self._step
 
     def _flush(self) -> None:
+        step = self._step
         for file in self._files.values():
             file.flush()
+        self._complete = step
+        self._account.catch_up()
 
     def _file(self, table: str) -> StreamFile:
         if table not in self._files:
@@ -272,22 +313,25 @@ class Writer:
     def _finish(self, *, clean: bool) -> None:
         for file in self._files.values():
             file.close()
-        if self.dropped:
-            with folder_lock(self.folder):
-                run = read_run(self.folder)
-                lost = run.get("dropped_tokens", 0) + self.dropped
-                write_run(self.folder, {**run, "dropped_tokens": lost})
         if not clean:
+            self._account.close(clean=False)
             return
         for table, file in self._files.items():
             compact(file.path, FileName(table, self.rank, self._lock.segment), say)
-        if self.rank == 0:
-            self._merge_run({"ended": _now()})
+        told = self._account.facts
+        if self.rank == 0 or told:
+            with folder_lock(self.folder):
+                ended = {"ended": _now()} if self.rank == 0 else {}
+                write_run(self.folder, merge_account(read_run(self.folder), told) | ended)
+        self._account.close(clean=True)
 
-    def _stop(self, error: Exception) -> None:
+    def _stop(self, error: Exception, *, loses: bool = True) -> None:
+        """Because of this error; what was written stays, and only what comes after it is lost."""
         said, self._broken = self._broken, True
         if not said:
             say(f"recording stopped, the training goes on: {error}")
+        if loses and not said:
+            self.stop(str(error) or type(error).__name__)
         self._backlog.stop(forget=True)
         self._flushed.set()
 
@@ -295,6 +339,7 @@ class Writer:
         if str(error) not in self._unfit:
             self._unfit.add(str(error))
             say(f"left out of the recording: {error}")
+            self._account.left_out(str(error))
 
     def _at_exit(self) -> None:
         self.close(clean=False)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
-from flatline.trace.folder import RUN_FILE, table_files
+from flatline.trace.files import table_files
+from flatline.trace.folder import RUN_FILE
 from flatline.trace.importers.csv_file import read_csv
 from flatline.trace.importers.dumps import find_dumps, read_dumps, read_rows
 from flatline.trace.importers.json_file import find_state, read_json
