@@ -1,18 +1,22 @@
 """`heldout.jsonl`: what a run earned on its held-out problems, play by play, a line an evaluation.
 
-    {"step": 0, "problems": ["2hop__1", ...], "rewards": [0.5, ...], "parts": {...}, "plays": {...}}
+    {"step": 0, "problems": ["2hop__1", ...], "rewards": [0.5, ...], "parts": {...}, "plays": {...},
+     "evaluations": 3, "checksum": "f00dcafe"}
 
-Training writes it; experiments, reports and resumed runs read it here.
+Every line has the number of lines and its own checksum, so that a lost or changed one is seen; a
+file of an older flatline has neither. Training writes it; experiments, reports and resumed runs
+read it here.
 """
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.files import CHECKSUM, sealed, unsealed
 from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference
 from flatline.tasks.base import COMBINED
 
@@ -64,6 +68,13 @@ class HeldOutScore:
         return paired_difference(before, after, problems, bounds=(0.0, top))
 
 
+def lines_of(scores: Sequence[HeldOutScore]) -> Iterator[str]:
+    """The file that holds these evaluations."""
+    for score in scores:
+        plain = json.loads(json.dumps(asdict(score)))
+        yield json.dumps(sealed({**plain, "evaluations": len(scores)}))
+
+
 def read_scores(folder: Path) -> list[HeldOutScore]:
     """Every evaluation that a run has written; none where it has no such file, or another tool's.
 
@@ -73,8 +84,11 @@ def read_scores(folder: Path) -> list[HeldOutScore]:
     try:
         text = path.read_text(encoding="utf-8")
         rows = [json.loads(line) for line in text.splitlines() if line]
-        ours = all(isinstance(row, dict) and {"problems", "rewards"} <= row.keys() for row in rows)
-        return [_score(row) for row in rows] if ours else []
+        if rows and not any(map(_is_ours, rows)):
+            return []
+        scores = [_score(row) for row in rows]
+        _refuse_lost(rows, scores)
+        return scores
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -84,7 +98,25 @@ def read_scores(folder: Path) -> list[HeldOutScore]:
         ) from error
 
 
+def _is_ours(row: Any) -> bool:
+    return isinstance(row, dict) and (CHECKSUM in row or {"problems", "rewards"} <= row.keys())
+
+
+def _refuse_lost(rows: Sequence[Mapping[str, Any]], scores: Sequence[HeldOutScore]) -> None:
+    if not rows:
+        raise ValueError("it is empty")
+    counts = {row.get("evaluations", len(rows)) for row in rows}
+    if counts != {len(rows)}:
+        raise ValueError(f"it has {len(rows)} of {', '.join(map(str, counts))} evaluations")
+    steps = [score.step for score in scores]
+    if "evaluations" in rows[0] and steps != sorted(set(steps)):
+        raise ValueError("its evaluations are out of order")
+
+
 def _score(row: Mapping[str, Any]) -> HeldOutScore:
+    row, sound = unsealed(row)
+    if not sound:
+        raise ValueError(f"the evaluation at step {row.get('step')} has changed since")
     rewards = [float(reward) for reward in row["rewards"]]
     problems = [str(problem) for problem in row["problems"]]
     if len(rewards) != len(problems) or not all(map(math.isfinite, rewards)):

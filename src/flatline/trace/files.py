@@ -274,7 +274,7 @@ class ParquetPiece:
 
     def _read(self, group: int, column: str) -> pa.ChunkedArray:
         """A column of a row group; `ValueError` where it is not what was written."""
-        for chunk in self._chunks[group].get(column, ()):
+        for chunk in self._chunks[group].get(column, ()) if self._spans else ():
             span = self._spans.get(chunk.start)
             if span is not None:
                 span.of(self._buffer)
@@ -413,8 +413,9 @@ def _chunks(metadata: pq.FileMetaData) -> list[dict[str, list[range]]]:
     found: list[dict[str, list[range]]] = []
     for group in range(metadata.num_row_groups):
         places: dict[str, list[range]] = {}
+        columns = metadata.row_group(group)
         for number in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(number)
+            chunk = columns.column(number)
             first = chunk.data_page_offset
             start = min(chunk.dictionary_page_offset or first, first)
             name = chunk.path_in_schema.split(".")[0]

@@ -232,7 +232,8 @@ class Trace:
     def _vocabulary(self) -> dict[int, str]:
         table = self._tables["vocabulary"]
         ids, texts = (table.column(name).to_pylist() for name in ("id", "text"))
-        return dict(zip(ids, texts, strict=True))
+        found = zip(ids, texts, strict=True)
+        return {key: text for key, text in found if None not in (key, text)}
 
 
 def _listed(value: Any) -> list[Any]:

@@ -6,9 +6,7 @@ of `heldout.jsonl`; a resumed run reads back the lines up to its checkpoint, and
 they are of other problems.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from transformers import TrainerCallback
 
 from flatline.errors import ConfigError
 from flatline.files import write_atomically
-from flatline.heldout import FILE, HeldOutScore, read_scores
+from flatline.heldout import FILE, HeldOutScore, lines_of, read_scores
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Rollout
 from flatline.tasks.base import COMBINED, Problem
@@ -71,7 +69,7 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
         score = _score(self._trainer.state.global_step, rows)
         self.scores.append(score)
         if accelerator.is_main_process:
-            write_atomically(self._folder / FILE, (json.dumps(asdict(one)) for one in self.scores))
+            write_atomically(self._folder / FILE, lines_of(self.scores))
         # transformers shows `eval_x` as `eval/x`.
         self._trainer.log_now({f"eval_{name}": value for name, value in score.parts.items()})
         return score
