@@ -86,6 +86,8 @@ def read_scores(folder: Path) -> list[HeldOutScore]:
         rows = [json.loads(line) for line in text.splitlines() if line]
         if rows and not any(map(_is_ours, rows)):
             return []
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("not every line is an evaluation")
         scores = [_score(row) for row in rows]
         _refuse_lost(rows, scores)
         return scores

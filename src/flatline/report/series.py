@@ -110,8 +110,11 @@ def heldout_plays(run: Run) -> list[HeldOutScore]:
     """Every evaluation that the run kept play by play; none where the file cannot be read."""
     try:
         return read_scores(run.folder) if run.folder else []
-    except TraceError:
+    except TraceError as error:
         # The means are in the trace as well; what is lost is the interval.
+        told = " ".join(str(error).splitlines()[:2])
+        if told not in run.trace.warnings:
+            run.trace.warnings.append(told)
         return []
 
 

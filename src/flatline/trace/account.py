@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from flatline.files import json_in, sealed, unsealed
 
 SIZE = 16 * 2**10
-MOST_PARTS, LONGEST = 12, 200
-"""Parts that are named, and characters of each: escaped, they all fit into the size."""
+MOST_PARTS, LONGEST = 6, 150
+"""Parts that are named, and characters of each: however they are escaped, all fit into the size."""
 _NAME = re.compile(r"recording\.r(\d+)\.(\d+)\.json")
 
 
@@ -51,7 +51,7 @@ class Account:
     def stopped(self, step: int, why: str) -> None:
         """The recording breaks off; the first reason counts."""
         if self._stop is None:
-            self._stop = Stop(step, why[: 5 * LONGEST])
+            self._stop = Stop(step, why[: 2 * LONGEST])
             self.write()
 
     def left_out(self, part: str) -> None:

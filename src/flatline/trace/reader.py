@@ -120,10 +120,12 @@ class Trace:
         """What was lost, left out or assumed when this was recorded and read."""
         dropped = self.run.get("dropped_tokens")
         slow = f"Token detail of {dropped} rollouts was dropped: the disk was slow."
-        ended = [] if self._stops else [self.stopped]
+        ended = None if self._stops else self.stopped
+        nothing = not (len(self.steps) or len(self.rollouts))
         return [
             *self.warnings,
-            *(text for text in ended if text),
+            *([ended] if ended else []),
+            *(["Nothing was recorded: there is no step and no rollout."] if nothing else []),
             *(str(note) for note in _listed(self.run.get("notes"))),
             *(f"Left out of the recording: {part}" for part in _listed(self.run.get("left_out"))),
             *([slow] if dropped else []),

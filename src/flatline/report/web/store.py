@@ -23,7 +23,7 @@ KEPT = 6
 """Runs that are kept open; a large one holds some hundred megabytes."""
 SHARE = 0.1
 """Of the time of a running run that its diagnosis may take: a slow one is repeated less often."""
-_FILES = (RUN_FILE, *(f"{table}." for table in TABLES))
+_FILES = (RUN_FILE, "recording.", *(f"{table}." for table in TABLES))
 
 
 @dataclass(slots=True, kw_only=True)
