@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flatline.errors import TraceError
+from flatline.files import bytes_in, mapped
 from flatline.trace.pieces import chunks_of
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
 from flatline.trace.trusted import batch_in, refuse_absurd, refuse_other_columns
@@ -94,9 +95,7 @@ class StreamPiece:
         # Before the stream, which may grow in between: what has a line must then be there.
         sums = path.with_suffix(SUMS)
         self._spans = _spans(sums) if sums.exists() else None
-        # An empty file, left by a process that was killed at once, cannot be mapped.
-        empty = path.stat().st_size == 0
-        self._buffer = pa.py_buffer(b"") if empty else pa.memory_map(str(path)).read_buffer()
+        self._buffer = pa.py_buffer(mapped(path))
         self._schema = self._read_schema()
 
     @cached_property
@@ -191,12 +190,14 @@ class ParquetPiece:
     """A file that a run left when it ended."""
 
     def __init__(self, path: Path, name: FileName, warn: Callable[[str], None]) -> None:
-        self.path, self.name = path, path.name
+        self.name = path.name
         self.segment, self.table = name.segment, name.table
         self._warn = warn
-        self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+        self._buffer = pa.py_buffer(mapped(path))
+        source = pa.BufferReader(self._buffer)
+        self._file = pq.ParquetFile(source, page_checksum_verification=True)
         refuse_other_version(self.name, self._file.schema_arrow.metadata)
-        refuse_absurd(self._file, path.stat().st_size)
+        refuse_absurd(self._file, self._buffer.size)
         refuse_other_columns(self.table, self._file.schema_arrow)
 
     @cached_property
@@ -222,7 +223,8 @@ class ParquetPiece:
 
         checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         format = ds.ParquetFileFormat(default_fragment_scan_options=checked)
-        return ds.dataset(self.path, format=format, schema=TABLES[self.table])
+        fragment = format.make_fragment(self._buffer)
+        return ds.FileSystemDataset([fragment], TABLES[self.table], format)
 
     def _rows(self, group: int) -> int:
         return int(self._file.metadata.row_group(group).num_rows)
@@ -320,7 +322,7 @@ class _Span(NamedTuple):
 
 def _spans(path: Path) -> list[_Span]:
     """Of every message that was complete; a half-written last line does not count."""
-    found = re.findall(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})\n", path.read_bytes())
+    found = re.findall(rb"(\d{1,18}) (\d{1,18}) ([0-9a-f]{8})\n", bytes_in(path))
     return [_Span(int(start), int(end), int(crc, 16)) for start, end, crc in found]
 
 

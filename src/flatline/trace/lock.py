@@ -5,12 +5,14 @@ held for moments only: while a process chooses its segment, and while it changes
 """
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flatline.errors import TraceError
+from flatline.files import RefusedFile
 from flatline.trace.announce import say
 from flatline.trace.folder import table_files
 
@@ -142,7 +144,11 @@ def _take(path: Path) -> int | None:
     """A handle that holds the lock, or None where another process has it."""
     import fcntl  # not on every system; reading a trace needs no lock
 
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    # It is written to: a link in a folder that somebody sent would name a file to destroy.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RefusedFile(f"{path.name} is no regular file")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
