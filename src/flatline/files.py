@@ -98,7 +98,12 @@ def refuse_outside(path: Path, folder: Path) -> None:
 
 def _below(folder: Path, path: Path) -> int:
     """Opened name by name, none of them a link any more: what is swapped meanwhile is refused."""
-    real = Path(os.path.realpath(path, strict=True))
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+    except OSError as error:
+        if path.is_symlink():  # not simply absent
+            raise RefusedFile(f"{path.name} is a link that leads nowhere") from error
+        raise
     if not real.is_relative_to(folder):
         raise _leads_out(path, folder)
     *folders, name = real.relative_to(folder).parts or (".",)
