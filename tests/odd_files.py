@@ -1,4 +1,4 @@
-"""What somebody may have put where a file should be. None of it may be opened, waited for or shown."""
+"""What somebody may have put where a file should be: never to be waited for, nor shown."""
 
 import os
 import socket
