@@ -124,7 +124,7 @@ def _below(folder: Path, path: Path) -> int:
 
 def _leads_out(path: Path, folder: Path) -> RefusedFile:
     return RefusedFile(
-        f"{path.name} is a link that leads out of {folder.name or folder}, so whoever made it chose "
+        f"{path.name} is a link that leads out of {folder.name or folder}: whoever made it chose "
         "what is read; if that was you, copy the folder with `cp -rL`"
     )
 
