@@ -1,6 +1,8 @@
 """What CI reads: exit codes, JUnit, SARIF and annotations, and none of it obeys a model."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from flatline.ci.sarif import to_sarif
 from flatline.cli import app
 from flatline.diagnosis import Report
 from flatline.hypotheses.base import Evidence, Finding, Level
+from flatline.text import unobeyed
 
 HOSTILE = "\x1b[31m\n::add-mask::x\r</failure><script>alert(1)</script>%0A{0}\ud800\ufffe, a:b"
 LOG = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 0.01} for step in range(1, 9)]
@@ -159,13 +162,46 @@ def test_faults_are_errors_suspects_warnings_and_health_a_notice():
     assert line.startswith("::notice title=flatline::Nothing is wrong")
 
 
-def test_the_runner_obeys_nothing_inside_the_printed_report(run):
-    lines = run("--github", report=HOSTILE_REPORT).stdout.splitlines()
-    word = lines[0].removeprefix("::stop-commands::")
-    assert len(word) == 32 and lines.count(f"::{word}::") == 1
-    after = lines[lines.index(f"::{word}::") + 1 :]
-    obeyed = [line for line in after if line.lstrip().startswith("::")]
-    assert obeyed == after and len(after) == 1
+COMMANDS = ("::add-mask::x", "##[add-mask]x", "##vso[task.setvariable]x", "##teamcity[x]")
+OBEYED = re.compile(r"^\s*::|##\w*\[", re.MULTILINE)
+
+
+ANNOTATION = re.compile(r"::(error|warning|notice) (file=[^:]*,)?title=")
+
+
+@pytest.mark.parametrize("width", ["20", "100"])
+def test_no_line_that_a_log_or_an_error_quotes_is_obeyed_by_the_runner(tmp_path, width):
+    every = "\n".join(f"x {one}\n  {one}" for one in COMMANDS)
+    named = [{"step": n, "reward": 0.5, every: n, **dict.fromkeys(COMMANDS, n)} for n in range(6)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, [*named, every, [every]])))
+    for arguments in (
+        ["diagnose", "log.jsonl", "--github"],
+        ["diagnose", "log.jsonl", "--github", "--json"],
+        ["show", "log.jsonl"],
+        ["query", "log.jsonl", f"SELECT '{every}' AS \"{every}\""],
+        ["query", "log.jsonl", every],
+        ["diagnose", f"no\n{every}"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", "from flatline.cli import main; main()", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": width},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        own = [line for line in lines if ANNOTATION.match(line)]
+        assert bool(own) == ("--github" in arguments)
+        assert not [line for line in lines if OBEYED.search(line) and line not in own]
+        if "--json" in arguments:
+            json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_in_json_is_the_same_text_when_it_is_read(command):
+    shape = {"text": f"a\n {command}"}
+    assert json.loads(unobeyed(json.dumps(shape))) == shape
 
 
 def test_with_json_on_stdout_annotations_go_to_stderr(run):

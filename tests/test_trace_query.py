@@ -234,3 +234,96 @@ def test_sql_over_damaged_parquet_is_an_error_and_not_a_wrong_number(tmp_path):
     path.write_bytes(bytes(data))
     with pytest.raises(TraceError):
         Trace.open(tmp_path).query("SELECT sum(reward) FROM rollouts")
+
+
+TWO_REWARDS = """
+    SELECT r.step, s.reward, r.reward FROM rollouts r JOIN steps s USING (step)
+    WHERE r.step = 1 ORDER BY r.rollout LIMIT 1
+"""
+
+
+def test_columns_of_one_name_are_told_apart_in_the_table(run):
+    trace = Trace.open(run)
+    mean, own = trace.steps["reward"][1], trace.rollouts["reward"][0]
+    result = flatline("query", run, TWO_REWARDS)
+    heading, _, row, *_ = result.stdout.splitlines()
+    assert heading.split() == ["step", "reward", "reward_1"]
+    assert row.split() == ["1", f"{mean:.6g}", f"{own:.6g}"]
+    assert "`reward_1`" in result.stderr
+
+
+def test_columns_of_one_name_are_told_apart_in_json(run):
+    trace = Trace.open(run)
+    found = json.loads(flatline("query", run, TWO_REWARDS, "--json").stdout)
+    expected = {"reward": trace.steps["reward"][1], "reward_1": trace.rollouts["reward"][0]}
+    assert found == [{"step": 1, **{name: pytest.approx(v) for name, v in expected.items()}}]
+
+
+def test_a_new_name_is_never_one_that_is_there_already():
+    found = healthy_trace(steps=1).query("SELECT 1 AS a, 2 AS a_1, 3 AS a, 4 AS a")
+    assert found.to_pylist() == [{"a": 1, "a_1": 2, "a_2": 3, "a_3": 4}]
+
+
+ANY_TYPE = {
+    "TIMESTAMP '290000-01-01'": "290000-01-01 00:00:00",
+    "TIMESTAMP 'infinity'": "infinity",
+    "DATE '-infinity'": "-infinity",
+    "[DATE 'infinity']": "[infinity]",
+    "MAP {'a': TIMESTAMP 'infinity'}": "{a=infinity}",
+    "MAP {'a': 1}": {"a": 1},
+    "MAP([[1]], [2])": "{[1]=2}",
+    "MAP {1: 2}": "{1=2}",
+    "INTERVAL 3 YEARS": "3 years",
+    "union_value(a := 1)": "1",
+    "{'a': 1, 'b': {'c': [1, NULL]}}": {"a": 1, "b": {"c": [1, None]}},
+    "'x'::ENUM ('x', 'y')": "x",
+    "170141183460469231731687303715884105727::HUGEINT": "170141183460469231731687303715884105727",
+    "340282366920938463463374607431768211455::UHUGEINT": "340282366920938463463374607431768211455",
+    "1.5::DECIMAL(38, 2)": "1.50",
+    "'\\xAA'::BLOB": "\\xAA",
+    "'0101'::BIT": "0101",
+    "'00000000-0000-0000-0000-000000000001'::UUID": "00000000-0000-0000-0000-000000000001",
+    "[[1, NULL], []]": [[1, None], []],
+    "'12:34:56+02'::TIMETZ": "12:34:56+02",
+    "TIME '24:00:00'": "24:00:00",
+    "'nan'::DOUBLE": None,
+    "1::VARIANT": "1",
+    "array_value(1, 2)": [1, 2],
+    "NULL": None,
+}
+
+
+@pytest.mark.parametrize("value", ANY_TYPE)
+def test_a_value_of_any_type_is_printed_as_it_is(run, value):
+    result = flatline("query", run, f"SELECT {value} AS v", "--json")
+    assert json.loads(result.stdout, parse_constant=pytest.fail) == [{"v": ANY_TYPE[value]}]
+    assert flatline("query", run, f"SELECT {value} AS v").exit_code == 0
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM test_all_types()",
+        "SELECT epoch_ms(9223372036854775)",
+        "SELECT steps FROM steps",
+        "EXPLAIN SELECT 1",
+        "DESCRIBE steps",
+        "PRAGMA version",
+        "SELECT chr(0)",
+        "",
+        ";",
+        "SELECT '\udc80'",
+        "SELECT " + "(" * 3000,
+        "SELECT * FROM '/etc/passwd'",
+        "COPY steps TO 'x'",
+        "SELECT interval '1 year' * 1e9",
+        "SELECT error('::error::x')",
+    ],
+)
+def test_no_statement_ends_in_a_traceback(run, sql, json_too):
+    result = flatline("query", run, sql, *json_too)
+    assert result.exit_code in (0, 2)
+    assert "Traceback" not in result.stderr
+    if json_too and not result.exit_code:
+        json.loads(result.stdout, parse_constant=pytest.fail)

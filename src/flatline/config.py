@@ -23,7 +23,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from flatline.errors import ConfigError
-from flatline.files import toml_in
+from flatline.files import toml_from
 
 LAB = "lab"
 
@@ -224,7 +224,7 @@ class RunConfig:
 def load_config(path: Path, **changes: Any) -> RunConfig:
     """The config of a TOML file, with `changes` over it."""
     try:
-        values = toml_in(path)
+        values = toml_from(path.read_bytes())  # may be a pipe: whoever types it wants it
     except OSError as error:
         raise ConfigError(
             f"--config {path} cannot be read: {error.strerror}.\nGive the path of a TOML file."

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
-from flatline.files import CHECKSUM, sealed, unsealed
+from flatline.files import CHECKSUM, bytes_in, sealed, unsealed
 from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference
 from flatline.tasks.base import COMBINED
 
 FILE = "heldout.jsonl"
+MOST = 512 * 2**20
+"""Bytes of it: fifty evaluations of 8,000 plays have a tenth of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ def read_scores(folder: Path) -> list[HeldOutScore]:
     """
     path = folder / FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = bytes_in(path, most=MOST).decode("utf-8")
         rows = [json.loads(line) for line in text.splitlines() if line]
         if rows and not any(map(_is_ours, rows)):
             return []

@@ -1,5 +1,6 @@
 """Text that is safe to show. Anyone may have written it, and a terminal or a page may obey it."""
 
+import re
 import unicodedata
 
 _KEPT = "\n\t"
@@ -7,11 +8,22 @@ _KEPT = "\n\t"
 _UNSEEN = {0x200E, 0x200F, 0x061C, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
+_COMMAND = re.compile(r"((?:^|\r)[^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
+"""What runners of continuous integration obey: GitHub `::` that begins a line, blanks or not, and
+`##[` anywhere; Azure `##vso[`, TeamCity `##teamcity[`."""
+
+
 def visible(text: str) -> str:
     """Control characters, text-direction marks and lone surrogates written as escapes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(char) if _is_hidden(char) else char for char in text)
+
+
+def unobeyed(text: str) -> str:
+    """Output in which a runner finds no command: one character of each is written as an escape,
+    which means the same inside a JSON string."""
+    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\u{ord(found[0][-1]):04x}", text)
 
 
 def shortened(text: str, *, limit: int) -> str:

@@ -1,11 +1,10 @@
 """Annotations of GitHub Actions: workflow commands on the output of a step.
 
 The runner obeys every line that begins with `::`, whoever wrote it. So what an annotation says is
-escaped as the runner unescapes it, and a printed report, which may quote a model, stands between
-`silenced()`'s two lines, where nothing is obeyed.
+escaped as the runner unescapes it; nothing else that the command line prints can be such a line,
+see `flatline.cli.output`.
 """
 
-import secrets
 from pathlib import PurePath
 
 from flatline.diagnosis import Report
@@ -20,12 +19,6 @@ def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
     if not report.alarms:
         return [f"::notice title=flatline::{_data(report.summary)}"]
     return [_annotation(finding, about) for finding in report.alarms]
-
-
-def silenced() -> tuple[str, str]:
-    """The lines between which the runner obeys nothing; the word that ends it cannot be guessed."""
-    word = secrets.token_hex(16)
-    return f"::stop-commands::{word}", f"::{word}::"
 
 
 def _annotation(finding: Finding, about: PurePath | None) -> str:

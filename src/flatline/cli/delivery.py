@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flatline.ci.fail_on import FailOn, fails
-from flatline.cli.output import print_json
+from flatline.cli.output import print_json, tell_runner
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:  # these would bring numpy
@@ -53,24 +53,15 @@ class Delivery:
         if self.json:
             print_json(report.to_json())
         else:
-            self._print(report)
+            from flatline.cli.findings import print_report
+
+            print_report(report)
         if self.github:
             from flatline.ci.github import annotations
 
             for line in annotations(report, about=self.about):
-                typer.echo(line, err=self.json)
+                tell_runner(line, err=self.json)
         return FINDINGS if fails(report, self.fail_on) else HEALTHY
-
-    def _print(self, report: "Report") -> None:
-        from flatline.ci.github import silenced
-        from flatline.cli.findings import print_report
-
-        before, after = silenced() if self.github else ("", "")
-        if before:
-            print(before, flush=True)
-        print_report(report)
-        if after:
-            print(after, flush=True)
 
     def _write(self, report: "Report") -> None:
         from flatline.ci.junit import to_junit

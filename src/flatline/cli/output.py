@@ -1,8 +1,12 @@
-"""What the command writes to: stdout with `--json`, and a reader that goes away.
+"""What the command writes to: stdout with `--json`, a reader that goes away, and one that obeys.
 
 With `--json`, stdout holds JSON and nothing else, whatever the libraries print that a command uses.
 Loggers that write to stdout, a stray `print`, a C library: all of it goes to stderr while the
 command works. What is printed with `print_json` alone goes to stdout.
+
+A runner of continuous integration obeys lines such as `::add-mask::x` on either stream, and what is
+printed may quote a model, a log or a file name, wrapped at any place. So no such line leaves the
+process but through `tell_runner`.
 """
 
 import io
@@ -12,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
+
+from flatline.text import unobeyed
 
 STDOUT, STDERR = 1, 2
 
@@ -29,6 +35,17 @@ class _Unheard(io.FileIO):
             return len(data)
 
 
+class _Unobeyed(io.TextIOWrapper):
+    """Nothing that is written to it is a command for whoever reads it."""
+
+    def write(self, text: str, /) -> int:
+        super().write(unobeyed(text))
+        return len(text)
+
+    def command(self, line: str) -> None:
+        super().write(f"{line}\n")
+
+
 def outlive_readers() -> None:
     """A reader that has seen enough changes neither the command's work nor its exit code."""
     for name, descriptor in (("stdout", STDOUT), ("stderr", STDERR)):
@@ -36,7 +53,7 @@ def outlive_readers() -> None:
         # Neither a stream that somebody put there, nor the None of a process started without one.
         if isinstance(own, io.TextIOWrapper) and own is getattr(sys, f"__{name}__"):
             raw = _Unheard(descriptor, "w", closefd=False)
-            mine = io.TextIOWrapper(
+            mine = _Unobeyed(
                 io.BufferedWriter(raw),
                 encoding=own.encoding,
                 errors=own.errors,
@@ -68,6 +85,15 @@ def print_json(shape: Any, *, indent: int | None = 2, default: Any = None) -> No
     own, descriptor = _kept[-1] if _kept else (sys.stdout, None)
     with _taken_back(own, descriptor):
         print(text, file=own, flush=True)
+
+
+def tell_runner(line: str, *, err: bool) -> None:
+    """A line that is a command."""
+    stream = sys.stderr if err else sys.stdout
+    if isinstance(stream, _Unobeyed):
+        stream.command(line)
+    else:
+        print(line, file=stream)
 
 
 def _given_to_stderr(own: TextIO) -> int | None:

@@ -30,7 +30,7 @@ def query(
 
     trace = open_log(run)
     found = trace.query(sql)
-    print_warnings(trace.warnings)
+    print_warnings([*trace.warnings, *_renamed(found)])
     if json:
         rows = found.to_pylist(maps_as_pydicts="lossy")
         print_json([_plain(row) for row in rows], indent=None, default=str)
@@ -42,6 +42,18 @@ def print_warnings(warnings: list[str]) -> None:
     """On stderr: what could not be read must not pass for the whole."""
     for text in warnings:
         typer.echo(f"flatline: {visible(text)}", err=True)
+
+
+def _renamed(found: "pa.Table") -> list[str]:
+    from flatline.trace.query import CALLED
+
+    given = [(field.name, (field.metadata or {}).get(CALLED)) for field in found.schema]
+    return [
+        f"Another column is called `{old.decode()}` as well: this one is shown as `{new}`. "
+        "Name it yourself with AS."
+        for new, old in given
+        if old is not None
+    ]
 
 
 def _print_table(found: "pa.Table") -> None:

@@ -12,7 +12,6 @@ A folder with neither of the last two is a run that crashed; it is emptied and r
 ended well and was not measured any more is measured.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -30,7 +29,7 @@ from flatline.experiment import supervise
 from flatline.experiment.commands import RUN_DIR, SEED, rendered
 from flatline.experiment.outcome import OUTCOME_FILE, measure
 from flatline.experiment.plan import Arm, Role
-from flatline.files import write_atomically
+from flatline.files import json_in, write_atomically
 from flatline.trace.announce import VARIABLE, announced, say
 from flatline.trace.importers import open_log
 
@@ -137,7 +136,7 @@ def _measured(job: Job, seconds: float) -> str | None:
 def _ended(job: Job) -> float | None:
     """How many seconds the command took, if it ended well."""
     try:
-        return float(json.loads((job.path / ENDED_FILE).read_text(encoding="ascii"))["seconds"])
+        return float(json_in(job.path / ENDED_FILE)["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -16,7 +16,7 @@ from flatline.errors import ConfigError
 from flatline.experiment import Arm
 from flatline.experiment.outcome import Sight
 from flatline.experiment.runs import FLATLINE
-from flatline.files import write_atomically
+from flatline.files import json_in, write_atomically
 from flatline.hypotheses.base import ALARMS, Finding
 
 
@@ -48,7 +48,7 @@ def ladder_of(arm: Arm, runs: Path, climb: Callable[[], Finding]) -> dict[str, A
 
 def _kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json_in(path))
     except (OSError, ValueError):
         made = make()
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flatline.errors import ConfigError
-from flatline.files import json_in, toml_in, write_exactly
+from flatline.files import (
+    RefusedFile,
+    bytes_in,
+    json_in,
+    refuse_outside,
+    toml_in,
+    write_exactly,
+)
 from flatline.journal.entry import Entry, read_entry
 
 README, PROBLEM, LOG, SETUP = (
@@ -67,6 +74,11 @@ class Journal:
                 "A journal keeps hypotheses, results and fixes together.\n"
                 f"Type `flatline journal init {path}` to begin one."
             )
+        try:
+            for name in (HYPOTHESES, RESULTS, FIXES):
+                refuse_outside(path / name, path)
+        except RefusedFile as error:
+            raise ConfigError(f"{path} cannot be read: {error}.") from error
         return cls(path)
 
     @contextmanager
@@ -125,7 +137,7 @@ class Journal:
 def load_json(file: Path) -> dict[str, Any] | None:
     """An object from a JSON file; None where it is missing, broken or something else."""
     try:
-        value = json_in(file)
+        value = json_in(file, within=_home(file))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -144,15 +156,16 @@ def part(value: Mapping[str, Any], *keys: str) -> Any:
 def read_text(file: Path) -> str:
     """Text with its line ends as they are."""
     try:
-        return file.read_bytes().decode("utf-8")
+        return bytes_in(file, within=_home(file)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{file} is not UTF-8: byte {error.start} is {error.object[error.start]:#x}.\n"
             "Written back, it would be changed.\nSave it as UTF-8 in your editor."
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{file} cannot be read: {error.strerror}.\nMend the file or its permissions."
+            f"{file} cannot be read: {why}.\nMend the file or its permissions."
         ) from error
 
 
@@ -162,6 +175,7 @@ def write_text(file: Path, text: str) -> bool:
         return False
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        refuse_outside(file, _home(file))
         write_exactly(file.resolve(), [text])
     except OSError as error:
         raise ConfigError(
@@ -169,6 +183,12 @@ def write_text(file: Path, text: str) -> bool:
             "It is as it was before. Make room there, or give yourself the right to write."
         ) from error
     return True
+
+
+def _home(file: Path) -> Path:
+    """The folder of the journal that a file belongs to."""
+    below = file.parent.name in (HYPOTHESES, RESULTS, FIXES)
+    return file.parent.parent if below else file.parent
 
 
 def shown(path: Path) -> str:

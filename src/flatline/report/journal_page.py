@@ -81,12 +81,12 @@ def _counts(reading: Reading) -> str:
 
 
 def _texts(journal: Journal) -> Iterator[tuple[str, str]]:
-    """Every Markdown file of the journal that can be read, in the order of the page."""
+    """Every Markdown file of the journal, in the order of the page."""
     top = [journal.path / name for name in (README, PROBLEM, LOG)]
     folders = [journal.path / name for name in (HYPOTHESES, FIXES)]
     below = [file for folder in folders for file in sorted(folder.glob("*.md"))]
     for file in (*top, *below):
-        if file.is_file():
+        if file.exists() or file.is_symlink():  # one that leads nowhere is told, too
             yield file.relative_to(journal.path).as_posix(), _text(file)
 
 

@@ -232,7 +232,7 @@ def _parse_line(path: Path, number: int, line: str, *, is_last: bool) -> dict[st
 def _read_folder(spec: DatasetSpec, folder: Path, split: str, config: str | None) -> list[Row]:
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return _read_saved(spec, folder, split)
-    files = sorted(folder.glob("*.jsonl"))
+    files = sorted(file for file in folder.glob("*.jsonl") if file.is_file())
     if not files and next(folder.rglob("*.parquet"), None) is not None:
         return _read_hub(spec, split)
     return _read_file(spec, _choose_file(spec, folder, files, split, config))

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flatline.errors import TraceError
-from flatline.files import write_exactly
+from flatline.files import mapped, write_exactly
 from flatline.trace.pieces import chunks_of
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
 from flatline.trace.sums import SUMS, Sums, line_of, read_sums
@@ -121,9 +121,7 @@ class StreamPiece:
         self._warn = warn
         # Before the stream, which may grow in between: what has a line must then be there.
         before = _sums_beside(path.with_suffix(SUMS), warn)
-        # An empty file, left by a process that was killed at once, cannot be mapped.
-        empty = path.stat().st_size == 0
-        self._buffer = pa.py_buffer(b"") if empty else pa.memory_map(str(path)).read_buffer()
+        self._buffer = pa.py_buffer(mapped(path))
         size = self._buffer.size
         if before is None and size:
             warn(f"{self.name} has no {SUMS} file beside it, so damage in it may go unseen.")
@@ -222,10 +220,10 @@ class ParquetPiece:
     """A file that a run left when it ended."""
 
     def __init__(self, path: Path, name: FileName, warn: Callable[[str], None]) -> None:
-        self.path, self.name = path, path.name
+        self.name = path.name
         self.segment, self.table = name.segment, name.table
         self._warn = warn
-        self._buffer = pa.memory_map(str(path)).read_buffer()
+        self._buffer = pa.py_buffer(mapped(path))
         size = self._buffer.size
         sums = _sums_beside(path.with_name(path.name + SUMS), warn)
         self._spans = {span.start: span for span in sums.spans} if sums else {}
@@ -270,7 +268,8 @@ class ParquetPiece:
 
         checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         format = ds.ParquetFileFormat(default_fragment_scan_options=checked)
-        return ds.dataset(self.path, format=format, schema=TABLES[self.table])
+        fragment = format.make_fragment(self._buffer)
+        return ds.FileSystemDataset([fragment], TABLES[self.table], format)
 
     def _read(self, group: int, column: str) -> pa.ChunkedArray:
         """A column of a row group; `ValueError` where it is not what was written."""
@@ -381,6 +380,9 @@ def _sums_beside(path: Path, warn: Callable[[str], None]) -> Sums | None:
     try:
         sums = read_sums(path)
     except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        warn(f"{path.name} cannot be read: {_said(error)}.")
         return None
     if sums.bad:
         warn(f"{path.name} is damaged: {', '.join(sums.bad)}.")

@@ -5,12 +5,14 @@ held for moments only: while a process chooses its segment, and while it changes
 """
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flatline.errors import TraceError
+from flatline.files import RefusedFile
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 
@@ -147,8 +149,11 @@ def _take(path: Path) -> int | None:
     """A handle that holds the lock, or None where another process has it."""
     import fcntl  # not on every system; reading a trace needs no lock
 
-    # Somebody else's folder may have a link there, to a file that this would empty.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    # It is written to: a link in a folder that somebody sent would name a file to destroy.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RefusedFile(f"{path.name} is no regular file")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

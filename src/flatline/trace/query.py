@@ -5,10 +5,12 @@ no Python variable, no extension, and nothing that it changes outlives the quest
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
 from flatline.errors import TraceError
 from flatline.trace.pieces import Pieces
@@ -20,6 +22,14 @@ _OTHER_LENGTH = ("prompt_ids", "prompt_attended", "sampled_prompt_ids", "sampled
 _PER_TOKEN = tuple(name for name in TABLES["tokens"].names if name not in (*_KEYS, *_OTHER_LENGTH))
 TOKEN_COLUMNS = (*_KEYS, "position", *("id" if name == "ids" else name for name in _PER_TOKEN))
 """Of the view `tokens`, which has one row per completion token."""
+CALLED = b"called"
+"""Where a column that had to be renamed keeps the name that the statement gave it."""
+_HELD = {
+    *("boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "float", "double"),
+    *("utinyint", "usmallint", "uinteger", "ubigint", "decimal", "varchar", "null"),
+}
+"""Types whose every value Arrow and Python can hold. A date may be infinite in DuckDB, a time has a
+zone, `uhugeint` ends up as -1: of every other type the answer has DuckDB's own text."""
 
 
 def query(tables: Mapping[str, Pieces], sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
@@ -35,9 +45,40 @@ def query(tables: Mapping[str, Pieces], sql: str, parameters: Sequence[Any] = ()
             connection.execute(f"SET {setting}")
         try:
             found = connection.sql(sql, params=list(parameters) or None)
-            return pa.table({}) if found is None else found.to_arrow_table()
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            return pa.table({}) if found is None else _answer(found)
+        except (duckdb.Error, pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise TraceError(f"{error}\n{_what_there_is()}") from error
+
+
+def _answer(found: duckdb.DuckDBPyRelation) -> pa.Table:
+    """The rows, under names of which no two are equal: else one would hide the other."""
+    names, kinds = found.columns, found.types
+    if not all(map(_is_held, kinds)):
+        columns = (
+            f"#{at}" if _is_held(kind) else f"CAST(#{at} AS VARCHAR)"
+            for at, kind in enumerate(kinds, start=1)
+        )
+        found = found.project(", ".join(columns))
+    table = found.to_arrow_table()
+    fields: list[pa.Field] = []
+    taken = set(names)
+    for name, kind in zip(names, table.schema.types, strict=True):
+        known = {field.name for field in fields}
+        free = (new for n in count(1) if (new := f"{name}_{n}") not in known | taken)
+        fields.append(
+            pa.field(next(free), kind, metadata={CALLED: name.encode()})
+            if name in known
+            else pa.field(name, kind)
+        )
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
+
+
+def _is_held(kind: DuckDBPyType) -> bool:
+    if kind.id not in ("list", "array", "struct", "map"):
+        return kind.id.strip('"') in _HELD
+    inner = [part for _, part in kind.children if isinstance(part, DuckDBPyType)]
+    # The key of a JSON object is text.
+    return all(map(_is_held, inner)) and (kind.id != "map" or inner[0].id == "varchar")
 
 
 def _mentioned(sql: str) -> list[str]:

@@ -15,6 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flatline.files import bytes_in
+
 SUMS = ".crc"
 _LINE = re.compile(rb"((\d{1,18}) (\d{1,18}) ([0-9a-f]{8}))(?: ([0-9a-f]{8}))?")
 
@@ -62,7 +64,7 @@ def line_of(start: int, data: Any) -> str:
 
 def read_sums(path: Path) -> Sums:
     """What the file says, as far as its lines are sound."""
-    *lines, _ = path.read_bytes().split(b"\n")
+    *lines, _ = bytes_in(path).split(b"\n")
     read = [_span(line) for line in lines]
     sound = [span for span in read if span is not None]
     spans: list[Span] = []

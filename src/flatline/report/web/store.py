@@ -75,16 +75,16 @@ class Store:
     @contextmanager
     def hold(self, path: Path) -> Iterator[Opened]:
         """A run as it is now, for one reader at a time."""
+        mark = mark_of(path)
         with self._lock:
-            run = self._runs.get(path) or self._opened(path)
-            self._runs[path] = run
-            self._runs.move_to_end(path)
-            while len(self._runs) > KEPT:
-                self._runs.popitem(last=False)
+            known = self._runs.get(path)
+        # Opened while no lock is held: a disk that does not answer stops this reader alone.
+        same = known is not None and known.mark == mark
+        fresh = None if same else Opened(path=path, mark=mark, trace=Trace.open(path))
+        run = self._kept(path, known or fresh)
         with run.lock:
-            mark = mark_of(path)
-            if run.mark != mark:
-                run.trace, run.mark = Trace.open(path), mark
+            if fresh is not None and run.mark != mark:
+                run.trace, run.mark = fresh.trace, mark
             yield run
 
     @contextmanager
@@ -94,9 +94,16 @@ class Store:
             held = {path: stack.enter_context(self.hold(path)) for path in sorted(set(paths))}
             yield [held[path] for path in paths]
 
-    def _opened(self, path: Path) -> Opened:
-        mark = mark_of(path)
-        return Opened(path=path, mark=mark, trace=Trace.open(path))
+    def _kept(self, path: Path, new: Opened | None) -> Opened:
+        """The run as the store has it, else `new`; those not looked at for longest are let go."""
+        with self._lock:
+            run = self._runs.get(path) or new
+            assert run is not None
+            self._runs[path] = run
+            self._runs.move_to_end(path)
+            while len(self._runs) > KEPT:
+                self._runs.popitem(last=False)
+        return run
 
 
 def mark_of(path: Path) -> tuple[tuple[str, int, int], ...]:

@@ -38,7 +38,7 @@ from flatline.trace.importers.rollouts import KINDS, as_rollouts, tables
 from flatline.trace.importers.settings import settings_of
 from flatline.trace.importers.steps import step_table
 from flatline.trace.importers.tensorboard import NAME, find_events, read_events
-from flatline.trace.importers.text import ZSTD, head, lines
+from flatline.trace.importers.text import ZSTD, head, inside, lines
 from flatline.trace.importers.wandb_file import MAGIC, find_wandb, read_wandb
 from flatline.trace.reader import Trace
 
@@ -154,7 +154,7 @@ def _read_folder(folder: Path) -> Log:
     if runs := [folder] if is_file_run(folder) else find_file_runs(folder):
         return read_file_run(_only(folder, runs))
     if logs := [folder / name for name in _FILES if (folder / name).is_file()]:
-        return _read_file(_only(folder, logs))
+        return _read_file(_only(folder, inside(folder, logs)))
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
     raise TraceError(f"{folder} holds no log that is known by its name; seen: {seen}.\n{_READABLE}")
 

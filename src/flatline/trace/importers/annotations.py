@@ -14,7 +14,7 @@ from typing import Any
 from flatline.trace.importers.episodes import paths_of
 from flatline.trace.importers.log import Log
 from flatline.trace.importers.numbers import number, whole
-from flatline.trace.importers.text import read_jsonl
+from flatline.trace.importers.text import inside, read_jsonl
 
 Updates = dict[str, list[dict[str, Any]]]
 """Trace id -> its updates, in the order they were written."""
@@ -26,7 +26,7 @@ def annotations_of(path: Path) -> Updates:
     folder = (path.parent.parent if path.parent.name == "stream" else path.parent) / "annotations"
     if not folder.is_dir():
         return {}
-    found = sorted({*folder.glob("*.jsonl*"), *folder.glob("*/*.jsonl*")})
+    found = inside(folder.parent, sorted({*folder.glob("*.jsonl*"), *folder.glob("*/*.jsonl*")}))
     updates: Updates = defaultdict(list)
     for file in found:
         if ".index." in file.name:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from flatline.trace.importers.annotations import annotate, annotations_of
 from flatline.trace.importers.log import Entry, Log
 from flatline.trace.importers.rollouts import KINDS, as_rollouts
-from flatline.trace.importers.text import read_jsonl
+from flatline.trace.importers.text import inside, read_jsonl
 
 TOKEN_STEPS = 8
 """Steps from the first, and from the last, that keep their token detail."""
@@ -60,6 +60,7 @@ def find_dumps(folder: Path) -> list[Dump]:
         for layout in layouts:
             found = [dump for path in paths if (dump := _dump(path, layout)) is not None]
             if found:
+                inside(folder, (dump.path for dump in found))
                 return sorted(found, key=lambda dump: (dump.run, dump.step or 0, dump.path))
     return []
 

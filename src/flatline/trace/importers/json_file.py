@@ -14,7 +14,7 @@ from typing import Any
 
 from flatline.errors import TraceError
 from flatline.trace.importers.log import Entry, Log, quoted
-from flatline.trace.importers.text import document, parsed, read_jsonl
+from flatline.trace.importers.text import document, inside, parsed, read_jsonl
 
 STATE = "trainer_state.json"
 ROW_KEYS = ("log_history", "steps", "history", "logs", "metrics", "log", "data", "rows", "results")
@@ -26,10 +26,10 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 def find_state(folder: Path) -> Path | None:
     """The `trainer_state.json` of a checkpoint, or of the latest checkpoint of an output folder."""
     if (folder / STATE).is_file():
-        return folder / STATE
+        return inside(folder, [folder / STATE])[0]
     named = ((_CHECKPOINT.fullmatch(path.parent.name), path) for path in folder.glob(f"*/{STATE}"))
     found = [(int(match[1]), path) for match, path in named if match]
-    return max(found)[1] if found else None
+    return inside(folder, [max(found)[1]])[0] if found else None
 
 
 def read_json(path: Path) -> Log:

@@ -8,7 +8,7 @@ single run needs none.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from flatline.errors import TraceError
 from flatline.trace.importers.log import Entry, Log
 from flatline.trace.importers.numbers import number, whole
-from flatline.trace.importers.text import lines
+from flatline.trace.importers.text import inside, lines, opened, unreadable
 
 SQLITE = b"SQLite format 3\x00"
 DATABASE = "mlflow.db"
@@ -52,12 +52,13 @@ def find_file_runs(folder: Path) -> list[Path]:
     """Runs of the file store below an experiment, `mlruns`, or the folder that holds it."""
     patterns = (f"*/{_META}", f"*/*/{_META}", f"mlruns/*/*/{_META}")
     metas = {path for pattern in patterns for path in folder.glob(pattern)}
-    return sorted(meta.parent for meta in metas if is_file_run(meta.parent))
+    return sorted(inside(folder, (meta.parent for meta in metas if is_file_run(meta.parent))))
 
 
 def read_database(path: Path, run: str | None) -> Log:
     """The numbers that one run of a database logged."""
     log = Log(source="mlflow", path=path)
+    _refuse_odd_companions(path)
     try:
         # Read-only, and only real tables: a view could be a query that never ends.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
@@ -75,21 +76,37 @@ def read_database(path: Path, run: str | None) -> Log:
     return log
 
 
+def _refuse_odd_companions(path: Path) -> None:
+    """SQLite opens what lies beside a database under these names, and would wait for a pipe."""
+    for end in ("-journal", "-wal", "-shm"):
+        companion = Path(f"{path.resolve()}{end}")
+        try:
+            opened(companion).close()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise unreadable(companion, error) from error
+
+
 def read_file_run(folder: Path) -> Log:
     """The numbers that a run of the file store logged."""
     log = Log(source="mlflow", path=folder)
     steps: dict[int, dict[str, Any]] = {}
     metrics = folder / _METRICS
-    for file in sorted(path for path in metrics.rglob("*") if path.is_file()):
+    for file in _files(folder, metrics.rglob("*")):
         name = file.relative_to(metrics).as_posix()
         for at, line in lines(file):
             _take(log, steps, name, line.split(), f"{name} line {at}")
     log.entries = [Entry(f"step {step}", values) for step, values in sorted(steps.items())]
     params = folder / _PARAMS
-    for file in sorted(path for path in params.glob("*") if path.is_file()):
+    for file in _files(folder, params.glob("*")):
         text = "\n".join(line for _, line in lines(file))
         log.config[file.name] = _typed(text)
     return log
+
+
+def _files(folder: Path, found: Iterable[Path]) -> list[Path]:
+    return inside(folder, sorted(path for path in found if not path.is_dir()))
 
 
 def _take(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.trace.importers.log import Entry, Log
-from flatline.trace.importers.text import unreadable
+from flatline.trace.importers.text import inside, opened, unreadable
 from flatline.trace.importers.wire import Value, fields, floats, signed, text
 
 NAME = "tfevents"
@@ -32,7 +32,7 @@ def find_events(folder: Path) -> list[Path]:
     for pattern in (f"*{NAME}*", f"*/*{NAME}*", f"runs/*/*{NAME}*"):
         found = sorted(path for path in folder.glob(pattern) if path.is_file())
         if found:
-            return found
+            return inside(folder, found)
     return []
 
 
@@ -53,7 +53,7 @@ def read_events(path: Path, files: list[Path]) -> Log:
 def _records(path: Path, log: Log) -> Iterator[tuple[int, bytes]]:
     """Numbered records, until the file ends or a length cannot be trusted."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             number = 0
             while header := file.read(_HEADER.size):
                 number += 1

@@ -3,13 +3,14 @@
 import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 import pyarrow as pa
 
 from flatline.errors import TraceError
+from flatline.files import bytes_in, open_plain, refuse_outside
 from flatline.trace.importers.log import SHOWN_TEXT, Entry, Log, quoted
 
 MAX_LINE = 64 * 2**20
@@ -18,6 +19,8 @@ MAX_DOCUMENT = 512 * 2**20
 """Bytes of a JSON file, which has to be in memory as a whole."""
 ZSTD = ".zst"
 """How a compressed file ends; prime-rl seals its streams so."""
+ANYWHERE = Path("/")
+"""A file that was named may be a link; those that are found in a folder go through `inside`."""
 MOST_PACKED, ALWAYS_FINE = 100, 2**20
 """Bytes that one packed byte may stand for, and bytes that are never too many: rows pack 5 to 20
 times, and a few kilobytes of nothing could fill the memory."""
@@ -39,10 +42,28 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 def head(path: Path, size: int = 4096) -> bytes:
     """The first bytes of a file."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             return file.read(size)
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A log; raises `OSError` for a pipe or a device."""
+    return open_plain(path, within=ANYWHERE)
+
+
+def inside(folder: Path, found: Iterable[Path]) -> list[Path]:
+    """Files that were found in a folder; `TraceError` where one of them leads out of it."""
+    there = list(found)
+    for path in there:
+        try:
+            refuse_outside(path, folder)
+        except OSError as error:
+            raise TraceError(
+                f"{path} is not read: {error}.\nOr give that file itself instead of the folder."
+            ) from error
+    return there
 
 
 def document(path: Path) -> str:
@@ -96,15 +117,15 @@ def unreadable(path: Path, error: OSError) -> TraceError:
 def _at_once(path: Path) -> str | None:
     """The text of a file without a loop over its lines; None where one of them is not sound."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        text = bytes_in(path, within=ANYWHERE).decode("utf-8-sig")
+    except (OSError, ValueError):
         return None
     return None if "\0" in text else text
 
 
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with _opened(path) as file:
+        with _unpacked(path) as file:
             number = total = 0
             most = _most(path)
             while raw := file.readline(MAX_LINE + 1):
@@ -125,11 +146,12 @@ def _most(path: Path) -> float:
     return ALWAYS_FINE + MOST_PACKED * path.stat().st_size if packed else math.inf
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _unpacked(path: Path) -> IO[bytes]:
     """The bytes of a file; those of a `.zst` file are unpacked while they are read."""
+    file = opened(path)
     if path.suffix != ZSTD:
-        return path.open("rb")
-    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path), compression="zstd")))
+        return file
+    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(file, compression="zstd")))
 
 
 def _decoded(number: int, raw: bytes) -> str:

@@ -8,13 +8,14 @@ row per call of `wandb.log`) and the configuration are read; values are JSON tex
 import struct
 import zlib
 from collections.abc import Iterator
-from mmap import ACCESS_READ, mmap
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.files import mapped
 from flatline.trace.importers.log import Entry, Log
-from flatline.trace.importers.text import head, parsed, unreadable
+from flatline.trace.importers.text import ANYWHERE, head, inside, parsed, unreadable
 from flatline.trace.importers.wire import fields, messages, text
 
 MAGIC = b":W&B"
@@ -22,6 +23,7 @@ _HEADER, _BLOCK = 7, 32768
 _PIECE = struct.Struct("<IHB")  # CRC, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _MAX_RECORD = 64 * 2**20
+_MOST_DAMAGED = 1000
 _HISTORY, _CONFIG, _RUN = 2, 5, 17  # fields of Record
 _RUN_ID, _ENTITY, _PROJECT, _RUN_CONFIG = 1, 2, 3, 4  # fields of RunRecord
 
@@ -31,7 +33,8 @@ def find_wandb(folder: Path) -> list[Path]:
     found = [*folder.glob("*.wandb"), *folder.glob("*run-*/*.wandb")]
     found += folder.glob("wandb/*run-*/*.wandb")
     # `latest-run` is a link to one of the others.
-    return sorted({path.resolve(): path for path in found if path.is_file()}.values())
+    known = {path.resolve(): path for path in found if path.is_file()}
+    return sorted(inside(folder, known.values()))
 
 
 def read_wandb(path: Path) -> Log:
@@ -44,9 +47,8 @@ def read_wandb(path: Path) -> Log:
     log = Log(source="wandb", path=path)
     try:
         # Console output and tables can make the file larger than the memory.
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            for number, record in _records(data, log):
-                _take(log, number, record)
+        for number, record in _records(mapped(path, within=ANYWHERE), log):
+            _take(log, number, record)
     except OSError as error:
         raise unreadable(path, error) from error
     return log
@@ -56,11 +58,10 @@ def identity_of(path: Path) -> tuple[str | None, str | None, str]:
     """The entity, the project and the id under which W&B knows the run."""
     log = Log(source="wandb", path=path)
     try:
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            for _, record in _records(data, log):
-                for found in messages(record, _RUN):
-                    named = {field: text(value) for field, value in fields(found) if field < 4}
-                    return named.get(_ENTITY), named.get(_PROJECT), named[_RUN_ID]
+        for _, record in _records(mapped(path, within=ANYWHERE), log):
+            for found in messages(record, _RUN):
+                named = {field: text(value) for field, value in fields(found) if field < 4}
+                return named.get(_ENTITY), named.get(_PROJECT), named[_RUN_ID]
     except (OSError, ValueError, KeyError) as error:
         raise _nameless(path, str(error)) from error
     raise _nameless(path, "no record names it")
@@ -73,7 +74,7 @@ def _nameless(path: Path, why: str) -> TraceError:
     )
 
 
-def _records(data: mmap, log: Log) -> Iterator[tuple[int, bytes]]:
+def _records(data: mmap | bytes, log: Log) -> Iterator[tuple[int, bytes]]:
     """Numbered records whose pieces are all there and whole."""
     record: bytearray | None = None
     number = 1
@@ -91,8 +92,8 @@ def _records(data: mmap, log: Log) -> Iterator[tuple[int, bytes]]:
             number, record = number + 1, None
 
 
-def _pieces(data: mmap, log: Log) -> Iterator[tuple[int, bytes]]:
-    at = _HEADER
+def _pieces(data: mmap | bytes, log: Log) -> Iterator[tuple[int, bytes]]:
+    at, damaged = _HEADER, 0
     while at + _PIECE.size <= len(data):
         room = _BLOCK - at % _BLOCK
         if room < _PIECE.size:  # too little for a header: padding
@@ -110,6 +111,10 @@ def _pieces(data: mmap, log: Log) -> Iterator[tuple[int, bytes]]:
             at = start + size
         else:
             log.bad.append(f"byte {at}: a damaged record (its checksum does not fit)")
+            damaged += 1
+            if damaged == _MOST_DAMAGED:  # a file of nothing but zeros may have any size
+                log.bad.append(f"byte {at}: nothing after {damaged} damaged records is read")
+                return
             at += room  # records are found again at the next block
 
 
