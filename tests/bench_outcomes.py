@@ -8,9 +8,12 @@ from flatline.bench.results import SILENT, Look, Outcome
 HYPOTHESIS = {"kl-sign": "H03", "parser-broken": "H39", "sampler-every-n": "H17"}
 
 
-def look(*alarms, unknown=0):
+def look(*alarms, unknown=0, levels=None, causes=None):
+    """Suspicions, all of them causes, unless said."""
     return Look(
         alarms=alarms,
+        levels=levels or ("suspect",) * len(alarms),
+        causes=frozenset(alarms if causes is None else causes),
         texts=tuple(f"{code} is seen" for code in alarms),
         asked=40,
         unknown=unknown,

@@ -39,6 +39,8 @@ class Kind(StrEnum):
     """A healthy setup that thresholds were set on."""
     HELD_OUT = "held-out"
     """A healthy setup that nobody looked at before."""
+    REPEATED = "repeated"
+    """One that was called so, though calibration has it too, but for the seed; counts nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,15 @@
 """What finished cells came to, read back from their `cell.json`, or from a file that packs many."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flatline.bench.cell import CHECKUP, DIAGNOSE, RESULT_FILE, UNTAKEN
 from flatline.bench.pack import unpacked
-from flatline.bench.plan import Cell
+from flatline.bench.plan import Cell, Kind
 from flatline.bench.pool import CELLS, read_result
+from flatline.bench.setups import twin_of
 from flatline.errors import ConfigError
 
 _NOWHERE = "packed"
@@ -20,6 +21,10 @@ class Look:
 
     alarms: tuple[str, ...]
     """Hypotheses, most likely cause first."""
+    levels: tuple[str, ...]
+    """How sure each of them is."""
+    causes: frozenset[str]
+    """Those that no other one explains."""
     texts: tuple[str, ...]
     """What the first few say."""
     asked: int
@@ -36,7 +41,16 @@ class Look:
         return any(code in codes for code in self.alarms[:k])
 
 
-SILENT = Look(alarms=(), texts=(), asked=0, unknown=0, defects=(), seconds=0.0)
+SILENT = Look(
+    alarms=(),
+    levels=(),
+    causes=frozenset(),
+    texts=(),
+    asked=0,
+    unknown=0,
+    defects=(),
+    seconds=0.0,
+)
 """Stands for a look that could not be taken: it misses a fault, and clears no healthy run."""
 
 
@@ -126,7 +140,7 @@ def _outcome_of(facts: Mapping[str, Any], path: Path, folder: Path) -> Outcome:
 def _outcome(facts: Mapping[str, Any], folder: Path) -> Outcome:
     until = facts.get("seconds_until", {})
     return Outcome(
-        cell=Cell.from_json(facts["cell"]),
+        cell=_unlike_calibration(Cell.from_json(facts["cell"])),
         folder=folder,
         checkup=_look(facts.get("checkup", {})),
         diagnoses={int(step): _look(one) for step, one in facts.get("diagnose", {}).items()},
@@ -140,11 +154,19 @@ def _outcome(facts: Mapping[str, Any], folder: Path) -> Outcome:
     )
 
 
+def _unlike_calibration(cell: Cell) -> Cell:
+    """The cell; a held-out one that calibration has too is none, in whatever folder it lies."""
+    repeated = cell.kind is Kind.HELD_OUT and twin_of(cell.changes)
+    return replace(cell, kind=Kind.REPEATED) if repeated else cell
+
+
 def _look(facts: Mapping[str, Any]) -> Look:
     if "alarms" not in facts:
         return SILENT
     return Look(
         alarms=tuple(facts["alarms"]),
+        levels=tuple(facts["levels"]),
+        causes=frozenset(facts["causes"]),
         texts=tuple(facts["texts"]),
         asked=int(facts["asked"]),
         unknown=len(facts["unknown"]),
