@@ -16,7 +16,7 @@ from flatline.bench.score import score
 from flatline.bench.shares import exact_share
 from flatline.bench.tables import markdown
 from flatline.errors import ConfigError
-from tests.bench_outcomes import look, outcome
+from tests.bench_outcomes import alarm, look, outcome
 
 NOT_ASKED = {"peers": {"asked": {"rlprobe": 0, "rldoctor": 0}, "versions": [], "tools": {}}}
 
@@ -37,7 +37,7 @@ def test_a_fault_is_named_by_the_looks_that_put_it_first():
     runs = [healthy(), outcome("kl-sign", checkup=["H24", "H03"], diagnose=["H03"], after=0.1)]
     figures = score(runs)
     assert accuracy(figures) == {
-        "one answer": 0,
+        "one answer": 1,
         "checkup": 0,
         "diagnose 10": 0,
         "diagnose 40": 1,
@@ -47,7 +47,8 @@ def test_a_fault_is_named_by_the_looks_that_put_it_first():
 
 
 def test_either_of_two_guesses_may_be_right_where_the_one_answer_is_wrong():
-    runs = [healthy(), outcome("kl-sign", checkup=["H24"], diagnose=["H03"], after=0.1)]
+    wrong = [alarm("H24", explains=("H03",))]
+    runs = [healthy(), outcome("kl-sign", checkup=wrong, diagnose=["H03"], after=0.1)]
     found = accuracy(score(runs))
     assert (found["either"], found["one answer"]) == (1, 0)
 
@@ -55,16 +56,17 @@ def test_either_of_two_guesses_may_be_right_where_the_one_answer_is_wrong():
 @pytest.mark.parametrize(
     ("checkup", "diagnose", "first"),
     [
-        (look("H08"), look("H05", levels=["fault"]), "H05"),
-        (look("H03", levels=["fault"]), look("H09"), "H09"),
-        (look("H45", "H13"), look("H45", "H13"), "H45"),
-        (look("H45", "H13", causes=["H13"]), look("H45"), "H13"),
+        (look("H08"), look(alarm("H09", "fault")), "H09 H08"),
+        (look(alarm("H03", "fault")), look(alarm("H09", explains=("H03",))), "H09 H03"),
+        (look(alarm("H13", proven=True)), look(alarm("H45", explains=("H13",))), "H13 H45"),
+        (look(alarm("H05", severity=2)), look(alarm("H04", severity=1)), "H05 H04"),
+        (look("H05", "H04"), look(alarm("H05", "fault")), "H05 H04"),
         (SILENT, look("H05"), "H05"),
     ],
-    ids=["the surer", "cause before symptom", "seen directly", "explained", "one look"],
+    ids=["surer", "cause before symptom", "seen directly", "severer", "said twice", "one look"],
 )
 def test_two_looks_are_ranked_as_one_report_would_be(checkup, diagnose, first):
-    assert merged([checkup, diagnose])[0] == first
+    assert " ".join(finding.hypothesis for finding in merged([checkup, diagnose])) == first
 
 
 def test_a_look_alike_counts_only_where_the_row_says_so():
@@ -182,7 +184,8 @@ def test_detection_is_the_first_look_that_names_the_fault():
 
 
 def test_what_is_taken_for_what_is_counted_for_each_hypothesis():
-    runs = [healthy(), outcome("kl-sign", diagnose=["H24", "H03"], after=0.1)]
+    wrong = [alarm("H24", explains=("H03",)), "H03"]
+    runs = [healthy(), outcome("kl-sign", diagnose=wrong, after=0.1)]
     assert score(runs)["confusion"] == [
         {
             "planted": "H03",
@@ -260,6 +263,13 @@ def test_a_look_that_broke_down_on_a_healthy_run_has_not_kept_silent(checkup, di
     }
     apart = "1 that could not be asked" in markdown({**figures, **NOT_ASKED}).split("\n## ")[2]
     assert apart is (SILENT in (checkup, diagnose))
+
+
+def test_the_one_answer_about_a_healthy_run_is_silent_only_if_both_looks_were_taken():
+    whole = outcome(None, kind=Kind.HELD_OUT)
+    found = score([whole, replace(whole, checkup=SILENT)])["ablation"]
+    (row,) = [one["false_alarms"] for one in found if one["evidence"] == "both, as one answer"]
+    assert (row["count"], row["of"], row["unasked"]) == (0, 1, 1)
 
 
 def test_a_healthy_run_whose_trace_cannot_be_read_has_not_kept_silent():

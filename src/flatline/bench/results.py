@@ -1,5 +1,6 @@
 """What finished cells came to, read back from their `cell.json`, or from a file that packs many."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from flatline.bench.plan import Cell, Kind
 from flatline.bench.pool import CELLS, read_result
 from flatline.bench.setups import twin_of
 from flatline.errors import ConfigError
+from flatline.hypotheses.base import Finding, Level
 
 _NOWHERE = "packed"
 
@@ -19,12 +21,8 @@ _NOWHERE = "packed"
 class Look:
     """One answer of flatline about one run."""
 
-    alarms: tuple[str, ...]
-    """Hypotheses, most likely cause first."""
-    levels: tuple[str, ...]
-    """How sure each of them is."""
-    causes: frozenset[str]
-    """Those that no other one explains."""
+    findings: tuple[Finding, ...]
+    """Alarms, most likely cause first, with what they are ranked by and without their words."""
     texts: tuple[str, ...]
     """What the first few say."""
     asked: int
@@ -36,21 +34,17 @@ class Look:
     seconds: float
     """Wall time, with the building of the trainer in a checkup."""
 
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Hypotheses, most likely cause first."""
+        return tuple(finding.hypothesis for finding in self.findings)
+
     def names(self, codes: Collection[str], k: int) -> bool:
         """Whether one of the codes is among the first k alarms."""
         return any(code in codes for code in self.alarms[:k])
 
 
-SILENT = Look(
-    alarms=(),
-    levels=(),
-    causes=frozenset(),
-    texts=(),
-    asked=0,
-    unknown=0,
-    defects=(),
-    seconds=0.0,
-)
+SILENT = Look(findings=(), texts=(), asked=0, unknown=0, defects=(), seconds=0.0)
 """Stands for a look that could not be taken: it misses a fault, and clears no healthy run."""
 
 
@@ -164,14 +158,25 @@ def _look(facts: Mapping[str, Any]) -> Look:
     if "alarms" not in facts:
         return SILENT
     return Look(
-        alarms=tuple(facts["alarms"]),
-        levels=tuple(facts["levels"]),
-        causes=frozenset(facts["causes"]),
+        findings=tuple(map(_finding, facts["alarms"], facts["levels"], facts["ranking"])),
         texts=tuple(facts["texts"]),
         asked=int(facts["asked"]),
         unknown=len(facts["unknown"]),
         defects=tuple(facts["defects"]),
         seconds=float(facts["seconds"]),
+    )
+
+
+def _finding(code: str, level: str, ranking: Mapping[str, Any]) -> Finding:
+    severity = ranking["severity"]
+    return Finding(
+        hypothesis=code,
+        name=code,
+        level=Level(level),
+        text="",
+        severity=math.inf if severity is None else float(severity),
+        explains=tuple(ranking["explains"]),
+        proven=bool(ranking["proven"]),
     )
 
 

@@ -38,7 +38,9 @@ def both(one: Outcome) -> list[Look]:
 def answer(one: Outcome) -> list[Look]:
     """The one list of a run that was asked both."""
     looks = both(one)
-    return [replace(SILENT, alarms=merged(looks))] if looks else []
+    if not looks:
+        return []
+    return [replace(SILENT, findings=merged(looks), asked=min(look.asked for look in looks))]
 
 
 def asked(outcomes: Sequence[Outcome], looks: Answers) -> list[Outcome]:
