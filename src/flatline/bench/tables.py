@@ -99,7 +99,8 @@ def _chance(p: float | None) -> str:
 def _missed(figures: Figures) -> Iterator[str]:
     hurting = sum(row["verdict"] == "hurts" for row in figures["faults"])
     planted, before = len(figures["faults"]), hurting + len(figures["uncorrected"])
-    yield f"\n{hurting} of {planted} planted faults hurt, {before} before the correction."
+    if planted:
+        yield f"\n{hurting} of {planted} planted faults hurt, {before} before the correction."
     missed = [f"{_where(row)}{row['fault']}" for row in figures["missed"]]
     if hurting and not missed:
         yield "\nEach of those that hurt comes first in the one answer about every run."
