@@ -4,14 +4,21 @@ from pathlib import Path
 
 from flatline.bench.plan import Cell, Kind
 from flatline.bench.results import SILENT, Look, Outcome
+from flatline.hypotheses.base import Finding, Level
 
 HYPOTHESIS = {"kl-sign": "H03", "parser-broken": "H39", "sampler-every-n": "H17"}
 
 
+def alarm(code, level="suspect", **ranking):
+    return Finding(hypothesis=code, name=code, level=Level(level), text="", **ranking)
+
+
 def look(*alarms, unknown=0):
+    """What was found, or suspicions by their codes."""
+    found = [alarm(one) if isinstance(one, str) else one for one in alarms]
     return Look(
-        alarms=alarms,
-        texts=tuple(f"{code} is seen" for code in alarms),
+        findings=tuple(found),
+        texts=tuple(f"{one.hypothesis} is seen" for one in found),
         asked=40,
         unknown=unknown,
         defects=(),

@@ -1,19 +1,25 @@
 """Packed results give the tables of the cells that they were made of."""
 
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
 
+from flatline.bench.looks import brief
+from flatline.bench.merged import merged
 from flatline.bench.pack import pack
 from flatline.bench.results import read_all
 from flatline.bench.score import score
 from flatline.cli import app
+from flatline.diagnosis import Report, rank
 from flatline.errors import ConfigError
+from tests.bench_outcomes import alarm
 
 LOOK = {
     "levels": ["suspect"],
     "causes": ["H03"],
+    "ranking": [{"explains": ["H24"], "proven": False, "severity": 2.0}],
     "unknown": [f"H{n}" for n in range(10, 30)],
     "asked": 40,
     "defects": [],
@@ -21,10 +27,10 @@ LOOK = {
 }
 
 
-def write_cell(folder, name, kind, *, fault=None, after=0.9):
+def write_cell(folder, name, kind, *, fault=None, after=0.9, look=None):
     path = folder / "cells" / name
     path.mkdir(parents=True)
-    found = {**LOOK, "alarms": ["H03"], "texts": [f"words about {name}"]}
+    found = look or {**LOOK, "alarms": ["H03"], "texts": [f"words about {name}"]}
     facts = {
         "version": 1,
         "cell": {
@@ -63,6 +69,19 @@ def test_the_figures_are_those_of_the_folder(cells):
     file = cells / "results.json"
     assert pack(cells, file) == 2
     assert score(read_all(file)) == score(read_all(cells))
+
+
+def test_what_a_report_was_ranked_by_is_read_back(tmp_path):
+    found = [
+        alarm("H24", "fault", severity=math.inf, proven=True),
+        alarm("H31", "fault", severity=2.0, explains=("H03",)),
+        alarm("H03", "fault", severity=9.0),
+    ]
+    report = Report(subject="a run", findings=tuple(rank(found)), trend=None)
+    write_cell(tmp_path, "healthy-s0", "reference", look={**brief(report), "seconds": 1.0})
+    pack(tmp_path, tmp_path / "results.json")
+    (one,) = read_all(tmp_path / "results.json")
+    assert one.checkup.findings == report.findings == tuple(found) == merged([one.last])
 
 
 def test_a_list_that_cells_share_is_written_once_and_words_stay_of_healthy_runs_alone(cells):

@@ -6,7 +6,7 @@ import pytest
 
 from flatline.bench.plan import SEEDS, Kind, chosen, full_plan, quick_plan, spread
 from flatline.bench.planting import MILDER, PAIRS
-from flatline.bench.setups import CALIBRATION, held_out
+from flatline.bench.setups import twin_of
 from flatline.errors import ConfigError
 from flatline.faults import FAULTS, find
 
@@ -43,14 +43,25 @@ def test_at_least_sixty_healthy_setups_are_held_out(plan):
 
 
 def test_no_held_out_setup_is_one_that_thresholds_were_set_on(plan, tmp_path):
-    def run_of(cell):
-        return replace(cell.config(tmp_path), seed=0)
+    def but_for_the_seed(cell):
+        run = cell.config(tmp_path)
+        return replace(run, seed=0, learning_rate=run.rate)
 
-    seeds = {changes["seed"] for changes in CALIBRATION.values()} | set(SEEDS)
-    assert not seeds & {changes["seed"] for changes in held_out().values()}
-    references = {cell.seed for cell in plan if cell.kind is Kind.REFERENCE}
-    assert references <= set(SEEDS)
-    assert run_of(plan[0]) not in [run_of(cell) for cell in plan if cell.kind is Kind.HELD_OUT]
+    seen = [cell for cell in plan if cell.kind in (Kind.CALIBRATION, Kind.REFERENCE)]
+    held = [cell for cell in plan if cell.kind is Kind.HELD_OUT]
+    again = [
+        (one.name, other.name)
+        for one in held
+        for other in seen
+        if but_for_the_seed(one) == but_for_the_seed(other)
+    ]
+    assert not again
+    assert not {cell.seed for cell in seen} & {cell.seed for cell in held}
+
+
+def test_a_setup_is_calibrations_own_whether_it_names_the_usual_rate_or_not():
+    assert twin_of({"task": "musique", "learning_rate": 3e-3, "seed": 100}) == "lora"
+    assert twin_of({"learning_rate": 2e-3, "seed": 10}) is None
 
 
 def test_a_benchmark_broken_off_has_seed_0_of_all_before_seed_1_of_any(plan):

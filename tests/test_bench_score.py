@@ -2,17 +2,21 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from flatline import stats
+from flatline.bench import harm
 from flatline.bench.harm import Verdict, harm_of
+from flatline.bench.merged import merged
 from flatline.bench.plan import Kind
 from flatline.bench.results import SILENT, read_all
 from flatline.bench.score import score
 from flatline.bench.shares import exact_share
 from flatline.bench.tables import markdown
 from flatline.errors import ConfigError
-from tests.bench_outcomes import look, outcome
+from tests.bench_outcomes import alarm, look, outcome
 
 NOT_ASKED = {"peers": {"asked": {"rlprobe": 0, "rldoctor": 0}, "versions": [], "tools": {}}}
 
@@ -32,8 +36,37 @@ def accuracy(figures, *, top=1, alike=False, of="faults that hurt"):
 def test_a_fault_is_named_by_the_looks_that_put_it_first():
     runs = [healthy(), outcome("kl-sign", checkup=["H24", "H03"], diagnose=["H03"], after=0.1)]
     figures = score(runs)
-    assert accuracy(figures) == {"checkup": 0, "diagnose 10": 0, "diagnose 40": 1, "either": 1}
+    assert accuracy(figures) == {
+        "one answer": 1,
+        "checkup": 0,
+        "diagnose 10": 0,
+        "diagnose 40": 1,
+        "either": 1,
+    }
     assert accuracy(figures, top=3)["checkup"] == 1
+
+
+def test_either_of_two_guesses_may_be_right_where_the_one_answer_is_wrong():
+    wrong = [alarm("H24", explains=("H03",))]
+    runs = [healthy(), outcome("kl-sign", checkup=wrong, diagnose=["H03"], after=0.1)]
+    found = accuracy(score(runs))
+    assert (found["either"], found["one answer"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("checkup", "diagnose", "first"),
+    [
+        (look("H08"), look(alarm("H09", "fault")), "H09 H08"),
+        (look(alarm("H03", "fault")), look(alarm("H09", explains=("H03",))), "H09 H03"),
+        (look(alarm("H13", proven=True)), look(alarm("H45", explains=("H13",))), "H13 H45"),
+        (look(alarm("H05", severity=2)), look(alarm("H04", severity=1)), "H05 H04"),
+        (look("H05", "H04"), look(alarm("H05", "fault")), "H05 H04"),
+        (SILENT, look("H05"), "H05"),
+    ],
+    ids=["surer", "cause before symptom", "seen directly", "severer", "said twice", "one look"],
+)
+def test_two_looks_are_ranked_as_one_report_would_be(checkup, diagnose, first):
+    assert " ".join(finding.hypothesis for finding in merged([checkup, diagnose])) == first
 
 
 def test_a_look_alike_counts_only_where_the_row_says_so():
@@ -58,15 +91,49 @@ def test_a_fault_without_its_healthy_run_is_not_judged():
 def test_with_three_seeds_the_seeds_are_the_units_of_harm():
     runs = [healthy(seed) for seed in range(3)]
     runs += [outcome("kl-sign", seed=s, after=after) for s, after in enumerate((0.1, 0.2, 0.3))]
-    harm = harm_of(runs)["musique", "kl-sign"]
-    assert (harm.verdict, harm.unit, harm.lost.n) == (Verdict.HURTS, "seeds", 3)
-    assert harm.lost.value == pytest.approx(0.7)
+    found = harm_of(runs)["musique", "kl-sign"]
+    assert (found.verdict, found.unit, found.lost.n) == (Verdict.HURTS, "seeds", 3)
+    assert found.lost.value == pytest.approx(0.7)
 
 
 def test_seeds_that_disagree_do_not_show_harm():
     runs = [healthy(seed) for seed in range(3)]
     runs += [outcome("kl-sign", seed=s, after=after) for s, after in enumerate((0.1, 0.9, 0.95))]
     assert harm_of(runs)["musique", "kl-sign"].verdict is Verdict.HARMLESS
+
+
+def test_one_of_many_faults_may_seem_to_hurt_by_chance():
+    def planted(strength, afters):
+        return [outcome(f"kl-sign:{strength}", seed=s, after=x) for s, x in enumerate(afters)]
+
+    runs = [healthy(seed) for seed in range(3)]
+    runs += planted(0, (0.88, 0.87, 0.865))
+    alone = harm_of(runs)["musique", "kl-sign:0"]
+    for strength in range(1, 10):
+        runs += planted(strength, (0.89, 0.9, 0.91))
+    among = harm_of(runs)["musique", "kl-sign:0"]
+    assert (alone.verdict, among.verdict) == (Verdict.HURTS, Verdict.UNCORRECTED)
+    assert alone.p == among.p == pytest.approx(alone.corrected)
+    assert among.p < 0.05 < among.corrected == pytest.approx(10 * among.p)
+    figures = score(runs)
+    assert accuracy(figures, of="all that hurt, not corrected")["checkup"] == 0
+    assert "all that hurt" not in {row["set"] for row in figures["accuracy"]}
+    assert "0 of 10 planted faults hurt, 1 before" in markdown({**figures, **NOT_ASKED})
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("lost", [0.02, -0.03])
+def test_at_its_p_value_the_interval_of_the_loss_just_reaches_0(monkeypatch, seeds, lost):
+    afters = [0.9 - lost, 0.9, 0.9 - 2 * lost]
+    runs = [healthy(seed) for seed in range(seeds)]
+    runs += [outcome("kl-sign", seed=seed, after=afters[seed]) for seed in range(seeds)]
+    p = harm_of(runs)["musique", "kl-sign"].p
+    for module in (stats, harm):
+        monkeypatch.setattr(module, "LEVEL", 1 - p)
+    monkeypatch.setattr(harm, "mean_of_units", partial(stats.mean_of_units, level=1 - p))
+    found = harm_of(runs)["musique", "kl-sign"].lost
+    assert (found.low if lost > 0 else found.high) == pytest.approx(0, abs=1e-9)
+    assert p == pytest.approx(harm_of(runs)["musique", "kl-sign"].p)
 
 
 def test_training_that_broke_down_hurts():
@@ -117,9 +184,15 @@ def test_detection_is_the_first_look_that_names_the_fault():
 
 
 def test_what_is_taken_for_what_is_counted_for_each_hypothesis():
-    runs = [healthy(), outcome("kl-sign", diagnose=["H24", "H03"], after=0.1)]
+    wrong = [alarm("H24", explains=("H03",)), "H03"]
+    runs = [healthy(), outcome("kl-sign", diagnose=wrong, after=0.1)]
     assert score(runs)["confusion"] == [
-        {"planted": "H03", "checkup": {"nothing": 1}, "diagnose": {"H24": 1}}
+        {
+            "planted": "H03",
+            "one answer": {"H24": 1},
+            "checkup": {"nothing": 1},
+            "diagnose": {"H24": 1},
+        }
     ]
 
 
@@ -135,7 +208,7 @@ def test_of_a_pair_both_must_be_among_the_first_four():
 def test_the_ablation_shows_what_the_log_alone_gives():
     runs = [healthy(), outcome("kl-sign", log=["H03"], after=0.1)]
     evidence = score(runs)["ablation"]
-    assert [row["top"][1]["count"] for row in evidence] == [1, 0, 0, 0, 0]
+    assert [row["top"][1]["count"] for row in evidence] == [1, 0, 0, 0, 0, 0]
 
 
 def test_silence_on_a_fault_is_counted():
@@ -152,6 +225,7 @@ def test_a_look_that_nobody_took_counts_for_nothing():
     by_look = next(row["by_look"] for row in figures["accuracy"] if row["top"] == 1)
     counted = {look: (one["count"], one["of"]) for look, one in by_look.items()}
     assert counted == {
+        "one answer": (1, 1),
         "checkup": (1, 1),
         "diagnose 10": (0, 2),
         "diagnose 40": (1, 2),
@@ -159,10 +233,10 @@ def test_a_look_that_nobody_took_counts_for_nothing():
     }
     (row,) = figures["faults"]
     assert [one["taken"] for one in row["by_look"]["checkup"]] == [False, False, True]
-    assert (row["recall"]["count"], row["recall"]["of"], row["lost"]["n"]) == (2, 2, 3)
+    assert (row["recall"]["count"], row["recall"]["of"], row["lost"]["n"]) == (1, 1, 3)
     assert figures["untaken"] == {"checkup": 2, "diagnose": 1}
     assert figures["missed"] == []
-    assert "| . . 1 | - . - | 1 . - | 2 of 2 |" in markdown({**figures, **NOT_ASKED})
+    assert "| . . 1 | . . 1 | - . - | 1 . - |" in markdown({**figures, **NOT_ASKED})
 
 
 def test_a_healthy_run_without_all_looks_is_not_called_silent():
@@ -191,6 +265,13 @@ def test_a_look_that_broke_down_on_a_healthy_run_has_not_kept_silent(checkup, di
     assert apart is (SILENT in (checkup, diagnose))
 
 
+def test_the_one_answer_about_a_healthy_run_is_silent_only_if_both_looks_were_taken():
+    whole = outcome(None, kind=Kind.HELD_OUT)
+    found = score([whole, replace(whole, checkup=SILENT)])["ablation"]
+    (row,) = [one["false_alarms"] for one in found if one["evidence"] == "both, as one answer"]
+    assert (row["count"], row["of"], row["unasked"]) == (0, 1, 1)
+
+
 def test_a_healthy_run_whose_trace_cannot_be_read_has_not_kept_silent():
     run = replace(healthy(kind=Kind.HELD_OUT), diagnoses={})
     found = score([run])["healthy"][0]["by_look"]
@@ -200,7 +281,9 @@ def test_a_healthy_run_whose_trace_cannot_be_read_has_not_kept_silent():
 def test_a_fault_that_hurts_and_is_not_named_first_is_listed():
     figures = score([healthy(), outcome("kl-sign", checkup=["H24"], after=0.1)])
     assert [row["fault"] for row in figures["missed"]] == ["kl-sign"]
-    assert "not named first in every run: kl-sign." in markdown({**figures, **NOT_ASKED})
+    assert "not first in the one answer about every run: kl-sign." in markdown(
+        {**figures, **NOT_ASKED}
+    )
 
 
 def test_every_table_is_printed_and_text_of_a_run_cannot_break_one():
@@ -217,6 +300,19 @@ def test_every_table_is_printed_and_text_of_a_run_cannot_break_one():
 def test_a_folder_without_cells_says_what_to_type(tmp_path):
     with pytest.raises(ConfigError, match="flatline bench --out"):
         read_all(tmp_path)
+
+
+def test_a_held_out_setup_that_calibration_has_too_is_named_and_not_counted(tmp_path):
+    cells = tmp_path / "cells"
+    for rate, seed in ((3e-3, 100), (2e-3, 101)):
+        run = outcome(None, kind=Kind.HELD_OUT, seed=seed, checkup=["H24"]).cell
+        facts = replace(run, changes={**run.changes, "learning_rate": rate}).to_json()
+        (cells / run.name).mkdir(parents=True)
+        (cells / run.name / "cell.json").write_text(json.dumps({"cell": facts, "training": {}}))
+    figures = score(read_all(tmp_path))
+    assert figures["cells"] == {"held-out": 1, "repeated": 1}
+    assert figures["repeated"] == {"healthy-s100": "lora"}
+    assert "healthy-s100 (there lora)" in markdown({**figures, **NOT_ASKED})
 
 
 def test_a_result_of_another_shape_is_refused(tmp_path):

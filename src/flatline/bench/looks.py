@@ -1,5 +1,6 @@
 """What flatline says about one run: in full, and with less and less of what was recorded."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from flatline.bench.logs import log_alone
 from flatline.diagnosis import Report, diagnose
 from flatline.errors import FlatlineError
-from flatline.hypotheses.base import Level
+from flatline.hypotheses.base import Finding, Level
 from flatline.trace import Trace
 
 AFTER = (10, 20, 40)
@@ -51,10 +52,20 @@ def brief(report: Report) -> dict[str, Any]:
         "alarms": [finding.hypothesis for finding in report.alarms],
         "levels": [finding.level.value for finding in report.alarms],
         "causes": [finding.hypothesis for finding in report.causes],
+        "ranking": [_ranking(finding) for finding in report.alarms],
         "texts": [finding.text for finding in report.alarms[:4]],
         "unknown": unknown,
         "asked": len(report.findings),
         "defects": [f.hypothesis for f in report.findings if DEFECT in f.text],
+    }
+
+
+def _ranking(finding: Finding) -> dict[str, Any]:
+    """What an alarm is ranked by among others, beside its level; JSON has no infinity."""
+    return {
+        "explains": list(finding.explains),
+        "proven": finding.proven,
+        "severity": finding.severity if math.isfinite(finding.severity) else None,
     }
 
 

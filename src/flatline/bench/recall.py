@@ -1,18 +1,20 @@
 """Whether planted faults are named, by which look, and at which place."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatline.bench.alike import accepted
-from flatline.bench.harm import Harm
+from flatline.bench.harm import Harm, Verdict
 from flatline.bench.results import Look, Outcome
-from flatline.bench.shares import EITHER, Ways, asked, share
+from flatline.bench.shares import EITHER, Ways, answer, asked, share
 
 
 def sets_of(
-    faulty: Sequence[Outcome], hurting: Sequence[Outcome]
+    faulty: Sequence[Outcome], harm: Mapping[tuple[str, str], Harm]
 ) -> list[tuple[str, list[Outcome]]]:
     """Faults that hurt, as they are, milder and on another task; and all that were planted."""
+    hurting = with_verdict(faulty, harm, Verdict.HURTS)
+    uncorrected = with_verdict(faulty, harm, Verdict.HURTS, Verdict.UNCORRECTED)
 
     def of(task: str, strength: bool) -> list[Outcome]:
         return [
@@ -26,9 +28,18 @@ def sets_of(
         ("faults that hurt", of("musique", False)),
         ("second strength, that hurt", of("musique", True)),
         *((f"on {task}, that hurt", of(task, False)) for task in tasks),
+        ("all that hurt", hurting),
+        ("all that hurt, not corrected", uncorrected),
         ("all planted, harmless ones too", list(faulty)),
     ]
     return [(title, some) for title, some in sets if some]
+
+
+def with_verdict(
+    faulty: Sequence[Outcome], harm: Mapping[tuple[str, str], Harm], *verdicts: Verdict
+) -> list[Outcome]:
+    """The runs of faults that were judged so."""
+    return [one for one in faulty if harm[one.cell.task, str(one.cell.fault)].verdict in verdicts]
 
 
 def accuracy(
@@ -59,13 +70,15 @@ def fault_row(
     """One fault on one task: what it cost, and its rank seed by seed."""
     every = [one for one in faulty if (one.cell.task, one.cell.fault) == key]
     runs = sorted(every, key=lambda one: one.cell.seed)
-    looked = [one for one in runs if one.before or one.end]
+    looked = asked(runs, answer)
     return {
         "task": key[0],
         "fault": key[1],
         "hypothesis": sorted({code for one in runs for code in one.cell.first}),
         "seeds": [one.cell.seed for one in runs],
         "verdict": harm.verdict.value,
+        "p": harm.p,
+        "corrected": harm.corrected,
         "lost": harm.lost.to_json(),
         "unit": harm.unit,
         "lost_by_seed": {str(seed): lost for seed, lost in harm.by_seed.items()},
@@ -74,7 +87,7 @@ def fault_row(
             for name, looks in ways.items()
             if name != EITHER
         },
-        "recall": share(looked, [named(one, [*one.before, *one.end], 1) for one in looked]),
+        "recall": share(looked, [named(one, answer(one), 1) for one in looked]),
     }
 
 

@@ -1,15 +1,18 @@
 """What finished cells came to, read back from their `cell.json`, or from a file that packs many."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flatline.bench.cell import CHECKUP, DIAGNOSE, RESULT_FILE, UNTAKEN
 from flatline.bench.pack import unpacked
-from flatline.bench.plan import Cell
+from flatline.bench.plan import Cell, Kind
 from flatline.bench.pool import CELLS, read_result
+from flatline.bench.setups import twin_of
 from flatline.errors import ConfigError
+from flatline.hypotheses.base import Finding, Level
 
 _NOWHERE = "packed"
 
@@ -18,8 +21,8 @@ _NOWHERE = "packed"
 class Look:
     """One answer of flatline about one run."""
 
-    alarms: tuple[str, ...]
-    """Hypotheses, most likely cause first."""
+    findings: tuple[Finding, ...]
+    """Alarms, most likely cause first, with what they are ranked by and without their words."""
     texts: tuple[str, ...]
     """What the first few say."""
     asked: int
@@ -31,12 +34,17 @@ class Look:
     seconds: float
     """Wall time, with the building of the trainer in a checkup."""
 
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Hypotheses, most likely cause first."""
+        return tuple(finding.hypothesis for finding in self.findings)
+
     def names(self, codes: Collection[str], k: int) -> bool:
         """Whether one of the codes is among the first k alarms."""
         return any(code in codes for code in self.alarms[:k])
 
 
-SILENT = Look(alarms=(), texts=(), asked=0, unknown=0, defects=(), seconds=0.0)
+SILENT = Look(findings=(), texts=(), asked=0, unknown=0, defects=(), seconds=0.0)
 """Stands for a look that could not be taken: it misses a fault, and clears no healthy run."""
 
 
@@ -126,7 +134,7 @@ def _outcome_of(facts: Mapping[str, Any], path: Path, folder: Path) -> Outcome:
 def _outcome(facts: Mapping[str, Any], folder: Path) -> Outcome:
     until = facts.get("seconds_until", {})
     return Outcome(
-        cell=Cell.from_json(facts["cell"]),
+        cell=_unlike_calibration(Cell.from_json(facts["cell"])),
         folder=folder,
         checkup=_look(facts.get("checkup", {})),
         diagnoses={int(step): _look(one) for step, one in facts.get("diagnose", {}).items()},
@@ -140,16 +148,35 @@ def _outcome(facts: Mapping[str, Any], folder: Path) -> Outcome:
     )
 
 
+def _unlike_calibration(cell: Cell) -> Cell:
+    """The cell; a held-out one that calibration has too is none, in whatever folder it lies."""
+    repeated = cell.kind is Kind.HELD_OUT and twin_of(cell.changes)
+    return replace(cell, kind=Kind.REPEATED) if repeated else cell
+
+
 def _look(facts: Mapping[str, Any]) -> Look:
     if "alarms" not in facts:
         return SILENT
     return Look(
-        alarms=tuple(facts["alarms"]),
+        findings=tuple(map(_finding, facts["alarms"], facts["levels"], facts["ranking"])),
         texts=tuple(facts["texts"]),
         asked=int(facts["asked"]),
         unknown=len(facts["unknown"]),
         defects=tuple(facts["defects"]),
         seconds=float(facts["seconds"]),
+    )
+
+
+def _finding(code: str, level: str, ranking: Mapping[str, Any]) -> Finding:
+    severity = ranking["severity"]
+    return Finding(
+        hypothesis=code,
+        name=code,
+        level=Level(level),
+        text="",
+        severity=math.inf if severity is None else float(severity),
+        explains=tuple(ranking["explains"]),
+        proven=bool(ranking["proven"]),
     )
 
 

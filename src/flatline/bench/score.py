@@ -7,12 +7,13 @@ from typing import Any
 
 from flatline.bench.alike import ALIKE
 from flatline.bench.cell import CHECKUP, DIAGNOSE
-from flatline.bench.harm import Harm, Verdict, harm_of
+from flatline.bench.harm import FALSE_DISCOVERIES, Harm, Verdict, harm_of
 from flatline.bench.looks import EVERYTHING, LOG, ROLLOUTS
 from flatline.bench.plan import Kind
-from flatline.bench.recall import accuracy, fault_row, named, sets_of
+from flatline.bench.recall import accuracy, fault_row, named, sets_of, with_verdict
 from flatline.bench.results import SILENT, Look, Outcome
-from flatline.bench.shares import Answers, Ways, asked, both, columns, share
+from flatline.bench.setups import twin_of
+from flatline.bench.shares import ANSWER, Answers, Ways, answer, asked, both, columns, share
 from flatline.bench.wolf import alarmed, false_alarms, healthy_rows
 
 IN_TOP = 4
@@ -22,41 +23,41 @@ IN_TOP = 4
 def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Everything that is reported, but for the peers."""
     harm, ways = harm_of(outcomes), columns(outcomes)
+    lists = {ANSWER: answer, **ways}
     faulty = [one for one in outcomes if one.cell.kind is Kind.FAULT]
-    hurting = [one for one in faulty if _harm(one, harm).verdict is Verdict.HURTS]
-    rows = [fault_row(key, faulty, ways, harm[key]) for key in _keys(faulty)]
+    hurting = with_verdict(faulty, harm, Verdict.HURTS)
+    rows = [fault_row(key, faulty, lists, harm[key]) for key in sorted(harm)]
     return {
         "cells": dict(Counter(one.cell.kind.value for one in outcomes)),
         "versions": _versions(outcomes),
+        "repeated": {
+            one.cell.name: twin_of(one.cell.changes)
+            for one in outcomes
+            if one.cell.kind is Kind.REPEATED
+        },
         "untaken": dict(Counter(name for one in outcomes for name in sorted(one.untaken))),
         "accuracy": [
-            accuracy(title, some, ways, k, alike=alike)
-            for title, some in sets_of(faulty, hurting)
+            accuracy(title, some, lists, k, alike=alike)
+            for title, some in sets_of(faulty, harm)
             for k, alike in ((1, False), (3, False), (1, True))
         ],
         "faults": rows,
         "missed": [row for row in rows if row["verdict"] == Verdict.HURTS and _missed(row)],
-        "harmless": _listed(faulty, harm, Verdict.HARMLESS),
-        "open": _listed(faulty, harm, Verdict.OPEN),
+        "false_discoveries": FALSE_DISCOVERIES,
+        "uncorrected": _listed(harm, Verdict.UNCORRECTED),
+        "harmless": _listed(harm, Verdict.HARMLESS),
+        "open": _listed(harm, Verdict.OPEN),
         "healthy": list(healthy_rows(outcomes, ways)),
         "false_alarms": false_alarms(outcomes),
         "silence": _silence(hurting, ways),
         "detection": _detection(hurting),
         "confusion": _confusion(hurting),
         "alike": {name: list(why) for name, why in ALIKE.items()},
-        "pairs": _pairs(outcomes, ways),
+        "pairs": _pairs(outcomes, lists),
         "ablation": _ablation(hurting, outcomes),
         "defects": _defects(outcomes),
         "failures": {one.cell.name: one.failure for one in outcomes if one.failure},
     }
-
-
-def _keys(faulty: Sequence[Outcome]) -> list[tuple[str, str]]:
-    return sorted({(one.cell.task, str(one.cell.fault)) for one in faulty})
-
-
-def _harm(one: Outcome, harm: dict[tuple[str, str], Harm]) -> Harm:
-    return harm[one.cell.task, str(one.cell.fault)]
 
 
 def _missed(row: dict[str, Any]) -> bool:
@@ -82,13 +83,11 @@ def _defects(outcomes: Sequence[Outcome]) -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
-def _listed(
-    faulty: Sequence[Outcome], harm: dict[tuple[str, str], Harm], verdict: Verdict
-) -> list[dict[str, Any]]:
+def _listed(harm: dict[tuple[str, str], Harm], verdict: Verdict) -> list[dict[str, Any]]:
     return [
-        {"task": task, "fault": fault, "lost": harm[task, fault].lost.to_json()}
-        for task, fault in _keys(faulty)
-        if harm[task, fault].verdict is verdict
+        {"task": task, "fault": fault, "lost": one.lost.to_json()}
+        for (task, fault), one in sorted(harm.items())
+        if one.verdict is verdict
     ]
 
 
@@ -129,7 +128,7 @@ def _detected(one: Outcome) -> tuple[int, float | None] | None:
 
 
 def _confusion(hurting: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Planted hypothesis -> what was named first, by checkup and by the last diagnosis."""
+    """Planted hypothesis -> what was named first, by both as one, checkup and last diagnosis."""
     codes = sorted({one.cell.first[-1] for one in hurting if one.cell.first})
     return [
         {
@@ -144,7 +143,7 @@ def _confusion(hurting: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def _confused() -> Ways:
-    return {CHECKUP: lambda one: one.before, DIAGNOSE: lambda one: one.end}
+    return {ANSWER: answer, CHECKUP: lambda one: one.before, DIAGNOSE: lambda one: one.end}
 
 
 def _firsts(runs: Sequence[Outcome], looks: Answers) -> Counter[str]:
@@ -169,7 +168,7 @@ def _pairs(outcomes: Sequence[Outcome], ways: Ways) -> dict[str, Any]:
                 "wanted": list(one.cell.wanted),
                 CHECKUP: list(one.checkup.alarms[:IN_TOP]),
                 "diagnose": list(one.last.alarms[:IN_TOP]),
-                "both": _both(one, one.checkup) or _both(one, one.last),
+                "both": any(_both(one, look) for look in answer(one)),
             }
             for one in pairs
         ],
@@ -189,7 +188,8 @@ def _ablation(hurting: Sequence[Outcome], outcomes: Sequence[Outcome]) -> list[d
         "and rollouts": lambda one: [one.ablation.get(ROLLOUTS, SILENT)],
         f"and tokens and weights ({EVERYTHING}: diagnose)": lambda one: one.end,
         "probes alone (checkup)": lambda one: one.before,
-        "both": both,
+        "both, as one answer": answer,
+        "both, either of the two": both,
     }
     return [
         {

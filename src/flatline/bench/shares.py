@@ -1,16 +1,20 @@
 """Counts with their intervals, and what is counted."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scipy.special import betaincinv
 
 from flatline.bench.cell import CHECKUP, DIAGNOSE
+from flatline.bench.merged import merged
 from flatline.bench.results import SILENT, Look, Outcome
 from flatline.stats import LEVEL, cluster_mean
 
 EITHER = "either"
-"""Checkup or the diagnosis of the whole run: what a user has who asks both."""
+"""Checkup or the diagnosis of the whole run, whichever is right: two guesses."""
+ANSWER = "one answer"
+"""Both of them as one ranked list: the single answer of a user who asks both."""
 
 Answers = Callable[[Outcome], Sequence[Look]]
 """The looks of a run that count; none where they were not taken."""
@@ -19,7 +23,7 @@ Ways = dict[str, Answers]
 
 
 def columns(outcomes: Sequence[Outcome]) -> Ways:
-    """Checkup, diagnose after so many steps, and both together."""
+    """Checkup, diagnose after so many steps, and both of them."""
     steps = sorted({step for one in outcomes for step in one.diagnoses})
     found: Ways = {CHECKUP: lambda one: one.before}
     found |= {f"diagnose {step}": _after(step) for step in steps}
@@ -29,6 +33,14 @@ def columns(outcomes: Sequence[Outcome]) -> Ways:
 def both(one: Outcome) -> list[Look]:
     """Checkup and last diagnosis, of a run that was asked both."""
     return [] if one.untaken else [*one.before, *one.end]
+
+
+def answer(one: Outcome) -> list[Look]:
+    """The one list of a run that was asked both."""
+    looks = both(one)
+    if not looks:
+        return []
+    return [replace(SILENT, findings=merged(looks), asked=min(look.asked for look in looks))]
 
 
 def asked(outcomes: Sequence[Outcome], looks: Answers) -> list[Outcome]:

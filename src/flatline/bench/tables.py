@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flatline.bench.peers import ASK
+from flatline.bench.shares import ANSWER
 
 Figures = Mapping[str, Any]
 
@@ -19,6 +20,9 @@ def _cells(figures: Figures) -> Iterator[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(figures["cells"].items()))
     yield f"{sum(figures['cells'].values())} cells: {counts}."
     yield from (f"- {line}" for line in figures["versions"])
+    if figures["repeated"]:
+        listed = ", ".join(f"{name} (there {twin})" for name, twin in figures["repeated"].items())
+        yield f"- repeated, so not counted: calibration has them too, but for the seed: {listed}"
     for look, count in figures["untaken"].items():
         yield f"- without {look}: {count} cells, which count only where they were looked at"
 
@@ -34,6 +38,8 @@ def _accuracy(figures: Figures) -> Iterator[str]:
         cells = [_share(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
         yield _row([row["set"], place, *cells])
     yield "\n95 % interval over faults: all seeds and strengths of a fault are one unit."
+    yield "`one answer` is checkup and last diagnosis ranked as one list; `either` has the fault"
+    yield "first in one of the two, which is two guesses."
 
 
 def _healthy(figures: Figures) -> Iterator[str]:
@@ -61,17 +67,17 @@ def _false_alarms(figures: Figures) -> Iterator[str]:
 def _faults(figures: Figures) -> Iterator[str]:
     yield from _title("Every fault")
     looks = list(dict.fromkeys(look for row in figures["faults"] for look in row["by_look"]))
-    cost = ["reward lost", "n", "seed by seed", "verdict"]
-    yield from _head(["fault", "hypothesis", *cost, *looks, "named first"])
+    cost = ["reward lost", "n", "seed by seed", "p", "corrected", "verdict"]
+    yield from _head(["fault", "hypothesis", *cost, *looks])
     for row in figures["faults"]:
         ranks = [" ".join(_rank(one) for one in row["by_look"].get(look, ())) for look in looks]
         known = [f"{_where(row)}{row['fault']}", " ".join(row["hypothesis"]), *_cost(row)]
-        recall = f"{row['recall']['count']} of {row['recall']['of']}"
-        yield _row([*known, *ranks, recall])
+        yield _row([*known, *ranks])
+    rate = f"{figures['false_discoveries']:.0%}"
     yield "\nReward lost: held-out, healthy minus faulty, with its 95 % interval; `n` says of what."
-    yield "Ranks seed by seed: `-` is no alarm of it, with what came first instead in brackets, `.`"
-    yield "was not asked. Named first: by checkup or by the diagnosis of the whole run, of the runs"
-    yield "that were asked either."
+    yield "`p` is of the same test, `corrected` for all the faults of this table, and decides"
+    yield f"(Benjamini-Hochberg, false discovery rate {rate}). Ranks seed by seed: `-` is no alarm"
+    yield "of it, with what came first instead in brackets, `.` was not asked."
 
 
 def _cost(row: Mapping[str, Any]) -> list[str]:
@@ -80,16 +86,26 @@ def _cost(row: Mapping[str, Any]) -> list[str]:
     each = " ".join(
         f"{by_seed[seed]:+.3f}" if seed in by_seed else "." for seed in map(str, row["seeds"])
     )
-    return [_estimate(lost), f"{lost['n']} {row['unit']}", each, row["verdict"]]
+    tests = [_chance(row[key]) for key in ("p", "corrected")]
+    return [_estimate(lost), f"{lost['n']} {row['unit']}", each, *tests, row["verdict"]]
+
+
+def _chance(p: float | None) -> str:
+    if p is None:
+        return "."
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def _missed(figures: Figures) -> Iterator[str]:
     hurting = sum(row["verdict"] == "hurts" for row in figures["faults"])
+    planted, before = len(figures["faults"]), hurting + len(figures["uncorrected"])
+    if planted:
+        yield f"\n{hurting} of {planted} planted faults hurt, {before} before the correction."
     missed = [f"{_where(row)}{row['fault']}" for row in figures["missed"]]
     if hurting and not missed:
-        yield f"\nEach of the {hurting} faults that hurt is named first in every run asked about."
+        yield "\nEach of those that hurt comes first in the one answer about every run."
     if missed:
-        yield f"\nOf {hurting} faults that hurt, not named first in every run: {', '.join(missed)}."
+        yield f"\nHurt, and not first in the one answer about every run: {', '.join(missed)}."
 
 
 def _rank(one: Mapping[str, Any]) -> str:
@@ -100,7 +116,11 @@ def _rank(one: Mapping[str, Any]) -> str:
 
 
 def _harmless(figures: Figures) -> Iterator[str]:
-    for key, words in (("harmless", "not shown to hurt, so not counted"), ("open", "not compared")):
+    for key, words in (
+        ("uncorrected", "hurting only before the correction, so not counted"),
+        ("harmless", "not shown to hurt, so not counted"),
+        ("open", "not compared"),
+    ):
         if figures[key]:
             listed = ", ".join(f"{_where(one)}{one['fault']}" for one in figures[key])
             yield f"\nPlanted and {words} ({len(figures[key])}): {listed}."
@@ -133,9 +153,10 @@ def _silence(figures: Figures) -> Iterator[str]:
 
 def _confusion(figures: Figures) -> Iterator[str]:
     yield from _title("What is taken for what")
-    yield from _head(["planted", "checkup names first", "diagnose names first"])
+    looks = (ANSWER, "checkup", "diagnose")
+    yield from _head(["planted", *(f"{look} names first" for look in looks)])
     for row in figures["confusion"]:
-        cells = [_counts(row[look], row["planted"]) for look in ("checkup", "diagnose")]
+        cells = [_counts(row[look], row["planted"]) for look in looks]
         yield _row([row["planted"], *cells])
     yield "\nOne thing seen twice, accepted where a row says so:"
     for name, (code, why) in figures["alike"].items():
@@ -152,7 +173,7 @@ def _pairs(figures: Figures) -> Iterator[str]:
     if not rows:
         return
     yield from _title("Two faults at once")
-    yield from _head(["cell", "planted", "checkup", "diagnose", "both in the first 4"])
+    yield from _head(["cell", "planted", "checkup", "diagnose", "both in one answer's first 4"])
     for row in rows:
         listed = [" ".join(row[key]) or "nothing" for key in ("wanted", "checkup", "diagnose")]
         yield _row([row["cell"], *listed, "yes" if row["both"] else "no"])
