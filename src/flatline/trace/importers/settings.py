@@ -104,6 +104,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         found["bf16"] = precision == "bfloat16"
     if given.get("fp16") is True or given.get("policy/precision") == "float16":
         found["precision"] = "float16"
+    elif given.get("tf32") is True and not found["bf16"]:
+        found["precision"] = "tf32"
     if found["max_steps"] == -1:  # transformers: as many as the epochs take
         found["max_steps"] = None
     if isinstance(found["scale_rewards"], bool):  # TRL's older way of saying it
