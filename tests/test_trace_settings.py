@@ -2,7 +2,7 @@
 
 import pytest
 
-from flatline.trace.importers.settings import settings_of
+from flatline.trace.importers.settings import setting_names, settings_of
 from flatline.trace.settings import is_half, rounding
 
 
@@ -53,3 +53,9 @@ def test_the_config_of_a_log_says_it_in_its_own_words(config, half):
 )
 def test_rounding_explains_a_few_spacings_of_a_logit_of_the_precision(settings, nats):
     assert rounding(settings) == nats
+
+
+def test_the_names_of_a_configuration_are_kept_for_advice():
+    verl = {"actor_rollout_ref": {"actor": {"kl_loss_coef": 0.1}}, "data": {"seed": 1}}
+    assert setting_names(verl) == {"beta": "actor_rollout_ref.actor.kl_loss_coef"}
+    assert setting_names({"beta": 0.04}) == {"beta": "beta"}

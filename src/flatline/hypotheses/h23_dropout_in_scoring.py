@@ -72,7 +72,7 @@ class DropoutInScoring(Hypothesis):
     name = "dropout-in-scoring"
     explains = ("H03", "H06", "H10", "H11", "H20", "H22", "H24", "H29")
     meaning = "Ratios and KL are noise, so updates are clipped and weighted at random."
-    fix = "Set `disable_dropout=True` in GRPOConfig and `lora_dropout=0.0` in LoraConfig."
+    fix = "Switch dropout off: {lora_dropout} for the adapters, {disable_dropout} for the model."
     mechanism = "Equal beginnings get different log-probs; in the other arm the same."
     on_one_batch = True
 

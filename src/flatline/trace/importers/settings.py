@@ -115,6 +115,17 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def setting_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Canonical setting -> what the configuration itself calls it, where it says."""
+    given = flat(dict(config))
+    return {
+        name: own.replace("/", ".")
+        for name, wanted in NAMES.items()
+        for own in wanted[::-1]
+        if own in given
+    }
+
+
 def _first(given: Mapping[str, Any], wanted: tuple[str, ...]) -> Any:
     """The first that is there and simple: a nested value is no setting of ours."""
     for name in wanted:
