@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from flatline.rollout.record import Author
 from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_recording import Recording
 from flatline.trace.attach_scribe import Scribe
-from flatline.trace.attach_settings import settings
+from flatline.trace.attach_settings import _precision, settings
 from flatline.trace.attach_steps import heldout_reward
 from flatline.trace.attach_weights import Census
 from flatline.trace.writer import MemorySink
@@ -550,6 +551,22 @@ def test_settings_say_what_the_trainer_computes_in(tmp_path, dtype, changes, pre
     trainer = trainer_of(tmp_path, **changes)
     trainer.model.to(dtype)
     assert settings(trainer)["precision"] == precision
+
+
+@pytest.mark.parametrize(("allowed", "precision"), [(True, "tf32"), (False, "float32")])
+def test_products_that_a_gpu_rounds_to_tf32_are_said(allowed, precision, monkeypatch):
+    matmul = SimpleNamespace(allow_tf32=allowed)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    weight = SimpleNamespace(dtype=torch.float32, is_cuda=True)
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(mixed_precision="no"),
+        args=SimpleNamespace(),
+        model=SimpleNamespace(parameters=lambda: iter([weight])),
+    )
+    assert _precision(trainer) == precision
+    matmul.fp32_precision = "tf32" if allowed else "ieee"
+    del matmul.allow_tf32
+    assert _precision(trainer) == precision
 
 
 def test_a_batch_played_by_hand_is_recorded_as_well(tmp_path):

@@ -110,6 +110,7 @@ def look_at_everything(subject):
     subject.data_order(), subject.batch, subject.trace, subject.settings
     subject.context_effect("prompt"), subject.context_effect("tool")
     subject.scored_twice(), subject.reference_gap(), subject.alone_vs_batch()
+    subject.gradient_twice()
     subject.rate_sweep(), subject.delivery(), subject.play_again()
     if subject.ours:
         subject.oracle(), subject.heldout_path(2)
@@ -478,6 +479,11 @@ def test_a_sampler_that_is_never_updated_stays_behind(tmp_path):
 def test_delivery_can_be_told_where_the_trainer_scores_without_its_context(tmp_path):
     found = subject_in(tmp_path, fault="mask-as-attention").delivery()
     assert max(found.gap_before, found.gap_moved, found.gap_restored) < 1e-3
+
+
+def test_two_gradients_share_all_but_the_noise_of_dropout(tmp_path):
+    assert subject_in(tmp_path / "without").gradient_twice() == pytest.approx(1, abs=1e-5)
+    assert 0 < subject_in(tmp_path / "with", lora_dropout=0.3).gradient_twice() < 0.95
 
 
 def test_dropout_shows_once_the_weights_have_moved(tmp_path):

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flatline.files import write_atomically
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.trend import Trend, too_short, trend_of
+from flatline.hypotheses.wording import names_of, worded
 from flatline.notebook import to_html
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
@@ -121,7 +122,8 @@ def save(report: Report, run: Path) -> None:
 def guarded(hypothesis: Hypothesis, look: Callable[[Any], Finding], at: Any) -> Finding:
     """What a hypothesis finds; what it lacks, or its own mistake, is a finding that cannot tell."""
     try:
-        return look(at)
+        finding = look(at)
+        return replace(finding, fix=worded(finding.fix, names_of(at)))
     except NotRecorded as missing:
         return hypothesis.found(
             Level.UNKNOWN,

@@ -47,7 +47,7 @@ def test_a_longest_prompt_whose_answer_is_certain_proves_nothing():
     assert finding.level is Level.UNKNOWN
 
 
-@pytest.mark.parametrize("settings", [{"bf16": True}, {"precision": "float16"}])
+@pytest.mark.parametrize("settings", [{"bf16": True}, {"precision": "float16"}, {"precision": "tf32"}])
 def test_in_16_bits_other_shapes_round_otherwise(settings):
     assert H15.sign(lengths(lambda group: 10 + group, off=0.2, **settings)).level is Level.UNKNOWN
 
@@ -75,6 +75,9 @@ def test_prompts_of_one_length_cannot_show_it():
         (0.1, {"bf16": False}, Level.FAULT),
         (0.1, {"bf16": True}, Level.OK),
         (0.1, {"bf16": False, "precision": "bfloat16"}, Level.OK),
+        (0.0018, {"bf16": False, "precision": "tf32"}, Level.OK),
+        (0.0018, {"bf16": False, "precision": "float32"}, Level.FAULT),
+        (0.1, {"bf16": False, "precision": "tf32"}, Level.FAULT),
     ],
 )
 def test_the_probe_scores_rollouts_alone(difference, settings, level):

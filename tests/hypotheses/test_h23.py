@@ -27,9 +27,15 @@ def noisy(size):
     return edit
 
 
-def twice(**values):
+def twice(agreement=1.0, settings=None, **values):
     measured = dict.fromkeys(ScoredTwice.__dataclass_fields__, 0.0) | values
-    return H23.probe(subject(scored_twice=lambda: ScoredTwice(**measured)))
+    return H23.probe(
+        subject(
+            scored_twice=lambda: ScoredTwice(**measured),
+            gradient_twice=lambda: agreement,
+            settings=settings or {"precision": "float32"},
+        )
+    )
 
 
 def test_equal_beginnings_with_unequal_log_probs_are_a_fault():
@@ -74,18 +80,45 @@ def test_rollouts_that_never_begin_alike_cannot_be_told():
     assert H23.sign(healthy_trace(steps=1)).level is Level.UNKNOWN
 
 
+def test_rows_without_loss_are_not_judged():
+    def masked(row):
+        noisy(3.0)(row)
+        row["trained"] = np.zeros(14, int)
+
+    assert H23.sign(edited(masked)).level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("noise", "iterations", "level"),
+    [(0.3, 1, Level.NOTE), (0.05, 2, Level.NOTE), (1.0, 2, Level.FAULT)],
+)
+def test_dropout_that_was_asked_for_counts_where_it_reaches_a_ratio(noise, iterations, level):
+    settings = {"lora": {"dropout": 0.1}, "num_iterations": iterations, "epsilon": 0.2}
+    assert H23.sign(edited(noisy(noise), settings=settings)).level is level
+
+
 @pytest.mark.parametrize(
     ("values", "level"),
     [
         ({}, Level.OK),
-        ({"scoring": 0.4, "trained": 0.4, "dropout": 0.1}, Level.FAULT),
-        ({"moved_scoring": 0.2, "moved_trained": 0.2, "dropout": 0.05}, Level.FAULT),
-        ({"moved_trained": 0.2, "dropout": 0.05}, Level.NOTE),
+        ({"scoring": 0.4, "trained": 0.4}, Level.FAULT),
         ({"trained": 0.2}, Level.FAULT),
+        ({"moved_scoring": 6.1, "moved_trained": 6.3, "dropout": 0.1}, Level.NOTE),
+        ({"trained": 3.0, "scoring": 3.0, "dropout": 0.5, "agreement": 0.1}, Level.FAULT),
+        ({"trained": 3.0, "dropout": 0.1, "agreement": float("nan")}, Level.NOTE),
     ],
 )
-def test_two_identical_passes_must_agree(values, level):
-    assert twice(**values).level is level
+def test_two_identical_passes_must_agree_or_cost_little(values, level):
+    assert twice(**{"agreement": 0.9, **values}).level is level
+
+
+def test_what_a_precision_rounds_is_no_dropout():
+    assert twice(scoring=0.01).level is Level.FAULT
+    assert twice(scoring=0.01, settings={"precision": "tf32"}).level is Level.OK
+
+
+def test_the_share_of_the_update_that_is_noise_is_told():
+    assert "10% of the update is its noise" in twice(agreement=0.9, trained=6.0, dropout=0.1).text
 
 
 def test_a_batch_without_trained_tokens_cannot_be_told():

@@ -155,7 +155,7 @@ class Hypothesis:
     explains: tuple[str, ...] = ()
     """Codes of hypotheses whose signs this one produces."""
     fix: str = ""
-    """What to do about it."""
+    """What to do about it; settings by the names of `flatline.hypotheses.wording`, in braces."""
     meaning: str = ""
     """Why it matters, in a sentence."""
     mechanism: str = ""

@@ -76,7 +76,7 @@ class AdvantageScaling(Hypothesis):
     name = "advantage-scaling"
     explains = ("H05", "H08")
     meaning = "Most of the gradient follows differences that mean nothing."
-    fix = 'Set scale_rewards="batch" or "none", or drop groups with a tiny spread.'
+    fix = "Set {scale_rewards} to `batch` or `none`, or drop groups with a tiny spread."
     mechanism = (
         "Most groups that differ at all differ by crumbs that are blown up to full size; without "
         "the division, or without the crumbs, they are not."

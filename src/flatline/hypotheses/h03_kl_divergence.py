@@ -90,7 +90,7 @@ class KlDivergence(Hypothesis):
     id = "H03"
     name = "kl-divergence"
     meaning = "The KL term, not the reward, decides where the policy goes."
-    fix = "Make reference and policy the same model at the start; try `--kl-beta 0` to bisect."
+    fix = "Make reference and policy the same model at the start; try {beta} at 0 to bisect."
     mechanism = (
         "The KL term is not 0 at the start, of the wrong sign, out of control or too heavy; in the "
         "other arm it is none of these, or gone."
@@ -229,7 +229,7 @@ class KlDivergence(Hypothesis):
             measured=weight,
             expected=f"below {HEAVY:g}, usually 0 to 0.1",
             severity=weight / HEAVY,
-            fix="Set `--kl-beta 0`, or 0.04 and less.",
+            fix="Set {beta} to 0, or lower it.",
         )
         return replace(found, explains=(*found.explains, "H31"))  # why it holds the policy
 

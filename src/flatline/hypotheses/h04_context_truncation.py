@@ -81,7 +81,10 @@ class ContextTruncation(Hypothesis):
     name = "context-truncation"
     explains = ("H08", "H14", "H39", "H45")
     meaning = "What was cut cannot be used: the reward has a ceiling that no training lifts."
-    fix = "Double --max-prompt-length and --max-new-tokens, or return fewer and shorter documents."
+    fix = (
+        "Raise {max_prompt_length} and {max_completion_length}, or return fewer and shorter "
+        "documents."
+    )
     mechanism = (
         "Documents, observations, prompts or completions are cut by a limit; in the other arm they "
         "are whole."

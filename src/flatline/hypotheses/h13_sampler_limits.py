@@ -61,7 +61,9 @@ class SamplerLimits(Hypothesis):
     name = "sampler-limits"
     explains = ("H04", "H08", "H39", "H45")
     meaning = "What the policy wanted to write is never scored."
-    fix = "Raise the sampler's max_tokens and max_model_len until fewer than 2 % are cut."
+    fix = (
+        "Raise {max_completion_length}, and the sampler's own limits, until fewer than 2 % are cut."
+    )
     mechanism = "A limit of the sampler ends turns at the start; in the other arm it does not."
     on_one_batch = True
 

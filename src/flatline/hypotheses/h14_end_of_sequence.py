@@ -62,7 +62,7 @@ class EndOfSequence(Hypothesis):
     name = "end-of-sequence"
     explains = ("H24", "H26", "H27")
     meaning = "Finished completions teach nothing, or their end is never learnt."
-    fix = "Set every end-of-turn id as EOS, or turn mask_truncated_completions off."
+    fix = "Set every end-of-turn id as EOS, or turn {mask_truncated_completions} off."
     mechanism = "Ended completions carry no loss; in the other arm they do."
     on_one_batch = True
 

@@ -64,7 +64,10 @@ class SamplingParameters(Hypothesis):
     name = "sampling-parameters"
     explains = ("H03", "H08", "H11", "H20", "H22", "H34")
     meaning = "The policy that is trained is not the one that was sampled from."
-    fix = "Send temperature, top_p=1, top_k=-1, min_p=0 and repetition_penalty=1 with each request."
+    fix = (
+        "Sample from the whole distribution (no top-k, top-p, min-p or repetition penalty) at the "
+        "temperature that the trainer divides by; send that with each request."
+    )
     mechanism = (
         "The trainer's log-probs follow the sampler's with another slope, or always lie below; in "
         "the other arm they agree."

@@ -55,7 +55,7 @@ class ImportanceWeights(Hypothesis):
     name = "importance-weights"
     explains = ("H24",)
     meaning = "Most sequences hardly count, and long ones least of all."
-    fix = 'Set vllm_importance_sampling_mode="token_truncate" with a cap of 2.'
+    fix = "Set {vllm_importance_sampling_mode} to `token_truncate`: token by token, and capped."
     mechanism = "Sequences are weighted down or left out; in the other arm all count."
 
     def sign(self, trace: Trace) -> Finding:

@@ -65,7 +65,10 @@ class RoundedUpdates(Hypothesis):
     name = "rounded-updates"
     explains = ("H24",)
     meaning = "Most of what is learnt is rounded away before it is stored."
-    fix = "Train float32 weights (autocast_adapter_dtype=True, or an fp32 master copy)."
+    fix = (
+        "Keep the trained weights in float32 (in PEFT `autocast_adapter_dtype=True`), or a float32 "
+        "copy that the updates are added to."
+    )
     mechanism = "Steps leave most elements as they were; in the other arm they change all."
 
     def sign(self, trace: Trace) -> Finding:

@@ -65,7 +65,7 @@ class GradientClipping(Hypothesis):
     name = "gradient-clipping"
     explains = ("H24",)
     meaning = "Steps are shorter than the learning rate says, and nobody sees it in the log."
-    fix = "Set max_grad_norm to 1, or a smaller adam_epsilon."
+    fix = "Raise {max_grad_norm}, or lower {adam_epsilon}."
     mechanism = "Gradients end up at Adam's epsilon; in the other arm far above it."
 
     def sign(self, trace: Trace) -> Finding:

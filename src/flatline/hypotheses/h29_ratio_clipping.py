@@ -74,7 +74,7 @@ class RatioClipping(Hypothesis):
     name = "ratio-clipping"
     explains = ("H24", "H31")
     meaning = "Later passes over a batch change nothing."
-    fix = "Use num_iterations=1, or epsilon 0.2 with epsilon_high 0.28."
+    fix = "Set {num_iterations} to 1, or widen {epsilon}."
     mechanism = "Most tokens are clipped; in the other arm few are."
 
     def sign(self, trace: Trace) -> Finding:

@@ -70,7 +70,7 @@ class KlAnchor(Hypothesis):
     name = "kl-anchor"
     explains = ("H24",)
     meaning = "The policy stands where the pull to the reference balances the reward's."
-    fix = "Set beta to 0 or 0.001."
+    fix = "Set {beta} to 0, or lower it."
     mechanism = "The KL stands still at a level that beta sets; in the other arm it goes on."
 
     def sign(self, trace: Trace) -> Finding:

@@ -65,7 +65,10 @@ class LengthBias(Hypothesis):
     id = "H35"
     name = "length-bias"
     meaning = "Length, not what was done, decides how much a rollout counts."
-    fix = "Use `loss_type` `dr_grpo` or `dapo`, and look where advantages are divided by length."
+    fix = (
+        "Set {loss_type} to one that weighs all tokens alike (`dr_grpo`, `dapo`), and look where "
+        "advantages are divided by length."
+    )
     mechanism = (
         "The weight of a rollout, or the length of all, follows length; in the other arm it does "
         "not."

@@ -63,7 +63,7 @@ class TurnBudget(Hypothesis):
     id = "H42"
     name = "turn-budget"
     meaning = "The right plan cannot be finished, so it is never rewarded."
-    fix = "Raise --max-turns to twice the hops of the hardest problem."
+    fix = "Raise {max_turns} until episodes end with an answer."
     mechanism = "Episodes end at the turn limit; in the other arm they end with an answer."
     on_one_batch = True
 

@@ -188,7 +188,8 @@ def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     """How much the trainer's log-probs differ where rollouts of a prompt begin alike, by prompt.
 
     The same tokens after the same prompt have one log-prob. Nothing is known where no two rollouts
-    of a prompt begin alike.
+    of a prompt begin alike. Tokens without loss are left out: a completion that is masked whole may
+    be scored without seeing itself.
     """
     tokens = trace.tokens(steps)
     if not _has_prompts(tokens):
@@ -198,7 +199,8 @@ def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     found: dict[tuple[bytes, tuple[int, ...]], list[float]] = {}
     for row, part in itertools.groupby(early, key=lambda token: tokens.row[token]):
         where = list(part)
-        ids, values = tokens.ids[where].tolist(), tokens.trainer[where].tolist()
+        ids = tokens.ids[where].tolist()
+        values = np.where(tokens.trained[where], tokens.trainer[where], np.nan).tolist()
         step = trace.rollouts["step"][tokens.rollout_rows[row]]  # between steps weights differ
         for length, value in enumerate(values, start=1):
             key = (b"%d " % step + prompts[row].tobytes(), tuple(ids[:length]))

@@ -33,13 +33,14 @@ def fix_text(kept: Mapping[str, Any], entry: Entry) -> str:
 def _manual(code: str) -> dict[str, str] | None:
     """Sections of the manual page; None for a hypothesis of the user's own."""
     from flatline.hypotheses import find
+    from flatline.hypotheses.wording import FLATLINE, worded
 
     try:
         one = find(code)
     except ConfigError:
         return None
     return {"Fix": "", "What goes wrong": "", **sections(one.manual())} | {
-        "fix": one.fix,
+        "fix": worded(one.fix, FLATLINE),
         "meaning": one.meaning,
     }
 

@@ -84,6 +84,13 @@ def accumulation(trainer: Any, few: Played) -> Accumulation | None:
     )
 
 
+def gradient_twice(trainer: Any, played: Played, back: Backward) -> float:
+    """Cosine of the gradient with another one of the same batch, in which chance falls otherwise;
+    NaN without a gradient."""
+    torch.manual_seed(1)  # every measurement begins with the same random numbers
+    return _cosine(back.gradients, backward(trainer, played).gradients)
+
+
 def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
     """Both parts of the gradient a small step away from the start, and that of the KL once more
     further away; None where beta is 0. Before any step the policy is its reference, and the KL

@@ -153,6 +153,11 @@ class Subject:
         """The gradient of some rollouts in more passes; None where a pass cannot be halved."""
         return self._take("accumulation", stepped.accumulation, self.trainer, self._fewer)
 
+    def gradient_twice(self) -> float:
+        """Cosine of two gradients of the batch: 1 unless a pass draws; NaN without a gradient."""
+        given = (self.trainer, self._played, self._backward)
+        return self._take("gradient twice", stepped.gradient_twice, *given)
+
     def kl_pull(self) -> KlPull | None:
         """Reward and KL parts of the gradient after one step; None where beta is 0."""
         given = (self.trainer, self._few, self._backward)

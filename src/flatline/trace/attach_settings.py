@@ -88,8 +88,20 @@ def _precision(trainer: Any) -> str:
         mixed = getattr(trainer.accelerator, "mixed_precision", None) == asked
         if mixed or getattr(trainer.args, asked, False):
             return name
-    held = {weight.dtype for weight in trainer.model.parameters()}
-    return next((str(kind).removeprefix("torch.") for kind in HALF if kind in held), "float32")
+    weights = list(trainer.model.parameters())
+    held = {weight.dtype for weight in weights}
+    half = next((str(kind).removeprefix("torch.") for kind in HALF if kind in held), None)
+    if half is not None:
+        return half
+    return "tf32" if any(weight.is_cuda for weight in weights) and _tf32() else "float32"
+
+
+def _tf32() -> bool:
+    """Whether a GPU rounds the factors of float32 products to 11 bits. Since torch 2.9 a name per
+    backend says so, and asking for the older flag may raise."""
+    matmul = torch.backends.cuda.matmul
+    named = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if named is None else named == "tf32"
 
 
 def _length(dataset: Any) -> int | None:

@@ -40,8 +40,9 @@ SETTINGS = (
     "dataset_size",
     "prompts_per_step",
 )
-"""`lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the
-trainer's passes, as torch names it. The other names are those of TRL."""
+"""`lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the products
+in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. The other names are those of
+TRL."""
 
 NO_NUMBERS = frozenset(
     {
@@ -57,8 +58,20 @@ NO_NUMBERS = frozenset(
 """Settings that are text or a dict; all others are numbers or truth values."""
 
 
+SIGNIFICANT_BITS = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
+"""Bits that a factor of a product keeps, by precision."""
+SPACINGS = 4
+"""Steps of a logit that two ways through the same sums may lie apart: one at the output, as many
+again for each of attention, the layers between and the normaliser. Healthy: at most 1; see
+docs/precision.md."""
+FINEST = 1e-3
+"""Nats that are never asked for less: in float32 the order of a long sum matters more than its last
+bit does (healthy: 4e-6 in the lab)."""
+
+
 def is_half(settings: Mapping[str, Any]) -> bool | None:
-    """Whether the trainer computes in 16 bits, which round a thousand times as much as float32.
+    """Whether the trainer multiplies in 16 bits or TF32, which round thousands of times as much as
+    float32.
 
     None where the run does not say. Where `precision` is not known, `bf16` counts alone.
     """
@@ -66,3 +79,11 @@ def is_half(settings: Mapping[str, Any]) -> bool | None:
     if precision is not None:
         return bool(precision != "float32")
     return None if bf16 is None else bool(bf16)
+
+
+def rounding(settings: Mapping[str, Any]) -> float:
+    """Nats by which one log-prob may differ between two shapes of batch by rounding alone: a few
+    spacings of numbers from 16 to 32, where logits lie. Unknown precision counts as bfloat16."""
+    coarse = "float32" if is_half(settings) is False else "bfloat16"
+    bits = SIGNIFICANT_BITS.get(settings.get("precision") or coarse, SIGNIFICANT_BITS[coarse])
+    return max(FINEST, SPACINGS * 2.0 ** (5 - bits))

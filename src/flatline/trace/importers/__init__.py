@@ -35,7 +35,7 @@ from flatline.trace.importers.mlflow_store import (
     split_run,
 )
 from flatline.trace.importers.rollouts import KINDS, as_rollouts, tables
-from flatline.trace.importers.settings import settings_of
+from flatline.trace.importers.settings import setting_names, settings_of
 from flatline.trace.importers.steps import step_table
 from flatline.trace.importers.tensorboard import NAME, find_events, read_events
 from flatline.trace.importers.text import ZSTD, head, inside, lines
@@ -95,6 +95,7 @@ def _trace(log: Log) -> Trace:
     run |= {
         "seed": settings["seed"],
         "settings": settings,
+        "setting_names": setting_names(log.config),
         "notes": log.notes,
         "unusable": len(log.bad),
     }

@@ -104,6 +104,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         found["bf16"] = precision == "bfloat16"
     if given.get("fp16") is True or given.get("policy/precision") == "float16":
         found["precision"] = "float16"
+    elif given.get("tf32") is True and not found["bf16"]:
+        found["precision"] = "tf32"
     if found["max_steps"] == -1:  # transformers: as many as the epochs take
         found["max_steps"] = None
     if isinstance(found["scale_rewards"], bool):  # TRL's older way of saying it
@@ -111,6 +113,17 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("use_vllm") is True:
         found["engine"] = "vllm"
     return found
+
+
+def setting_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Canonical setting -> what the configuration itself calls it, where it says."""
+    given = flat(dict(config))
+    return {
+        name: own.replace("/", ".")
+        for name, wanted in NAMES.items()
+        for own in wanted[::-1]
+        if own in given
+    }
 
 
 def _first(given: Mapping[str, Any], wanted: tuple[str, ...]) -> Any:
