@@ -19,7 +19,7 @@ ROWS = (12, 30, 100)
 NOISE = 0.1
 """Standard deviation of the mean reward of a step."""
 FEW = 8
-"""Rewards of 0 or 1 behind the noisiest rows; three in ten are 1."""
+"""Rewards of 0 or 1 behind the noisiest rows; one in ten is 1, so that rows of 0 are common."""
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 def _log(rows: int, keep: float, rise: float | None, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     if rise is None:
-        raw = rng.binomial(FEW, 0.3, rows) / FEW
+        raw = rng.binomial(FEW, 0.1, rows) / FEW
     else:
         raw = 0.5 + np.linspace(0, rise, rows) + rng.normal(0, NOISE, rows)
     shown = [raw[0]]

@@ -1,4 +1,4 @@
-"""JUnit XML, as CI servers show it: one test case per hypothesis, and per trouble of the run itself.
+"""JUnit XML, as CI servers show it: one test case per hypothesis and per trouble of the run.
 
 What fails is what `--fail-on` says; a suspect that does not fail is in the output of its case, and
 what could not be tested is skipped.
