@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,6 +17,7 @@ from flatline.ci.sarif import to_sarif
 from flatline.cli import app
 from flatline.diagnosis import Report, diagnose, guarded
 from flatline.errors import NotRecorded
+from flatline.examination import _first_that_tells, _looks
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.trend import trend_of
@@ -239,3 +241,15 @@ def test_the_next_step_is_the_one_that_lets_most_be_tested():
     found = next_step([few, many, many])
     assert found.startswith("Sample with vLLM") and "up to 2 more causes" in found
     assert next_step([]) == ""
+
+
+def test_of_two_looks_that_cannot_tell_a_checkup_says_the_one_that_can_be_mended():
+    class Both(Lacks):
+        on_one_batch = True
+
+        def probe(self, subject):
+            raise NotRecorded("task.gold")
+
+    both = Both("rollouts.gold")
+    (finding,) = _first_that_tells(both, _looks(both), SimpleNamespace(trace=None))
+    assert "column `answer`" in finding.text

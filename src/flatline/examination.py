@@ -64,13 +64,13 @@ def _looks(hypothesis: Hypothesis) -> list[Look]:
 def _first_that_tells(
     hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject
 ) -> list[Finding]:
-    """One finding; none where there is no way to look."""
+    """One finding, none where there is no way to look. Where none tells, one with a remedy."""
     findings = []
     for look in looks:
         findings.append(guarded(hypothesis, look, subject, origin=Origin.LIVE))
         if findings[-1].level is not Level.UNKNOWN:
             return findings[-1:]
-    return findings[:1]
+    return sorted(findings, key=lambda finding: not finding.needs)[:1]
 
 
 def _play_first_batch(subject: Subject) -> None:

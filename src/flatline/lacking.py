@@ -57,7 +57,7 @@ _NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps
 _OF_TRL: Mapping[str, Lack] = {
     "tokens.sampler": _NO_LOGPROBS,
     "rollouts.gold": _NO_GOLD,
-    "task.gold": _NO_GOLD,
+    "task.": Lack("only flatline's own tasks can be played by a script"),
     "rollouts.parts": _NO_RIGHT_OR_WRONG,
     "steps.heldout_reward": Lack(
         "nothing was evaluated",
