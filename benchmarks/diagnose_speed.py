@@ -291,7 +291,7 @@ def asked(path: Path, goal: float, *, may_load_torch: bool) -> bool:
     print(
         f"{path.name:<20} {seconds:5.2f} s by the clock (goal {goal:g}), {cpu:5.2f} s CPU, "
         f"peak {peak / 2**10:,.0f} MB, torch {'loaded' if torch else 'not loaded'}; "
-        f"{report['tested']} of {len(report['findings'])} hypotheses could be told"
+        f"{report['tested']} of {len(report['findings'])} hypotheses could be tested"
     )
     return seconds > goal or bool(torch and not may_load_torch)
 

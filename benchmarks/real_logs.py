@@ -61,7 +61,8 @@ def trend(report: Report) -> str:
 
 def causes(report: Report) -> str:
     told = [f"{one.hypothesis} {one.name}: {one.text}" for one in report.alarms]
-    return " ".join(told) or f"nothing ({report.tested} of {len(report.findings)} told)"
+    tested = f"{report.tested} of {len(report.findings)} tested"
+    return " ".join(told) or f"{report.outcome.value} ({tested})"
 
 
 def asked(command: str, file: Path) -> str:

@@ -68,7 +68,11 @@ class Finding(Shape):
     fix: str
     """What to do."""
     explains: list[str]
-    """Codes of hypotheses that fire only because of this one."""
+    """Codes of hypotheses that alarm only because of this one."""
+    points_at_cause: bool = False
+    """A note that may name the cause, if too rare or too little for an alarm."""
+    needs: str = ""
+    """What would let it be tested, as something to do; of level `unknown` alone."""
 
 
 class Trend(Shape):
@@ -89,14 +93,21 @@ class Diagnosis(Shape):
     """Of this shape."""
     subject: str
     """What was looked at."""
+    outcome: Literal["alarm", "unexplained", "healthy", "not enough to tell"] = "not enough to tell"
+    """What it comes to; see docs/diagnosis.md."""
     summary: str
-    """The answer in a sentence or two."""
+    """The answer in a few sentences."""
+    next: str = ""
+    """The one thing to do next; empty where nothing is left to do."""
     tested: int
-    """Hypotheses that could be told one way or the other."""
+    """Hypotheses that could be tested."""
     trend: Trend | None
     """null where there is no history."""
     damaged: bool = False
-    """Part of it could not be read: silence is no all-clear."""
+    """Part of it could not be read."""
+    troubles: list[Finding] = []
+    """What the run itself shows to be wrong, whatever its cause: R1 recording-damaged, R2 no-step,
+    R3 reward-falls, R4 reward-flat."""
     caveats: list[str] = []
     """What was lost, left out or assumed when it was read."""
     explained_by: dict[str, str]

@@ -159,7 +159,7 @@ def test_faults_are_errors_suspects_warnings_and_health_a_notice():
     kinds = [line.split(" ")[0] for line in annotations(ALL)]
     assert kinds == ["::error", "::warning"]
     (line,) = annotations(report_of(OK))
-    assert line.startswith("::notice title=flatline::Nothing is wrong")
+    assert line.startswith("::notice title=flatline::Healthy: all 1 causes")
 
 
 COMMANDS = ("::add-mask::x", "##[add-mask]x", "##vso[task.setvariable]x", "##teamcity[x]")

@@ -9,6 +9,8 @@ from flatline.diagnosis import Report, diagnose, explained_by, guarded, rank
 from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, HasSign, Hypothesis, Level
+from flatline.lacking import Origin
+from flatline.outcome import Outcome
 from flatline.stats import UNKNOWN
 from flatline.trace import Trace
 from tests.traces import healthy_trace, run_facts
@@ -59,11 +61,11 @@ def test_silence_over_a_damaged_run_is_no_all_clear():
     trace.warnings.append("rollouts.r0.0.parquet: row group 0 is lost")
     trace.run["notes"] = ["Step 5 occurs more than once."]
     report = report_of(hypothesis("H1", Level.OK), trace=trace)
-    assert "Nothing is wrong" not in report.summary
-    assert "could not be read" in report.summary
+    assert report.outcome is Outcome.UNEXPLAINED
+    assert report.summary.startswith("Part of what was recorded could not be read.")
     told = report.to_json()
     assert told["damaged"]
-    assert not report.clear
+    assert told["outcome"] == "unexplained"
     assert told["caveats"] == [*trace.warnings, *trace.run["notes"]]
 
 
@@ -71,17 +73,16 @@ def test_a_falling_reward_that_nothing_explains_is_not_called_fine():
     steps = [{"step": s, "reward": 1.0 - 0.02 * s + 0.01 * (s % 3)} for s in range(1, 31)]
     report = report_of(hypothesis("H1", Level.OK), trace=Trace.from_rows(steps=steps))
     assert "falls by" in report.summary
-    assert "Nothing is wrong" not in report.summary
-    assert "No hypothesis explains it" in report.summary
-    assert not report.clear
+    assert report.outcome is Outcome.UNEXPLAINED
+    assert "No cause is found: all 1 causes could be tested" in report.summary
+    assert [(one.name, one.level) for one in report.troubles] == [("reward-falls", Level.FAULT)]
 
 
 def test_a_choice_made_when_reading_is_told_and_is_no_damage():
     trace = healthy_trace(steps=6)
     trace.run["notes"] = ["`reward` is 'train/reward', not 'reward'."]
     report = report_of(hypothesis("H1", Level.OK), trace=trace)
-    assert "Nothing is wrong" in report.summary
-    assert report.clear
+    assert report.outcome is Outcome.HEALTHY
     assert report.caveats == ("`reward` is 'train/reward', not 'reward'.",)
 
 
@@ -136,7 +137,7 @@ def test_a_severity_that_is_no_number_does_not_spoil_the_order():
 
 
 def test_what_is_not_recorded_cannot_be_told_and_the_column_is_named():
-    finding = guarded(*looking(NotRecorded("tokens.trainer")))
+    finding = guarded(*looking(NotRecorded("tokens.trainer")), origin=Origin.LOG)
     assert finding.level is Level.UNKNOWN
     assert "`tokens.trainer`" in finding.text
 
@@ -163,8 +164,9 @@ def test_the_summary_names_the_first_cause_and_the_others():
 
 def test_the_summary_says_so_when_nothing_fired_or_nothing_could_be_told():
     told = report_of(hypothesis("H1"), hypothesis("H2", Level.UNKNOWN))
-    assert "1 of 2 hypotheses" in told.summary
-    assert "Cannot tell" in report_of(hypothesis("H1", Level.UNKNOWN)).summary
+    assert "1 of 2 causes could be tested, and none of these is present" in told.summary
+    none = report_of(hypothesis("H1", Level.UNKNOWN))
+    assert "Not enough to tell: none of 1 causes could be tested" in none.summary
 
 
 def test_the_summary_begins_with_the_trend_where_there_is_one():

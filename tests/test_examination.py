@@ -109,7 +109,9 @@ def test_a_probe_that_breaks_cannot_tell_and_stops_nobody(report):
 
 def test_what_the_trainer_does_not_give_is_said(report):
     assert found(report, "H92").level is Level.UNKNOWN
-    assert "this trainer does not give `tokens.sampler`" in found(report, "H92").text
+    assert (
+        "needs `tokens.sampler`, and this trainer's sampler gives no" in found(report, "H92").text
+    )
 
 
 def test_where_the_probe_cannot_tell_the_sign_on_the_batch_may(report):

@@ -28,6 +28,8 @@ FLOW = (
     "serve",
     "hypotheses",
     "notebook",
+    "lacking",
+    "outcome",
     "diagnosis",
     "subject",
     "examination",

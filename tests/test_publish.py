@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,10 +31,10 @@ HOSTILE = (
 )
 
 
-def report(*levels, text="Seen here."):
+def report(*levels, text="Seen here.", first=9):
     findings = [
         Finding(
-            hypothesis=f"H{9 + at:02}",
+            hypothesis=f"H{first + at:02}",
             name="loss-mask-as-attention",
             level=level,
             text=text,
@@ -55,12 +56,18 @@ def test_the_message_says_what_is_broken_and_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("levels", "verdict"), [([Level.OK], "nothing found"), ([Level.UNKNOWN], "cannot tell")]
+    ("levels", "verdict"), [([Level.OK], "healthy"), ([Level.UNKNOWN], "not enough to tell")]
 )
 def test_nothing_found_is_no_alert(levels, verdict):
-    message = message_of(report(*levels))
+    message = message_of(report(*levels, first=2))  # H02 is a common cause
     assert message.values["verdict"] == verdict
     assert not message.alert and not message.fault
+
+
+def test_a_run_without_a_step_is_an_alert_though_no_cause_is_known():
+    message = message_of(replace(report(Level.OK), made_no_step=True))
+    assert message.values["verdict"] == "unexplained"
+    assert message.fault and "No optimizer step is recorded" in message.alert
 
 
 def test_no_text_of_a_run_is_obeyed_by_what_shows_it():
@@ -221,7 +228,7 @@ def test_tensorboard_takes_the_diagnosis_beside_the_scalars(tmp_path):
     assert json.loads(result.stdout)["version"] == 1
     assert "Written to the texts of" in result.stderr
     written = b"".join(path.read_bytes() for path in tmp_path.glob("*tfevents*"))
-    assert b"flatline/diagnosis" in written and b"48 hypotheses looked at" in written
+    assert b"flatline/diagnosis" in written and b"0 of 48 hypotheses could be tested" in written
     log.unlink()
     assert open_log(tmp_path).steps["reward"].tolist() == [0.5]
 

@@ -350,6 +350,6 @@ def test_a_run_of_which_part_was_lost_is_not_green_and_says_what_was_lost(tmp_pa
     (rollouts,) = run.glob("rollouts.*.parquet")
     rollouts.write_bytes(rollouts.read_bytes()[:200])
     page = page_of(run)
-    assert 'class="verdict unknown"' in page
+    assert 'class="verdict fault"' in page
     assert '<details class="notice" open>' in page
-    assert "Nothing is wrong" not in page
+    assert "Healthy: " not in page.partition('class="verdict fault"')[2].partition("</section>")[0]

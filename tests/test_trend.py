@@ -36,6 +36,24 @@ def test_a_run_that_learns_rises():
     assert "rises" in trend.text
 
 
+def test_a_reward_that_rises_and_then_falls_is_said_to_fall():
+    trend = trend_of(noise(lambda step: (0.1, 0.9, 0.5)[step // 10]))
+    assert trend.change.low > 0, "the whole run hides it"
+    assert trend.falls and not trend.rises
+    assert "In its last third it falls by" in trend.text
+
+
+def test_a_reward_that_ends_at_nothing_falls_however_smooth_its_curve_is():
+    steps = [{"step": at, "reward": max(0.0, 0.8 - 0.03 * at)} for at in range(1, 41)]
+    trend = trend_of(Trace.from_rows(steps=steps))
+    assert trend.falls and "falls to nothing" in trend.text
+
+
+def test_a_single_bad_step_is_no_fall_to_nothing():
+    steps = [{"step": at, "reward": 0.5 if at < 40 else 0.0} for at in range(1, 41)]
+    assert not trend_of(Trace.from_rows(steps=steps)).gone
+
+
 def test_a_run_that_unlearns_falls():
     trend = trend_of(noise(lambda step: 0.8 - 0.02 * step))
     assert trend.flat is False

@@ -20,7 +20,9 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.trend import Trend, too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
+from flatline.lacking import Origin, lack, more, origin_of
 from flatline.notebook import to_html
+from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 
@@ -38,7 +40,9 @@ class Report:
     caveats: tuple[str, ...] = ()
     """What was lost, left out or assumed when the run was read."""
     damaged: bool = False
-    """Part of the run could not be read: silence is no all-clear."""
+    """Part of the run could not be read."""
+    made_no_step: bool = False
+    """The optimizer never stepped."""
 
     @property
     def alarms(self) -> list[Finding]:
@@ -58,18 +62,29 @@ class Report:
         return sum(finding.level is not Level.UNKNOWN for finding in self.findings)
 
     @property
-    def falls(self) -> bool:
-        """Whether the reward certainly falls."""
-        return self.trend is not None and self.trend.change.high < 0
+    def pointers(self) -> list[Finding]:
+        """Notes that are no all-clear, strongest first."""
+        notes = [finding for finding in self.findings if finding.points_at_cause]
+        return sorted(notes, key=lambda finding: -_weight(finding))
 
     @property
-    def clear(self) -> bool:
-        """Whether silence means that nothing is wrong, as far as can be seen."""
-        return bool(self.tested) and not (self.alarms or self.damaged or self.falls)
+    def troubles(self) -> list[Finding]:
+        """What the run itself shows to be wrong, whatever its cause."""
+        return troubles_of(self)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it comes to."""
+        return outcome_of(self)
+
+    @property
+    def next(self) -> str:
+        """The one thing to do; empty where nothing is left to do."""
+        return next_of(self)
 
     @property
     def summary(self) -> str:
-        """The answer in a sentence or two."""
+        """The answer in a few sentences."""
         return summarise(self)
 
     def _repr_html_(self) -> str:
@@ -81,10 +96,13 @@ class Report:
         return {
             "version": 1,
             "subject": self.subject,
+            "outcome": self.outcome.value,
             "summary": self.summary,
+            "next": self.next,
             "tested": self.tested,
             "trend": self.trend and self.trend.to_json(),
             "damaged": self.damaged,
+            "troubles": [trouble.to_json() for trouble in self.troubles],
             "caveats": list(self.caveats),
             "explained_by": explained_by(self.findings),
             "findings": [finding.to_json() for finding in self.findings],
@@ -95,8 +113,9 @@ def diagnose(
     trace: Trace, *, hypotheses: Sequence[Hypothesis] = HYPOTHESES, name: str = ""
 ) -> Report:
     """Every sign of every hypothesis, ranked."""
+    origin = origin_of(trace.run)
     findings = [
-        guarded(hypothesis, hypothesis.sign, trace)
+        guarded(hypothesis, hypothesis.sign, trace, origin=origin)
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
@@ -109,7 +128,19 @@ def diagnose(
         # Known once everything was read.
         caveats=(*trace.caveats, *([short] if short else [])),
         damaged=bool(trace.warnings),
+        made_no_step=_made_no_step(trace, origin),
     )
+
+
+def _made_no_step(trace: Trace, origin: Origin) -> bool:
+    """Whether the optimizer never stepped. Row 0 is an evaluation before training."""
+    counted = origin in (Origin.ATTACHED, Origin.RECORDER)
+    if not counted or trace.warnings:  # a log has rows; what was lost may have been steps
+        return False
+    if "step" in trace.steps and (trace.steps["step"] > 0).any():
+        return False
+    # A loop of one's own may log rollouts alone; `attach` logs every step.
+    return origin is Origin.ATTACHED or not len(trace.rollouts)
 
 
 def save(report: Report, run: Path) -> None:
@@ -119,17 +150,17 @@ def save(report: Report, run: Path) -> None:
             write_atomically(run / "diagnosis.json", [json.dumps(report.to_json(), indent=2)])
 
 
-def guarded(hypothesis: Hypothesis, look: Callable[[Any], Finding], at: Any) -> Finding:
+def guarded(
+    hypothesis: Hypothesis, look: Callable[[Any], Finding], at: Any, *, origin: Origin
+) -> Finding:
     """What a hypothesis finds; what it lacks, or its own mistake, is a finding that cannot tell."""
     try:
-        finding = look(at)
-        return replace(finding, fix=worded(finding.fix, names_of(at)))
+        found = look(at)
+        found = replace(found, fix=worded(found.fix, names_of(at)))
     except NotRecorded as missing:
-        return hypothesis.found(
-            Level.UNKNOWN,
-            f"Cannot tell: it needs `{missing.column}`, which was not recorded. "
-            "Record the run with `flatline.attach(trainer, run_dir)`.",
-        )
+        why, do = lack(origin, missing.column)
+        text = f"Cannot tell: it needs `{missing.column}`, and {why}."
+        return hypothesis.found(Level.UNKNOWN, f"{text} {do}." if do else text, needs=do)
     except Exception as error:
         # One hypothesis that trips over odd data must not cost the user all the others.
         return hypothesis.found(
@@ -137,6 +168,9 @@ def guarded(hypothesis: Hypothesis, look: Callable[[Any], Finding], at: Any) -> 
             f"Could not be looked at: {type(error).__name__}: {error}. "
             "This is a defect of flatline; please report it.",
         )
+    if found.level is Level.UNKNOWN and not found.needs:
+        return replace(found, needs=more(origin))
+    return found
 
 
 def rank(findings: Iterable[Finding]) -> list[Finding]:
@@ -150,7 +184,7 @@ def rank(findings: Iterable[Finding]) -> list[Finding]:
             finding.level not in ALARMS,
             finding.hypothesis in explained,
             order.index(finding.level),
-            -finding.severity if math.isfinite(finding.severity) else -math.inf,
+            -_weight(finding),
             finding.hypothesis,
         )
 
@@ -168,19 +202,6 @@ def explained_by(findings: Sequence[Finding]) -> dict[str, str]:
     return causes
 
 
-def summarise(report: Report) -> str:
-    """The answer in a sentence or two."""
-    told = f"{report.tested} of {len(report.findings)} hypotheses could be told"
-    trend = f"{report.trend.text} " if report.trend else ""
-    if report.causes:
-        first, *others = report.causes
-        also = f" Also: {', '.join(f'{f.hypothesis} {f.name}' for f in others)}." if others else ""
-        word = "is broken" if first.level is Level.FAULT else "is suspected"
-        return f"{trend}{first.hypothesis} {first.name} {word}: {first.text}{also}"
-    if not report.tested:
-        return f"{trend}Cannot tell: too little was recorded for any of the hypotheses."
-    if report.damaged:
-        return f"{trend}Part of this could not be read. In the rest nothing fires: {told}."
-    if report.falls:
-        return f"{trend}No hypothesis explains it: {told}, and none of them fired."
-    return f"{trend}Nothing is wrong as far as can be seen: {told}, and none of them fired."
+def _weight(finding: Finding) -> float:
+    """Its severity; what is no number is beyond all others."""
+    return finding.severity if math.isfinite(finding.severity) else math.inf

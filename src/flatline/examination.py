@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flatline.diagnosis import Report, guarded, rank
-from flatline.errors import ConfigError, FlatlineError, NotRecorded
+from flatline.errors import ConfigError, FlatlineError
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
+from flatline.lacking import Origin
 from flatline.subject import Subject
 
 if TYPE_CHECKING:
@@ -63,27 +64,13 @@ def _looks(hypothesis: Hypothesis) -> list[Look]:
 def _first_that_tells(
     hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject
 ) -> list[Finding]:
-    """One finding; none where there is no way to look."""
+    """One finding, none where there is no way to look. Where none tells, one with a remedy."""
     findings = []
     for look in looks:
-        findings.append(guarded(hypothesis, _telling(hypothesis, look), subject))
+        findings.append(guarded(hypothesis, look, subject, origin=Origin.LIVE))
         if findings[-1].level is not Level.UNKNOWN:
             return findings[-1:]
-    return findings[:1]
-
-
-def _telling(hypothesis: Hypothesis, look: Look) -> Look:
-    """What this trainer cannot show is said in the words of a live trainer, not of a log."""
-
-    def tell(subject: Subject) -> Finding:
-        try:
-            return look(subject)
-        except NotRecorded as missing:
-            return hypothesis.found(
-                Level.UNKNOWN, f"Cannot tell: this trainer does not give `{missing.column}`."
-            )
-
-    return tell
+    return sorted(findings, key=lambda finding: not finding.needs)[:1]
 
 
 def _play_first_batch(subject: Subject) -> None:

@@ -20,7 +20,7 @@ _LONGEST = 400
 """Characters of one example."""
 _BADGES = {"fault": ("#b3261e", "#ffffff"), "suspect": ("#8a5a00", "#ffffff")}
 """Background and text of a level; 6.5 and 5.9 to 1."""
-_REST = {"note": "Worth knowing", "ok": "Ruled out", "unknown": "Cannot be told from this"}
+_REST = {"note": "Worth knowing", "ok": "Ruled out", "unknown": "Could not be tested"}
 _CARD = "border-left:3px solid {};padding:0 0 0 .8em;margin:.8em 0"
 _BOX = "max-width:60em;line-height:1.45"
 

@@ -12,9 +12,9 @@ class FailOn(StrEnum):
     """The least sure finding that fails."""
 
     FAULT = "fault"
-    """Only a broken invariant."""
+    """A broken invariant; no step, a reward that falls, a recording of which part is lost."""
     SUSPECT = "suspect"
-    """Also what is beyond what healthy runs show."""
+    """Also what is beyond what healthy runs show, and a reward that is flat."""
     NEVER = "never"
     """Nothing that is found; bad input fails all the same."""
 
@@ -27,5 +27,6 @@ _FAILING = {
 
 
 def fails(report: "Report", fail_on: FailOn) -> "list[Finding]":
-    """The findings that fail, most likely cause first."""
-    return [finding for finding in report.findings if finding.level.value in _FAILING[fail_on]]
+    """What fails: causes, most likely first, then what the run itself shows to be wrong."""
+    found = (*report.findings, *report.troubles)
+    return [finding for finding in found if finding.level.value in _FAILING[fail_on]]

@@ -15,10 +15,12 @@ _COMMANDS = {Level.FAULT: "error", Level.SUSPECT: "warning"}
 
 
 def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
-    """One line per alarm, most likely cause first; a notice where there is none."""
-    if not report.alarms:
+    """One line per alarm, most likely cause first, and per thing that is wrong with the run itself;
+    a notice where there is none."""
+    found = [*report.alarms, *report.troubles]
+    if not found:
         return [f"::notice title=flatline::{_data(report.summary)}"]
-    return [_annotation(finding, about) for finding in report.alarms]
+    return [_annotation(finding, about) for finding in found]
 
 
 def _annotation(finding: Finding, about: PurePath | None) -> str:

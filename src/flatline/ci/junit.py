@@ -1,7 +1,7 @@
-"""JUnit XML, as CI servers show it: one test case per hypothesis.
+"""JUnit XML, as CI servers show it: one test case per hypothesis and per trouble of the run.
 
 What fails is what `--fail-on` says; a suspect that does not fail is in the output of its case, and
-what cannot be told is skipped.
+what could not be tested is skipped.
 """
 
 import re
@@ -19,9 +19,10 @@ _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def to_junit(report: Report, *, fail_on: FailOn) -> str:
     """The whole file."""
     failing = fails(report, fail_on)
-    skipped = [one for one in report.findings if one.level is Level.UNKNOWN]
+    cases = [*report.findings, *report.troubles]
+    skipped = [one for one in cases if one.level is Level.UNKNOWN]
     counts = {
-        "tests": str(len(report.findings)),
+        "tests": str(len(cases)),
         "failures": str(len(failing)),
         "errors": "0",
         "skipped": str(len(skipped)),
@@ -30,7 +31,7 @@ def to_junit(report: Report, *, fail_on: FailOn) -> str:
     suite = ElementTree.SubElement(
         suites, "testsuite", {"name": _legal(f"flatline: {report.subject}"), **counts}
     )
-    for finding in report.findings:
+    for finding in cases:
         _case(suite, finding, fail=finding in failing)
     ElementTree.SubElement(suite, "system-out").text = _legal(report.summary)
     ElementTree.indent(suites)

@@ -1,6 +1,7 @@
 """SARIF 2.1.0, as code scanning reads it: one result per alarm or note, one rule per hypothesis.
 
-What is healthy or cannot be told is no result: scanners list every result as something to look at.
+What the run itself shows to be wrong (a reward that falls, no step) is a result as well. What is
+healthy or could not be tested is none: scanners list every result as something to look at.
 """
 
 import json
@@ -20,7 +21,8 @@ LEVELS = {Level.FAULT: "error", Level.SUSPECT: "warning", Level.NOTE: "note"}
 
 def to_sarif(report: Report, *, about: PurePath | None = None) -> str:
     """The whole file. `about` is the file that a finding is shown beside, such as the log."""
-    shown = [finding for finding in report.findings if finding.level in LEVELS]
+    found = (*report.findings, *report.troubles)
+    shown = [finding for finding in found if finding.level in LEVELS]
     rules = _rules(shown)
     driver = {"name": "flatline", "version": __version__, "rules": rules}
     place = {item["id"]: index for index, item in enumerate(rules)}

@@ -18,7 +18,7 @@ _STYLES = {"fault": "bold red", "suspect": "bold yellow", "note": "cyan"}
 _REST = {
     "note": "Worth knowing",
     "ok": "Ruled out",
-    "unknown": "Cannot be told from this",
+    "unknown": "Could not be tested",
 }
 _LONGEST = 400
 """Characters of one example."""
@@ -39,7 +39,7 @@ def report_text(report: "Report") -> RenderableType:
         _rest(title, [f for f in report.findings if f.level == level])
         for level, title in _REST.items()
     ]
-    looked = f"{len(report.findings)} hypotheses looked at, {report.tested} could be told."
+    looked = f"{report.tested} of {len(report.findings)} hypotheses could be tested."
     return Group(
         Text(visible(report.summary), style="bold"),
         *(Text(visible(f"Mind: {text}")) for text in report.caveats),

@@ -88,6 +88,11 @@ class Finding:
     """Codes of hypotheses that fire only because of this one."""
     proven: bool = False
     """Seen directly and not by its effects: no other alarm explains it away."""
+    points_at_cause: bool = False
+    """A note that may name the cause, if too rare or too little for an alarm: nothing is called
+    healthy beside it unless the reward rises."""
+    needs: str = ""
+    """What would let it be tested, as something to do; of level `unknown` alone."""
 
     @property
     def bearing(self) -> str:
@@ -113,6 +118,8 @@ class Finding:
             "meaning": self.meaning,
             "fix": self.fix,
             "explains": list(self.explains),
+            "points_at_cause": self.points_at_cause,
+            "needs": self.needs,
         }
 
 
@@ -179,6 +186,8 @@ class Hypothesis:
         severity: float = 1.0,
         fix: str | None = None,
         proven: bool = False,
+        points_at_cause: bool = False,
+        needs: str = "",
     ) -> Finding:
         """A finding of this hypothesis."""
         alarm = level in ALARMS
@@ -195,6 +204,8 @@ class Hypothesis:
             severity=severity,
             explains=self.explains if alarm else (),
             proven=proven and alarm,
+            points_at_cause=points_at_cause and level is Level.NOTE,
+            needs=needs,
         )
 
     def not_applicable(self, why: str) -> Finding:

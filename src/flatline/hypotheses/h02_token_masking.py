@@ -149,6 +149,7 @@ class TokenMasking(Hypothesis):
             expected="0",
             evidence=_examples(trace, tokens, lost),
             severity=share / LOST,
+            points_at_cause=True,
         )
 
 

@@ -171,6 +171,7 @@ class LossMaskAsAttention(Hypothesis):
             expected="0 hidden",
             evidence=evidence,
             severity=share / HIDDEN,
+            points_at_cause=True,
         )
 
     def _by_gap(self, trace: Trace) -> Finding:

@@ -123,6 +123,7 @@ class TemplateDrift(Hypothesis):
             evidence=shown(trace, known, wrong),
             severity=10 * share,
             proven=True,
+            points_at_cause=True,
         )
 
     def _between_turns(self, trace: Trace, gaps: Gaps) -> Finding | None:

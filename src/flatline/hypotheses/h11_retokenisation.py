@@ -127,6 +127,7 @@ class Retokenisation(Hypothesis):
             evidence=shown(trace, known, known.inside),
             severity=10 * share,
             proven=True,
+            points_at_cause=True,
         )
 
     def _none(self, gaps: Gaps, size: np.ndarray) -> Finding:

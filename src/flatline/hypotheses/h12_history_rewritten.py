@@ -81,6 +81,7 @@ class HistoryRewritten(Hypothesis):
             evidence=shown(trace, known, known.stripped),
             severity=10 * share,
             proven=True,
+            points_at_cause=True,
         )
 
     def probe(self, subject: "Subject") -> Finding:

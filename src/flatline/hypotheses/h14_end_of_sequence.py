@@ -91,6 +91,7 @@ class EndOfSequence(Hypothesis):
             evidence=_examples(trace, np.flatnonzero(lost)),
             severity=share.value / LEFT_OUT,
             proven=True,
+            points_at_cause=True,
         )
 
     def _never_ends(self, trace: Trace, finish: np.ndarray) -> Finding | None:

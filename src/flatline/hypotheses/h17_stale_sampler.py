@@ -98,6 +98,7 @@ class StaleSampler(Hypothesis):
                 )
             ],
             severity=float(np.mean(behind)),
+            points_at_cause=True,
         )
 
     def probe(self, subject: "Subject") -> Finding:

@@ -164,6 +164,7 @@ class ZeroVarianceGroups(Hypothesis):
             expected=f"below {DEAD:.0%}",
             severity=share.value / DEAD,
             evidence=evidence if level is Level.SUSPECT else [],
+            points_at_cause=True,
         )
 
     def _from_steps(self, trace: Trace) -> Finding:
@@ -205,6 +206,7 @@ class ZeroVarianceGroups(Hypothesis):
             measured=share,
             expected=f"below {DEAD:.0%}",
             severity=share.value / DEAD,
+            points_at_cause=True,
         )
 
 

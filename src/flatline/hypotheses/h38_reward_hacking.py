@@ -96,7 +96,10 @@ class RewardHacking(Hypothesis):
                 severity=-right.change.value / FALLS,
             )
         return self.found(
-            Level.NOTE, f"{text} while the reward rises. {told}".strip(), measured=right.change
+            Level.NOTE,
+            f"{text} while the reward rises. {told}".strip(),
+            measured=right.change,
+            points_at_cause=True,
         )
 
     def probe(self, subject: "Subject") -> Finding:

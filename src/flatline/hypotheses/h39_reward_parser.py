@@ -88,7 +88,11 @@ class RewardParser(Hypothesis):
         if not right.any():
             dead = _always_zero(trace)
             if dead:
-                return self.found(Level.NOTE, f"{dead} No recorded answer equals the gold answer.")
+                return self.found(
+                    Level.NOTE,
+                    f"{dead} No recorded answer equals the gold answer.",
+                    points_at_cause=True,
+                )
             return self.too_little(
                 f"none of {len(right)} readable answers equals its gold answer; more steps, or a "
                 "run that answers with <answer>, \\boxed{} or ####, would do"
@@ -98,6 +102,7 @@ class RewardParser(Hypothesis):
                 Level.NOTE,
                 f"{missed.sum()} right answers are paid as wrong and {judged.gifted.sum()} others "
                 "as right: see H33 group-integrity, or aliases that were not recorded.",
+                points_at_cause=True,
             )
         share = cluster_mean(missed[right], judged.prompt[right])
         prompts = len(set(judged.prompt[missed]))
@@ -115,6 +120,7 @@ class RewardParser(Hypothesis):
             expected="0",
             severity=share.value / MISREAD,
             evidence=[_example(trace, judged, at) for at in np.flatnonzero(missed)[:3]],
+            points_at_cause=True,
         )
 
     def probe(self, subject: "Subject") -> Finding:
@@ -127,6 +133,7 @@ class RewardParser(Hypothesis):
                 Level.NOTE,
                 f"Gold plays earn from {oracle.gold_R.min():.2f} to {oracle.gold_R.max():.2f}: the "
                 "reward is no function of the answer alone, see H05 reward-signal.",
+                points_at_cause=True,
             )
         short = [case for case in oracle.below_maximum if case.reward < 1 - SHORT]
         above = [case for case in oracle.not_below_gold if case.reward > case.gold_reward + SHORT]
@@ -139,6 +146,7 @@ class RewardParser(Hypothesis):
                 Level.NOTE,
                 f"{text}, and so do {ties} of {oracle.played} wrong plays: the reward asks for too "
                 "little, see H32 zero-variance-groups.",
+                points_at_cause=True,
             )
         if ties:
             return self.found(

@@ -27,6 +27,12 @@ RAW = 0.3
 real logs: at most 0.1; one that was smoothed with 0.9: 0.9."""
 TINY = 1e-18
 """Variance that is rounding."""
+GONE = 0.1
+"""A reward is gone where none of the last steps pays a tenth of what every early one paid. Of
+1,000 logs of noise at most 0.4 % do so: 12 rows, each the mean of eight rewards of 0 or 1 of which
+one in ten is 1 (`python benchmarks/trend.py --logs 1000`)."""
+LAST = 4
+"""Steps at either end that say so, at least; at the end a tenth of the run where that is more."""
 STIFFEST = 0.99
 """The largest that is reckoned with: what is above it cannot be measured."""
 
@@ -45,6 +51,18 @@ class Trend:
     """True: a rise that matters is excluded. False: it moves. None: cannot tell yet."""
     smallest: float
     """The rise that matters."""
+    gone: bool
+    """The last steps pay next to nothing, however noisy or smoothed the curve is."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether it certainly rises, and does not fall again."""
+        return self.change.low > 0 and not self.falls
+
+    @property
+    def falls(self) -> bool:
+        """Whether it certainly falls, from the start or after a rise."""
+        return self.gone or self.change.high < 0 or self.lately.high < -self.smallest
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape."""
@@ -65,12 +83,15 @@ def trend_of(trace: Trace) -> Trend | None:
     change = _widened(difference_of_means(found.early, found.late), rows)
     told = f"{found.steps} steps" if len(trace.rollouts) else rows_in_words(found.steps, step)
     smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
+    lately = _widened(difference_of_means(found.middle, found.late), rows)
+    gone = _gone(values, step)
     return Trend(
         change=change,
-        lately=_widened(difference_of_means(found.middle, found.late), rows),
-        text=_text(change, found.steps, smallest, told),
+        lately=lately,
+        text=gone or _text(change, found.steps, smallest, told) + _again(change, lately, smallest),
         flat=_flat(change, smallest),
         smallest=smallest,
+        gone=bool(gone),
     )
 
 
@@ -156,6 +177,30 @@ def _flat(change: Estimate, smallest: float) -> bool | None:
     if change.low > 0 or change.high < 0:
         return False
     return True if change.high < smallest else None
+
+
+def _gone(values: np.ndarray, step: np.ndarray) -> str:
+    """What to say where the last steps pay next to nothing of what the first third paid."""
+    known = np.isfinite(values)
+    which = np.unique(step[known], return_inverse=True)[1]
+    by_step = np.bincount(which, values[known]) / np.bincount(which)
+    early, last = by_step[: len(by_step) // 3], by_step[-max(LAST, len(by_step) // 10) :]
+    if len(early) < LAST or not early.min() > 0 or last.max() > GONE * early.min():
+        return ""
+    return (
+        f"The training reward falls to nothing: at least {early.min():.2g} in each of the first "
+        f"{len(early)} steps, at most {last.max():.2g} in the last {len(last)}."
+    )
+
+
+def _again(change: Estimate, lately: Estimate, smallest: float) -> str:
+    """A fall that matters at the end, where the whole run hides it."""
+    if change.high < 0 or not lately.high < -smallest:
+        return ""
+    return (
+        f" In its last third it falls by {lately.value:+.3f} [{lately.low:+.3f}, "
+        f"{lately.high:+.3f}]."
+    )
 
 
 def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:

@@ -1,9 +1,9 @@
 """A diagnosis written back to where the run is tracked.
 
-    wandb:ENTITY/PROJECT/RUN, wandb:FOLDER     summary values, and an alert where something fired
+    wandb:ENTITY/PROJECT/RUN, wandb:FOLDER     summary values, and an alert where something is wrong
     mlflow:URI#RUN                             tags `flatline.*`, and `flatline/diagnosis.md`
     tensorboard:FOLDER                         a text
-    trackio:PROJECT/RUN                        a report, and an alert where something fired
+    trackio:PROJECT/RUN                        a report, and an alert where something is wrong
 
 `parse` says what is wrong with a target before anything is read, as far as that is known without
 its client; `publish` writes. A client is imported only when it is written to.

@@ -25,9 +25,9 @@ class Message:
     title: str
     """One line."""
     alert: str
-    """A sentence or two for a chat; empty where nothing fired."""
+    """A few sentences for a chat; empty where nothing is wrong."""
     fault: bool
-    """Whether an invariant is broken, and not only something suspected."""
+    """Whether that is certain, and not only suspected."""
     markdown: str
     """The whole of it."""
 
@@ -35,6 +35,7 @@ class Message:
 def message_of(report: Report) -> Message:
     """The diagnosis as trackers want it."""
     causes = report.causes
+    wrong = causes or report.troubles
     named = ", ".join(f"{cause.hypothesis} {cause.name}" for cause in causes)
     verdict = _verdict(report)
     title = f"flatline: {named} ({verdict})" if named else f"flatline: {verdict}"
@@ -47,8 +48,8 @@ def message_of(report: Report) -> Message:
             "hypotheses": len(report.findings),
         },
         title=inline(title, limit=LONGEST),
-        alert=inline(report.summary, limit=LONGEST) if causes else "",
-        fault=bool(causes) and causes[0].level is Level.FAULT,
+        alert=inline(report.summary, limit=LONGEST) if wrong else "",
+        fault=bool(wrong) and wrong[0].level is Level.FAULT,
         markdown=_page(report, title),
     )
 
@@ -56,13 +57,13 @@ def message_of(report: Report) -> Message:
 def _verdict(report: Report) -> str:
     if report.causes:
         return report.causes[0].level.value
-    return "nothing found" if report.clear else "cannot tell"
+    return report.outcome.value
 
 
 def _page(report: Report, title: str) -> str:
     symptoms = explained_by(report.findings)
     alarms = [_alarm(one, symptoms.get(one.hypothesis)) for one in report.alarms]
-    told = f"{len(report.findings)} hypotheses looked at, {report.tested} could be told."
+    told = f"{report.tested} of {len(report.findings)} hypotheses could be tested."
     parts = [
         f"# {inline(title)}",
         inline(report.summary),

@@ -1,4 +1,4 @@
-"""trackio: the page as a report of the run, and an alert where something fired.
+"""trackio: the page as a report of the run, and an alert where something is wrong.
 
 `TRACKIO_SPACE_ID` and `TRACKIO_DIR` decide where trackio keeps its runs, as they do in training.
 """

@@ -1,4 +1,4 @@
-"""W&B: values in the run's summary, and an alert where something fired.
+"""W&B: values in the run's summary, and an alert where something is wrong.
 
 A run is named as ENTITY/PROJECT/RUN or PROJECT/RUN, or by its folder, whose file knows its name.
 `WANDB_MODE=offline` leaves a folder that `wandb sync` adds to the run later.

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from flatline.diagnosis import Report, diagnose, explained_by
 from flatline.hypotheses.base import Finding, Level
+from flatline.outcome import Outcome
 from flatline.report import examples
 from flatline.report.charts import Chart, chart_data
 from flatline.report.pages import render
@@ -21,7 +22,7 @@ from flatline.trace.importers import open_log
 _REST = {
     Level.NOTE: "Worth knowing",
     Level.OK: "Ruled out, and by what",
-    Level.UNKNOWN: "Cannot be told from this run",
+    Level.UNKNOWN: "Could not be tested on this run, and why",
 }
 _WORDS = {Level.FAULT: "broken", Level.SUSPECT: "suspected"}
 
@@ -81,9 +82,10 @@ def run_context(
 
 def verdict_of(report: Report) -> str:
     """The level of the page as a whole: a class of the style sheet and a word."""
-    if report.causes:
-        return report.causes[0].level.value
-    return "ok" if report.clear else "unknown"
+    wrong = report.causes or report.troubles
+    if wrong:
+        return wrong[0].level.value
+    return "ok" if report.outcome is Outcome.HEALTHY else "unknown"
 
 
 def _alarms(report: Report, charts: Sequence[Chart]) -> list[dict[str, Any]]:

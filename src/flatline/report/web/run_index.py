@@ -230,6 +230,8 @@ def _verdict(path: Path) -> str:
         first = said["findings"][0]
         level = str(first["level"])
         alarm = level in ("fault", "suspect")
-        return f"{level} {first['hypothesis']} {first['name']}" if alarm else "nothing found"
+        if alarm:
+            return f"{level} {first['hypothesis']} {first['name']}"
+        return str(said.get("outcome", "not enough to tell"))  # older files say less
     except (OSError, ValueError, LookupError, TypeError):
         return ""

@@ -1,0 +1,119 @@
+"""Why a hypothesis could not be tested, and what to do about it.
+
+What is missing has another reason in a log than in a run that flatline recorded: a log lacks what
+its trainer never wrote down, a recorded run lacks what its trainer does not have. Only the first
+is mended by recording.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from flatline.hypotheses.base import Finding, Level
+from flatline.trace.importers.rollouts import KINDS
+
+RECORD_IT = (
+    'Record the run with `flatline.attach(trainer, "runs/x")`, or with `flatline.Recorder` where '
+    "the trainer is not TRL's"
+)
+
+
+class Origin(StrEnum):
+    """Where what was looked at comes from."""
+
+    LOG = "log"
+    """What a trainer logged by step."""
+    DUMP = "dump"
+    """Rollouts as another framework wrote them."""
+    ATTACHED = "attached"
+    """Recorded by `flatline.attach`."""
+    RECORDER = "recorder"
+    """Recorded by somebody's own loop with `flatline.Recorder`."""
+    LIVE = "live"
+    """A trainer at hand."""
+
+
+class Lack(NamedTuple):
+    """Why something is not there, and what to do; empty where nothing can be done."""
+
+    why: str
+    do: str = ""
+
+
+_NO_LOGPROBS = Lack(
+    "this trainer's sampler gives no log-probs (TRL's own `generate` does not)",
+    "Sample with vLLM (`use_vllm=True`) to have the sampler's log-probs",
+)
+_NO_GOLD = Lack(
+    "the dataset names no gold answer",
+    "Give the dataset a column `answer` with the gold answer",
+)
+_NO_RIGHT_OR_WRONG = Lack(
+    "no reward function is named for it",
+    "Let one reward function say right or wrong, and name it `accuracy` or `correct`",
+)
+_NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps=1`)")
+_OF_TRL: Mapping[str, Lack] = {
+    "tokens.sampler": _NO_LOGPROBS,
+    "rollouts.gold": _NO_GOLD,
+    "task.": Lack("only flatline's own tasks can be played by a script"),
+    "rollouts.parts": _NO_RIGHT_OR_WRONG,
+    "steps.heldout_reward": Lack(
+        "nothing was evaluated",
+        'Give the trainer an `eval_dataset` and set `eval_strategy="steps"`',
+    ),
+    "steps.": _NOT_LOGGED,
+}
+"""By the beginning of a column's name; the first that fits counts."""
+_NOT_GIVEN = Lack("this trainer does not give it")
+_LOGGED_WITH = {
+    "steps": "all columns of a step that you have (`log_step`)",
+    "rollouts": "all columns of a rollout that you have (`log_rollouts`)",
+    "tokens": "the tokens of some steps (`log_tokens`)",
+    "weights": "the weights (`log_weights`)",
+    "settings": "the settings of the run (`settings=`)",
+}
+"""Table -> what `flatline.Recorder` is to be given."""
+
+
+def origin_of(run: Mapping[str, Any]) -> Origin:
+    """From what `run.json`, or the importer, says."""
+    source = str(run.get("source") or "")
+    if source.startswith("import"):
+        return Origin.DUMP if source.removeprefix("import:") in KINDS else Origin.LOG
+    return Origin.RECORDER if source == "recorder" else Origin.ATTACHED
+
+
+def lack(origin: Origin, column: str) -> Lack:
+    """Why a column is not there."""
+    if origin is Origin.LOG:
+        return Lack("this log does not have it", RECORD_IT)
+    if origin is Origin.DUMP:
+        return Lack("this dump does not have it", "Record the run with `flatline.Recorder`")
+    if origin is Origin.RECORDER:
+        way = _LOGGED_WITH.get(column.partition(".")[0])
+        return Lack("it was not recorded", f"Also give `flatline.Recorder` {way}" if way else "")
+    known = (found for name, found in _OF_TRL.items() if column.startswith(name))
+    return next(known, _NOT_GIVEN)
+
+
+def more(origin: Origin) -> str:
+    """What to do where there is too little of everything."""
+    if origin is Origin.LOG:
+        return RECORD_IT
+    if origin is Origin.LIVE:
+        return (
+            'Record some steps with `flatline.attach(trainer, "runs/x")` and diagnose them with '
+            "`flatline diagnose runs/x`"
+        )
+    return "Diagnose a longer run, or one with more prompts in a step"
+
+
+def next_step(findings: Iterable[Finding]) -> str:
+    """The one thing that lets most of the untested be tested; empty where nothing does."""
+    needs = Counter(f.needs for f in findings if f.level is Level.UNKNOWN and f.needs)
+    if not needs:
+        return ""
+    (do, count), *_ = needs.most_common(1)
+    return f"{do}; up to {count} more causes can then be tested."

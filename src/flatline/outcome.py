@@ -1,0 +1,148 @@
+"""What a report comes to: one of four outcomes, and the sentences that say it.
+
+Silence is not health. A run is called healthy where its reward certainly rises, or where every
+common cause of a flat reward was tested and is absent. What the run itself shows to be wrong (no
+step, a reward that falls or stays flat, a recording of which part is lost) is said as such, whether
+or not a hypothesis explains it.
+"""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from flatline.hypotheses.base import Finding, Level
+from flatline.lacking import next_step
+
+if TYPE_CHECKING:
+    from flatline.diagnosis import Report
+
+COMMON = {
+    "H02": "the loss is on the wrong tokens",
+    "H04": "answers are cut off",
+    "H06": "the sampler does not run the trained weights",
+    "H11": "other tokens are trained than were sampled",
+    "H21": "the sampler's log-probs mean something else than the trainer's",
+    "H24": "the learning rate is too low or too high",
+    "H26": "the optimizer moves nothing",
+    "H32": "no group has rewards that differ",
+    "H33": "groups mix prompts",
+    "H39": "right answers are paid as wrong",
+}
+"""The common causes. Of 87 public threads about runs that would not learn, sorted by cause, each
+kind of cause that was confirmed (by a fix, a controlled repetition or a maintainer) at least three
+times is here with the hypothesis that tests it, and H32 besides, without which there is nothing to
+learn from. One kind is left out: broken tools, since a run without tools records no calls."""
+
+
+class Outcome(StrEnum):
+    """What a report comes to."""
+
+    ALARM = "alarm"
+    """A cause is named."""
+    UNEXPLAINED = "unexplained"
+    """The run itself shows that something is wrong, and no cause that was tested is present."""
+    HEALTHY = "healthy"
+    """The reward certainly rises, or none of the common causes is present."""
+    NOT_ENOUGH = "not enough to tell"
+    """Nothing bad was seen, and too little was looked at to call it healthy."""
+
+
+def outcome_of(report: "Report") -> Outcome:
+    """The first that holds."""
+    if report.alarms:
+        return Outcome.ALARM
+    if report.troubles:
+        return Outcome.UNEXPLAINED
+    if _rises(report) or (common_tested(report) and not report.pointers):
+        return Outcome.HEALTHY
+    return Outcome.NOT_ENOUGH
+
+
+def _rises(report: "Report") -> bool:
+    return report.trend is not None and report.trend.rises
+
+
+def common_tested(report: "Report") -> bool:
+    """Whether every common cause that this kind of look can show was tested."""
+    levels = [finding.level for finding in report.findings if finding.hypothesis in COMMON]
+    return bool(levels) and Level.UNKNOWN not in levels
+
+
+def troubles_of(report: "Report") -> list[Finding]:
+    """What the run itself shows to be wrong, whatever its cause; surest first."""
+    found = []
+    if report.damaged:
+        found.append(_DAMAGED)
+    if report.made_no_step:
+        found.append(_NO_STEP)
+    trend = report.trend
+    if trend is not None and trend.falls:
+        found.append(_trouble("R3", "reward-falls", Level.FAULT, trend.text))
+    elif trend is not None and trend.flat:
+        found.append(_trouble("R4", "reward-flat", Level.SUSPECT, trend.text))
+    return found
+
+
+def _trouble(code: str, name: str, level: Level, text: str, *, fix: str = "") -> Finding:
+    return Finding(hypothesis=code, name=name, level=level, text=text, fix=fix)
+
+
+_DAMAGED = _trouble(
+    "R1",
+    "recording-damaged",
+    Level.FAULT,
+    "Part of what was recorded could not be read.",
+    fix="Read the remarks on what was lost; record the run again where that matters.",
+)
+_NO_STEP = _trouble(
+    "R2",
+    "no-step",
+    Level.FAULT,
+    "No optimizer step is recorded, so nothing can have been learnt.",
+    fix="Read the end of the training's own output. Without an error there, the dataset may hold "
+    "fewer prompts than one step takes.",
+)
+
+
+def next_of(report: "Report") -> str:
+    """The one thing to do: mend the cause, or what the run shows, or have more to look at."""
+    fixes = [finding.fix for finding in (*report.causes[:1], *report.troubles) if finding.fix]
+    return fixes[0] if fixes else next_step(report.findings)
+
+
+def summarise(report: "Report") -> str:
+    """The answer in a few sentences: what the run shows, what was found, what to do next."""
+    opening = [trouble.text for trouble in report.troubles]
+    if report.trend is not None and report.trend.text not in opening:
+        opening.append(report.trend.text)
+    if report.outcome is Outcome.ALARM:
+        return " ".join([*opening, *_causes(report.causes)])
+    found = _pointer(report.pointers[0]) if report.pointers else _none(report)
+    if report.outcome is Outcome.HEALTHY or not report.next:
+        return " ".join([*opening, found])
+    return " ".join([*opening, found, f"Next: {report.next}"])
+
+
+def _causes(causes: list[Finding]) -> list[str]:
+    first, *others = causes
+    word = "is broken" if first.level is Level.FAULT else "is suspected"
+    also = f"Also: {', '.join(f'{one.hypothesis} {one.name}' for one in others)}."
+    return [f"{first.hypothesis} {first.name} {word}: {first.text}", *([also] if others else [])]
+
+
+def _none(report: "Report") -> str:
+    """That no cause was found, and what that is worth."""
+    word = {
+        Outcome.HEALTHY: "Healthy, since the reward rises" if _rises(report) else "Healthy",
+        Outcome.UNEXPLAINED: "No cause is found",
+        Outcome.NOT_ENOUGH: "Not enough to tell",
+    }[report.outcome]
+    tested, asked = report.tested, len(report.findings)
+    if not tested:
+        return f"{word}: none of {asked} causes could be tested."
+    of = f"all {asked}" if tested == asked else f"{tested} of {asked}"
+    common = ", the common ones among them," if common_tested(report) else ""
+    return f"{word}: {of} causes could be tested{common or ','} and none of these is present."
+
+
+def _pointer(note: Finding) -> str:
+    return f"No cause is certain, but look at {note.hypothesis} {note.name}: {note.text}"

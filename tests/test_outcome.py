@@ -1,0 +1,255 @@
+"""What a report comes to: silence is no health, and what a run itself shows is not passed over."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flatline.ci.fail_on import FailOn
+from flatline.ci.github import annotations
+from flatline.ci.junit import to_junit
+from flatline.ci.sarif import to_sarif
+from flatline.cli import app
+from flatline.diagnosis import Report, diagnose, guarded
+from flatline.errors import NotRecorded
+from flatline.examination import _first_that_tells, _looks
+from flatline.hypotheses import HYPOTHESES
+from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.trend import trend_of
+from flatline.lacking import Origin, next_step, origin_of
+from flatline.outcome import COMMON, Outcome
+from flatline.report.run_page import verdict_of
+from flatline.trace import Recorder, Trace
+from tests.traces import healthy_trace, run_facts
+
+
+def log(tmp_path, rewards, **columns):
+    path = tmp_path / "log.jsonl"
+    rows = ({"step": at, "reward": float(r), **columns} for at, r in enumerate(rewards, start=1))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def noisy(mean, steps=40, spread=0.03):
+    rng = np.random.default_rng(0)
+    return [mean(step) + rng.normal(0, spread) for step in range(steps)]
+
+
+def asked(path, *arguments):
+    done = CliRunner().invoke(app, ["diagnose", str(path), "--json", *arguments])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def looked_at(levels, **more):
+    """A report of the common causes, one level each; the rest is ok."""
+    findings = [
+        Finding(hypothesis=code, name="x", level=levels.get(code, Level.OK), text="seen")
+        for code in COMMON
+    ]
+    return Report(subject="x", findings=tuple(findings), trend=None, **more)
+
+
+ROOT = Path(__file__).parents[1]
+NOTE = Finding(
+    hypothesis="H39",
+    name="reward-parser",
+    level=Level.NOTE,
+    text="7 of 23 answers that equal the gold answer are paid as wrong.",
+    points_at_cause=True,
+)
+RESULTS = json.loads((ROOT / "docs" / "benchmark" / "results.json").read_text())
+FALLING = noisy(lambda step: 0.8 - 0.015 * step)
+GONE = [max(0.0, 0.8 - 0.03 * step) for step in range(40)]
+FLAT = noisy(lambda step: 0.5)
+
+
+# -- the outcomes
+
+
+def test_a_flat_log_of_three_columns_is_no_all_clear(tmp_path):
+    code, told = asked(log(tmp_path, FLAT, loss=0.1))
+    assert (code, told["outcome"]) == (1, "unexplained")
+    assert "is flat" in told["summary"] and "No cause is found" in told["summary"]
+    assert told["next"].startswith('Record the run with `flatline.attach(trainer, "runs/x")`')
+
+
+@pytest.mark.parametrize("rewards", [FALLING, GONE], ids=["falls", "falls to nothing"])
+@pytest.mark.parametrize("fail_on", ["suspect", "fault"])
+def test_a_reward_that_falls_never_exits_with_0(tmp_path, rewards, fail_on):
+    code, told = asked(log(tmp_path, rewards), "--fail-on", fail_on)
+    assert (code, told["outcome"]) == (1, "unexplained")
+    assert "reward falls" in told["summary"]
+
+
+@pytest.mark.parametrize("fail_on", ["suspect", "fault"])
+def test_a_run_without_a_step_never_exits_with_0(tmp_path, fail_on):
+    Recorder(tmp_path / "run").close()
+    code, told = asked(tmp_path / "run", "--fail-on", fail_on)
+    assert (code, told["outcome"]) == (1, "unexplained")
+    assert told["summary"].startswith("No optimizer step is recorded")
+    assert "the training's own output" in told["next"]
+
+
+def test_an_attached_run_that_played_and_never_stepped_has_made_no_step():
+    whole = healthy_trace(steps=3)
+    played = Trace.from_batches({"rollouts": whole.rollouts.table.to_batches()}, run=run_facts())
+    assert diagnose(played, hypotheses=()).made_no_step
+    assert not diagnose(whole, hypotheses=()).made_no_step
+
+
+def test_a_short_log_is_not_enough_to_tell_and_says_what_to_do(tmp_path):
+    code, told = asked(log(tmp_path, [0.5, 0.5, 0.5]))
+    assert (code, told["outcome"]) == (0, "not enough to tell")
+    assert "Next: Record the run" in told["summary"]
+
+
+def test_a_reward_that_rises_is_healthy_with_little_else_to_look_at(tmp_path):
+    code, told = asked(log(tmp_path, noisy(lambda step: 0.1 + 0.02 * step, spread=0.1)))
+    assert (code, told["outcome"]) == (0, "healthy")
+    assert "Healthy, since the reward rises" in told["summary"]
+
+
+def test_a_checkup_is_healthy_only_where_every_common_cause_was_tested():
+    assert looked_at({}).outcome is Outcome.HEALTHY
+    for code in COMMON:
+        assert looked_at({code: Level.UNKNOWN}).outcome is Outcome.NOT_ENOUGH
+
+
+@pytest.mark.parametrize("look", ["checkup", "diagnosis of 40 steps"])
+def test_the_common_causes_can_be_tested_on_nearly_every_healthy_setup_of_the_benchmark(look):
+    assert set(COMMON) <= {one.id for one in HYPOTHESES}
+    told = [_unknown(cell, look) for cell in RESULTS["cells"] if cell["cell"]["kind"] == "held-out"]
+    assert np.mean([not set(unknown) & set(COMMON) for unknown in told]) > 0.95
+
+
+def _unknown(cell, look):
+    found = cell["checkup"] if look == "checkup" else cell["diagnose"]["40"]
+    kept = found["unknown"]
+    return RESULTS["lists"][kept["list"]] if isinstance(kept, dict) else kept
+
+
+def test_a_note_that_names_the_bug_leads_instead_of_an_all_clear():
+    quiet = looked_at({})
+    report = replace(quiet, findings=(*quiet.findings, NOTE))
+    assert report.outcome is Outcome.NOT_ENOUGH
+    assert report.summary.startswith("No cause is certain, but look at H39 reward-parser: 7 of 23")
+    rising = replace(report, trend=trend_of(healthy_trace(steps=20)))
+    assert rising.outcome is Outcome.HEALTHY
+    assert "look at H39 reward-parser: 7 of 23" in rising.summary
+
+
+def test_the_strongest_of_several_notes_leads():
+    stronger = replace(NOTE, hypothesis="H32", name="zero-variance-groups", severity=5.0)
+    report = Report(subject="x", findings=(NOTE, stronger), trend=None)
+    assert "look at H32" in report.summary
+
+
+def test_rewards_that_are_all_1_are_no_all_clear():
+    rows = [
+        {"step": 1, "rank": 0, "rollout": at, "group": at // 8, "prompt_id": str(at // 8)}
+        | {"reward": 1.0}
+        for at in range(64)
+    ]
+    report = diagnose(Trace.from_rows(run=run_facts(), rollouts=rows, steps=[{"step": 1}]))
+    assert report.outcome is not Outcome.HEALTHY
+    assert "all 64 rewards are 1" in report.summary
+
+
+# -- what every surface makes of it
+
+
+def test_what_the_run_itself_shows_fails_in_every_format():
+    report = looked_at({}, made_no_step=True)
+    suite = ElementTree.fromstring(to_junit(report, fail_on=FailOn.FAULT))
+    failed = [
+        case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None
+    ]
+    assert failed == ["R2 no-step"]
+    (result,) = json.loads(to_sarif(report))["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("R2", "error")
+    (line,) = annotations(report)
+    assert line.startswith("::error title=R2 no-step::")
+    assert verdict_of(report) == "fault"
+
+
+def test_a_flat_reward_fails_as_a_suspicion_does(tmp_path):
+    path = log(tmp_path, FLAT)
+    codes = {name: asked(path, "--fail-on", name)[0] for name in ("fault", "suspect", "never")}
+    assert codes == {"fault": 0, "suspect": 1, "never": 0}
+
+
+# -- what is missing, and what to do about it
+
+
+class Lacks(Hypothesis):
+    id, name = "H90", "lacks"
+
+    def __init__(self, column="tokens.sampler"):
+        self.column = column
+
+    def sign(self, trace):
+        raise NotRecorded(self.column)
+
+
+def lacking(origin, column="tokens.sampler"):
+    one = Lacks(column)
+    return guarded(one, one.sign, None, origin=origin)
+
+
+def test_an_attached_run_is_not_told_to_attach():
+    report = diagnose(healthy_trace(steps=2), hypotheses=[Lacks(), Lacks("rollouts.gold")])
+    told = [finding.text for finding in report.findings]
+    assert not any("flatline.attach" in text for text in told)
+    assert "TRL's own `generate` does not" in told[0] and "use_vllm=True" in told[0]
+    assert "column `answer`" in told[1]
+
+
+def test_every_origin_has_its_own_words_for_what_is_missing():
+    said = {origin: lacking(origin).needs for origin in Origin}
+    assert "flatline.attach(trainer" in said[Origin.LOG]
+    assert said[Origin.DUMP] == "Record the run with `flatline.Recorder`"
+    assert "`log_tokens`" in said[Origin.RECORDER]
+    assert said[Origin.ATTACHED] == said[Origin.LIVE] != said[Origin.LOG]
+
+
+def test_what_nothing_can_be_done_about_asks_for_nothing():
+    for origin in (Origin.ATTACHED, Origin.RECORDER):
+        finding = lacking(origin, "run.requested.datasets")
+        assert finding.needs == "" and finding.text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("source", "origin"),
+    [
+        ("attach", Origin.ATTACHED),
+        ("recorder", Origin.RECORDER),
+        ("import:csv", Origin.LOG),
+        ("import:verl", Origin.DUMP),
+    ],
+)
+def test_a_trace_says_where_it_comes_from(source, origin):
+    assert origin_of({"source": source}) is origin
+
+
+def test_the_next_step_is_the_one_that_lets_most_be_tested():
+    few, many = lacking(Origin.ATTACHED, "rollouts.gold"), lacking(Origin.ATTACHED)
+    found = next_step([few, many, many])
+    assert found.startswith("Sample with vLLM") and "up to 2 more causes" in found
+    assert next_step([]) == ""
+
+
+def test_of_two_looks_that_cannot_tell_a_checkup_says_the_one_that_can_be_mended():
+    class Both(Lacks):
+        on_one_batch = True
+
+        def probe(self, subject):
+            raise NotRecorded("task.gold")
+
+    both = Both("rollouts.gold")
+    (finding,) = _first_that_tells(both, _looks(both), SimpleNamespace(trace=None))
+    assert "column `answer`" in finding.text
