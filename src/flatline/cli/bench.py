@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatline.cli import options
+from flatline.cli import bench_mutants, options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
 
@@ -18,6 +18,7 @@ group = typer.Typer(
     help="Plant every fault, train, look, and count what was found. Goes on where it stopped.",
     invoke_without_command=True,
 )
+group.add_typer(bench_mutants.group)
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the benchmark.")]
 Quick = Annotated[

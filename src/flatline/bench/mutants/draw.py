@@ -1,0 +1,44 @@
+"""Which mutants are tried: as many of every operator, half of them kept for the end.
+
+The half is decided by the text of the change alone, before anything has run: `development` may be
+looked at and mended for, `test` is run once, on what is then there, and published as it falls.
+"""
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from itertools import chain, zip_longest
+
+from flatline.bench.mutants.sites import Mutation
+
+
+class Split(StrEnum):
+    DEVELOPMENT = "development"
+    TEST = "test"
+
+
+def split_of(mutation: Mutation) -> Split:
+    """The same in every release in which the line reads the same."""
+    told = "\0".join((mutation.module, mutation.function, mutation.before, mutation.after))
+    even = hashlib.blake2b(told.encode(), digest_size=1).digest()[0] % 2 == 0
+    return Split.DEVELOPMENT if even else Split.TEST
+
+
+def drawn(mutations: Iterable[Mutation], split: Split, count: int, seed: int) -> list[Mutation]:
+    """`count` of one half in random order, operators in turn: a common one crowds out no other."""
+    by_operator: dict[str, list[Mutation]] = defaultdict(list)
+    for one in mutations:
+        if split_of(one) is split:
+            by_operator[one.operator].append(one)
+    return _in_turn([_shuffled(some, seed) for _, some in sorted(by_operator.items())])[:count]
+
+
+def _shuffled(mutations: Sequence[Mutation], seed: int) -> list[Mutation]:
+    return random.Random(seed).sample(mutations, len(mutations))
+
+
+def _in_turn(lists: Sequence[Sequence[Mutation]]) -> list[Mutation]:
+    turns = chain.from_iterable(zip_longest(*lists))
+    return [one for one in turns if one is not None]
