@@ -30,6 +30,11 @@ def test_no_error_of_the_recorder_is_noticed_by_trls_trainer():
     report(" ".join(lines_of("recorder_faults.py")[-2:]))
 
 
+def test_no_damage_to_a_trace_is_silent():
+    for line in lines_of("attacks.py"):
+        report(line)
+
+
 def test_processes_in_one_place_at_once_lose_nothing():
     for line in lines_of("together.py"):
         report(line)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class Folder:
             tables=tables,
             warnings=warnings,
             stops=stops,
-            closed=_is_closed(path, run, told, segments),
+            closed=_is_closed(path, run, told, names),
         )
 
 
@@ -171,10 +171,12 @@ def merge_account(run: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
     return {**run, **{name: value for name, value in told.items() if value}}
 
 
-def _is_closed(path: Path, run: dict[str, Any], told: list[Told], segments: Segments) -> bool:
+def _is_closed(
+    path: Path, run: dict[str, Any], told: list[Told], names: Sequence[FileName]
+) -> bool:
     if not run:  # lost, which is told: nobody knows
         return True
-    newest = max(segments.numbers, default=0)
+    newest = max((name.segment for name in names), default=0)
     ended = run.get("ended") and not any(one.segment == newest for one in told)
     return bool(ended) or is_live(path)
 
