@@ -22,7 +22,6 @@ from torch import Tensor
 
 from flatline.errors import ConfigError
 
-
 COLDEST = 1e-30
 """The lowest temperature above 0: logits of 100 million divided by it are still 32-bit floats."""
 
