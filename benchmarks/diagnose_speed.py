@@ -9,8 +9,8 @@ logs), a `trainer_state.json` of so many rows, and logs of 20 rows with a quarte
 so many columns, as loggers of every weight leave, and gives each to the command in a fresh process.
 The clock includes starting Python; CPU seconds are told apart, because a shared machine makes the
 clock run longer. The goals are 5 seconds for the run, and 1 second for the log without loading
-torch; a wide log should take time in proportion to its columns, 5 seconds at most. `--each` also tells what each hypothesis takes, `--crashed` leaves the run as a killed
-process would.
+torch; a wide log should take time in proportion to its columns, 5 seconds at most. `--each` also
+tells what each hypothesis takes, `--crashed` leaves the run as a killed process would.
 
 The reward is flat: a run that rises is excused early by many signs, so this is the slower case.
 """

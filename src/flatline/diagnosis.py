@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flatline.errors import NotRecorded
 from flatline.files import write_atomically
 from flatline.hypotheses import HYPOTHESES
@@ -22,6 +24,10 @@ from flatline.hypotheses.trend import Trend, too_short, trend_of
 from flatline.notebook import to_html
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
+
+
+_QUIET = np.errstate(all="ignore")
+"""A log may hold any number, and the console is for findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,7 @@ class Report:
         }
 
 
+@_QUIET
 def diagnose(
     trace: Trace, *, hypotheses: Sequence[Hypothesis] = HYPOTHESES, name: str = ""
 ) -> Report:
@@ -118,6 +125,7 @@ def save(report: Report, run: Path) -> None:
             write_atomically(run / "diagnosis.json", [json.dumps(report.to_json(), indent=2)])
 
 
+@_QUIET
 def guarded(hypothesis: Hypothesis, look: Callable[[Any], Finding], at: Any) -> Finding:
     """What a hypothesis finds; what it lacks, or its own mistake, is a finding that cannot tell."""
     try:
