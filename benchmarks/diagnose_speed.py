@@ -1,14 +1,16 @@
-"""How long `flatline diagnose` takes on a long run and on a long log.
+"""How long `flatline diagnose` takes on a long run, on a long log and on wide ones.
 
-    python benchmarks/diagnose_speed.py [--steps 10000] [--rows 5000] [--keep DIR] [--each]
+    python benchmarks/diagnose_speed.py [--steps 10000] [--rows 5000] [--columns 40000] [--keep DIR]
+        [--each]
 
 Writes a run of so many steps through the public `Recorder` (16 rollouts in groups of 8 a step, with
 texts, parts, tool calls, the tokens of every step, 56 weight tensors and the 40 metrics that TRL
-logs) and a `trainer_state.json` of so many rows, and gives each to the command in a fresh process.
+logs), a `trainer_state.json` of so many rows, and logs of 20 rows with a quarter, a half and all of
+so many columns, as loggers of every weight leave, and gives each to the command in a fresh process.
 The clock includes starting Python; CPU seconds are told apart, because a shared machine makes the
 clock run longer. The goals are 5 seconds for the run, and 1 second for the log without loading
-torch. `--each` also tells what each hypothesis takes, `--crashed` leaves the run as a killed
-process would.
+torch; a wide log should take time in proportion to its columns, 5 seconds at most. `--each` also
+tells what each hypothesis takes, `--crashed` leaves the run as a killed process would.
 
 The reward is flat: a run that rises is excused early by many signs, so this is the slower case.
 """
@@ -29,7 +31,7 @@ import numpy as np
 from flatline.rollout.record import Author
 from flatline.trace import Recorder, Trace
 
-GOAL_RUN, GOAL_LOG = 5.0, 1.0
+GOAL_RUN, GOAL_LOG, GOAL_WIDE = 5.0, 1.0, 5.0
 GROUPS, SIZE, TENSORS = 2, 8, 56
 PROMPT_TOKENS = 24
 SETTINGS = {
@@ -91,7 +93,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=5_000)
-    parser.add_argument("--keep", type=Path, help="make both here, or use what is there")
+    parser.add_argument("--columns", type=int, default=40_000)
+    parser.add_argument("--keep", type=Path, help="make all here, or use what is there")
     parser.add_argument("--each", action="store_true", help="what each hypothesis takes")
     parser.add_argument("--crashed", action="store_true", help="a run that was killed")
     options = parser.parse_args()
@@ -104,6 +107,10 @@ def main() -> int:
             make_log(log, options.rows)
         late = asked(run, GOAL_RUN, may_load_torch=True)
         late |= asked(log, GOAL_LOG, may_load_torch=False)
+        for columns in (options.columns // 4, options.columns // 2, options.columns):
+            wide = place / f"{columns}-columns.jsonl"
+            make_wide(wide, columns)
+            late |= asked(wide, GOAL_WIDE, may_load_torch=False)
         if options.each:
             print_each(run)
     return 1 if late else 0
@@ -269,6 +276,16 @@ def make_log(path: Path, rows: int) -> None:
     ]
     state = {"best_metric": None, "epoch": 1.25, "global_step": rows, "log_history": history}
     path.write_text(json.dumps(state, indent=2))
+
+
+def make_wide(path: Path, columns: int) -> None:
+    """Twenty rows with a number for each of many tensors."""
+    rng = np.random.default_rng(0)
+    names = [f"norm/model.layers.{at // 7}.proj{at % 7}" for at in range(columns)]
+    with path.open("w") as file:
+        for step in range(1, 21):
+            values = dict(zip(names, rng.random(columns).tolist(), strict=True))
+            file.write(json.dumps({"step": step, "reward": float(rng.beta(4, 6)), **values}) + "\n")
 
 
 # -- how long it takes ------------------------------------------------------------------------

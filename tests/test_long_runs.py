@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from flatline.hypotheses.weights import always, in_half, names_newest, sizes
 from flatline.stats import t_score
 from flatline.trace import Trace
 from flatline.trace.frames import Ragged
+from flatline.trace.importers import open_log
 from flatline.trace.once import once
 from flatline.trace.reader import RECENT
 from flatline.trace.rows import plain, to_batch
@@ -26,6 +28,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 
 ASKED = """
 import sys
+import time
 from flatline.cli import app
 try:
     app(["diagnose", sys.argv[1], "--json"])
@@ -174,3 +177,14 @@ def test_a_setting_is_known_where_it_was_read_off_the_trainer():
 def test_rows_of_a_log_stand_for_the_steps_between_them():
     assert spacing(np.array([0.0, 5, 10, 15])) == 5
     assert spacing(np.array([0.0, 1])) == 1
+
+
+def test_a_log_of_very_many_columns_takes_time_in_proportion_to_them(tmp_path):
+    names = [f"norm/layer_{at}" for at in range(20_000)]
+    rows = [{"step": step, "reward": 0.5, **dict.fromkeys(names, step)} for step in range(1, 11)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    trace = open_log(tmp_path / "log.jsonl")
+    began = time.process_time()
+    values = trace.metric(names[-1])
+    assert time.process_time() - began < 0.5, "where it grows with their square it is 1.4 s"
+    assert values.tolist() == list(range(1, 11))

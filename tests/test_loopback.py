@@ -13,7 +13,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
+from flatline.cli import app
 from flatline.errors import ConfigError
 from flatline.loopback import TOKEN_VARIABLE, Bind, bind_address, guarded
 from flatline.loopback.server import configured
@@ -184,6 +186,21 @@ def test_loopback_needs_no_token_and_any_other_address_makes_one(monkeypatch):
 def test_a_token_of_the_environment_is_asked_for_on_loopback_too(monkeypatch):
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     assert bind_address("127.0.0.1", free_port(), command="flatline ui").token == TOKEN
+
+
+@pytest.mark.parametrize("command", ["ui", "serve"])
+def test_a_token_of_the_environment_is_never_printed(monkeypatch, tmp_path, command):
+    """Whoever set it knows it; the record of a terminal or of a cluster job should not."""
+    import flatline.loopback as loopback
+
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    monkeypatch.setattr(loopback, "listen", lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    place = [str(tmp_path)] if command == "ui" else []
+    done = CliRunner().invoke(app, [command, *place, "--port", port])
+    assert done.exit_code == 0, done.output
+    assert TOKEN not in done.output and TOKEN_VARIABLE in done.output
 
 
 @pytest.mark.parametrize("token", ["short", "with spaces and more of them", "ä" * 20])

@@ -51,6 +51,8 @@ BAD = [
     ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
     ({"messages": HI, "temperature": -1}, None),
+    ({"messages": HI, "temperature": 1e-39}, None),
+    ({"messages": HI, "temperature": 5e-324}, None),
     ({"messages": HI, "temperature": True}, "temperature"),
     ({"messages": HI, "temperature": 10**400}, "temperature"),
     ({"messages": HI, "top_p": 0}, None),
@@ -67,6 +69,24 @@ BAD = [
     ({"messages": HI, "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": HI, "logit_bias": {"5": 1}}, "logit_bias"),
 ]
+
+
+EXTREME = [
+    *({"temperature": value} for value in (0, 1e-30, 1e-10, 1e39, 1e308)),
+    *({"top_p": value} for value in (5e-324, 1e-39, 0.9999999999)),
+    *({"min_p": value} for value in (5e-324, 1e-39, 1)),
+    *({"top_k": value} for value in (-1, 1, 10**30)),
+    *({"seed": value} for value in (-(2**63), 2**63 - 1)),
+    {"max_tokens": 10**30, "stop": ["a", "e", "i", "o", "u", "t", "n", " "]},
+]
+
+
+@pytest.mark.parametrize("settings", EXTREME, ids=str)
+def test_an_extreme_setting_that_can_be_honoured_is_answered_with_numbers(address, settings):
+    body = {"messages": HI, "max_tokens": 2, "logprobs": True, **settings}
+    answer = posted(address, body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    json.loads(answer.text, parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize(("body", "param"), BAD, ids=lambda value: str(value)[:60])

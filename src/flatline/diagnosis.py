@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flatline.errors import NotRecorded
 from flatline.files import write_atomically
 from flatline.hypotheses import HYPOTHESES
@@ -25,6 +27,10 @@ from flatline.notebook import to_html
 from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
+
+
+_QUIET = np.errstate(all="ignore")
+"""A log may hold any number, and the console is for findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +115,7 @@ class Report:
         }
 
 
+@_QUIET
 def diagnose(
     trace: Trace, *, hypotheses: Sequence[Hypothesis] = HYPOTHESES, name: str = ""
 ) -> Report:
@@ -150,6 +157,7 @@ def save(report: Report, run: Path) -> None:
             write_atomically(run / "diagnosis.json", [json.dumps(report.to_json(), indent=2)])
 
 
+@_QUIET
 def guarded(
     hypothesis: Hypothesis, look: Callable[[Any], Finding], at: Any, *, origin: Origin
 ) -> Finding:

@@ -50,7 +50,7 @@ def serve(
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} cannot be served.\nType `--dtype float32` or bfloat16.")
     try:
-        from flatline.loopback import bind_address, listen
+        from flatline.loopback import TOKEN_VARIABLE, bind_address, listen
     except ImportError as error:
         raise options.not_installed("A server", error) from error
 
@@ -74,8 +74,8 @@ def serve(
     )
     if bind.warning:
         typer.echo(bind.warning, err=True)
-    key = bind.token or "none"
+    key = f'os.environ["{TOKEN_VARIABLE}"]' if bind.given else repr(bind.token or "none")
     typer.echo(f"flatline: {visible(model)} at {bind.address}v1 (Ctrl-C stops it)")
-    typer.echo(f"  OpenAI(base_url={bind.address + 'v1'!r}, api_key={key!r})")
+    typer.echo(f"  OpenAI(base_url={bind.address + 'v1'!r}, api_key={key})")
     sys.stdout.flush()
     listen(guarded_application(served, bind), bind)

@@ -234,6 +234,8 @@ class KlDivergence(Hypothesis):
         return replace(found, explains=(*found.explains, "H31"))  # why it holds the policy
 
     def _size(self, trace: Trace, kl: np.ndarray, start: float | None) -> Finding:
+        if not len(kl):
+            return self.too_little("a logged KL that is a number would do")
         late = kl[-max(len(kl) // 3, FEWEST) :]
         typical = float(np.median(late))
         told = rows_in_words(len(late), trace.steps["step"])

@@ -248,7 +248,7 @@ def _trained_steps(trace: Trace) -> int:
         return steps
     rate = trace.steps["learning_rate"]
     rate = rate[np.isfinite(rate)]
-    return round(every * float(rate.sum() / rate.max())) if len(rate) and rate.max() > 0 else 0
+    return round(every * float((rate / rate.max()).sum())) if len(rate) and rate.max() > 0 else 0
 
 
 def _relative_change(values: np.ndarray) -> Estimate:

@@ -177,6 +177,8 @@ class ZeroVarianceGroups(Hypothesis):
                 "recorded rollouts would do"
             )
         known = shares[np.isfinite(shares)]
+        if not len(known):
+            return self.too_little("a logged share that is a number would do")
         return self._judge(
             mean_of(known),
             early=float(known[:BEGINNING].mean()),

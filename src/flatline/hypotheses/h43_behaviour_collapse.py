@@ -153,7 +153,7 @@ class BehaviourCollapse(Hypothesis):
         if "completion_length" not in trace.steps or "truncated_share" not in trace.steps:
             return None
         step, length = trace.steps["step"], trace.steps["completion_length"]
-        tokens, cut = thirds(np.log(length), step), thirds(trace.steps["truncated_share"], step)
+        tokens, cut = thirds(np.log(np.where(length > 0, length, np.nan)), step), thirds(trace.steps["truncated_share"], step)
         if tokens is None or cut is None:
             return None
         more = difference_of_means(cut.early, cut.late)
@@ -188,7 +188,7 @@ class BehaviourCollapse(Hypothesis):
         start = float(length[:FEWEST_ROWS].mean())
         alike = (dead & (length == usual) & (reward == earned))[FEWEST_ROWS:]
         share = cluster_mean(alike, range(len(alike)))
-        if not share.low > MOSTLY or 1 / TIMES < usual / start < TIMES:
+        if not share.low > MOSTLY or start / TIMES <= usual <= TIMES * start:
             return None
         return self.found(
             Level.SUSPECT,

@@ -158,7 +158,7 @@ def _with_next(values: np.ndarray) -> float:
     """Correlation of each value with the next; that of raw differences where nothing varies."""
     rest = values - values.mean()
     size = float(rest @ rest)
-    return float(rest[:-1] @ rest[1:]) / size if size > TINY * len(rest) else -0.5
+    return float(rest[:-1] @ rest[1:]) / size if TINY * len(rest) < size < math.inf else -0.5
 
 
 def _widened(change: Estimate, rows: float) -> Estimate:

@@ -30,6 +30,8 @@ class Bind:
     """Where to listen."""
     token: str | None
     """What every request has to carry; None asks for nothing."""
+    given: bool = False
+    """Whether the token is the user's own, which is never printed."""
 
     @property
     def is_loopback(self) -> bool:
@@ -49,7 +51,8 @@ class Bind:
     @property
     def link(self) -> str:
         """The same, with the token where there is one: a browser is let in by it and keeps it."""
-        return f"{self.address}?token={self.token}" if self.token else self.address
+        shown = f"${TOKEN_VARIABLE}" if self.given else self.token
+        return f"{self.address}?token={shown}" if shown else self.address
 
     @property
     def warning(self) -> str:
@@ -77,8 +80,9 @@ def bind_address(host: str, port: int, *, command: str) -> Bind:
             "A name may mean another address tomorrow, so only an address can be listened at.\n"
             f"Type `{command} --host {LOOPBACK}`."
         ) from error
-    token = _token() or (None if address.is_loopback else secrets.token_urlsafe(24))
-    bind = Bind(host=str(address), port=port, token=token)
+    own = _token()
+    token = own or (None if address.is_loopback else secrets.token_urlsafe(24))
+    bind = Bind(host=str(address), port=port, token=token, given=own is not None)
     _refuse_taken(bind, command)
     return bind
 

@@ -22,6 +22,9 @@ from torch import Tensor
 
 from flatline.errors import ConfigError
 
+COLDEST = 1e-30
+"""The lowest temperature above 0: logits of 100 million divided by it are still 32-bit floats."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
@@ -39,6 +42,11 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
             raise ConfigError(f"--temperature {self.temperature} must be 0 (greedy) or more.")
+        if 0 < self.temperature < COLDEST:
+            raise ConfigError(
+                f"--temperature {self.temperature} must be 0 (greedy), or at least {COLDEST:g}: "
+                "logits divided by less are no numbers."
+            )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"--top-p {self.top_p} must be above 0 and at most 1 (off).")
         if self.top_k < 0:

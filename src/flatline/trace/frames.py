@@ -84,17 +84,13 @@ class Frame:
 
     def named(self, column: str) -> dict[str, np.ndarray]:
         """Every name in a column of named numbers as an array over the rows, NaN where absent."""
-        found: dict[str, np.ndarray] = {}
         maps = pa.concat_arrays(self.arrow(column).chunks) if len(self) else pa.nulls(0, NAMED)
         rows = _rows_of_items(maps)
         names = pc.dictionary_encode(_items(maps, maps.keys))
         values = plain(_items(maps, maps.items), np.nan)
-        codes = plain(names.indices)
-        for code, name in enumerate(names.dictionary.to_pylist()):
-            mine = codes == code
-            found[name] = np.full(len(self), np.nan)
-            found[name][rows[mine]] = values[mine]
-        return found
+        found = np.full((len(names.dictionary), len(self)), np.nan)
+        found[plain(names.indices), rows] = values
+        return dict(zip(names.dictionary.to_pylist(), found, strict=True))
 
 
 class Ragged:

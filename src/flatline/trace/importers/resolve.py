@@ -36,10 +36,10 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     return Resolution(aliases=aliases, unrecognised=sorted(strange), notes=notes)
 
 
-@lru_cache(maxsize=4096)  # asked for every value of a log
+@lru_cache(maxsize=2**17)  # asked for every value of a log, which may have 40,000 names
 def plain(name: str) -> str:
     """A name as the table writes it."""
-    text = re.sub(r"\s+", "_", name.strip().lower())
+    text = "_".join(name.lower().split())
     while text.startswith("train/"):
         text = text.removeprefix("train/")
     return text
