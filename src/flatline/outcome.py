@@ -116,7 +116,7 @@ def summarise(report: "Report") -> str:
         opening.append(report.trend.text)
     if report.outcome is Outcome.ALARM:
         return " ".join([*opening, *_causes(report.causes)])
-    found = _pointer(report.pointers[0]) if report.pointers else _none(report)
+    found = _pointer(report) if report.pointers else _none(report)
     if report.outcome is Outcome.HEALTHY or not report.next:
         return " ".join([*opening, found])
     return " ".join([*opening, found, f"Next: {report.next}"])
@@ -144,5 +144,8 @@ def _none(report: "Report") -> str:
     return f"{word}: {of} causes could be tested{common or ','} and none of these is present."
 
 
-def _pointer(note: Finding) -> str:
-    return f"No cause is certain, but look at {note.hypothesis} {note.name}: {note.text}"
+def _pointer(report: "Report") -> str:
+    """The strongest of the notes that are no all-clear."""
+    note = report.pointers[0]
+    first = "It learns" if report.outcome is Outcome.HEALTHY else "No cause is certain"
+    return f"{first}, but look at {note.hypothesis} {note.name}: {note.text}"
