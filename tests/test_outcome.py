@@ -220,6 +220,15 @@ def test_an_attached_run_is_not_told_to_attach():
     assert "column `answer`" in told[1]
 
 
+def test_no_hypothesis_tells_an_attached_run_of_steps_and_rollouts_to_attach():
+    whole = healthy_trace(steps=8)
+    tables = {name: getattr(whole, name).table.to_batches() for name in ("steps", "rollouts")}
+    report = diagnose(Trace.from_batches(tables, run=run_facts()))
+    assert report.tested < len(report.findings)
+    assert not [f.hypothesis for f in report.findings if "flatline.attach" in f.text]
+    assert "flatline.attach" not in report.summary
+
+
 def test_every_origin_has_its_own_words_for_what_is_missing():
     said = {origin: lacking(origin).needs for origin in Origin}
     assert "flatline.attach(trainer" in said[Origin.LOG]

@@ -30,7 +30,8 @@ COMMON = {
 """The common causes. Of 87 public threads about runs that would not learn, sorted by cause, each
 kind of cause that was confirmed (by a fix, a controlled repetition or a maintainer) at least three
 times is here with the hypothesis that tests it, and H32 besides, without which there is nothing to
-learn from. One kind is left out: broken tools, since a run without tools records no calls."""
+learn from. The threads are no random sample: they say what happens again and again, not how often.
+One kind is left out: broken tools, since a run without tools records no calls."""
 
 
 class Outcome(StrEnum):
