@@ -181,3 +181,10 @@ def test_the_command_prints_what_to_do(few, tmp_path):
 
 def test_flags_that_training_refuses_are_refused(tmp_path):
     assert run("--num-generations", "1").exit_code == 2
+
+
+def test_a_dataset_that_gives_no_batch_is_said_so(tmp_path):
+    trainer = users_trainer(tmp_path)
+    trainer.train_dataset = trainer.train_dataset.select([0])
+    with pytest.raises(ConfigError, match="gives no batch"):
+        checkup(trainer)

@@ -25,7 +25,8 @@ from flatline.lacking import Origin, next_step, origin_of
 from flatline.outcome import COMMON, Outcome
 from flatline.report.run_page import verdict_of
 from flatline.trace import Recorder, Trace
-from tests.traces import healthy_trace, run_facts
+from tests.report_pages import record
+from tests.traces import healthy_rows, healthy_trace, run_facts
 
 
 def log(tmp_path, rewards, **columns):
@@ -93,6 +94,16 @@ def test_a_run_without_a_step_never_exits_with_0(tmp_path, fail_on):
     assert (code, told["outcome"]) == (1, "unexplained")
     assert told["summary"].startswith("No optimizer step is recorded")
     assert "the training's own output" in told["next"]
+
+
+@pytest.mark.parametrize("fail_on", ["suspect", "fault"])
+def test_a_recording_of_which_part_is_lost_never_exits_with_0(tmp_path, fail_on):
+    run = record(tmp_path / "run", rows=healthy_rows(steps=8))
+    (rollouts,) = run.glob("rollouts.*")
+    rollouts.write_bytes(rollouts.read_bytes()[:200])
+    code, told = asked(run, "--fail-on", fail_on)
+    assert (code, told["outcome"]) == (1, "unexplained")
+    assert "Part of what was recorded could not be read" in told["summary"]
 
 
 def test_an_attached_run_that_played_and_never_stepped_has_made_no_step():
@@ -207,6 +218,15 @@ def test_an_attached_run_is_not_told_to_attach():
     assert not any("flatline.attach" in text for text in told)
     assert "TRL's own `generate` does not" in told[0] and "use_vllm=True" in told[0]
     assert "column `answer`" in told[1]
+
+
+def test_no_hypothesis_tells_an_attached_run_of_steps_and_rollouts_to_attach():
+    whole = healthy_trace(steps=8)
+    tables = {name: getattr(whole, name).table.to_batches() for name in ("steps", "rollouts")}
+    report = diagnose(Trace.from_batches(tables, run=run_facts()))
+    assert report.tested < len(report.findings)
+    assert not [f.hypothesis for f in report.findings if "flatline.attach" in f.text]
+    assert "flatline.attach" not in report.summary
 
 
 def test_every_origin_has_its_own_words_for_what_is_missing():

@@ -57,7 +57,7 @@ def test_the_answer_comes_first_and_then_its_evidence(page):
 
 def test_every_chart_is_drawn_and_says_what_healthy_looks_like(page):
     assert len(page.figures) == len(CHARTS)
-    assert page.text.count("Healthy:") == len(CHARTS)
+    assert page.text.count("In a healthy run:") == len(CHARTS)
 
 
 def test_the_page_needs_nothing_but_itself(page):
@@ -191,8 +191,9 @@ def test_a_run_that_recorded_nothing_yet_has_a_page(tmp_path):
     )
     page = Page(page_of(folder))
     recorder.close()
-    assert "still training" in page.text
+    assert "still training" in page.text and "No optimizer step" not in page.text
     assert not page.figures
+    assert "No optimizer step" in page_of(folder), "it has ended, and made none"
 
 
 def test_a_run_without_tokens_has_a_page(tmp_path):

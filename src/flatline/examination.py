@@ -79,6 +79,13 @@ def _play_first_batch(subject: Subject) -> None:
         _ = subject.batch
     except FlatlineError:
         raise
+    except StopIteration as error:
+        raise ConfigError(
+            "The trainer's dataset gives no batch, so there is nothing to look at.\n"
+            "Training would end before its first step, without an error of its own.\n"
+            "Give it at least as many prompts as one step takes: `per_device_train_batch_size` x "
+            "`gradient_accumulation_steps` / `num_generations`."
+        ) from error
     except Exception as error:
         raise ConfigError(
             f"The trainer cannot play and score its first batch: {type(error).__name__}: {error}.\n"

@@ -30,7 +30,8 @@ COMMON = {
 """The common causes. Of 87 public threads about runs that would not learn, sorted by cause, each
 kind of cause that was confirmed (by a fix, a controlled repetition or a maintainer) at least three
 times is here with the hypothesis that tests it, and H32 besides, without which there is nothing to
-learn from. One kind is left out: broken tools, since a run without tools records no calls."""
+learn from. The threads are no random sample: they say what happens again and again, not how often.
+One kind is left out: broken tools, since a run without tools records no calls."""
 
 
 class Outcome(StrEnum):
@@ -116,7 +117,7 @@ def summarise(report: "Report") -> str:
         opening.append(report.trend.text)
     if report.outcome is Outcome.ALARM:
         return " ".join([*opening, *_causes(report.causes)])
-    found = _pointer(report.pointers[0]) if report.pointers else _none(report)
+    found = _pointer(report) if report.pointers else _none(report)
     if report.outcome is Outcome.HEALTHY or not report.next:
         return " ".join([*opening, found])
     return " ".join([*opening, found, f"Next: {report.next}"])
@@ -144,5 +145,8 @@ def _none(report: "Report") -> str:
     return f"{word}: {of} causes could be tested{common or ','} and none of these is present."
 
 
-def _pointer(note: Finding) -> str:
-    return f"No cause is certain, but look at {note.hypothesis} {note.name}: {note.text}"
+def _pointer(report: "Report") -> str:
+    """The strongest of the notes that are no all-clear."""
+    note = report.pointers[0]
+    first = "It learns" if report.outcome is Outcome.HEALTHY else "No cause is certain"
+    return f"{first}, but look at {note.hypothesis} {note.name}: {note.text}"

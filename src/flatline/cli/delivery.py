@@ -14,12 +14,12 @@ from flatline.errors import ConfigError
 if TYPE_CHECKING:  # these would bring numpy
     from flatline.diagnosis import Report
 
-HEALTHY, FINDINGS = 0, 1
+PASSED, FAILED = 0, 1
 """Exit codes; 2 is bad input."""
 
 FailOnOption = Annotated[
     FailOn,
-    typer.Option("--fail-on", help="Exit with 1 from this level on; `never`: findings exit 0."),
+    typer.Option("--fail-on", help="Exit with 1 from this level on; `never`: always exit 0."),
 ]
 Junit = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")
@@ -61,7 +61,7 @@ class Delivery:
 
             for line in annotations(report, about=self.about):
                 tell_runner(line, err=self.json)
-        return FINDINGS if fails(report, self.fail_on) else HEALTHY
+        return FAILED if fails(report, self.fail_on) else PASSED
 
     def _write(self, report: "Report") -> None:
         from flatline.ci.junit import to_junit

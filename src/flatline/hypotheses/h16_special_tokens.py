@@ -90,7 +90,6 @@ class SpecialTokens(Hypothesis):
             evidence=_examples(trace, tokens, rows[doubled]),
             severity=20 * share,
             proven=True,
-            points_at_cause=True,
         )
 
     def probe(self, subject: "Subject") -> Finding:

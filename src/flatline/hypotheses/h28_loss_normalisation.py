@@ -80,6 +80,7 @@ class LossNormalisation(Hypothesis):
                 f"Cannot tell: with loss_type {kind}, beta {beta} and "
                 f"{'one update' if once else 'several updates'} per batch the value of the loss "
                 "says nothing about its scale. `flatline checkup` can tell.",
+                needs="Look at the live trainer with `flatline.checkup(trainer)`",
             )
         expected, seen = _losses(trace, kind)
         if len(seen) < FEWEST:

@@ -70,7 +70,7 @@ class Chart:
     """What a healthy run shows."""
     figure: Figure
     """For Plotly."""
-    lead: str = "Healthy"
+    lead: str = "In a healthy run"
     """What stands in front of `healthy`."""
     note: str = ""
     """How the numbers were made, where that is not plain: sampling, binning, what is left out."""

@@ -1,6 +1,7 @@
 """The page of a run: the verdict first, then its evidence, then every chart."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from flatline.report.charts import Chart, chart_data
 from flatline.report.pages import render
 from flatline.report.run_charts import POINTS_TO, draw
 from flatline.report.run_comparison import comparison
-from flatline.report.run_state import MEANING, state_of
+from flatline.report.run_state import MEANING, State, state_of
 from flatline.report.series import Run
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
@@ -54,9 +55,11 @@ def run_context(
     compared: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What the template `run.html` shows."""
+    state = state_of(run.trace.run, run.folder)
+    if state is State.RUNNING:  # its first step is still to come
+        report = replace(report, made_no_step=False)
     charts, missing = draw(run, report)
     both = [*(compared["charts"] if compared else ()), *charts]
-    state = state_of(run.trace.run, run.folder)
     return {
         "title": run.name,
         "state": state.value,
