@@ -2,17 +2,20 @@
 
 The effect is the mean of one difference per matched seed. Its interval is as wide as looking at it
 at every one of `looks` demands (`stats.sequential_level`), so whoever stops at the first look that
-settles the question still errs in at most `alpha` of all investigations.
+settles the question still errs in at most `alpha` of all investigations. That is for noise without
+gaps; `Rule.fewest` seeds are what it takes where runs either learn or do not.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 
 from flatline.errors import ConfigError
 from flatline.stats import Estimate, mean_of_units, sequential_level, spread_of_units, t_score
 
+LARGEST = 1e100
+"""Numbers beyond it, or below 1 / it, are no measurement: their squares leave the range."""
 MOST_SEEDS = 30
 """More further seeds than these are not proposed: another outcome or longer runs cost less."""
 
@@ -31,10 +34,11 @@ class Rule:
     """Effects tested on one set of runs; each gets alpha / family."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.smallest_effect) and self.smallest_effect > 0):
+        if not 1 / LARGEST <= self.smallest_effect <= LARGEST:
             raise ConfigError(
-                f"smallest_effect is {self.smallest_effect}, but it must be above 0: without it "
-                "no effect can be called too small to matter.\n"
+                f"smallest_effect is {self.smallest_effect}, but it must be above 0 and a number "
+                "that can be reckoned with: without it no effect can be called too small to "
+                "matter.\n"
                 "Give the least gain you would act on, such as 0.05."
             )
         if not 0 < self.alpha < 1 or self.family < 1:
@@ -53,6 +57,17 @@ class Rule:
         """Error level of one look at one effect; its interval covers 1 - level."""
         return sequential_level(self.looks, self.alpha / self.family)
 
+    @property
+    def fewest(self) -> int:
+        """Matched seeds below which no effect has an interval, however close they lie together.
+
+        Runs may fall into two groups by chance, such as those that learn and those that do not.
+        Where the treatment does nothing, a treated run is then in the better group and its control
+        in the worse with a chance of up to 1 / 4, and on all of n seeds with up to 1 / 4**n.
+        Student's interval does not know of groups: it takes that for an effect without noise.
+        """
+        return next(n for n in count(1) if 4.0**-n * self.family <= self.alpha)
+
     def refuse(self, differences: Sequence[float]) -> None:
         """Raises what is wrong with differences that no verdict can be based on."""
         for number, difference in enumerate(differences, start=1):
@@ -61,6 +76,13 @@ class Rule:
                     f"The difference of matched seed number {number} is {difference}: one of its "
                     "two runs has no outcome, so there is no effect to compute.\n"
                     "Look at the logs of that seed's runs, then run the same command again."
+                )
+            if abs(difference) > LARGEST:
+                raise ConfigError(
+                    f"The difference of matched seed number {number} is {difference:g}: no reward "
+                    "or metric is that large, and its square is no number any more.\n"
+                    "Look at what that seed's runs logged as the outcome; a loss that diverged "
+                    "is no outcome."
                 )
         if len(differences) > self.looks[-1]:
             raise ConfigError(
@@ -72,7 +94,10 @@ class Rule:
 
 def effect_of(differences: Sequence[float], rule: Rule) -> Estimate:
     """Mean difference with the interval that holds at every look of the rule."""
-    return mean_of_units(differences, level=1 - rule.level, unseen=rule.smallest_effect)
+    effect = mean_of_units(differences, level=1 - rule.level, unseen=rule.smallest_effect)
+    if effect.n < rule.fewest:
+        return effect._replace(low=-math.inf, high=math.inf)
+    return effect
 
 
 def more_seeds(differences: Sequence[float], rule: Rule) -> int | None:
@@ -88,6 +113,7 @@ def more_seeds(differences: Sequence[float], rule: Rule) -> int | None:
     room = mean if mean >= rule.smallest_effect else rule.smallest_effect - mean
     for seeds in range(n, n + MOST_SEEDS + 1):
         looked_at = seeds in rule.looks or seeds > rule.looks[-1]
-        if looked_at and t_score(seeds - 1, 1 - rule.level) * spread / math.sqrt(seeds) < room:
+        enough = looked_at and seeds >= rule.fewest
+        if enough and t_score(seeds - 1, 1 - rule.level) * spread / math.sqrt(seeds) < room:
             return seeds - n
     return None
