@@ -18,16 +18,17 @@ from flatline.verdict import (
     Ruling,
     decide,
     detectable,
+    effect_of,
     more_seeds,
     power,
 )
-from flatline.verdict.planning import validated_rows
+from flatline.verdict.planning import ends_of
 
 CLEAN = NegativeControl(name="learning-rate-0", gain=Estimate(0.0, -0.01, 0.01, 64), clean=True)
 OPEN = NegativeControl(name="random-reward", gain=Estimate(0, -math.inf, math.inf, 1), clean=True)
 DIRTY = NegativeControl(name="random-reward", gain=Estimate(0.09, 0.06, 0.12, 64), clean=False)
 RISES = [0.30, 0.32, 0.36]
-STAYS = [0.001, -0.002, 0.003]
+STAYS = [0.006, -0.004, 0.001]
 SCATTERS = [0.13, 0.0, 0.05]
 
 
@@ -61,7 +62,7 @@ def test_a_mechanism_that_goes_and_moves_nothing_is_partial():
 
 
 def test_a_certain_effect_too_small_to_matter_is_partial_and_says_so():
-    verdict = ruled([0.030, 0.031, 0.032])
+    verdict = ruled([0.020, 0.025, 0.030])
     assert verdict.ruling is Ruling.PARTIAL
     assert verdict.reason.endswith("over 3 matched seeds, less than the 0.05 that matters.")
 
@@ -166,6 +167,69 @@ def test_rounding_is_no_spread():
     assert ruled([0.3 - 0.2, 0.4 - 0.3, 0.1]).ruling is Ruling.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("mean", [0.06, 0.2])
+@pytest.mark.parametrize("off", [2e-9, 6e-8, 1e-6])
+def test_a_last_bit_does_not_turn_equal_differences_into_a_verdict(mean, off):
+    equal, nearly = ruled([mean] * 3), ruled([mean, mean, mean + off])
+    assert equal.ruling is nearly.ruling is Ruling.INCONCLUSIVE
+    assert nearly.effect.low == pytest.approx(equal.effect.low, abs=1e-3)
+
+
+def test_the_interval_has_no_cliff_where_differences_come_to_be_equal():
+    sizes = np.linspace(0, 0.02, 400)
+    effects = [effect_of([0.2 - size, 0.2, 0.2 + size], Rule()) for size in sizes]
+    lows = [effect.low for effect in effects]
+    assert max(np.abs(np.diff(lows))) < 0.02 * (max(lows) - min(lows))
+
+
+@pytest.mark.parametrize(("family", "fewest"), [(1, 3), (3, 3), (4, 4), (12, 4), (13, 5)])
+def test_more_tested_effects_need_more_seeds_however_clear_each_looks(family, fewest):
+    rule = Rule(family=family, looks=(2, 3, 4, 5, 6))
+    clear = [0.30, 0.31, 0.305, 0.30, 0.31, 0.305]
+    for n in range(2, fewest):
+        early = ruled(clear[:n], rule=rule)
+        assert (early.ruling, early.settled) == (Ruling.INCONCLUSIVE, False)
+        assert f"{fewest} are the fewest that can carry" in early.reason
+        assert early.to_json()["effect"]["low"] is None
+    assert ruled(clear, rule=rule).ruling is Ruling.VALIDATED
+
+
+def test_two_seeds_decide_nothing_and_a_plan_that_ends_there_says_so():
+    verdict = ruled([0.30, 0.31], rule=Rule(looks=(2,)))
+    assert (verdict.ruling, verdict.settled) == (Ruling.INCONCLUSIVE, True)
+    assert verdict.would_change.endswith("in a new plan: this one ends at 2.")
+
+
+def test_a_single_seed_that_stands_apart_is_named():
+    verdict = ruled([0.09, 0.11, 0.10, -0.5])
+    assert verdict.ruling is Ruling.INCONCLUSIVE
+    assert verdict.reason.endswith(
+        "that hangs on matched seed number 4 (-0.500), without which it would be "
+        "+0.100 [+0.059, +0.141]."
+    )
+    assert "hangs on" not in ruled(SCATTERS * 2).reason
+
+
+def test_a_validated_verdict_says_which_collapses_it_cannot_have_seen():
+    assert "3 seeds without one leave room for that in up to 63% of all runs" in (
+        ruled(RISES).would_change
+    )
+
+
+@pytest.mark.parametrize("huge", [1e101, 1e200, -1e308])
+def test_a_difference_beyond_all_measure_is_refused_by_its_place(huge):
+    with pytest.raises(ConfigError, match="matched seed number 2 is"):
+        ruled([0.1, huge, 0.1])
+
+
+@pytest.mark.parametrize("size", [1e-90, 1e-30, 1e30, 1e90])
+def test_a_verdict_does_not_depend_on_the_unit_of_the_outcome(size):
+    for differences in (RISES, STAYS, SCATTERS):
+        scaled = ruled([size * one for one in differences], rule=Rule(smallest_effect=0.05 * size))
+        assert scaled.ruling is ruled(differences).ruling
+        assert len(scaled.reason) < 250
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_difference_that_is_no_number_is_refused_by_its_place(bad):
     with pytest.raises(ConfigError, match="matched seed number 2 is"):
@@ -182,6 +246,9 @@ def test_seeds_beyond_the_plan_are_refused():
     [
         {"smallest_effect": 0.0},
         {"smallest_effect": math.nan},
+        {"smallest_effect": math.inf},
+        {"smallest_effect": 5e-324},
+        {"smallest_effect": 1e200},
         {"alpha": 0.0},
         {"alpha": 1.0},
         {"family": 0},
@@ -214,9 +281,9 @@ def test_confidence_counts_what_stands_behind_a_cause(direct, controls, confiden
         assert verdict.confidence == confidence
 
 
-def test_two_seeds_are_never_enough_for_high_confidence():
-    verdict = ruled([0.3001, 0.3], rule=Rule(looks=(2,)))
-    assert (verdict.ruling, verdict.confidence) == (Ruling.VALIDATED, Confidence.MEDIUM)
+def test_a_verdict_without_mechanism_and_controls_has_low_confidence_however_many_seeds():
+    verdict = ruled(RISES, mechanism(direct=False), ())
+    assert (verdict.ruling, verdict.confidence) == (Ruling.VALIDATED, Confidence.LOW)
 
 
 @pytest.mark.parametrize(("direct", "confidence"), [(True, "high"), (False, "medium")])
@@ -347,6 +414,23 @@ def test_eight_hypotheses_on_one_control_arm_keep_the_error_rate_together():
     assert at_most(falsely, 400, 0.05)
 
 
+def test_float32_rounding_of_two_outcomes_is_not_taken_for_knowledge_of_noise():
+    rng = np.random.default_rng(8)
+    rows = (rng.choice([-0.06, 0.06], (3000, 6)) + 0.5).astype(np.float32) - np.float32(0.5)
+    falsely = ends_of(rows.astype(float), Rule()).validated.sum()
+    assert at_most(falsely, 3000, 1 / 32)
+
+
+@pytest.mark.parametrize("family", [1, 3, 4, 12, 13])
+def test_runs_that_learn_or_not_by_chance_are_not_taken_for_an_effect(family):
+    rng = np.random.default_rng(family)
+    runs = 0.6 * (rng.random((3000, family + 1, 6)) < 0.5)
+    runs += rng.normal(0, 0.02, runs.shape)
+    rule = Rule(family=family)
+    arms = [ends_of(runs[:, 1 + arm] - runs[:, 0], rule).validated for arm in range(family)]
+    assert at_most(np.any(arms, axis=0).sum(), 3000, 0.05)
+
+
 def test_an_effect_that_matters_is_rarely_excluded():
     wrongly = rulings(0.05, 0.02, Rule(), 3000).count(Ruling.PARTIAL)
     assert at_most(wrongly, 3000, 0.025)
@@ -360,11 +444,15 @@ def test_a_clear_effect_is_found_as_often_as_the_power_says_and_early():
     assert rulings(0.37, 0.03, Rule(looks=(3,)), 500).count(Ruling.VALIDATED) > 490
 
 
+@pytest.mark.parametrize("sd", [0.03, 0.003, 0.0])
 @pytest.mark.parametrize("rule", [Rule(), Rule(family=5, looks=(3, 5, 9))])
-def test_power_follows_the_same_rule_as_decide(rule):
-    rows = np.random.default_rng(7).normal(0.06, 0.03, (500, rule.looks[-1]))
-    one_by_one = [conclude(row, rule).ruling is Ruling.VALIDATED for row in rows.tolist()]
-    assert validated_rows(rows, rule).tolist() == one_by_one
+def test_power_follows_the_same_rule_as_decide(rule, sd):
+    rows = np.random.default_rng(7).normal(0.06, sd, (500, rule.looks[-1]))
+    one_by_one = [conclude(row, rule) for row in rows.tolist()]
+    ends = ends_of(rows, rule)
+    assert ends.validated.tolist() == [one.ruling is Ruling.VALIDATED for one in one_by_one]
+    assert ends.excluded.tolist() == [one.ruling is Ruling.PARTIAL for one in one_by_one]
+    assert ends.seeds.tolist() == [one.effect.n for one in one_by_one]
 
 
 def test_what_is_detectable_is_found_with_the_power_asked_for():
@@ -376,7 +464,7 @@ def test_what_is_detectable_is_found_with_the_power_asked_for():
     assert detectable(rule, sd=1e-6) == pytest.approx(rule.smallest_effect, rel=0.02)
 
 
-@pytest.mark.parametrize("sd", [0.0, -0.1, math.nan, math.inf])
+@pytest.mark.parametrize("sd", [0.0, -0.1, 5e-324, 1e200, math.nan, math.inf])
 def test_a_spread_that_cannot_be_is_refused(sd):
     with pytest.raises(ConfigError, match="standard deviation between seeds"):
         power(Rule(), effect=0.1, sd=sd)

@@ -27,7 +27,7 @@ DRAWS = 400_000
 MANY_FREE = 1000
 """Degrees of freedom from which on the expansion of Student's quantile is exact to rounding."""
 ROUNDING = 1e-6
-"""Share of its size by which a number may be off: a mean of float32, of which one is off by 6e-8."""
+"""Share of its size by which a number may be off, as means of float32 are (one alone by 6e-8)."""
 LEAST_NOISE = 0.1
 """Scatter between seeds, as a share of `unseen`, below which it says nothing about their noise."""
 
@@ -161,6 +161,8 @@ def difference_of_means(before: ArrayLike, after: ArrayLike, *, unseen: float = 
     with np.errstate(over="ignore", invalid="ignore"):
         value = float(b.mean() - a.mean())
         half = _half_width(a, b, unseen) if n > 1 else math.inf
+    if not math.isfinite(value) or not math.isfinite(half):
+        return Estimate(value, -math.inf, math.inf, n)
     return Estimate(value, value - half, value + half, n)
 
 
@@ -190,7 +192,7 @@ def _welch_freedom(parts: tuple[float, float], sizes: tuple[int, int]) -> float:
 
 
 def mean_of_units(
-    values: Sequence[float], *, level: float = LEVEL, unseen: float = 0.0
+    values: Sequence[float], *, level: float = LEVEL, unseen: float = ROUNDING
 ) -> Estimate:
     """Mean of a few independent units, such as seeds, with Student's interval of that coverage."""
     n = len(values)
@@ -203,14 +205,13 @@ def mean_of_units(
     return Estimate(value, value - half, value + half, n)
 
 
-def spread_of_units(values: Sequence[float], *, unseen: float = 0.0) -> float:
+def spread_of_units(values: Sequence[float], *, unseen: float = ROUNDING) -> float:
     """Standard deviation between at least two units, which a coincidence cannot make 0.
 
     Equal values are what a coarse outcome, or seeds that change nothing, give; they are not
     knowledge of the spread. So one further value stands for what was never seen: off by `unseen`,
     or by the mean itself if that is larger. It counts in full where all values are equal and less
-    the more they scatter, up to `LEAST_NOISE` of `unseen`. Zeros of which no `unseen` is known have
-    no scale, and their spread is infinite.
+    the more they scatter, up to `LEAST_NOISE` of `unseen`.
     """
     n = len(values)
     mean = math.fsum(values) / n
@@ -223,9 +224,8 @@ def with_unseen(spread: Array, mean: Array, n: int, unseen: float) -> Array:
     """The spreads of groups of `n` units, each with what was never seen; see `spread_of_units`."""
     off = np.maximum(unseen, np.abs(mean))
     noise = np.maximum(LEAST_NOISE * unseen, ROUNDING * np.abs(mean))
-    missing = np.maximum(0.0, 1 - spread / np.where(noise > 0, noise, 1.0))
-    known = spread + missing * off / math.sqrt(n + 1)
-    return np.where(known > 0, known, math.inf)
+    missing = np.maximum(0.0, 1 - spread / noise)
+    return np.asarray(spread + missing * off / math.sqrt(n + 1))
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,6 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence
 from flatline.rollout.record import Author
-from flatline import stats
 from flatline.stats import UNKNOWN, Estimate, mean_of_units
 from flatline.trace import Trace
 from flatline.trace.once import once
@@ -112,7 +111,7 @@ class Gaps:
         if not len(known) or len(x) < FEWEST_UNSURE:
             return UNKNOWN, 0.0
         fit = np.corrcoef(x, y)[0, 1] ** 2 if np.ptp(x) and np.ptp(y) else 0.0
-        return mean_of_units((known - 1).tolist(), unseen=stats.ROUNDING), float(fit)
+        return mean_of_units((known - 1).tolist()), float(fit)
 
     @property
     def one_sided(self) -> bool:
@@ -175,7 +174,7 @@ def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
         return UNKNOWN
     _, index = np.unique(clusters, return_inverse=True)
     means = np.bincount(index, weights=values) / np.bincount(index)
-    return mean_of_units(means.tolist(), unseen=stats.ROUNDING)
+    return mean_of_units(means.tolist())
 
 
 def some_steps(trace: Trace, most: int = 3) -> list[int]:

@@ -19,7 +19,7 @@ from flatline.verdict.records import (
 SURE_SEEDS = 3
 """Matched seeds that a verdict of high confidence needs."""
 READABLE = 1e9
-"""Numbers from which on, and whose inverse, are written with a power of ten."""
+"""Larger numbers, and those that need ten digits, are written with a power of ten."""
 
 
 def decide(
@@ -88,7 +88,8 @@ class _Case(NamedTuple):
     def written(self, number: float) -> str:
         # As many digits as the smallest effect needs: an outcome need not be a reward.
         digits = max(3, 1 - math.floor(math.log10(self.rule.smallest_effect)))
-        return f"{number:+.{digits}f}" if abs(number) < READABLE and digits < 10 else f"{number:+.3g}"
+        readable = abs(number) < READABLE and digits < 10
+        return f"{number:+.{digits}f}" if readable else f"{number:+.3g}"
 
 
 class _Answer(NamedTuple):
