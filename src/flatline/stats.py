@@ -28,8 +28,6 @@ MANY_FREE = 1000
 """Degrees of freedom from which on the expansion of Student's quantile is exact to rounding."""
 ROUNDING = 1e-6
 """Share of its size by which a number may be off, as means of float32 are (one alone by 6e-8)."""
-LEAST_NOISE = 0.1
-"""Scatter between seeds, as a share of `unseen`, below which it says nothing about their noise."""
 
 Array = NDArray[np.float64]
 Clusters = Sequence[Any] | NDArray[Any]
@@ -192,7 +190,7 @@ def _welch_freedom(parts: tuple[float, float], sizes: tuple[int, int]) -> float:
 
 
 def mean_of_units(
-    values: Sequence[float], *, level: float = LEVEL, unseen: float = ROUNDING
+    values: Sequence[float], *, level: float = LEVEL, unseen: float = 0.0
 ) -> Estimate:
     """Mean of a few independent units, such as seeds, with Student's interval of that coverage."""
     n = len(values)
@@ -205,27 +203,24 @@ def mean_of_units(
     return Estimate(value, value - half, value + half, n)
 
 
-def spread_of_units(values: Sequence[float], *, unseen: float = ROUNDING) -> float:
+def spread_of_units(values: Sequence[float], *, unseen: float = 0.0) -> float:
     """Standard deviation between at least two units, which a coincidence cannot make 0.
 
-    Equal values are what a coarse outcome, or seeds that change nothing, give; they are not
-    knowledge of the spread. So one further value stands for what was never seen: off by `unseen`,
-    or by the mean itself if that is larger. It counts in full where all values are equal and less
-    the more they scatter, up to `LEAST_NOISE` of `unseen`.
+    Values that are equal up to rounding are what a coarse outcome gives, not knowledge of the
+    spread: one further value stands for what was never seen, off by `unseen`, or by as much as the
+    values themselves if that is more. It counts the less the more the values differ, so that there
+    is no cliff. Zeros of which nothing is known are off by rounding.
     """
-    n = len(values)
-    mean = math.fsum(values) / n
+    n, spread = len(values), deviation(values)
+    off = max(unseen, *map(abs, values)) or ROUNDING
+    return spread + max(0.0, 1 - spread / (ROUNDING * off)) * off / math.sqrt(n + 1)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of at least two values, as it is."""
+    mean = math.fsum(values) / len(values)
     # hypot, because the square of a large number overflows and that of a small one is 0.
-    spread = math.hypot(*(x - mean for x in values)) / math.sqrt(n - 1)
-    return float(with_unseen(np.array(spread), np.array(mean), n, unseen))
-
-
-def with_unseen(spread: Array, mean: Array, n: int, unseen: float) -> Array:
-    """The spreads of groups of `n` units, each with what was never seen; see `spread_of_units`."""
-    off = np.maximum(unseen, np.abs(mean))
-    noise = np.maximum(LEAST_NOISE * unseen, ROUNDING * np.abs(mean))
-    missing = np.maximum(0.0, 1 - spread / noise)
-    return np.asarray(spread + missing * off / math.sqrt(n + 1))
+    return math.hypot(*(x - mean for x in values)) / math.sqrt(len(values) - 1)
 
 
 @lru_cache(maxsize=4096)

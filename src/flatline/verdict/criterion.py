@@ -11,11 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
+import numpy as np
+
 from flatline.errors import ConfigError
-from flatline.stats import Estimate, mean_of_units, sequential_level, spread_of_units, t_score
+from flatline.stats import (
+    ROUNDING,
+    UNKNOWN,
+    Array,
+    Estimate,
+    deviation,
+    sequential_level,
+    t_score,
+)
 
 LARGEST = 1e100
 """Numbers beyond it, or below 1 / it, are no measurement: their squares leave the range."""
+LEAST_NOISE = 0.1
+"""Scatter of the differences, as a share of `smallest_effect`, below which no seeds lie together:
+0.005 by default, where the quietest comparison on the lab has 0.011."""
 MOST_SEEDS = 30
 """More further seeds than these are not proposed: another outcome or longer runs cost less."""
 
@@ -94,10 +107,34 @@ class Rule:
 
 def effect_of(differences: Sequence[float], rule: Rule) -> Estimate:
     """Mean difference with the interval that holds at every look of the rule."""
-    effect = mean_of_units(differences, level=1 - rule.level, unseen=rule.smallest_effect)
-    if effect.n < rule.fewest:
-        return effect._replace(low=-math.inf, high=math.inf)
-    return effect
+    n = len(differences)
+    if n == 0:
+        return UNKNOWN
+    mean = math.fsum(differences) / n
+    if n < max(2, rule.fewest):
+        return Estimate(mean, -math.inf, math.inf, n)
+    half = float(half_width(np.array(deviation(differences)), np.array(mean), n, rule))
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def half_width(spread: Array, mean: Array, n: int, rule: Rule) -> Array:
+    """How far the intervals of many effects over `n` seeds reach to each side.
+
+    Student's, from the standard error that the spread gives. Differences that lie together closer
+    than seeds do are not n measurements but one: the seeds changed nothing, or the outcome is too
+    coarse to tell runs apart. So the closer they lie, the more of the effect itself is added to the
+    error; of equal ones all of it, and then no number of seeds decides.
+    """
+    error = spread / math.sqrt(n) + alike(spread, mean, rule) * np.maximum(
+        rule.smallest_effect, np.abs(mean)
+    )
+    return np.asarray(t_score(n - 1, 1 - rule.level) * error)
+
+
+def alike(spread: Array, mean: Array, rule: Rule) -> Array:
+    """1 for differences that are equal, 0 for those that scatter as seeds do."""
+    least = np.maximum(LEAST_NOISE * rule.smallest_effect, ROUNDING * np.abs(mean))
+    return np.maximum(0.0, 1 - spread / least)
 
 
 def more_seeds(differences: Sequence[float], rule: Rule) -> int | None:
@@ -108,12 +145,10 @@ def more_seeds(differences: Sequence[float], rule: Rule) -> int | None:
     n = len(differences)
     if n < rule.looks[0]:
         return rule.looks[0] - n
-    mean = math.fsum(differences) / n
-    spread = spread_of_units(differences, unseen=rule.smallest_effect)
+    mean, spread = math.fsum(differences) / n, deviation(differences)
     room = mean if mean >= rule.smallest_effect else rule.smallest_effect - mean
-    for seeds in range(n, n + MOST_SEEDS + 1):
+    for seeds in range(max(n, rule.fewest), n + MOST_SEEDS + 1):
         looked_at = seeds in rule.looks or seeds > rule.looks[-1]
-        enough = looked_at and seeds >= rule.fewest
-        if enough and t_score(seeds - 1, 1 - rule.level) * spread / math.sqrt(seeds) < room:
+        if looked_at and half_width(np.array(spread), np.array(mean), seeds, rule) < room:
             return seeds - n
     return None

@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatline.errors import ConfigError
-from flatline.stats import Array, t_score, with_unseen
-from flatline.verdict.criterion import LARGEST, Rule
+from flatline.stats import Array
+from flatline.verdict.criterion import LARGEST, LEAST_NOISE, Rule, half_width
 
 DRAWS = 20_000
 """Simulated investigations behind a power: it is met to 0.007 (two sigma)."""
+QUIET = 4
+"""Times the least noise: of three seeds this loud, 6 % lie closer together than the least noise."""
+BEYOND = 1e6
+"""Times the smallest effect: what is not found there is never found."""
 
 
 def power(rule: Rule, *, effect: float, sd: float) -> float:
@@ -26,7 +30,10 @@ def power(rule: Rule, *, effect: float, sd: float) -> float:
 
 @lru_cache(maxsize=256)
 def detectable(rule: Rule, *, sd: float, power: float = 0.8) -> float:
-    """The least true effect that is validated with that chance, to 1 % of `smallest_effect`."""
+    """The least true effect that is validated with that chance, to 1 % of `smallest_effect`.
+
+    Infinite for a plan that validates nothing, having fewer seeds than its family needs.
+    """
     _require_numbers(0.0, sd)
     if not 0 < power < 1:
         raise ConfigError(
@@ -36,6 +43,8 @@ def detectable(rule: Rule, *, sd: float, power: float = 0.8) -> float:
     low, high = 0.0, rule.smallest_effect
     while _chance(rule, high, sd) < power:
         low, high = high, 2 * high
+        if high > BEYOND * rule.smallest_effect:
+            return math.inf
     while high - low > rule.smallest_effect / 100:
         middle = (low + high) / 2
         low, high = (low, middle) if _chance(rule, middle, sd) >= power else (middle, high)
@@ -43,6 +52,8 @@ def detectable(rule: Rule, *, sd: float, power: float = 0.8) -> float:
 
 
 def _chance(rule: Rule, effect: float, sd: float) -> float:
+    # Seeds as quiet as those that count as one are not to be planned with.
+    sd = max(sd, QUIET * LEAST_NOISE * rule.smallest_effect)
     return float(ends_of(effect + sd * _noise(rule.looks[-1]), rule).validated.mean())
 
 
@@ -76,8 +87,7 @@ def ends_of(differences: Array, rule: Rule) -> Ends:
             continue
         seen = differences[:, :look]
         mean = seen.mean(axis=1)
-        spread = with_unseen(seen.std(axis=1, ddof=1), mean, look, rule.smallest_effect)
-        half = t_score(look - 1, 1 - rule.level) * spread / math.sqrt(look)
+        half = half_width(seen.std(axis=1, ddof=1), mean, look, rule)
         moved = running & (mean - half > 0) & (mean >= rule.smallest_effect)
         ruled_out = running & ~moved & (mean + half < rule.smallest_effect)
         validated |= moved

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from flatline.stats import Estimate
-from flatline.verdict.criterion import MOST_SEEDS, Rule, effect_of, more_seeds
+import numpy as np
+
+from flatline.stats import Estimate, deviation
+from flatline.verdict.criterion import MOST_SEEDS, Rule, alike, effect_of, more_seeds
 from flatline.verdict.records import (
     Confidence,
     Mechanism,
@@ -72,6 +74,14 @@ class _Case(NamedTuple):
     def excluded(self) -> bool:
         """An effect that matters is excluded."""
         return self.looked_at and self.effect.high < self.rule.smallest_effect
+
+    @property
+    def alike(self) -> bool:
+        """The differences scatter less than those of seeds do."""
+        if self.effect.n < 2:
+            return False
+        spread, mean = np.array(deviation(self.differences)), np.array(self.effect.value)
+        return bool(alike(spread, mean, self.rule) > 0)
 
     @property
     def seen(self) -> str:
@@ -222,6 +232,8 @@ def _untold(case: _Case) -> str:
 def _open(case: _Case) -> _Answer:
     if case.effect.n < case.rule.fewest:
         known = f"{case.rule.fewest} are the fewest that can carry {_tested(case.rule.family)}"
+    elif case.alike:
+        known = "the differences lie together closer than seeds do, so they count as one"
     elif case.effect.low > 0:
         known = f"certainly above 0, but perhaps less than {case.least}"
     else:
@@ -253,6 +265,11 @@ def _hangs_on(case: _Case) -> str:
 
 
 def _what_decides(case: _Case) -> str:
+    if case.alike:
+        return (
+            "Seeds and a treatment that change the run (does the command pass both on?), or an "
+            "outcome that can tell runs apart, such as one over more held-out problems."
+        )
     further = more_seeds(case.differences, case.rule)
     if further is None:
         return (
