@@ -33,7 +33,8 @@ class Expectation:
             if math.isfinite(self.detectable)
             else "So few seeds cannot validate any of so many effects: plan more."
         )
-        return f"{found} At most {self.runs} runs, {_duration(self.seconds)}; a clear effect stops earlier."
+        cost = f"At most {self.runs} runs, {_duration(self.seconds)}"
+        return f"{found} {cost}; a clear effect stops earlier."
 
 
 def expectation(
