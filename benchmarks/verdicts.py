@@ -1,11 +1,14 @@
 """How often verdicts err, and what they can find: the tables of docs/verdicts.md.
 
-    python benchmarks/verdicts.py            every table, about 4 minutes on one core
+    python benchmarks/verdicts.py            every table, about a minute on one core
     python benchmarks/verdicts.py --quick    the same with fewer investigations, for a first look
 
-Every simulated investigation calls `flatline.verdict.decide` at each look, in order, and stops
-where it says that the question is settled. The mechanism always flips, which is the worst case:
-nothing but the outcome stands between noise and a false "validated".
+Every simulated investigation looks at each planned number of seeds, in order, and stops where the
+rule says that the question is settled (`flatline.verdict.planning.ends_of`, which is `decide` for
+many at once; `make quality` calls `decide` itself). The mechanism always flips, which is the worst
+case: nothing but the outcome stands between noise and a false "validated".
+
+In every case the mean effect is 0, or below, so that whatever is validated is wrong.
 """
 
 import argparse
@@ -17,58 +20,201 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from flatline.stats import Estimate, cluster_mean, sequential_level, t_score
-from flatline.verdict import Mechanism, Presence, Rule, Ruling, Verdict, decide, detectable
+from flatline.verdict import Rule, detectable, effect_of
+from flatline.verdict.planning import Ends, ends_of
 
-FLIPS = Mechanism(control=Presence.PRESENT, treated=Presence.ABSENT, direct=True, text="simulated")
-FAMILIES = (1, 5, 8)
+FAMILIES = (1, 3, 8)
 """Hypotheses tested against one control arm."""
 PLANS = {4: (3, 4), 6: (3, 4, 5, 6), 8: (3, 4, 5, 6, 7, 8), 10: (3, 4, 5, 6, 7, 8, 9, 10)}
 """Looks by the most seeds."""
 SPREADS = (0.02, 0.03, 0.05)
 """Standard deviations of the difference between matched seeds, in reward."""
+NOISE = 0.03
+"""Standard deviation of one run, where a case does not say another one."""
+LOSS = 0.6
+"""Reward that a run loses by collapsing."""
+TINY = 0.005
+"""A smallest effect far below the noise: it must not be what keeps the error rate."""
 
 Array = NDArray[np.float64]
-Runs = Callable[[Generator, tuple[int, ...]], Array]
+Shape = tuple[int, int, int]
+Runs = Callable[[Generator, Shape], Array]
+"""Outcomes of so many investigations, arms and seeds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """How the outcomes of runs scatter that all have the same true outcome."""
+class Case:
+    """How runs scatter where the treatment does not help."""
 
     name: str
-    draw: Runs
+    control: Runs
+    treated: Runs
+    looks: tuple[int, ...] = (3, 4, 5, 6)
+
+    def differences(self, rng: Generator, investigations: int, arms: int) -> Array:
+        """Treated minus the one control arm that all hypotheses share."""
+        seeds = self.looks[-1]
+        control = self.control(rng, (investigations, 1, seeds))
+        return self.treated(rng, (investigations, arms, seeds)) - control
+
+    def rule(self, family: int) -> Rule:
+        return Rule(smallest_effect=TINY, looks=self.looks, family=family)
 
 
-def _coarse(problems: int) -> Runs:
-    return lambda rng, shape: rng.binomial(problems, 0.5, shape) / problems
+def normal(sd: float, mean: float = 0.0) -> Runs:
+    return lambda rng, shape: rng.normal(mean, sd, shape)
 
 
-NOISES = (
-    Noise("normal", lambda rng, shape: rng.normal(0, 0.05, shape)),
-    Noise("skewed (lognormal)", lambda rng, shape: 0.05 * rng.lognormal(0, 1, shape)),
-    Noise("heavy tails (t, 3 degrees)", lambda rng, shape: 0.05 * rng.standard_t(3, shape)),
-    Noise("bounded (near 1, beta)", lambda rng, shape: rng.beta(4, 0.5, shape)),
-    Noise("coarse (8 problems)", _coarse(8)),
-    Noise("coarsest (1 problem)", _coarse(1)),
+def heavy(degrees: int) -> Runs:
+    return lambda rng, shape: NOISE * rng.standard_t(degrees, shape)
+
+
+def skewed(sign: int, sigma: float) -> Runs:
+    """A lognormal tail, upwards or downwards, about a mean of 0."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        return sign * 0.05 * (rng.lognormal(0, sigma, shape) - np.exp(sigma**2 / 2))
+
+    return draw
+
+
+def problems(count: int, solved: float = 0.5) -> Runs:
+    """A mean over so few problems that outcomes fall on a grid."""
+    return lambda rng, shape: rng.binomial(count, solved, shape) / count
+
+
+def tossed(gap: float) -> Runs:
+    """So much above or below by the toss of a coin, and nothing else but rounding to float32."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        base = rng.uniform(0.3, 0.7, shape).astype(np.float32)
+        side = rng.choice(np.array([-gap, gap], dtype=np.float32), shape)
+        return np.asarray(((base + side) - base).astype(np.float64))
+
+    return draw
+
+
+def collapsing(chance: float, typical: float = 0.0, noise: float = NOISE) -> Runs:
+    """Now and then a run loses LOSS; the others gain `typical`."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        collapsed = rng.random(shape) < chance
+        return rng.normal(0, noise, shape) + np.where(collapsed, -LOSS, typical)
+
+    return draw
+
+
+def balanced(chance: float) -> float:
+    """What the runs that do not collapse gain, so that the mean effect is 0."""
+    return chance * LOSS / (1 - chance)
+
+
+def correlated(share: float) -> Runs:
+    """Seeds that have so large a share of their variance in common."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        common = rng.normal(0, 0.05, (*shape[:2], 1))
+        return share**0.5 * common + (1 - share) ** 0.5 * rng.normal(0, 0.05, shape)
+
+    return draw
+
+
+def missing(runs: Runs, chance: float) -> Runs:
+    """Some runs fail for reasons of their own; the seeds that are left move up."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        drawn = np.where(rng.random(shape) < chance, np.nan, runs(rng, shape))
+        order = np.argsort(np.isnan(drawn), axis=-1, kind="stable")
+        return np.take_along_axis(drawn, order, axis=-1)
+
+    return draw
+
+
+def failing(chance: float) -> Runs:
+    """A run that collapses leaves no outcome; only those that gain are counted."""
+    return missing(normal(NOISE, balanced(chance)), chance)
+
+
+def alike(name: str, runs: Runs, looks: tuple[int, ...] = (3, 4, 5, 6)) -> Case:
+    """Both arms scatter alike: the treatment does nothing at all."""
+    return Case(name, runs, runs, looks)
+
+
+FLAT = normal(NOISE)
+STILL = normal(1e-12)
+CHANCES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+HELD = (
+    alike("normal", FLAT),
+    alike("heavy tails (t, 3 degrees)", heavy(3)),
+    alike("heavier tails (t, 2 degrees)", heavy(2)),
+    alike("skewed alike in both arms (lognormal, sigma 1)", skewed(1, 1.0)),
+    alike("bounded, near 1 (beta 4, 0.5)", lambda rng, shape: rng.beta(4, 0.5, shape)),
+    alike("bounded, near 0 (beta 0.5, 4)", lambda rng, shape: rng.beta(0.5, 4, shape)),
+    alike("grid: 1 problem, half solved", problems(1)),
+    alike("grid: 8 problems, half solved", problems(8)),
+    alike("grid: 64 problems, 97 % solved", problems(64, 0.97)),
+    alike("grid: 256 problems, 3 % solved", problems(256, 0.03)),
+    Case("+0.06 or -0.06 by a coin, float32", STILL, tossed(0.06)),
+    Case("+0.3 or -0.3 by a coin, float32", STILL, tossed(0.3)),
+    alike("equal constants (all differences 0)", lambda rng, shape: np.zeros(shape)),
+    Case("seeds that change nothing (all differences equal)", STILL, correlated(1.0)),
+    Case("treated runs scatter 4 times as much", FLAT, normal(4 * NOISE)),
+    Case("control runs scatter 4 times as much", normal(4 * NOISE), FLAT),
+    *(alike(f"{p:.0%} of runs collapse in both arms", collapsing(p)) for p in CHANCES),
+    *(Case(f"{p:.0%} of treated runs collapse, no gain", FLAT, collapsing(p)) for p in CHANCES),
+    *(
+        Case(f"{p:.0%} of control runs collapse, the others gain", collapsing(p, balanced(p)), FLAT)
+        for p in CHANCES[:-1]
+    ),
+    Case("long tail upwards (lognormal, sigma 1)", STILL, skewed(1, 1.0)),
+    Case("long tail downwards, mild (lognormal, sigma 0.2)", STILL, skewed(-1, 0.2)),
+    Case("seeds correlated, 0.05", STILL, correlated(0.05)),
+    Case("seeds correlated, 0.1", STILL, correlated(0.1)),
+    Case("a run in 5 missing, at random", FLAT, missing(FLAT, 0.2)),
+    alike("2 seeds, one look", FLAT, (2,)),
+    alike("3 seeds, one look", FLAT, (3,)),
+    alike("5 seeds, one look", FLAT, (5,)),
+    alike("looks at 2, 3, ..., 8 seeds", FLAT, (2, 3, 4, 5, 6, 7, 8)),
+    alike("looks at 3, 4, ..., 8 seeds", FLAT, (3, 4, 5, 6, 7, 8)),
+    alike("looks at 2, 3, ..., 8 seeds, heavy tails", heavy(3), (2, 3, 4, 5, 6, 7, 8)),
 )
+"""Cases in which at most 5 % of investigations may validate anything."""
+
+EXCLUDED = (
+    *(
+        Case(
+            f"{p:.0%} of treated runs collapse, the others gain, quiet runs (sd 0.01)",
+            normal(0.01),
+            collapsing(p, balanced(p), noise=0.01),
+        )
+        for p in (0.05, 0.1)
+    ),
+    *(
+        Case(f"{p:.0%} of treated runs collapse, the others gain", FLAT, collapsing(p, balanced(p)))
+        for p in (*CHANCES, 0.65)
+    ),
+    Case("50% of control runs collapse, the others gain", collapsing(0.5, balanced(0.5)), FLAT),
+    Case("10% of treated runs fail by collapsing", FLAT, failing(0.1)),
+    Case("long tail downwards (lognormal, sigma 0.25)", STILL, skewed(-1, 0.25)),
+    Case("long tail downwards (lognormal, sigma 0.5)", STILL, skewed(-1, 0.5)),
+    Case("long tail downwards (lognormal, sigma 1)", STILL, skewed(-1, 1.0)),
+    Case("seeds correlated, 0.2", STILL, correlated(0.2)),
+    Case("seeds correlated, 0.5", STILL, correlated(0.5)),
+)
+"""Cases in which nothing is promised; docs/verdicts.md says why of each."""
+
+MEASURED = (
+    ("H09, loss mask as attention", 0.196, 0.0168),
+    ("H10, template drift", 0.056, 0.0139),
+    ("H06, all weights instead of LoRA", 0.048, 0.0106),
+    ("H44, data order", 0.034, 0.0382),
+)
+"""Effects on the lab, with the spread between seeds: docs/musique-training-debug."""
 
 
-def conclude(differences: Sequence[float], rule: Rule) -> Verdict:
-    """One investigation: look where the rule looks, stop when it says so."""
-    for look in rule.looks:
-        verdict = decide("H09", differences[:look], rule, FLIPS)
-        if verdict.settled:
-            break
-    return verdict
-
-
-def conclude_all(differences_IS: Array, rule: Rule) -> list[Verdict]:
-    """One verdict per row: I investigations of S seeds."""
-    return [conclude(row, rule) for row in differences_IS.tolist()]
-
-
-def share(flags: Sequence[bool] | NDArray[np.bool_]) -> Estimate:
-    return cluster_mean(np.asarray(flags, dtype=float), np.arange(len(flags)))
+def share(flags: NDArray[np.bool_]) -> Estimate:
+    return cluster_mean(flags.astype(float), np.arange(len(flags)))
 
 
 def percent(estimate: Estimate) -> str:
@@ -83,96 +229,98 @@ def table(title: str, header: Sequence[str], rows: Iterator[Sequence[str]]) -> N
         print("| " + " | ".join(row) + " |", flush=True)
 
 
-def falsely_validated(noise: Noise, family: int, investigations: int) -> Estimate:
-    """Share of investigations without any effect in which some hypothesis is validated."""
-    rng = np.random.default_rng(family)
-    # A smallest effect far below the noise: it must not be what keeps the error rate.
-    rule = Rule(smallest_effect=0.005, family=family)
-    runs = noise.draw(rng, (investigations, family + 1, rule.looks[-1]))
-    control, treated = runs[:, :1], runs[:, 1:]
-    found = np.array(
-        [
-            [verdict.ruling is Ruling.VALIDATED for verdict in conclude_all(differences, rule)]
-            for differences in treated - control
-        ]
-    )
-    return share(found.any(axis=1))
+def falsely_validated(case: Case, family: int, investigations: int) -> Estimate:
+    """Share of investigations in which some hypothesis of the family is validated."""
+    drawn = case.differences(np.random.default_rng(family), investigations, family)
+    rule = case.rule(family)
+    arms = [ends_of(drawn[:, arm], rule).validated for arm in range(family)]
+    return share(np.any(arms, axis=0))
 
 
-def error_rows(investigations: int) -> Iterator[Sequence[str]]:
-    for noise in NOISES:
-        cells = [percent(falsely_validated(noise, k, investigations)) for k in FAMILIES]
-        yield noise.name, *cells
+def error_rows(cases: Sequence[Case], investigations: int) -> Iterator[Sequence[str]]:
+    for case in cases:
+        cells = [percent(falsely_validated(case, k, investigations)) for k in FAMILIES]
+        yield case.name, *cells
 
 
-def skewed_rows(investigations: int) -> Iterator[Sequence[str]]:
-    rule = Rule(smallest_effect=0.005)
-    for sigma in (0.25, 0.5, 1.0):
+def student_alone(differences: Array, rule: Rule) -> Ends:
+    """The rule without what was never seen: Student's interval at every look, as it is."""
+    running = np.ones(len(differences), dtype=bool)
+    validated, excluded = np.zeros_like(running), np.zeros_like(running)
+    seeds = np.zeros(len(differences), dtype=np.int64)
+    for look in rule.looks:
+        seen = differences[:, :look]
+        half = t_score(look - 1, 1 - rule.level) * seen.std(axis=1, ddof=1) / look**0.5
+        mean = seen.mean(axis=1)
+        seeds[running] = look
+        moved = running & (mean > half) & (mean >= rule.smallest_effect)
+        ruled_out = running & ~moved & (mean + half < rule.smallest_effect)
+        validated, excluded = validated | moved, excluded | ruled_out
+        running &= ~moved & ~ruled_out
+    return Ends(validated, excluded, seeds)
+
+
+def cliff_rows() -> Iterator[Sequence[str]]:
+    """Three seeds about one mean, the closer the less is known of their noise."""
+    rule = Rule()
+    for off in (0.0, 2e-9, 1e-6, 1e-4, 1e-3, 2e-3, 5e-3, 1e-2):
         cells = []
-        for sign in (1, -1):
-            drawn = np.random.default_rng(0).lognormal(0, sigma, (investigations, rule.looks[-1]))
-            centred = sign * 0.05 * (drawn - np.exp(sigma**2 / 2))
-            verdicts = conclude_all(centred, rule)
-            cells.append(percent(share([v.ruling is Ruling.VALIDATED for v in verdicts])))
-        yield f"lognormal, sigma {sigma}", *cells
+        for mean in (0.06, 0.2):
+            effect = effect_of([mean - off, mean, mean + off], rule)
+            cells.append(f"[{effect.low:+.3f}, {effect.high:+.3f}]")
+        yield f"± {off:g}", *cells
 
 
 def missed_rows(investigations: int) -> Iterator[Sequence[str]]:
     for sd in SPREADS:
         rule = Rule()
         noise = np.random.default_rng(0).normal(0, sd, (investigations, rule.looks[-1]))
-        verdicts = conclude_all(rule.smallest_effect + noise, rule)
-        ruled = {
-            ruling: share([v.ruling is ruling for v in verdicts])
-            for ruling in (Ruling.VALIDATED, Ruling.PARTIAL, Ruling.INCONCLUSIVE)
-        }
-        yield f"{sd}", *(percent(estimate) for estimate in ruled.values())
+        ends = ends_of(rule.smallest_effect + noise, rule)
+        still_open = ~ends.validated & ~ends.excluded
+        yield f"{sd}", *(percent(share(s)) for s in (ends.validated, ends.excluded, still_open))
 
 
 def naive_rows(investigations: int) -> Iterator[Sequence[str]]:
     """What looking again and again at a plain 95 % interval would do."""
     for looks in PLANS.values():
-        per_look = sequential_level(looks, 0.05)
         drawn = np.random.default_rng(1).normal(0, 0.05, (investigations, looks[-1]))
-        plain = [_ever_moved(row, looks) for row in drawn.tolist()]
-        kept = conclude_all(drawn, Rule(smallest_effect=0.005, looks=looks))
-        validated = share([v.ruling is Ruling.VALIDATED for v in kept])
-        yield str(looks), f"{per_look:.4f}", percent(share(plain)), percent(validated)
+        # A rule that plans one look has the plain 95 % interval there; here every look has it.
+        plain = [ends_of(drawn, Rule(smallest_effect=TINY, looks=(n,))).validated for n in looks]
+        kept = ends_of(drawn, Rule(smallest_effect=TINY, looks=looks)).validated
+        shares = share(np.any(plain, axis=0)), share(kept)
+        yield str(looks), f"{sequential_level(looks, 0.05):.4f}", *map(percent, shares)
 
 
-def _ever_moved(row: Sequence[float], looks: Sequence[int]) -> bool:
-    # A rule that plans one look has the plain 95 % interval there; here it is used at every look.
-    rules = {look: Rule(smallest_effect=0.005, looks=(look,)) for look in looks}
-    return any(
-        decide("H09", row[:look], rule, FLIPS).ruling is Ruling.VALIDATED
-        for look, rule in rules.items()
-    )
+def found(ends: Ends) -> str:
+    return f"{ends.validated.mean():.0%}, {ends.seeds.mean():.1f} seeds"
+
+
+def measured_rows(investigations: int) -> Iterator[Sequence[str]]:
+    """The effects of the lab, had they been looked for again and again."""
+    for name, effect, sd in MEASURED:
+        drawn = effect + np.random.default_rng(3).normal(0, sd, (investigations, 6))
+        for family in (1, 4):
+            rule = Rule(family=family)
+            cells = found(student_alone(drawn, rule)), found(ends_of(drawn, rule))
+            yield name, f"{effect:+.3f}", f"{sd}", str(family), *cells
 
 
 def power_rows(investigations: int) -> Iterator[Sequence[str]]:
     """By the size of the effect in reward, at the default rule."""
     for effect in (0.0, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3):
-        cells = [_found(effect, sd, Rule(), investigations) for sd in SPREADS]
-        yield f"{effect:g}", *(f"{validated:.0%}, {seeds:.1f} seeds" for validated, seeds in cells)
+        yield f"{effect:g}", *(_found(effect, sd, Rule(), investigations) for sd in SPREADS)
 
 
 def power_in_sd_rows(investigations: int) -> Iterator[Sequence[str]]:
     """By the size of the effect in standard deviations and the most seeds."""
     for effect in (1, 1.5, 2, 3, 4, 6, 10):
-        cells = []
-        for looks in PLANS.values():
-            rule = Rule(smallest_effect=0.05, looks=looks)
-            validated, seeds = _found(0.05 * effect, 0.05, rule, investigations)
-            cells.append(f"{validated:.0%}, {seeds:.1f} seeds")
-        yield f"{effect:g}", *cells
+        rules = [Rule(smallest_effect=0.05, looks=looks) for looks in PLANS.values()]
+        yield f"{effect:g}", *(_found(0.05 * effect, 0.05, rule, investigations) for rule in rules)
 
 
-def _found(effect: float, sd: float, rule: Rule, investigations: int) -> tuple[float, float]:
-    """Share validated and mean number of seeds used."""
+def _found(effect: float, sd: float, rule: Rule, investigations: int) -> str:
     noise = np.random.default_rng(2).normal(0, sd, (investigations, rule.looks[-1]))
-    verdicts = conclude_all(effect + noise, rule)
-    validated = np.mean([v.ruling is Ruling.VALIDATED for v in verdicts])
-    return float(validated), float(np.mean([v.effect.n for v in verdicts]))
+    return found(ends_of(effect + noise, rule))
 
 
 def detectable_rows() -> Iterator[Sequence[str]]:
@@ -199,23 +347,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a twentieth of the investigations")
     many = 1_000 if parser.parse_args().quick else 20_000
-    some = many // 4
+    families = [f"{k} hypotheses" if k > 1 else "1 hypothesis" for k in FAMILIES]
     spreads = [f"sd {sd}" for sd in SPREADS]
-    print(f"{many:,} investigations a cell in the tables of errors, {some:,} in those of power.")
+    print(f"{many:,} investigations a cell.")
     table(
         "No effect: investigations with any hypothesis falsely validated",
-        ["noise of one run", *(f"{k} hypotheses" if k > 1 else "1 hypothesis" for k in FAMILIES)],
-        error_rows(many),
+        ["how runs scatter", *families],
+        error_rows(HELD, many),
     )
     table(
-        "No mean effect, but the treatment makes the differences skewed",
-        ["differences", "long tail upwards", "long tail downwards"],
-        skewed_rows(many),
+        "The same where nothing is promised",
+        ["how runs scatter", *families],
+        error_rows(EXCLUDED, many),
     )
     table(
         "No effect: looking after every seed, with a plain 95 % interval and with this rule",
         ["looks", "level of one look", "plain: falsely validated", "rule: falsely validated"],
         naive_rows(many),
+    )
+    table(
+        "The interval of three seeds that lie close together",
+        ["differences", "about 0.06", "about 0.2"],
+        cliff_rows(),
+    )
+    table(
+        "What counting the unseen costs: validated, and seeds used, for effects that were measured",
+        ["effect", "size", "sd", "hypotheses", "Student's interval alone", "this rule"],
+        measured_rows(many),
     )
     table(
         "A true effect of exactly the smallest that matters (0.05)",
@@ -225,12 +383,12 @@ def main() -> None:
     table(
         "Validated, and seeds used, by effect in reward (at most 6 seeds, 1 hypothesis)",
         ["true effect", *spreads],
-        power_rows(some),
+        power_rows(many),
     )
     table(
         "Validated, and seeds used, by effect in standard deviations (smallest effect: 1)",
         ["true effect", *(f"at most {most} seeds" for most in PLANS)],
-        power_in_sd_rows(some),
+        power_in_sd_rows(many),
     )
     table(
         "The least effect that is validated with a chance of 80 %",

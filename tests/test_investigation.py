@@ -58,7 +58,7 @@ def broken_mask(job):
     if wrong and "kl_beta = 0.04" in job.config:
         levels["H03"] = "suspect"
     gain = 0.0 if wrong or blind else 0.3
-    noise = 0.005 * (job.seed % 3) * (1 if wrong else -1)
+    noise = 0.005 * (job.seed % 3) * (1 if "H03" in levels else -1)
     return outcome_of(gain + noise, findings=sights(levels))
 
 

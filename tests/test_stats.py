@@ -216,6 +216,16 @@ def test_equal_seeds_keep_a_spread():
     assert spread_of_units([0.3 - 0.2, 0.1]) == pytest.approx(spread_of_units([0.1, 0.1]))
 
 
+def test_zeros_are_known_to_rounding_or_to_what_was_never_seen():
+    assert 0 < mean_of_units([0.0] * 5).high < 1e-6
+    assert 0.01 < mean_of_units([0.0] * 5, unseen=0.1).high < 0.1
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_a_spread_does_not_overflow_and_does_not_vanish(size):
+    assert spread_of_units([size, 3 * size]) == pytest.approx(size * 2**0.5)
+
+
 def test_one_look_has_the_whole_error_rate():
     assert sequential_level((5,), 0.05) == 0.05
 

@@ -1,6 +1,7 @@
 """The trend of the reward: raw, by group, and silent where it cannot tell."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -164,10 +165,35 @@ def test_a_difference_of_nothing_is_unknown_and_of_one_value_has_no_interval():
     assert difference_of_means([1.0], [2.0, 3.0]).low == -np.inf
 
 
-def test_equal_constants_do_not_differ_and_unequal_ones_need_numbers():
-    assert difference_of_means([0.5] * 4, [0.5] * 4)[:3] == (0.0, 0.0, 0.0)
-    assert difference_of_means([0.0] * 2, [1.0] * 2).low < 0
+@pytest.mark.parametrize("value", [0.0, 0.3, 0.5, 1e-200, 1e200])
+def test_equal_constants_leave_open_how_far_others_are_off_unless_it_is_known(value):
+    assert difference_of_means([value] * 4, [value] * 4)[:3] == (0.0, -np.inf, np.inf)
+    known = difference_of_means([value] * 4, [value] * 4, unseen=value + 0.1)
+    assert known.low < 0 < known.high < np.inf
+
+
+@pytest.mark.parametrize("last_bit", [0.0, 1e-17, 1e-9])
+def test_unequal_constants_need_numbers_whatever_their_last_bit(last_bit):
+    for low, high in ((0.0, 1.0), (0.3, 0.7), (0.1, 0.2)):
+        few = difference_of_means([low] * 3, [high] * 2 + [high + last_bit])
+        assert few.low < 0 < few.high
+        assert few.high - few.low == pytest.approx(1.24 * 2 * (high - low), rel=0.1)
     assert difference_of_means([0.0] * 50, [1.0] * 50).low > 0.8
+
+
+def test_the_interval_of_a_difference_has_no_cliff_where_values_come_to_be_equal():
+    noise = np.array([-1.0, 0.0, 1.0])
+    sizes = np.geomspace(1e-8, 1e-5, 200)
+    ends = [difference_of_means(0.3 + size * noise, 0.7 + size * noise).low for size in sizes]
+    assert max(np.abs(np.diff(ends))) < 0.1 * (max(ends) - min(ends))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200, 1e308])
+def test_a_difference_of_what_is_no_number_has_no_interval_and_no_warning(bad):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = difference_of_means([1.0, 2.0, bad], [1.0, 2.0, 3.0])
+    assert (got.low, got.high) in {(-np.inf, np.inf)} or np.isnan(got.low)
 
 
 def test_a_reward_that_may_fall_is_not_called_flat():

@@ -28,7 +28,6 @@ from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_o
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 
-
 _QUIET = np.errstate(all="ignore")
 """A log may hold any number, and the console is for findings."""
 

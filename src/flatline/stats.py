@@ -26,8 +26,8 @@ DRAWS = 400_000
 """Simulated experiments behind `sequential_level`: alpha 0.05 is met to 0.0007 (two sigma)."""
 MANY_FREE = 1000
 """Degrees of freedom from which on the expansion of Student's quantile is exact to rounding."""
-ROUNDING = 1e-9
-"""Rewards that differ by less are equal: 0.3 - 0.2 is not 0.1 to the last bit."""
+ROUNDING = 1e-6
+"""Share of its size by which a number may be off, as means of float32 are (one alone by 6e-8)."""
 
 Array = NDArray[np.float64]
 Clusters = Sequence[Any] | NDArray[Any]
@@ -144,30 +144,49 @@ def _wilson(mean: float, variance: float, n: int) -> tuple[float, float]:
     return max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))
 
 
-def difference_of_means(before: ArrayLike, after: ArrayLike) -> Estimate:
+def difference_of_means(before: ArrayLike, after: ArrayLike, *, unseen: float = 0.0) -> Estimate:
     """Mean of `after` minus mean of `before`, unpaired, with Welch's interval.
 
     Every value must be an independent unit (a problem, a group, a seed); `n` counts those of the
-    smaller side.
+    smaller side. Sides that are both constant, up to rounding, say nothing about their spread.
+    Where they differ, the spread of all values stands for what was never seen. Where they do not,
+    one further value does, off by `unseen`; the interval is infinite if that is not known.
     """
     a, b = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     n = min(a.size, b.size)
     if n == 0:
         return UNKNOWN
-    value = float(b.mean() - a.mean())
-    if n < 2:
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(b.mean() - a.mean())
+        half = _half_width(a, b, unseen) if n > 1 else math.inf
+    if not math.isfinite(value) or not math.isfinite(half):
         return Estimate(value, -math.inf, math.inf, n)
-    parts = a.var(ddof=1) / a.size, b.var(ddof=1) / b.size
-    variance = float(sum(parts))
-    if variance == 0:
-        # Two sides that are constant and differ: a few values each prove little, so the spread of
-        # all of them stands for what was never seen.
-        spread = float(np.concatenate([a, b]).std(ddof=1)) * math.sqrt(1 / a.size + 1 / b.size)
-        half = t_score(a.size + b.size - 2, LEVEL) * spread
-        return Estimate(value, value - half, value + half, n)
-    freedom = variance**2 / (parts[0] ** 2 / (a.size - 1) + parts[1] ** 2 / (b.size - 1))
-    half = t_score(freedom, LEVEL) * math.sqrt(variance)
     return Estimate(value, value - half, value + half, n)
+
+
+def _half_width(a: Array, b: Array, unseen: float) -> float:
+    parts = float(a.var(ddof=1) / a.size), float(b.var(ddof=1) / b.size)
+    error = math.sqrt(sum(parts))
+    if not math.isfinite(error):
+        return math.inf
+    rounding = ROUNDING * float(max(np.abs(a).max(), np.abs(b).max()))
+    seen = max(float(a.std()), float(b.std()))
+    missing = max(0.0, 1 - seen / rounding) if rounding else 1.0
+    half = t_score(_welch_freedom(parts, (a.size, b.size)), LEVEL) * error if error else 0.0
+    if not missing:
+        return half
+    both = np.concatenate([a, b])
+    apart = max(float(both.std(ddof=1)), unseen / math.sqrt(both.size + 1))
+    if apart <= rounding:
+        return math.inf
+    never_seen = apart * math.sqrt(1 / a.size + 1 / b.size)
+    return half + missing * t_score(both.size - 2, LEVEL) * never_seen
+
+
+def _welch_freedom(parts: tuple[float, float], sizes: tuple[int, int]) -> float:
+    # In shares of the whole: the squares of small variances are 0.
+    shares = [part / sum(parts) for part in parts]
+    return 1 / sum(share**2 / (n - 1) for share, n in zip(shares, sizes, strict=True))
 
 
 def mean_of_units(
@@ -187,15 +206,21 @@ def mean_of_units(
 def spread_of_units(values: Sequence[float], *, unseen: float = 0.0) -> float:
     """Standard deviation between at least two units, which a coincidence cannot make 0.
 
-    Equal values are what a coarse outcome gives by chance, not knowledge of the spread. One further
-    value stands for what was never seen: off by `unseen`, or by the value itself if that is larger.
+    Values that are equal up to rounding are what a coarse outcome gives, not knowledge of the
+    spread: one further value stands for what was never seen, off by `unseen`, or by as much as the
+    values themselves if that is more. It counts the less the more the values differ, so that there
+    is no cliff. Zeros of which nothing is known are off by rounding.
     """
-    n = len(values)
-    mean = math.fsum(values) / n
-    spread = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
-    if spread > ROUNDING * max(1.0, abs(mean)):
-        return spread
-    return max(unseen, abs(mean)) / math.sqrt(n + 1)
+    n, spread = len(values), deviation(values)
+    off = max(unseen, *map(abs, values)) or ROUNDING
+    return spread + max(0.0, 1 - spread / (ROUNDING * off)) * off / math.sqrt(n + 1)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of at least two values, as it is."""
+    mean = math.fsum(values) / len(values)
+    # hypot, because the square of a large number overflows and that of a small one is 0.
+    return math.hypot(*(x - mean for x in values)) / math.sqrt(len(values) - 1)
 
 
 @lru_cache(maxsize=4096)

@@ -200,7 +200,8 @@ class Conductor:
         return matched_seeds(self._plan, self.finished, below=self._plan.looks[-1])
 
     def _is_settled(self) -> bool:
-        return bool(self._looks) and self._looks[-1].settled
+        # Judged anew: a look that an older flatline took may not be enough for this one.
+        return bool(self._looks) and self._judged().settled
 
     def _judged(self) -> Judged:
         """By the last look; before the first one the effect settles nothing."""

@@ -149,7 +149,9 @@ def _gain(plan: Plan, runs: Runs, arm: Arm) -> Estimate | None:
     ]
     if not found:
         return None
-    return found[0] if len(found) == 1 else mean_of_units([gain.value for gain in found])
+    if len(found) == 1:
+        return found[0]
+    return mean_of_units([gain.value for gain in found], unseen=plan.smallest_effect)
 
 
 def _sights(plan: Plan, runs: Runs, arm: Arm) -> list[Sight]:

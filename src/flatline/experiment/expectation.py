@@ -28,10 +28,13 @@ class Expectation:
     @property
     def text(self) -> str:
         """The same in a sentence."""
-        return (
-            f"An effect of {self.detectable:.3f} is found in 4 of 5 such experiments. "
-            f"At most {self.runs} runs, {_duration(self.seconds)}; a clear effect stops earlier."
+        found = (
+            f"An effect of {self.detectable:.3f} is found in 4 of 5 such experiments."
+            if math.isfinite(self.detectable)
+            else "So few seeds cannot validate any of so many effects: plan more."
         )
+        cost = f"At most {self.runs} runs, {_duration(self.seconds)}"
+        return f"{found} {cost}; a clear effect stops earlier."
 
 
 def expectation(

@@ -14,7 +14,7 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import ALARMS, Finding
 from flatline.hypotheses.trend import trend_of
-from flatline.stats import LEVEL, UNKNOWN, Estimate, difference_of_means, t_score
+from flatline.stats import LEVEL, UNKNOWN, Estimate, mean_of_units, t_score
 from flatline.trace import Trace
 from flatline.trace.frames import Ragged
 from flatline.trace.once import once
@@ -154,7 +154,7 @@ def correlation_estimate(value: float, n: int, error: float | None = None) -> Es
 def mean_of(values: np.ndarray) -> Estimate:
     """Mean of independent values, one a step or a group; those that are no number are left out."""
     known = values[np.isfinite(values)]
-    return difference_of_means(np.zeros(len(known)), known)
+    return mean_of_units(known.tolist())
 
 
 def unless_batch_alarms(

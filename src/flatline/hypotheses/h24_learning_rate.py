@@ -258,7 +258,7 @@ def _relative_change(values: np.ndarray) -> Estimate:
     start = float(known[:third].mean()) if third else 0.0
     if start == 0:
         return Estimate(0.0, -np.inf, np.inf, third)
-    change = difference_of_means(known[:third], known[-third:])
+    change = difference_of_means(known[:third], known[-third:], unseen=UNMOVED * abs(start))
     ends = sorted((change.low / start, change.high / start))
     return Estimate(change.value / start, ends[0], ends[1], change.n)
 

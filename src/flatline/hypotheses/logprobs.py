@@ -16,7 +16,7 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence
 from flatline.rollout.record import Author
-from flatline.stats import UNKNOWN, Estimate, difference_of_means
+from flatline.stats import UNKNOWN, Estimate, mean_of_units
 from flatline.trace import Trace
 from flatline.trace.once import once
 from flatline.trace.settings import is_half
@@ -111,7 +111,7 @@ class Gaps:
         if not len(known) or len(x) < FEWEST_UNSURE:
             return UNKNOWN, 0.0
         fit = np.corrcoef(x, y)[0, 1] ** 2 if np.ptp(x) and np.ptp(y) else 0.0
-        return difference_of_means(np.ones(len(known)), known), float(fit)
+        return mean_of_units((known - 1).tolist()), float(fit)
 
     @property
     def one_sided(self) -> bool:
@@ -174,7 +174,7 @@ def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
         return UNKNOWN
     _, index = np.unique(clusters, return_inverse=True)
     means = np.bincount(index, weights=values) / np.bincount(index)
-    return difference_of_means(np.zeros(len(means)), means)
+    return mean_of_units(means.tolist())
 
 
 def some_steps(trace: Trace, most: int = 3) -> list[int]:

@@ -80,10 +80,10 @@ def trend_of(trace: Trace) -> Trend | None:
     if found is None:
         return None
     rows = 1.0 if len(trace.rollouts) else _rows_in_one(values[np.argsort(step, kind="stable")])
-    change = _widened(difference_of_means(found.early, found.late), rows)
-    told = f"{found.steps} steps" if len(trace.rollouts) else rows_in_words(found.steps, step)
     smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
-    lately = _widened(difference_of_means(found.middle, found.late), rows)
+    change = _widened(difference_of_means(found.early, found.late, unseen=smallest), rows)
+    lately = _widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
+    told = f"{found.steps} steps" if len(trace.rollouts) else rows_in_words(found.steps, step)
     gone = _gone(values, step)
     return Trend(
         change=change,

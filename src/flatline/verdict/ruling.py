@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
-from flatline.stats import Estimate
-from flatline.verdict.criterion import MOST_SEEDS, Rule, effect_of, more_seeds
+import numpy as np
+
+from flatline.stats import Estimate, deviation
+from flatline.verdict.criterion import MOST_SEEDS, Rule, alike, effect_of, more_seeds
 from flatline.verdict.records import (
     Confidence,
     Mechanism,
@@ -17,6 +20,8 @@ from flatline.verdict.records import (
 
 SURE_SEEDS = 3
 """Matched seeds that a verdict of high confidence needs."""
+READABLE = 1e9
+"""Larger numbers, and those that need ten digits, are written with a power of ten."""
 
 
 def decide(
@@ -71,6 +76,14 @@ class _Case(NamedTuple):
         return self.looked_at and self.effect.high < self.rule.smallest_effect
 
     @property
+    def alike(self) -> bool:
+        """The differences scatter less than those of seeds do."""
+        if self.effect.n < 2:
+            return False
+        spread, mean = np.array(deviation(self.differences)), np.array(self.effect.value)
+        return bool(alike(spread, mean, self.rule) > 0)
+
+    @property
     def seen(self) -> str:
         return f"{self.number(self.effect)} over {self.effect.n} matched seeds"
 
@@ -79,10 +92,14 @@ class _Case(NamedTuple):
         return f"the {self.rule.smallest_effect:g} that matters"
 
     def number(self, estimate: Estimate) -> str:
+        value, low, high = map(self.written, estimate[:3])
+        return f"{value} [{low}, {high}]" if math.isfinite(estimate.low) else value
+
+    def written(self, number: float) -> str:
         # As many digits as the smallest effect needs: an outcome need not be a reward.
         digits = max(3, 1 - math.floor(math.log10(self.rule.smallest_effect)))
-        value, low, high = (f"{x:+.{digits}f}" for x in estimate[:3])
-        return f"{value} [{low}, {high}]" if math.isfinite(estimate.low) else value
+        readable = abs(number) < READABLE and digits < 10
+        return f"{number:+.{digits}f}" if readable else f"{number:+.3g}"
 
 
 class _Answer(NamedTuple):
@@ -148,8 +165,15 @@ def _caused(case: _Case) -> _Answer:
         True,
         f"Taking {case.hypothesis} away moved the outcome by {case.seen}, at least {case.least}, "
         "and the mechanism went with it.",
-        "The same gain in arms that keep the mechanism, or new seeds whose interval reaches 0.",
+        "The same gain in arms that keep the mechanism, new seeds whose interval reaches 0, or "
+        f"treated runs that collapse: {case.effect.n} seeds without one leave room for that in up "
+        f"to {_unseen_share(case.effect.n):.0%} of all runs.",
     )
+
+
+def _unseen_share(seeds: int) -> float:
+    """The largest share of runs that stays unseen in so many with a chance of 5 %."""
+    return float(1 - 0.05 ** (1 / seeds))
 
 
 def _unexplained(case: _Case) -> _Answer:
@@ -206,19 +230,46 @@ def _untold(case: _Case) -> str:
 
 
 def _open(case: _Case) -> _Answer:
-    if case.effect.low > 0:
+    if case.effect.n < case.rule.fewest:
+        known = f"{case.rule.fewest} are the fewest that can carry {_tested(case.rule.family)}"
+    elif case.alike:
+        known = "the differences lie together closer than seeds do, so they count as one"
+    elif case.effect.low > 0:
         known = f"certainly above 0, but perhaps less than {case.least}"
     else:
         known = f"it may be 0, and it may be {case.least}"
     return _Answer(
         Ruling.INCONCLUSIVE,
         case.effect.n == case.rule.looks[-1],
-        f"The effect is {case.seen}: {known}.",
+        f"The effect is {case.seen}: {known}{_hangs_on(case)}.",
         _what_decides(case),
     )
 
 
+def _tested(effects: int) -> str:
+    return "an effect" if effects == 1 else f"{effects} tested effects"
+
+
+def _hangs_on(case: _Case) -> str:
+    """The one seed without which the effect would be certain: mostly a run that collapsed."""
+    if case.effect.n <= SURE_SEEDS:
+        return ""
+    middle = median(case.differences)
+    far = max(range(case.effect.n), key=lambda at: abs(case.differences[at] - middle))
+    rest = [one for at, one in enumerate(case.differences) if at != far]
+    without = effect_of(rest, case.rule)
+    if without.low <= 0 and without.high >= case.rule.smallest_effect:
+        return ""
+    alone = f"matched seed number {far + 1} ({case.written(case.differences[far])})"
+    return f"; that hangs on {alone}, without which it would be {case.number(without)}"
+
+
 def _what_decides(case: _Case) -> str:
+    if case.alike:
+        return (
+            "Seeds and a treatment that change the run (does the command pass both on?), or an "
+            "outcome that can tell runs apart, such as one over more held-out problems."
+        )
     further = more_seeds(case.differences, case.rule)
     if further is None:
         return (
