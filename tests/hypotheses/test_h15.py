@@ -47,7 +47,9 @@ def test_a_longest_prompt_whose_answer_is_certain_proves_nothing():
     assert finding.level is Level.UNKNOWN
 
 
-@pytest.mark.parametrize("settings", [{"bf16": True}, {"precision": "float16"}, {"precision": "tf32"}])
+@pytest.mark.parametrize(
+    "settings", [{"bf16": True}, {"precision": "float16"}, {"precision": "tf32"}]
+)
 def test_in_16_bits_other_shapes_round_otherwise(settings):
     assert H15.sign(lengths(lambda group: 10 + group, off=0.2, **settings)).level is Level.UNKNOWN
 

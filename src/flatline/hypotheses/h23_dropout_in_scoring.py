@@ -6,9 +6,9 @@ noise: ratios are clipped at random, the KL starts above 0, and the trained poli
 the one that sampled.
 
 ## Sign
-Rollouts of one prompt that begin with the same tokens must have the same log-probs there, where they
-carry loss. A spread above 0.1 nat on average over prompts is a fault; a smaller one that float32
-does not explain (above 1e-3) is noted. Dropout in front of adapters that the run says it has is
+Rollouts of one prompt that begin with the same tokens must have the same log-probs there, where
+they carry loss. A spread above 0.1 nat on average over prompts is a fault; a smaller one that
+float32 does not explain (above 1e-3) is noted. Dropout in front of adapters that the run says it has is
 noted only: where each batch serves one update every ratio is 1, whatever the noise, and where it
 serves more, up to a spread as wide as the clip. The KL of step 1 shows it too, where beta is above
 0.
@@ -59,8 +59,8 @@ docs/calibration.md."""
 ROUNDED = 1e-3
 """Spread that float32 arithmetic in batches of other shapes explains (healthy: 2e-4 at most)."""
 SWAMPED = 0.5
-"""Share of an update that is noise. Beyond it a step goes further by chance than by the rewards. The
-dropout that people train with is far below: 0.10 at p = 0.1 in front of adapters."""
+"""Share of an update that is noise. Beyond it a step goes further by chance than by the rewards.
+The dropout that people train with is far below: 0.10 at p = 0.1 in front of adapters."""
 CLIP = 0.2
 """Clip of a run that does not tell its own."""
 FEWEST = 2
