@@ -8,10 +8,10 @@ the one that sampled.
 ## Sign
 Rollouts of one prompt that begin with the same tokens must have the same log-probs there, where
 they carry loss. A spread above 0.1 nat on average over prompts is a fault; a smaller one that
-float32 does not explain (above 1e-3) is noted. Dropout in front of adapters that the run says it has is
-noted only: where each batch serves one update every ratio is 1, whatever the noise, and where it
-serves more, up to a spread as wide as the clip. The KL of step 1 shows it too, where beta is above
-0.
+float32 does not explain (above 1e-3) is noted. Dropout in front of adapters that the run says it
+has is noted only: where each batch serves one update every ratio is 1, whatever the noise, and
+where it serves more, up to a spread as wide as the clip. The KL of step 1 shows it too, where beta
+is above 0.
 
 ## Probe
 Score one batch twice in each kind of pass, with the adapters as they are and moved a little

@@ -18,8 +18,8 @@ One optimizer step on the batch, undone: its KL per token at the configured rate
 the run (`max_steps`, else epochs times the steps of one) it must reach 1e-3, or the rate is too
 low; a single step above 1 is too high, above 0.2 a note. (Steps do not all go one way: in the lab
 40 of them reach 8 to 12 times the KL of the first, where a straight way would give 1600, so times
-the steps is generous.) Where it is not right, the same step is taken at other rates up to 0.01, and the probe
-names one whose step was seen to have a KL of 1e-4 to 1e-2; where none has, it names no rate.
+the steps is generous.) Where it is not right, the same step is taken at other rates up to 0.01, and
+the probe names one whose step was seen to have a KL of 1e-4 to 1e-2; where none has, it names none.
 
 ## Experiment
 The rate in use against the usual one of the model and kind (lab 3e-3 with LoRA and 6e-4 without,
