@@ -512,6 +512,16 @@ def test_delivery_can_be_told_where_the_trainer_scores_without_its_context(tmp_p
     assert max(found.gap_before, found.gap_moved, found.gap_restored) < 1e-3
 
 
+def test_attention_dropout_says_nothing_about_how_passes_are_added_up(tmp_path):
+    subject = subject_in(tmp_path)
+    for module in subject.trainer.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+    assert subject.gradient_twice() < 0.9
+    assert subject.accumulation().cosine == pytest.approx(1, abs=1e-4)
+    assert max(getattr(m, "attention_dropout", 0) for m in subject.trainer.model.modules()) == 0.3
+
+
 def test_two_gradients_share_all_but_the_noise_of_dropout(tmp_path):
     assert subject_in(tmp_path / "without").gradient_twice() == pytest.approx(1, abs=1e-5)
     assert 0 < subject_in(tmp_path / "with", lora_dropout=0.3).gradient_twice() < 0.95

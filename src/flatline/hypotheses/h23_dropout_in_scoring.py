@@ -70,7 +70,7 @@ FEWEST = 2
 class DropoutInScoring(Hypothesis):
     id = "H23"
     name = "dropout-in-scoring"
-    explains = ("H03", "H06", "H10", "H11", "H20", "H22", "H24", "H29")
+    explains = ("H03", "H06", "H10", "H11", "H15", "H20", "H22", "H24", "H28", "H29")
     meaning = "Ratios and KL are noise, so updates are clipped and weighted at random."
     fix = "Switch dropout off: {lora_dropout} for the adapters, {disable_dropout} for the model."
     mechanism = "Equal beginnings get different log-probs; in the other arm the same."
