@@ -265,7 +265,7 @@ LIVE = (
     ("H05", "standard deviation of what gold earns", "SCATTER", False),
     ("H06", "gap after the weights were moved (nat)", "APART", False),
     ("H09", "change by another question or tool output (nat)", "MOVED", True),
-    ("H23", "difference of two identical passes (nat)", "SAME", False),
+    ("H23", "difference of two identical passes (nat)", "ROUNDED", False),
     ("H24", "KL of one step at the configured rate (nat)", "HUGE_KL", False),
     ("H32", "groups of equal rewards", "DEAD", False),
     ("H33", "share of the data that an epoch visits", "VISITED", True),

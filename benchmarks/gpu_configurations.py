@@ -2,11 +2,12 @@
 
     python benchmarks/gpu_configurations.py [--only NAME ...] [--jobs 4] [--out FILE]
     python benchmarks/gpu_configurations.py --table FILE
+    python benchmarks/gpu_configurations.py --dropout
 
 Each configuration is TRL's own `GRPOTrainer` on the lab policy, with TRL's own sampler, built and
 looked at in a process of its own. One JSON line of each goes to `--out`; the exit status is 1 where
 any raised an alarm or did not end. Without a GPU, what needs one is skipped, and said. `--table`
-prints the table of docs/precision.md from such a file.
+prints the first table of docs/precision.md from such a file, `--dropout` measures the second.
 """
 
 import argparse
@@ -41,6 +42,14 @@ BASE: Mapping[str, Any] = {
     "disable_tqdm": True,
 }
 LORA: Mapping[str, Any] = {"r": 8, "lora_alpha": 16, "lora_dropout": 0.0}
+ROUNDED = {
+    "H03": "KL before any update",
+    "H15": "log-prob alone against in the batch (nat)",
+    "H23": "two identical passes (nat), or the share of dropout's noise",
+    "H28": "gradient in more passes, length beside 1",
+}
+"""Probes that rounding can reach, and what they measure."""
+DROPOUTS = (("LoRA", 0.0), ("LoRA", 0.1), ("LoRA", 0.5), ("LoRA", 0.9), ("attention", 0.1))
 FULL_RATE = 3e-4
 """Without adapters the lab policy wants a lower rate."""
 
@@ -200,21 +209,40 @@ def went_wrong(line: Mapping[str, Any]) -> bool:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Tolerance and largest healthy value of what depends on the precision, as Markdown."""
-    looked = [line for line in lines if "measured" in line]
-    rows = ["| precision | configurations | probe | tolerance | largest healthy |"]
-    rows.append("|---|---|---|---|---|")
-    for precision in sorted({line["precision"] for line in looked}):
-        same = [line["measured"] for line in looked if line["precision"] == precision]
-        for hypothesis in ("H03", "H15", "H23", "H28"):
-            known = [one[hypothesis] for one in same if hypothesis in one]
-            values = [value for one in known if (value := _number(one["value"])) is not None]
-            if values:
-                allowed = " or ".join(sorted({one["expected"] for one in known}))
-                largest = f"{max(values):.2g}"
-                rows.append(
-                    f"| {precision} | {len(values)} | {hypothesis} | {allowed} | {largest} |"
-                )
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for line in lines:
+        for hypothesis, what in ROUNDED.items():
+            one = line.get("measured", {}).get(hypothesis, {})
+            value = _number(one.get("value"))
+            if value is not None:
+                key = (line["precision"], f"{hypothesis} {what}", one["expected"])
+                found.setdefault(key, []).append(abs(value - (hypothesis == "H28")))
+    rows = [
+        "| precision | measured | healthy is | configurations | largest |",
+        "|---|---|---|---|---|",
+    ]
+    rows += [
+        f"| {' | '.join(key)} | {len(values)} | {max(values):.2g} |"
+        for key, values in sorted(found.items())
+    ]
     return "\n".join(rows)
+
+
+def dropout_table(rows: int) -> str:
+    """What dropout makes of an update, by where it is and how much."""
+    from flatline.subject import Subject
+
+    told = ["| dropout | share of the update that is noise |", "|---|---|"]
+    for where, p in DROPOUTS:
+        one = Configuration(lora={"lora_dropout": p if where == "LoRA" else 0.0})
+        with TemporaryDirectory() as folder:
+            trainer = trainer_of(one, rows, folder)
+            for module in trainer.model.modules() if where == "attention" else ():
+                if hasattr(module, "attention_dropout"):
+                    module.attention_dropout = p
+            noise = max(0.0, 1 - Subject(trainer).gradient_twice())
+            told.append(f"| {where} {p:g} | {noise:.2f} |")
+    return "\n".join(told)
 
 
 def _number(measured: Any) -> float | None:
@@ -229,10 +257,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds for each")
     parser.add_argument("--out", type=Path, help="file of one JSON line for each")
     parser.add_argument("--table", type=Path, help="print the table of a file that --out wrote")
+    parser.add_argument("--dropout", action="store_true", help="print the table of dropout")
     parser.add_argument("--child", choices=CONFIGURATIONS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.table:
         print(table([json.loads(line) for line in args.table.read_text().splitlines()]))
+        return
+    if args.dropout:
+        print(dropout_table(args.rows))
         return
     if args.child:
         print(json.dumps(look(args.child, args.rows)))

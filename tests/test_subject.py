@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from flatline.subject import subject as subject_module
 from flatline.subject.brief import longest_turn
 from flatline.subject.few import half, together
 from flatline.subject.scoring import Played
+from flatline.subject.step import HIGHEST_RATE, fitting
 from flatline.tasks import make_task
 from flatline.training.environment import (
     environment_factory,
@@ -111,7 +113,7 @@ def look_at_everything(subject):
     subject.context_effect("prompt"), subject.context_effect("tool")
     subject.scored_twice(), subject.reference_gap(), subject.alone_vs_batch()
     subject.gradient_twice()
-    subject.rate_sweep(), subject.delivery(), subject.play_again()
+    subject.fitting_step(), subject.delivery(), subject.play_again()
     if subject.ours:
         subject.oracle(), subject.heldout_path(2)
 
@@ -297,9 +299,38 @@ def test_a_step_raises_what_was_good(healthy):
 
 
 def test_a_larger_rate_moves_the_policy_further(healthy):
-    found = healthy.rate_sweep()
-    assert (np.diff(found.kl) > 0).all()
-    assert found.rates[0] < found.recommended < found.rates[-1]
+    found = [healthy.one_step(scale) for scale in (0.1, 1.0, 10.0)]
+    assert (np.diff([step.kl for step in found]) > 0).all()
+
+
+def steps_with(kl_of):
+    """Steps of a trainer at the rate 1e-5, whose KL is a function of the rate; what was tried."""
+    tried = []
+
+    def measure(scale):
+        tried.append(1e-5 * scale)
+        return SimpleNamespace(learning_rate=1e-5 * scale, kl=kl_of(1e-5 * scale))
+
+    return measure, tried
+
+
+@pytest.mark.parametrize("kl_of", [lambda rate: 1e3 * rate**2, lambda rate: 0.3 * rate**0.5 - 1e-3])
+def test_a_rate_is_named_only_after_its_step_was_seen_to_fit(kl_of):
+    measure, tried = steps_with(kl_of)
+    found = fitting(measure)
+    assert 1e-4 <= found.kl <= 1e-2
+    assert found.learning_rate == tried[-1] == pytest.approx(float(f"{tried[-1]:.2g}"))
+
+
+def test_an_adapter_that_hardly_moves_is_not_sent_to_an_absurd_rate():
+    measure, tried = steps_with(lambda rate: 8e-3 * rate**2)  # a KL of 1e-3 at 0.35
+    assert fitting(measure) is None
+    assert max(tried) == pytest.approx(HIGHEST_RATE)
+
+
+def test_steps_that_leave_no_numbers_are_followed_by_smaller_ones():
+    measure, _ = steps_with(lambda rate: np.nan if rate > 1e-6 else 1e9 * rate**2)
+    assert fitting(measure).learning_rate < 1e-5
 
 
 def test_the_sampler_follows_the_weights_there_and_back(healthy):
@@ -479,6 +510,16 @@ def test_a_sampler_that_is_never_updated_stays_behind(tmp_path):
 def test_delivery_can_be_told_where_the_trainer_scores_without_its_context(tmp_path):
     found = subject_in(tmp_path, fault="mask-as-attention").delivery()
     assert max(found.gap_before, found.gap_moved, found.gap_restored) < 1e-3
+
+
+def test_attention_dropout_says_nothing_about_how_passes_are_added_up(tmp_path):
+    subject = subject_in(tmp_path)
+    for module in subject.trainer.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+    assert subject.gradient_twice() < 0.9
+    assert subject.accumulation().cosine == pytest.approx(1, abs=1e-4)
+    assert max(getattr(m, "attention_dropout", 0) for m in subject.trainer.model.modules()) == 0.3
 
 
 def test_two_gradients_share_all_but_the_noise_of_dropout(tmp_path):

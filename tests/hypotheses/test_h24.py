@@ -1,5 +1,6 @@
 """H24 learning-rate."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,12 +21,14 @@ def run(steps=30, gain=0.0, change=lambda row: {}, **settings):
     return Trace.from_rows(run=run_facts(**settings), **rows)
 
 
-def subject(kl, *, rate=1e-5, steps=50, recommended=1e-3, epochs=None, **settings):
-    step = SimpleNamespace(kl=kl, learning_rate=rate)
-    sweep = SimpleNamespace(recommended=recommended)
+FITTING = SimpleNamespace(kl=2e-3, learning_rate=1e-3)
+
+
+def subject(kl, *, rate=1e-5, steps=50, fitting=FITTING, epochs=None, tokens=8, **settings):
+    step = SimpleNamespace(kl=kl, learning_rate=rate, tokens=np.array([tokens]))
     return SimpleNamespace(
         one_step=lambda: step,
-        rate_sweep=lambda: sweep,
+        fitting_step=lambda: fitting,
         settings={"max_steps": steps, **settings},
         trainer=SimpleNamespace(args=SimpleNamespace(num_train_epochs=epochs)),
     )
@@ -85,7 +88,9 @@ def test_a_fall_with_unchanged_behaviour_is_no_matter_of_the_rate():
         (1e-9, Level.SUSPECT),
         (1e-4, Level.OK),
         (1e-2, Level.OK),
+        (0.58, Level.NOTE),
         (5.0, Level.SUSPECT),
+        (float("inf"), Level.SUSPECT),
         (float("nan"), Level.SUSPECT),
     ],
 )
@@ -93,7 +98,18 @@ def test_the_kl_of_one_step_says_whether_the_rate_fits(kl, level):
     found = H.probe(subject(kl))
     assert found.level is level
     if level is Level.SUSPECT:
-        assert found.fix == "Set learning_rate=0.001."
+        assert found.fix == "Set {learning_rate} to 0.001."
+        assert "At 0.001 one step has 0.002." in found.text
+    assert "destroyed" not in found.text
+
+
+def test_a_rate_that_was_not_tried_is_not_named():
+    for kl in (1e-9, 5.0):
+        assert not re.search(r"to [\d.e-]+\.$", H.probe(subject(kl, fitting=None)).fix)
+
+
+def test_a_step_on_no_token_is_unknown_and_no_destruction():
+    assert H.probe(subject(float("nan"), tokens=0)).level is Level.UNKNOWN
 
 
 def test_a_long_run_may_take_small_steps():
@@ -124,7 +140,7 @@ def test_a_kl_that_is_never_a_number_leaves_it_to_the_behaviour():
 
 def test_a_rate_that_fits_is_told_from_one_step():
     fits = subject(1e-3)
-    del fits.rate_sweep
+    del fits.fitting_step
     assert H.probe(fits).level is Level.OK
 
 

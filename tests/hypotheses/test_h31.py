@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.hypotheses.edited import subject
 from tests.traces import healthy_rows, run_facts
@@ -94,9 +95,8 @@ def test_of_two_distances_the_lesser_pull_counts():
 
 
 def test_a_rate_that_destroys_explains_the_pull_and_is_not_explained_by_it():
-    step = SimpleNamespace(kl=20.0, learning_rate=0.3)
-    sweep = SimpleNamespace(recommended=1e-3)
-    rate = LearningRate().probe(subject(one_step=lambda: step, rate_sweep=lambda: sweep))
+    step = SimpleNamespace(kl=20.0, learning_rate=0.3, tokens=np.ones(4))
+    rate = LearningRate().probe(subject(one_step=lambda: step, fitting_step=lambda: None))
     pull = probed(4.2)
     assert pull.level is rate.level is Level.SUSPECT
     assert [found.hypothesis for found in rank([pull, rate])] == ["H24", "H31"]

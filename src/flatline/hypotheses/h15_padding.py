@@ -9,8 +9,9 @@ place, or logits are read one place off. The longest prompt of a batch is right,
 The first step, where both sides hold the same weights; tokens in doubt only, since others agree
 whatever is wrong. Rollouts of the longest prompt have no padding: if they agree with the sampler to
 rounding and the others certainly differ by more than 0.01 nat, the padding is the difference: a
-fault. In 16 bits or TF32 it cannot be told: padding alone rounds otherwise. Nor can prompts of one length
-show it. Healthy: 1e-6 with and without padding (0 of 26 runs, interval 0 to 13 %; an invariant).
+fault. In 16 bits or TF32 it cannot be told: padding alone rounds otherwise. Nor can prompts of one
+length show it. Healthy: 1e-6 with and without padding (0 of 26 runs, interval 0 to 13 %; an
+invariant).
 
 ## Probe
 The rollouts with the most padding are scored again, each alone and without any. In float32 the

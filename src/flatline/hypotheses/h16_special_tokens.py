@@ -130,8 +130,8 @@ class SpecialTokens(Hypothesis):
             ),
             measured=float(max(found.values())),
             expected="rows of their own",
-            fix="Set {chat_template} to one that writes calls in plain text, or train these rows as "
-            "well (`modules_to_save` of LoRA, or all weights).",
+            fix="Set {chat_template} to one that writes calls in plain text, or train these rows "
+            "as well (`modules_to_save` of LoRA, or all weights).",
         )
 
     def _if_encoded(self, tokenizer: Any) -> Finding | None:

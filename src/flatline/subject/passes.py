@@ -54,6 +54,15 @@ def dropout(trainer: Any) -> float:
     return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
 
 
+def no_dropout(trainer: Any) -> None:
+    """Take it out of all that `dropout` looks at, for passes in training mode."""
+    for module in trainer.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+
+
 def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> AloneVsBatch:
     """The rollouts with the most padding, each by itself without any."""
     padding_B = (~played.mask_BT).sum(1) + (played.inputs["prompt_mask"] == 0).sum(1).cpu()

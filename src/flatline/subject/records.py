@@ -242,23 +242,6 @@ class OneStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateSweep:
-    """The same step at several learning rates."""
-
-    rates: Floats
-    """Learning rates, rising."""
-    kl: Floats
-    """KL per token of one step at each."""
-    correlation: Floats
-    """Of advantage and change at each."""
-    configured: float
-    """The rate that the trainer has."""
-    recommended: float | None
-    """Rate whose step has the geometric middle of `VISIBLE_STEP`, from the slope between the
-    measured rates; None where no measured rate moves the policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """Some prompts of the batch played again, as the next optimizer step would."""
 

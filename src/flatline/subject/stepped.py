@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flatline.subject.brief import MOVED_TURN, MOVED_TURNS
+from flatline.subject.passes import no_dropout
 from flatline.subject.replay import (
     NO_REFERENCE,
     engine_of,
@@ -72,9 +73,7 @@ def accumulation(trainer: Any, few: Played) -> Accumulation | None:
     size = math.gcd(rows, trainer.args.per_device_train_batch_size)
     if size % 2:
         return None
-    for module in trainer.model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # its noise says nothing about how passes are added up
+    no_dropout(trainer)  # its noise says nothing about how passes are added up
     whole = _gradient(trainer, few, size)
     halves = _gradient(trainer, few, size // 2)
     return Accumulation(

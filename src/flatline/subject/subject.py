@@ -1,6 +1,6 @@
 """`Subject`: one method per measurement, each taken once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +24,6 @@ from flatline.subject.records import (
     HeldoutPath,
     OneStep,
     Oracle,
-    RateSweep,
     ReferenceGap,
     Replay,
     ScoredTwice,
@@ -145,9 +144,10 @@ class Subject:
         """One optimizer step on the batch, measured and undone. Each scale is measured once."""
         return self._stepped(lr_scale).found
 
-    def rate_sweep(self, lr_scales: Sequence[float] = (0.1, 1.0, 10.0)) -> RateSweep:
-        """The step at several rates; the backward pass is shared, so a further rate is cheap."""
-        return step.sweep([self.one_step(scale) for scale in {*lr_scales, 1.0}])
+    def fitting_step(self) -> OneStep | None:
+        """A step of a sound size, at a rate that was tried; None where no plausible rate has one.
+        The backward pass is shared, so a further rate is cheap."""
+        return step.fitting(self.one_step)
 
     def accumulation(self) -> Accumulation | None:
         """The gradient of some rollouts in more passes; None where a pass cannot be halved."""
