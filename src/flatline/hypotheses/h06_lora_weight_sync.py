@@ -150,11 +150,11 @@ class LoraWeightSync(Hypothesis):
 
     def _delivery(self, subject: "Subject") -> Finding:
         done = subject.delivery()
-        if np.isnan(done.visible):
+        if not np.isfinite(done.visible):
             return self.too_little("no token of the batch shows whether its weights have moved")
         if done.visible < VISIBLE:
             return self.too_little(f"the weights could be moved by {done.visible:.2g} nat only")
-        if np.isnan([done.gap_before, done.gap_moved, done.gap_restored]).any():
+        if not np.isfinite([done.gap_before, done.gap_moved, done.gap_restored]).all():
             return self._by_tokens(done)
         told = (
             f"gap {done.gap_before:.2g} before, {done.gap_moved:.2g} moved, "

@@ -40,7 +40,7 @@ def data_order(trainer: Any, steps: int, hops: dict[str, int]) -> DataOrder:
         groups_per_step=np.array([(step_N == step).sum() for step in each]),
         groups_whole=all(_whole(rows, group) for _, rows in generations),
         dataset_size=size,
-        visited_share=len(visited) / size,
+        visited_share=len(visited) / size if size else float("nan"),
         epoch_complete=len(indices) < AT_MOST,
     )
 
