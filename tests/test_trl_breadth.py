@@ -7,13 +7,16 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from transformers import Qwen2Model
 from trl import GRPOConfig, GRPOTrainer
 
 import flatline
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import Level
 from flatline.subject import Subject
+from flatline.subject.scoring import fixed_logps, scoring_logps
 from flatline.trace.writer import MemorySink
+from flatline.training.passes import select, trimmed
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
 
@@ -314,3 +317,59 @@ def test_a_sampler_that_never_hears_of_new_weights_is_found_without_log_probs(tm
 
     trainer._generate_single_turn = stale
     assert found(flatline.checkup(trainer), "H06").level is Level.FAULT
+
+
+# -- images
+
+
+class Seeing(Qwen2Model):
+    """Adds to every token of a row what its image shows, as Qwen's vision models are given it."""
+
+    def forward(self, input_ids, pixel_values=None, image_grid_thw=None, **kwargs):
+        kwargs.pop("inputs_embeds", None)
+        words_BTD = self.embed_tokens(input_ids)
+        if pixel_values is not None:
+            parts = pixel_values.split(image_grid_thw.prod(-1).tolist())
+            words_BTD = words_BTD + torch.stack([part.mean(0) for part in parts])[:, None]
+        return super().forward(inputs_embeds=words_BTD, **kwargs)
+
+
+class VisionTrainer(GRPOTrainer):
+    """One image for each row, all of different sizes."""
+
+    def _generate_and_score_completions(self, inputs):
+        found = super()._generate_and_score_completions(inputs)
+        sizes = [2 + row["picture"] for row in inputs]
+        shown = [torch.full((size, 32), 0.1 * size) for size in sizes]
+        found["pixel_values"] = torch.cat(shown)
+        found["image_grid_thw"] = torch.tensor([[1, 1, size] for size in sizes])
+        return {**found, "num_images": [1] * len(sizes)}
+
+
+def vision_trainer(folder, **changes):
+    model = model_and_tokenizer()[0]
+    model.model.__class__ = Seeing
+    rows = [{**row, "picture": i} for i, row in enumerate(QUESTIONS)]
+    changes |= {"rows": Dataset.from_list(rows), "remove_unused_columns": False}
+    return trainer_in(folder, model=model, kind=VisionTrainer, **changes)
+
+
+def test_a_rollout_is_scored_with_its_own_image_wherever_it_stands(tmp_path):
+    trainer = vision_trainer(tmp_path)
+    subject = Subject(trainer)
+    inputs, whole = subject._played.inputs, subject._logps_BT
+    assert len(inputs["pixel_values"]) != len(inputs["prompt_ids"])
+    trained_BT = subject._played.trained_BT
+    for row in (0, 3, 7):
+        alone = fixed_logps(trainer, trimmed(select(inputs, [row])))[0]
+        kept = trained_BT[row, : len(alone)]
+        assert torch.allclose(alone[kept], whole[row, : len(alone)][kept], atol=1e-5)
+    scored = scoring_logps(trainer, inputs)
+    assert torch.allclose(scored[trained_BT], whole[trained_BT], atol=1e-5)
+
+
+def test_a_trainer_with_images_is_looked_at_without_a_defect_or_a_fault(tmp_path):
+    report = flatline.checkup(vision_trainer(tmp_path))
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+    assert not [one.text for one in report.findings if one.level is Level.FAULT]
+    assert found(report, "H15").level is Level.OK

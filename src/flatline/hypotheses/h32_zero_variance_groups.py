@@ -176,6 +176,8 @@ class ZeroVarianceGroups(Hypothesis):
                 "recorded rollouts would do"
             )
         known = shares[np.isfinite(shares)]
+        if not len(known):
+            return self.too_little("no step has a share that is a number")
         return self._judge(
             mean_of(known),
             early=float(known[:BEGINNING].mean()),
