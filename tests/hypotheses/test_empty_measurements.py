@@ -21,6 +21,7 @@ from tests.traces import healthy_rows, run_facts
 from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
+from flatline.hypotheses.logprobs import prefix_spread
 from flatline.subject import records, step_records
 from flatline.trace import Trace
 from flatline.trace.schema import TABLES
@@ -312,3 +313,22 @@ def test_measurements_of_a_live_trainer_that_never_change_are_told_in_words(
 ):
     found = looked(hypothesis.probe, live(length, value, Trace.from_rows(run=run_facts())))
     assert_in_words(found)
+
+
+# -- rollouts without loss beside others
+
+
+def test_log_probs_of_rollouts_without_loss_are_no_noise():
+    rows = healthy_rows(**SIZE)
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        row["prompt_ids"] = np.full(6, rollout["group"])
+        row["ids"] = np.arange(len(row["ids"]))
+        row["trainer"] = np.full(len(row["ids"]), -1.0)
+        if rollout["rollout"] % 2:  # TRL hides the completion of what it leaves out
+            row["trainer"], row["trained"] = row["trainer"] - 3.3, row["trained"] * 0
+    left_out = Trace.from_rows(run=run_facts(num_generations=4), **rows)
+    assert prefix_spread(left_out, [1, 2]).value == 0
+    for row in rows["tokens"]:
+        row["trained"] = row["trained"] * 0 + 1
+    trained = Trace.from_rows(run=run_facts(num_generations=4), **rows)
+    assert prefix_spread(trained, [1, 2]).value == pytest.approx(3.3)
