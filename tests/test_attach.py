@@ -1,5 +1,6 @@
 """Recording a live GRPOTrainer: what is in the trace, and that the trainer never notices."""
 
+import copy
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.rollout.record import Author
+from flatline.subject import Subject
 from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_recording import Recording
 from flatline.trace.attach_scribe import Scribe
@@ -150,6 +152,38 @@ def test_detaching_leaves_the_trainer_as_it_was(tmp_path):
     assert dict(vars(trainer)) == before
     assert dict(vars(trainer.accelerator)) == clip
     assert trainer.callback_handler.callbacks == callbacks
+
+
+def test_a_copy_of_a_recorded_trainer_trains_by_itself_and_is_not_recorded(tmp_path):
+    trainer, plain = trainer_of(tmp_path / "a"), trainer_of(tmp_path / "b")
+    sink = MemorySink()
+    flatline.attach(trainer, sink)
+    twins, before = [copy.deepcopy(one) for one in (trainer, plain)], weights_of(trainer)
+    for twin in twins:
+        torch.manual_seed(3)
+        twin.train()
+    assert all(torch.equal(before[n], p) for n, p in weights_of(trainer).items())
+    copied, expected = map(weights_of, twins)
+    assert all(torch.equal(copied[n], p) for n, p in expected.items())
+    assert not len(sink.trace().steps)
+    trainer.train()
+    assert len(sink.trace().steps) == 2, "the first is recorded, and once"
+
+
+def test_advantages_of_tokens_are_averaged_over_those_that_carry_loss(tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=1)
+    play = trainer._generate_and_score_completions
+
+    def by_token(rows):
+        found = play(rows)
+        found["advantages"] = torch.where(found["completion_mask"].bool(), 0.5, 99.0)
+        return found
+
+    trainer._generate_and_score_completions = by_token
+    subject = Subject(trainer)
+    assert np.allclose(subject.one_step().advantage, 0.5)
+    assert np.allclose(subject.batch.advantage_R, 0.5)
+    assert np.allclose(recorded(trainer).rollouts["advantage"], 0.5)
 
 
 def test_detaching_keeps_what_others_replaced_before_and_since(tmp_path):

@@ -7,18 +7,23 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from transformers import Qwen2Model
 from trl import GRPOConfig, GRPOTrainer
 
 import flatline
-from flatline.errors import TraceError
+from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import Level
+from flatline.subject import Subject
+from flatline.subject.scoring import fixed_logps, scoring_logps
 from flatline.trace.writer import MemorySink
+from flatline.training.passes import select, trimmed
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
 
 torch.set_num_threads(1)
 
 STOPS = list(range(0, 250, 8))
+QUESTIONS = [{"prompt": f"Question {i}?"} for i in range(8)]
 VARIANTS = {"lora": {}, "dora": {"use_dora": True}, "rslora": {"use_rslora": True}}
 
 
@@ -26,15 +31,25 @@ def letters(completions, **_):
     return [float(len(set(completion))) for completion in completions]
 
 
-def model_and_tokenizer():
+def model_and_tokenizer(stops=STOPS, **changes):
     tokenizer = tokenizer_with()
-    model = tiny_model(vocab=len(tokenizer))
-    model.generation_config.eos_token_id = STOPS
+    model = tiny_model(vocab=len(tokenizer), **changes)
+    model.generation_config.eos_token_id = stops
     return model, tokenizer
 
 
-def trainer_in(folder, *, adapter=None, model=None, callbacks=None, **changes):
-    made, tokenizer = model_and_tokenizer()
+def trainer_in(
+    folder,
+    *,
+    adapter=None,
+    model=None,
+    callbacks=None,
+    stops=STOPS,
+    kind=GRPOTrainer,
+    rows=None,
+    **changes,
+):
+    made, tokenizer = model_and_tokenizer(stops)
     settings = {
         "max_steps": 1,
         "per_device_train_batch_size": 8,
@@ -50,12 +65,12 @@ def trainer_in(folder, *, adapter=None, model=None, callbacks=None, **changes):
         "disable_tqdm": True,
     }
     lora = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
-    return GRPOTrainer(
+    return kind(
         model=model or made,
         processing_class=tokenizer,
         reward_funcs=letters,
         args=GRPOConfig(output_dir=str(folder), **{**settings, **changes}),
-        train_dataset=Dataset.from_list([{"prompt": f"Question {i}?"} for i in range(8)]),
+        train_dataset=rows or Dataset.from_list(QUESTIONS),
         peft_config=None if adapter is None else LoraConfig(**lora, **VARIANTS[adapter]),
         callbacks=callbacks,
     )
@@ -173,3 +188,188 @@ def test_a_vllm_server_that_forgets_what_it_is_sent_is_found(tmp_path, monkeypat
         report = flatline.checkup(served(tmp_path, monkeypatch, server))
     assert found(report, "H06").level is Level.FAULT
     assert report.causes[0].hypothesis == "H06"
+
+
+# -- completions that are left out of the loss
+
+
+def all_cut(folder, **changes):
+    """No completion ends by itself, and those that are cut carry no loss."""
+    changes |= {"mask_truncated_completions": True, "max_completion_length": 3}
+    no_end = {"suppress_tokens": [261, 266]}
+    return trainer_in(folder, stops=[261], generation_kwargs=no_end, **changes)
+
+
+def test_a_checkup_names_the_mask_where_every_completion_is_cut_and_left_out(tmp_path):
+    report = flatline.checkup(all_cut(tmp_path, per_device_train_batch_size=16))
+    cause = report.causes[0]
+    assert (cause.hypothesis, cause.level) == ("H04", Level.FAULT)
+    assert "max_completion_length=3" in cause.text
+    assert "mask_truncated_completions=True" in cause.text and "no token is trained" in cause.text
+    assert [one.hypothesis for one in report.causes] == ["H04"]
+    assert found(report, "H26").level is Level.FAULT, "true, and its symptom"
+    assert found(report, "H06").level is Level.UNKNOWN
+    assert not [one.text for one in report.alarms if "nan" in one.text]
+
+
+def test_a_recorded_run_in_which_no_token_was_trained_has_a_fault(tmp_path):
+    sink = MemorySink()
+    trainer = all_cut(tmp_path, max_steps=4)
+    flatline.attach(trainer, sink)
+    trained(trainer)
+    report = flatline.diagnose(sink.trace())
+    assert (report.causes[0].hypothesis, report.causes[0].level) == ("H04", Level.FAULT)
+
+
+def test_a_player_whose_mask_leaves_every_token_out_is_a_fault(tmp_path):
+    def player(prompts, trainer):
+        one = {"completion_ids": [7, 9], "logprobs": [0.0, 0.0], "env_mask": [0, 0]}
+        played = {name: [value] * len(prompts) for name, value in one.items()}
+        return {**played, "prompt_ids": [[int(prompt[9])] for prompt in prompts]}
+
+    trainer = trainer_in(tmp_path, per_device_train_batch_size=16)
+    trainer.rollout_func = player
+    report = flatline.checkup(trainer)
+    assert [one.hypothesis for one in report.causes] == ["H02"]
+    assert found(report, "H02").level is Level.FAULT
+
+
+def test_rollouts_without_loss_have_no_part_in_what_is_measured(tmp_path):
+    trainer = trainer_in(
+        tmp_path,
+        mask_truncated_completions=True,
+        max_completion_length=3,
+        stops=list(range(0, 250, 3)),
+        per_device_train_batch_size=16,
+    )
+    subject = Subject(trainer)
+    used = set(np.flatnonzero(subject.trace.rollouts["trained_tokens"] > 0))
+    assert 0 < len(used) < 16, "some are left out, some are not"
+    assert set(subject.one_step().rollouts) <= used
+    assert set(subject.alone_vs_batch(16).rollouts) <= used
+    assert not [one.text for one in flatline.checkup(trainer).findings if one.level is Level.FAULT]
+
+
+# -- other trainers, other data
+
+
+def test_rloo_is_refused_by_name(tmp_path):
+    from trl import RLOOConfig, RLOOTrainer
+
+    model, tokenizer = model_and_tokenizer()
+    args = RLOOConfig(str(tmp_path), beta=0.0, use_cpu=True, bf16=False, report_to=[])
+    trainer = RLOOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=letters,
+        args=args,
+        train_dataset=Dataset.from_list(QUESTIONS),
+    )
+    with pytest.raises(ConfigError, match="RLOOTrainer; flatline knows GRPO alone"):
+        flatline.checkup(trainer)
+    with pytest.raises(TraceError, match="RLOOTrainer; flatline knows GRPO alone"):
+        flatline.attach(trainer, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_streamed_data_is_looked_at_as_far_as_it_can_be(tmp_path):
+    streamed = Dataset.from_list(QUESTIONS).to_iterable_dataset()
+    trainer = trainer_in(tmp_path, rows=streamed, accelerator_config={"dispatch_batches": False})
+    report = flatline.checkup(trainer)
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+    assert "streamed" in found(report, "H44").text
+    assert not [one.text for one in report.findings if one.level is Level.FAULT]
+
+
+class OwnLoss(GRPOTrainer):
+    """A loss of its own that asks for no log-probs where TRL's does."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return self._compute_loss(model, {**inputs, "advantages": inputs["advantages"] * 2})
+
+
+def test_a_trainer_with_a_loss_of_its_own_is_measured(tmp_path):
+    step = Subject(trainer_in(tmp_path, kind=OwnLoss)).one_step()
+    assert len(step.rollouts) == 8 and np.isfinite(step.kl)
+
+
+# -- one token is little to go by
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_single_tokens_that_stay_the_same_by_chance_are_no_fault(tmp_path, seed):
+    torch.manual_seed(seed)
+    report = flatline.checkup(trainer_in(tmp_path, max_completion_length=1, seed=seed))
+    assert found(report, "H06").level is Level.UNKNOWN
+
+
+def test_a_sampler_that_never_hears_of_new_weights_is_found_without_log_probs(tmp_path):
+    trainer = trainer_in(tmp_path, max_completion_length=32, stops=[261])
+    old = model_and_tokenizer(stops=[261])[0]
+    sample = trainer._generate_single_turn
+
+    def stale(*args, **kwargs):
+        held, trainer.model_wrapped = trainer.model_wrapped, old
+        try:
+            return sample(*args, **kwargs)
+        finally:
+            trainer.model_wrapped = held
+
+    trainer._generate_single_turn = stale
+    assert found(flatline.checkup(trainer), "H06").level is Level.FAULT
+
+
+# -- images
+
+
+class Seeing(Qwen2Model):
+    """Adds to every token of a row what its image shows, as Qwen's vision models are given it."""
+
+    def forward(self, input_ids, pixel_values=None, image_grid_thw=None, **kwargs):
+        kwargs.pop("inputs_embeds", None)
+        words_BTD = self.embed_tokens(input_ids)
+        if pixel_values is not None:
+            parts = pixel_values.split(image_grid_thw.prod(-1).tolist())
+            words_BTD = words_BTD + torch.stack([part.mean(0) for part in parts])[:, None]
+        return super().forward(inputs_embeds=words_BTD, **kwargs)
+
+
+class VisionTrainer(GRPOTrainer):
+    """One image for each row, all of different sizes."""
+
+    def _generate_and_score_completions(self, inputs):
+        found = super()._generate_and_score_completions(inputs)
+        sizes = [2 + row["picture"] for row in inputs]
+        shown = [torch.full((size, 32), 0.1 * size) for size in sizes]
+        found["pixel_values"] = torch.cat(shown)
+        found["image_grid_thw"] = torch.tensor([[1, 1, size] for size in sizes])
+        return {**found, "num_images": [1] * len(sizes)}
+
+
+def vision_trainer(folder, **changes):
+    model = model_and_tokenizer()[0]
+    model.model.__class__ = Seeing
+    rows = [{**row, "picture": i} for i, row in enumerate(QUESTIONS)]
+    changes |= {"rows": Dataset.from_list(rows), "remove_unused_columns": False}
+    return trainer_in(folder, model=model, kind=VisionTrainer, **changes)
+
+
+def test_a_rollout_is_scored_with_its_own_image_wherever_it_stands(tmp_path):
+    trainer = vision_trainer(tmp_path)
+    subject = Subject(trainer)
+    inputs, whole = subject._played.inputs, subject._logps_BT
+    assert len(inputs["pixel_values"]) != len(inputs["prompt_ids"])
+    trained_BT = subject._played.trained_BT
+    for row in (0, 3, 7):
+        alone = fixed_logps(trainer, trimmed(select(inputs, [row])))[0]
+        kept = trained_BT[row, : len(alone)]
+        assert torch.allclose(alone[kept], whole[row, : len(alone)][kept], atol=1e-5)
+    scored = scoring_logps(trainer, inputs)
+    assert torch.allclose(scored[trained_BT], whole[trained_BT], atol=1e-5)
+
+
+def test_a_trainer_with_images_is_looked_at_without_a_defect_or_a_fault(tmp_path):
+    report = flatline.checkup(vision_trainer(tmp_path))
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+    assert not [one.text for one in report.findings if one.level is Level.FAULT]
+    assert found(report, "H15").level is Level.OK

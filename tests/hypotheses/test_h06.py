@@ -35,13 +35,13 @@ def adapter_rows(names, **held):
     ]
 
 
-def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, samples=None, bf16=False):
+def delivered(*, before=1e-6, moved=1e-6, restored=1e-6, visible=0.3, same=None, bf16=False):
     done = Delivery(
         visible=visible,
         gap_before=before,
         gap_moved=moved,
         gap_restored=restored,
-        moved_changes_samples=samples,
+        same_by_chance=same,
     )
     return H06.probe(
         subject(reference_gap=lambda: None, delivery=lambda: done, settings={"bf16": bf16})
@@ -188,8 +188,8 @@ def test_the_probe_follows_the_sampler_there_and_back():
 
 def test_the_probe_of_a_sampler_without_log_probs_looks_at_its_tokens():
     silent = {"before": np.nan, "moved": np.nan, "restored": np.nan}
-    assert delivered(**silent, samples=False).level is Level.FAULT
-    assert delivered(**silent, samples=True).level is Level.UNKNOWN
+    assert delivered(**silent, same=1e-6).level is Level.FAULT
+    assert delivered(**silent).level is Level.UNKNOWN
 
 
 def test_the_probe_finds_a_reference_that_moves_along_and_a_frozen_adapter():

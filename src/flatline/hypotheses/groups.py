@@ -12,13 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import ALARMS, Finding
+from flatline.hypotheses.base import ALARMS, Finding, Level
 from flatline.hypotheses.trend import trend_of
 from flatline.stats import LEVEL, UNKNOWN, Estimate, mean_of_units, t_score
 from flatline.trace import Trace
 from flatline.trace.frames import Ragged
 from flatline.trace.once import once
 
+ENOUGH_PROMPTS = 4
+"""Prompts none of whose rollouts is trained before that is a rule: where as many as half of the
+rollouts were left out, four groups of two would all be so once in 256."""
 EQUAL = 1e-6
 """Rewards that differ by less are equal: sums of float32 parts differ in their last bit."""
 RIGHT_PARTS = (r"\bexact match\b", r"\baccuracy\b", r"\bcorrect(ness)?\b")
@@ -85,6 +88,18 @@ def prompts_of(trace: Trace) -> np.ndarray:
     except NotRecorded:
         named = np.full(groups.n, None, dtype=object)
     return np.array([f"#{i}" if name is None else str(name) for i, name in enumerate(named)])
+
+
+def trains_nothing(trace: Trace) -> Level | None:
+    """How sure it is that no token is trained; None where some token is, or where it is not known.
+    All rollouts of a few prompts may be left out of the loss by chance."""
+    if "trained_tokens" not in trace.rollouts:
+        return None
+    trained = trace.rollouts["trained_tokens"]
+    if not len(trained) or not np.all(trained == 0):
+        return None
+    prompts = len(np.unique(prompts_of(trace)))
+    return Level.FAULT if prompts >= ENOUGH_PROMPTS else Level.SUSPECT
 
 
 def right_part(trace: Trace) -> str | None:

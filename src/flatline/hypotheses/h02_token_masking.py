@@ -10,9 +10,11 @@ Who wrote a token is known from how it came to be, so every trained token must b
 every token of the model must be trained. A trained token of a tool or of the template is a fault,
 and so is a first or last token of turns that is regularly left out. Other tokens of the model that
 carry no loss are suspected above 1 %, since somebody may have meant it. Rollouts without any
-trained token are left out: that is how truncated ones are masked on purpose. Where authors are
-known from the mask alone, stretches of trained tokens for which the sampler gives a log-prob of
-exactly 0 and the trainer a bad one were never sampled.
+trained token are left out: that is how truncated ones are masked on purpose. Where no rollout has
+one, none has ended by itself (H14) and `mask_truncated_completions` is off, the mask leaves out
+everything: a fault, of fewer than four prompts suspected. Where authors are known from the mask
+alone, stretches of trained tokens for which the sampler gives a log-prob of exactly 0 and the
+trainer a bad one were never sampled.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -36,18 +38,25 @@ Search-R1 (arXiv 2503.09516). TRL `tool_mask`. The seeds' H02 asks for "token bo
 a look at what is trained: this is that look, at every token.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import trains_nothing
 from flatline.hypotheses.logprobs import MASK_STEPS, some_steps
 from flatline.hypotheses.logs import in_steps
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import UNKNOWN_AUTHOR, Tokens
 
+OF_NO_LOSS = ("H26", "H27")
+"""What else fires where no token is trained."""
+ENDED = ("answered", "eos")
+"""What a rollout that ended by itself is said to end with."""
 LOST = 0.01
 """Share of the model's tokens without loss. Healthy runs have none; see docs/calibration.md."""
 REGULAR = 0.5
@@ -75,11 +84,13 @@ class TokenMasking(Hypothesis):
         """Is every trained token the model's, and every token of the model trained?"""
         steps = some_steps(trace, MASK_STEPS)
         tokens = trace.tokens(steps)
+        if not tokens.trained.any():
+            return self._nothing(trace, tokens)
         known = tokens.author != UNKNOWN_AUTHOR
         model, trained = tokens.author == Author.MODEL, tokens.trained
         used = np.bincount(tokens.row[trained], minlength=len(tokens.rollout_rows)) > 0
         if not (trained & known).any():
-            return self.too_little("no token carries loss; see H14 and mask_truncated_completions")
+            return self.too_little("who wrote the trained tokens is not known")
         foreign = trained & known & ~model
         if foreign.any():
             return self._foreign(trace, tokens, foreign)
@@ -109,6 +120,23 @@ class TokenMasking(Hypothesis):
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
+
+    def _nothing(self, trace: Trace, tokens: Tokens) -> Finding:
+        """No token carries loss, though nobody asked for cut ones to be left out and none of these
+        has ended, so that it could be taken for one (H14)."""
+        level = trains_nothing(trace)
+        asked = trace.settings.get("mask_truncated_completions")
+        if level is None or asked or np.isin(trace.rollouts["finish"].astype(str), ENDED).any():
+            return self.too_little("no token carries loss; see H04 and H14")
+        found = self.found(
+            level,
+            f"None of the {len(tokens)} tokens of {len(trace.rollouts)} completions carries loss.",
+            measured=1.0,
+            expected="every token of the model",
+            severity=1 / LOST,
+            proven=True,
+        )
+        return replace(found, explains=(*self.explains, *OF_NO_LOSS))
 
     def _foreign(self, trace: Trace, tokens: Tokens, foreign: np.ndarray) -> Finding:
         share = float(foreign.sum() / tokens.trained.sum())

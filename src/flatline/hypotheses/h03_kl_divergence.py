@@ -112,6 +112,8 @@ class KlDivergence(Hypothesis):
         # Overflow of the estimate is an explosion; a step without KL is not one.
         known = ~np.isnan(kl)
         kl, step = kl[known], step[known]
+        if not len(kl):
+            return self.too_little("no step has a KL that is a number")
         first = kl[step == 1]
         allowed = START if is_half(trace.settings) is False else START_BF16
         if first.size and first[0] > allowed:
@@ -127,11 +129,11 @@ class KlDivergence(Hypothesis):
         gap = subject.reference_gap()
         if gap is None:
             return self.not_applicable("beta is 0, and there is no adapter to switch off.")
-        if not gap.gap_T.size:
-            return self.too_little("no trained token in the batch; another batch would do")
+        if not np.isfinite(gap.gap_T).any():
+            return self.too_little("no trained token of the batch has a log-prob; another would do")
         with np.errstate(over="ignore"):
             kl_T = np.exp(-gap.gap_T) + gap.gap_T - 1
-        kl = float(kl_T.mean())
+        kl = float(np.nanmean(kl_T))
         allowed = START if is_half(subject.settings) is False else START_BF16
         if kl <= allowed or gap.untrained is False:
             weight = _weight(subject.settings.get("beta"), subject.batch.advantage_R)

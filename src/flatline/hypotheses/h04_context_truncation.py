@@ -12,7 +12,9 @@ documents to the limit or ended on a full context (5 %), completions that a limi
 reward does not rise (25 %), observations of one and the same length with some clearly shorter and
 none longer (half; where none is shorter, the tool has a fixed form), long prompts of exactly the
 greatest length (5 %, and three times as many as of any other length: where lengths are few, many
-are longest without being cut). A log without rollouts has the share of completions alone.
+are longest without being cut). A log without rollouts has the share of completions alone. Where all
+completions were cut and `mask_truncated_completions` leaves what was cut out of the loss, no token
+is trained: a fault, exact over the rollouts that were seen; of fewer than four prompts suspected.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -36,13 +38,15 @@ seeds' H04 asks for context statistics and a larger `--max-prompt-length`: these
 and they come before any larger limit, which costs memory whether it is needed or not.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out, longer_turns
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
 from flatline.hypotheses.logprobs import some_steps
 from flatline.hypotheses.trend import thirds
 from flatline.rollout.record import Author
@@ -72,6 +76,10 @@ VARIED = 10
 """Other lengths that must have been seen: prompts of a fixed form have few."""
 FEWEST = 4
 """Prompts that must have been played."""
+LIMIT = "max_completion_length"
+"""TRL's name of the limit on a completion."""
+OF_NO_LOSS = ("H24", "H26", "H27")
+"""What fires where no token is trained."""
 ENDED_BY_LENGTH = ("length", "turn_length")
 """What rollouts that a limit cut off are said to end with."""
 
@@ -93,6 +101,9 @@ class ContextTruncation(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Which limit was met, and how often?"""
+        left_out = self._left_out(trace)
+        if left_out is not None:
+            return left_out
         found, missing = [], None
         for look in (self._documents, self._completions, self._observations, self._prompts):
             try:
@@ -129,6 +140,28 @@ class ContextTruncation(Hypothesis):
             treated="whole context",
         )
 
+    def _left_out(self, trace: Trace) -> Finding | None:
+        """Nothing is trained, since everything was cut and what was cut is masked."""
+        level, settings = trains_nothing(trace), trace.settings
+        masked, most = settings.get("mask_truncated_completions"), settings.get(LIMIT)
+        if level is None or not masked or "finish" not in trace.rollouts:
+            return None
+        if not np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH).all():
+            return None  # some ended by themselves, which is H14's
+        found = self.found(
+            level,
+            f"All {len(trace.rollouts)} completions were cut by a limit ({LIMIT}={most}), and "
+            "mask_truncated_completions=True leaves what was cut out of the loss: no token is "
+            "trained.",
+            measured=1.0,
+            expected=f"below {CUT:.0%} cut",
+            severity=1 / CUT,
+            fix=f"Raise {LIMIT} until most completions end by themselves, or set "
+            "mask_truncated_completions=False.",
+            proven=True,
+        )
+        return replace(found, explains=(*self.explains, *OF_NO_LOSS))
+
     def _documents(self, trace: Trace) -> Finding:
         finish = trace.rollouts["finish"]
         lost = finish == "context"
@@ -140,7 +173,9 @@ class ContextTruncation(Hypothesis):
         if not len(trace.rollouts):
             return self._logged(trace)
         cut = np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH)
-        text = "of the completions were cut off by a limit."
+        masked = trace.settings.get("mask_truncated_completions")
+        left_out = ", and mask_truncated_completions leaves those out of the loss" if masked else ""
+        text = f"of the completions were cut off by a limit{left_out}."
         return self._share(trace, cut, CUT, text, learns=reward_rises(trace))
 
     def _logged(self, trace: Trace) -> Finding:

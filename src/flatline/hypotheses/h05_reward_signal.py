@@ -91,8 +91,9 @@ class RewardSignal(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Does gold always earn the same?"""
         gold = subject.oracle().gold_R
+        gold = gold[np.isfinite(gold)]
         if len(gold) < 2:
-            return self.too_little("fewer than two problems could be played")
+            return self.too_little("fewer than two problems could be played and paid")
         scatter, levels = float(gold.std()), len(np.unique(np.round(gold, 3)))
         text = f"Gold earns {gold.min():.2f} to {gold.max():.2f} on {len(gold)} problems."
         if scatter > SCATTER and levels > LEVELS:

@@ -77,7 +77,13 @@ class RoundedUpdates(Hypothesis):
         size = np.nan_to_num(trace.weights["size"], nan=1.0)
         names, named = trace.weights.coded("name")
         dense = np.array([_is_dense(str(name)) for name in names], dtype=bool)[named]
-        used = dense & (share > 0) & np.isin(step, active_steps(trace)) & looked_at(trace.weights)
+        used = (
+            dense
+            & (size > 0)
+            & (share > 0)
+            & np.isin(step, active_steps(trace))
+            & looked_at(trace.weights)
+        )
         steps = np.unique(step[used])
         late = steps[-max(FEWEST, len(steps) // 3) :]
         if len(late) < FEWEST:

@@ -96,10 +96,19 @@ class OptimizerNotStepping(Hypothesis):
         """Does one step change every weight that it should?"""
         step = subject.one_step()
         census = step.gradients
-        if not np.any(np.abs(step.advantage) > EQUAL):
-            return self.too_little("every advantage of the batch is 0; another batch would do")
         if step.learning_rate == 0:
             return self._alarm("The configured learning rate is 0.", 0.0)
+        if not len(step.advantage) and census.total_norm == 0:
+            return self._alarm(
+                "No token of the batch carries loss, so no tensor gets a gradient.",
+                0.0,
+                fix="Find what leaves every completion out of the loss: mask_truncated_completions,"
+                " or the mask of a player of your own.",
+            )
+        if len(step.advantage) and not np.any(np.abs(step.advantage) > EQUAL):
+            return self.too_little("every advantage of the batch is 0; another batch would do")
+        if not np.isfinite(census.total_norm):
+            return self.too_little("the gradient of the batch is no number; another batch would do")
         lost = ~census.in_optimizer
         if lost.any():
             return self._alarm(

@@ -99,8 +99,8 @@ class GradientClipping(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """How large is a typical element in the batch?"""
         census = subject.one_step().gradients
-        if census.total_norm == 0:
-            return self.too_little("the batch has no gradient; see H26 and H32")
+        if not 0 < census.total_norm < math.inf:
+            return self.too_little("the batch has no gradient that is a number; see H26 and H32")
         clip = census.max_grad_norm or math.inf
         parameters = subject.trainer.model.parameters()
         weights = sum(weight.numel() for weight in parameters if weight.requires_grad)

@@ -77,7 +77,8 @@ class LossNormalisation(Hypothesis):
         if kind not in BY_TOKENS or beta or not once:
             return self.found(
                 Level.UNKNOWN,
-                f"Cannot tell: with loss_type {kind}, beta {beta} and "
+                f"Cannot tell: with loss_type {kind or 'unknown'}, "
+                f"beta {'unknown' if beta is None else beta} and "
                 f"{'one update' if once else 'several updates'} per batch the value of the loss "
                 "says nothing about its scale. `flatline checkup` can tell.",
                 needs="Look at the live trainer with `flatline.checkup(trainer)`",
@@ -108,10 +109,11 @@ class LossNormalisation(Hypothesis):
         off = abs(np.log(max(found.ratio, 1e-12)))
         local = subject.settings.get("loss_type") == "bnpo"
         level = Level.FAULT if off > BROKEN and not local else Level.OK
+        turned = f" (cosine {found.cosine:.4f})" if np.isfinite(found.cosine) else ""
         return self.found(
             Level.NOTE if level is Level.OK and off > SAME else level,
             f"In {found.passes[1]} passes instead of {found.passes[0]} the gradient of the batch "
-            f"is {found.ratio:.3f} times as long (cosine {found.cosine:.4f}).",
+            f"is {found.ratio:.3f} times as long{turned}.",
             measured=found.ratio,
             expected="1.00",
             severity=off / BROKEN,

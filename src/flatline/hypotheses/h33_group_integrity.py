@@ -112,6 +112,8 @@ class GroupIntegrity(Hypothesis):
         order = subject.data_order()
         if not order.groups_whole:
             return self._fault("The sampler does not give `num_generations` rows of one prompt.")
+        if not order.dataset_size or not np.isfinite(order.visited_share):
+            return self.too_little("the training data has no rows that could be counted")
         extra = int((order.groups_per_step - order.unique_per_step).sum())
         if extra and order.dataset_size >= order.groups_per_step.max():
             return self._fault(

@@ -188,19 +188,18 @@ def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     """How much the trainer's log-probs differ where rollouts of a prompt begin alike, by prompt.
 
     The same tokens after the same prompt have one log-prob. Nothing is known where no two rollouts
-    of a prompt begin alike. Tokens without loss are left out: a completion that is masked whole may
-    be scored without seeing itself.
+    of a prompt begin alike. Rollouts without loss are left out: what the trainer computes for those
+    is not used, and TRL hides their completions from the model.
     """
     tokens = trace.tokens(steps)
     if not _has_prompts(tokens):
         return UNKNOWN
     prompts = _split(tokens.prompt_ids, tokens.prompt_row, len(tokens.rollout_rows))
-    early = np.flatnonzero(tokens.position < PREFIX)
+    early = np.flatnonzero((tokens.position < PREFIX) & _with_loss(tokens)[tokens.row])
     found: dict[tuple[bytes, tuple[int, ...]], list[float]] = {}
     for row, part in itertools.groupby(early, key=lambda token: tokens.row[token]):
         where = list(part)
-        ids = tokens.ids[where].tolist()
-        values = np.where(tokens.trained[where], tokens.trainer[where], np.nan).tolist()
+        ids, values = tokens.ids[where].tolist(), tokens.trainer[where].tolist()
         step = trace.rollouts["step"][tokens.rollout_rows[row]]  # between steps weights differ
         for length, value in enumerate(values, start=1):
             key = (b"%d " % step + prompts[row].tobytes(), tuple(ids[:length]))
@@ -209,6 +208,15 @@ def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     known = {key: values[np.isfinite(values)] for key, values in alike.items()}
     spreads = {key: float(np.ptp(values)) for key, values in known.items() if len(values) > 1}
     return mean_over(np.array(list(spreads.values())), np.array([key[0] for key in spreads]))
+
+
+def _with_loss(tokens: Tokens) -> np.ndarray:
+    """Rollouts that have trained tokens; all of them where that is not known."""
+    rows = len(tokens.rollout_rows)
+    try:
+        return np.asarray(np.bincount(tokens.row[tokens.trained], minlength=rows) > 0)
+    except NotRecorded:
+        return np.ones(rows, dtype=bool)
 
 
 def _has_prompts(tokens: Tokens) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.errors import NotRecorded
 from flatline.rollout.record import Author
 from flatline.subject.records import ContextEffect
 from flatline.subject.scoring import Played, fixed_logps
@@ -43,6 +44,8 @@ def context_effect(
 
 def _other_prompts(played: Played) -> tuple[Inputs, list[int], Tensor]:
     """Every rollout gets the question of another prompt; what all prompts share stays."""
+    if "pixel_values" in played.inputs:  # the places of images must stay what they are
+        raise NotRecorded("prompts of text alone")
     prompts = [
         ids[mask.bool()].tolist()
         for ids, mask in zip(played.inputs["prompt_ids"], played.inputs["prompt_mask"], strict=True)

@@ -16,7 +16,7 @@ ENOUGH = 8
 
 def few(played: Played, group: int) -> list[int]:
     """Rollouts of whole groups, an even number of them where it can be: first the groups that have
-    advantages and saw a tool, among those the shortest."""
+    trained tokens with advantages and saw a tool, among those the shortest."""
     groups = [
         list(range(at, at + group)) for at in range(0, len(played.rows) - group + 1, group)
     ] or [list(range(len(played.rows)))]
@@ -57,6 +57,5 @@ def half(played: Played) -> list[int]:
 
 
 def _largest_advantage(played: Played) -> Tensor:
-    """Of each rollout; tokens may have their own."""
-    advantage: Tensor = played.inputs["advantages"].detach().abs().cpu()
-    return advantage if advantage.dim() == 1 else advantage.amax(1)
+    """Of the trained tokens of each rollout; 0 where none is trained."""
+    return (played.advantage_BT.abs() * played.trained_BT).amax(1)

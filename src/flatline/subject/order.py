@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flatline.errors import NotRecorded
 from flatline.subject.records import DataOrder, Floats
 from flatline.trace.attach_rows import PROMPT_NAMES
 
@@ -20,6 +21,8 @@ _HOPS = ("hops", "n_hops", "num_hops")
 
 def data_order(trainer: Any, steps: int, hops: dict[str, int]) -> DataOrder:
     """The first `steps` optimizer steps in detail, the epoch as a whole in coverage."""
+    if not hasattr(trainer.train_dataset, "__len__"):
+        raise NotRecorded("the order of streamed data")
     indices = np.fromiter(islice(trainer._get_train_sampler(), AT_MOST), dtype=np.int64)
     generations = _generations(trainer, indices)
     size, group = len(trainer.train_dataset), trainer.num_generations
@@ -37,7 +40,7 @@ def data_order(trainer: Any, steps: int, hops: dict[str, int]) -> DataOrder:
         groups_per_step=np.array([(step_N == step).sum() for step in each]),
         groups_whole=all(_whole(rows, group) for _, rows in generations),
         dataset_size=size,
-        visited_share=len(visited) / size,
+        visited_share=len(visited) / size if size else float("nan"),
         epoch_complete=len(indices) < AT_MOST,
     )
 

@@ -66,7 +66,8 @@ def no_dropout(trainer: Any) -> None:
 def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> AloneVsBatch:
     """The rollouts with the most padding, each by itself without any."""
     padding_B = (~played.mask_BT).sum(1) + (played.inputs["prompt_mask"] == 0).sum(1).cpu()
-    chosen = padding_B.argsort(descending=True)[:n].tolist()
+    padded_first = padding_B.argsort(descending=True).tolist()
+    chosen = [i for i in padded_first if bool(played.trained_B[i])][:n]
     differences = []
     for i in chosen:
         after_T = fixed_logps(trainer, trimmed(select(played.inputs, [i])))[0]

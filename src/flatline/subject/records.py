@@ -153,9 +153,10 @@ class Delivery:
     """Weights moved. A sampler that kept the old ones shows about `visible`."""
     gap_restored: float
     """Weights restored."""
-    moved_changes_samples: bool | None
-    """Whether the moved weights gave other tokens; None for our engine, whose random numbers depend
-    on the step and whose gaps tell."""
+    same_by_chance: float | None
+    """Where the moved weights gave the very same tokens: how likely those are, at most, for a
+    sampler that follows. None where they gave others, and for our engine, whose random numbers
+    depend on the step and whose gaps tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ class OneStep:
     update_norms: Floats
     """Norm of the change per tensor."""
     rollouts: Ints
-    """Rollouts of the batch that the step trained on."""
+    """Rollouts of the batch that the step trained on; those without a loss are none of them."""
     advantage: Floats
     """Of each of them."""
     change: Floats

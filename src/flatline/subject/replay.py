@@ -4,6 +4,7 @@ Two questions share the plays: whether the sampler follows the weights, and whic
 rollouts of the next step name.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -48,6 +49,8 @@ def there_and_back(
         with short_turns(engine, MOVED_TURN, MOVED_TURNS):
             second = _play_at(trainer, rows, start + 1, same_numbers)
         gap_moved = played_gap(trainer, second)
+        same = not by_step and first.completions == second.completions
+        moved_BT = fixed_logps(trainer, first.inputs) if same else None
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         third = _play_at(trainer, rows, start + 2, same_numbers)
     delivered = Delivery(
@@ -55,9 +58,22 @@ def there_and_back(
         gap_before=before,
         gap_moved=gap_moved,
         gap_restored=played_gap(trainer, third),
-        moved_changes_samples=None if by_step else first.completions != second.completions,
+        same_by_chance=None if moved_BT is None else _chance(trainer, first, moved_BT),
     )
     return delivered, Replay(versions=_versions(second), version_expected=start + 1)
+
+
+def _chance(trainer: Any, played: Played, moved_BT: torch.Tensor) -> float:
+    """How likely moved weights write the same tokens, at most, with the same random numbers.
+
+    However two distributions share their random numbers, they give another token as often as their
+    total variation says, or more often. That is the mean of |ratio - 1| / 2 over tokens that one of
+    them has drawn, and for a single token never more than 1.
+    """
+    model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
+    log_ratio_T = (moved_BT - fixed_logps(trainer, played.inputs)).cpu().double()[model_BT]
+    apart_T = log_ratio_T.exp().sub(1).abs().div(2).clamp(max=1)
+    return math.exp(-float(apart_T.sum()))
 
 
 def rows_to_play(some: Played) -> list[dict[str, Any]]:
@@ -97,7 +113,8 @@ def played_gap(trainer: Any, played: Played) -> float:
         return float("nan")
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     trainer_BT = fixed_logps(trainer, played.inputs)
-    return float((sampler_BT - trainer_BT).abs().cpu()[model_BT].mean())
+    gap_T = (sampler_BT - trainer_BT).abs().cpu()[model_BT]
+    return float(gap_T.nanmean())  # vLLM has no log-prob for some tokens
 
 
 def _plain_gap(trainer: Any, rollouts: list[Rollout]) -> float:

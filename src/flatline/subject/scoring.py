@@ -7,6 +7,7 @@ way to its loss (its masks, its temperature, a subclass, a planted fault) is in 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from flatline.errors import NotRecorded
 from flatline.rollout.record import Author, Rollout
 from flatline.subject.records import Batch, Floats
+from flatline.trace.attach_batch import mean_advantage
 from flatline.trace.attach_rows import prompt_name
 from flatline.training.passes import Inputs, rows_of, select, trimmed
 
@@ -58,6 +60,25 @@ class Played:
         """Tokens with a loss."""
         tool_BT = self.inputs.get("tool_mask")
         return self.mask_BT if tool_BT is None else self.mask_BT & tool_BT.bool().cpu()
+
+    @property
+    def trained_B(self) -> Tensor:
+        """Rollouts with a loss: those that were cut may be left out of it on purpose, and what the
+        trainer computes for them is not used."""
+        return self.trained_BT.any(1)
+
+    @property
+    def advantage_BT(self) -> Tensor:
+        """Of every token."""
+        given: Tensor = self.inputs["advantages"].detach().cpu().double()
+        wide = given if given.dim() > 1 else given[:, None]
+        return wide.expand(self.mask_BT.shape)
+
+    @property
+    def advantage_R(self) -> Floats:
+        """Of each rollout, as the recorder takes it."""
+        given = self.inputs["advantages"].detach().cpu().double()
+        return mean_advantage(given.numpy(), self.trained_BT.numpy())
 
     @property
     def author_BT(self) -> Tensor:
@@ -153,9 +174,16 @@ def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:
     mask_BT = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     keep = inputs["completion_ids"].shape[1]
     size = trainer.args.per_device_train_batch_size
+    score = getattr(trainer, _scorer(trainer))
+    images = {name: inputs[name] for name in signature(score).parameters if name in inputs}
     with torch.no_grad():
-        found = getattr(trainer, _scorer(trainer))(
-            trainer.model if model is None else model, ids_BT, mask_BT, keep, batch_size=size
+        found = score(
+            trainer.model if model is None else model,
+            ids_BT,
+            mask_BT,
+            keep,
+            batch_size=size,
+            **images,
         )
     return _logps(found)
 
@@ -190,13 +218,10 @@ def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:
     rows_BT, at_BT = np.indices(played.mask_BT.shape)
     mask = played.mask_BT.numpy()
     sampler_BT = played.inputs.get("sampling_per_token_logps")
-    advantage = played.inputs["advantages"].detach().cpu().double()
-    if advantage.dim() > 1:
-        advantage = (advantage * played.mask_BT).sum(1) / played.mask_BT.sum(1).clamp(min=1)
     return Batch(
         prompt_id_R=np.array(prompt_ids(played), dtype=object),
         group_R=np.arange(len(played.rows)) // trainer.num_generations,
-        advantage_R=advantage.numpy(),
+        advantage_R=played.advantage_R,
         rollout_T=rows_BT[mask],
         position_T=at_BT[mask],
         ids_T=played.flat(played.inputs["completion_ids"]).astype(np.int64),

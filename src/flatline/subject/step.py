@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flatline.rollout.record import Author
 from flatline.subject.passes import lora_untrained
-from flatline.subject.records import VISIBLE_STEP, GradientCensus, OneStep
+from flatline.subject.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
 from flatline.subject.scoring import Played, fixed_logps, replaced
 from flatline.training.passes import Inputs
 
@@ -58,16 +58,17 @@ def backward(trainer: Any, played: Played) -> Backward:
     trainer._step, trainer._buffered_inputs = 0, None
     passes = trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = passes
-    compute_loss, rows, loss = trainer._compute_loss, set(), 0.0
+    # Not `_compute_loss`: a subclass may have a loss of its own and never call it.
+    compute_loss, rows, loss = trainer.compute_loss, set(), 0.0
 
-    def noting(model: Any, inputs: Inputs) -> Any:
+    def noting(model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         rows.update(inputs[ROW].tolist())
-        return compute_loss(model, inputs)
+        return compute_loss(model, inputs, *args, **kwargs)
 
     numbered = {**played.inputs, ROW: torch.arange(len(played.rows))}
     with (
         replaced(trainer, "_generate_and_score_completions", lambda _: dict(numbered)),
-        replaced(trainer, "_compute_loss", noting),
+        replaced(trainer, "compute_loss", noting),
     ):
         for i in range(passes):
             trainer.accelerator.gradient_state._set_sync_gradients(i == passes - 1)
@@ -92,12 +93,10 @@ def one_step(
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     change_BT = (after_BT - before_BT).cpu().double()
     sums_B = (change_BT * model_BT).sum(1)
-    advantage_B = played.inputs["advantages"].cpu().double()
-    if advantage_B.dim() > 1:
-        advantage_B = advantage_B.mean(1)
-    d_T = change_BT[back.rows][model_BT[back.rows]]
-    trained_BT = played.trained_BT[back.rows]
-    spread_BT = advantage_B[back.rows][:, None].expand(trained_BT.shape)
+    rows = [row for row in back.rows if bool(played.trained_B[row])]
+    advantage, change = played.advantage_R[rows], sums_B[rows].numpy()
+    d_T = change_BT[rows][model_BT[rows]]
+    trained_BT = played.trained_BT[rows]
     found = OneStep(
         lr_scale=scale,
         learning_rate=rate,
@@ -106,15 +105,15 @@ def one_step(
         changed_share=float((shares * sizes).sum() / sizes.sum()),
         changed_share_of=shares,
         update_norms=norms,
-        rollouts=np.array(back.rows, dtype=np.int64),
-        advantage=advantage_B[back.rows].numpy(),
-        change=sums_B[back.rows].numpy(),
-        tokens=model_BT[back.rows].sum(1).numpy(),
-        correlation=_correlation(advantage_B[back.rows], sums_B[back.rows]),
+        rollouts=np.array(rows, dtype=np.int64),
+        advantage=advantage,
+        change=change,
+        tokens=model_BT[rows].sum(1).numpy(),
+        correlation=_correlation(advantage, change),
         kl=float((d_T.exp() - d_T - 1).mean()) if d_T.numel() else float("nan"),
-        change_T=change_BT[back.rows][trained_BT].numpy(),
-        advantage_T=spread_BT[trained_BT].numpy(),
-        room_T=(1 - before_BT.cpu().double()[back.rows].exp())[trained_BT].numpy(),
+        change_T=change_BT[rows][trained_BT].numpy(),
+        advantage_T=played.advantage_BT[rows][trained_BT].numpy(),
+        room_T=(1 - before_BT.cpu().double()[rows].exp())[trained_BT].numpy(),
     )
     return Stepped(found, after_BT)
 
@@ -211,7 +210,6 @@ def _changes(
     return np.array(shares), np.array(norms)
 
 
-def _correlation(a: Tensor, b: Tensor) -> float:
-    if len(a) < 2 or float(a.std()) == 0 or float(b.std()) == 0:
-        return float("nan")
-    return float(np.corrcoef(a.numpy(), b.numpy())[0, 1])
+def _correlation(a: Floats, b: Floats) -> float:
+    varies = len(a) > 1 and np.ptp(a) > 0 and np.ptp(b) > 0
+    return float(np.corrcoef(a, b)[0, 1]) if varies else float("nan")

@@ -32,6 +32,7 @@ from flatline.subject.scoring import Played, batch_of, fixed_logps
 from flatline.subject.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.subject.untouched import Snapshot
 from flatline.trace import Trace
+from flatline.trace.attach import another_algorithm
 from flatline.trace.attach_settings import settings
 from flatline.training.effective import effective
 from flatline.training.rollouts import Rollouts
@@ -258,7 +259,10 @@ class Subject:
 
     @property
     def _few(self) -> Played:
-        """These, as a batch of their own."""
+        """These, as a batch of their own. What is compared on them is compared on trained tokens:
+        where a batch has none, nothing can be told."""
+        if not self._played.trained_B.any():
+            raise NotRecorded("a trained token in the batch")
         return self._take("few", self._played.part, self._few_rows)
 
     @property
@@ -312,6 +316,9 @@ class Subject:
 
 
 def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
+    another = another_algorithm(trainer)
+    if another:
+        raise ConfigError(another)
     missing = [
         name
         for name in ("_generate_and_score_completions", "_compute_loss", "accelerator")

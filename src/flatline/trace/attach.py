@@ -12,7 +12,6 @@ stderr and never reaches the training.
 """
 
 import atexit
-import functools
 import time
 import weakref
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from flatline.trace.attach_batch import Pass
 from flatline.trace.attach_callback import StepEnd, StepWatch
 from flatline.trace.attach_hooks import (
     Guard,
+    Hooked,
     Once,
     Replaced,
     listening,
@@ -48,6 +48,9 @@ def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
     `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
     is complete when training ends, and can be read at any time before.
     """
+    another = another_algorithm(trainer)
+    if another:
+        raise TraceError(another)
     missing = [name for name in HOOKS if not callable(getattr(trainer, name, None))]
     if missing:
         raise TraceError(
@@ -56,6 +59,23 @@ def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
             "on it.\nRecord another loop with `flatline.Recorder(run_dir)`."
         )
     return Attachment(trainer, run_dir)
+
+
+def another_algorithm(trainer: Any) -> str | None:
+    """What to say of a TRL trainer that is not GRPO; None for GRPO, and for what is not TRL's.
+
+    RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
+    others: what a diagnosis knows of GRPO would be told of it, and be wrong.
+    """
+    made = [kind for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] == "trl"]
+    names = [kind.__name__ for kind in made if kind.__name__.endswith("Trainer")]
+    if not names or "GRPOTrainer" in names:
+        return None
+    return (
+        f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
+        "Advantages, KL and ratios mean other things there, so its findings would be false.\n"
+        "Give it a `trl.GRPOTrainer`, or what is built on one."
+    )
 
 
 class Attachment:
@@ -186,13 +206,12 @@ class Attachment:
     def _wrap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
         original = getattr(owner, name)
 
-        @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._recording is None or self._guard.broken:
                 return original(*args, **kwargs)
             return Once(original, self._guard).through(hook, *args, **kwargs)
 
-        self._replaced.put(owner, name, call)
+        self._replaced.put(owner, name, Hooked(original, call))
 
     def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Evaluation plays other problems and trains nothing: it is left alone."""

@@ -77,9 +77,10 @@ class Batch:
         mask: np.ndarray = self["completion_mask"] != 0
         return mask & (self["tool_mask"] != 0) if "tool_mask" in self else mask
 
-    def advantage(self, row: int) -> float:
-        """Of the rollout; where tokens have their own, their mean."""
-        return float(self["advantages"][row].mean())
+    @cached_property
+    def advantage(self) -> np.ndarray:
+        """Of each rollout."""
+        return mean_advantage(self["advantages"], self.loss_mask)
 
     def tokens(self, name: str, row: int, where: slice) -> np.ndarray | None:
         return self[name][row, where] if name in self else None
@@ -203,6 +204,16 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     if tensor.dtype in (torch.bfloat16, torch.float16):
         tensor = tensor.float()
     return tensor.cpu().numpy()
+
+
+def mean_advantage(advantages: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+    """Of each rollout. Where tokens have their own, the mean of those that carry loss: what stands
+    on padding or on a tool's output moves nothing. NaN where none does."""
+    if advantages.ndim == 1:
+        return advantages
+    tokens = loss_mask.sum(axis=1)
+    total = np.where(loss_mask, advantages, 0.0).sum(axis=1)
+    return np.where(tokens > 0, total / np.maximum(tokens, 1), np.nan)
 
 
 def column(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:

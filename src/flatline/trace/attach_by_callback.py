@@ -25,6 +25,10 @@ class FlatlineCallback(TrainerCallback):  # type: ignore[misc]
         self.attachment: Attachment | None = None
         """What `attach` returned; None before training."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TrainerCallback:
+        """In a copy of a trainer that it records it is deaf, as what `attach` adds is."""
+        return TrainerCallback() if self.attachment else FlatlineCallback(self.run_dir)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.attachment is None:
             # The handler goes on to the callback that `attach` adds: it hears this event too.

@@ -27,7 +27,15 @@ def _guarded(heard: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-class StepEnd(TrainerCallback):  # type: ignore[misc]
+class Listener(TrainerCallback):  # type: ignore[misc]
+    """A callback of one trainer. What stands in its place in a copy of that trainer is deaf: a copy
+    is not recorded, least of all into the same trace."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TrainerCallback:
+        return TrainerCallback()
+
+
+class StepEnd(Listener):
     """Hears of the end of a step before other callbacks do: one may evaluate for an hour then."""
 
     def __init__(self, watch: "StepWatch") -> None:
@@ -37,7 +45,7 @@ class StepEnd(TrainerCallback):  # type: ignore[misc]
         self._watch.step_ended(state, control)
 
 
-class StepWatch(TrainerCallback):  # type: ignore[misc]
+class StepWatch(Listener):
     """Listens to the training loop for one attachment."""
 
     def __init__(self, attachment: "Attachment") -> None:

@@ -1,5 +1,7 @@
 """Listening to the methods of one live object, and leaving it exactly as it was."""
 
+import copy
+import functools
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -75,6 +77,21 @@ class Once:
             raise self._raised
         finally:
             self._raised = None  # a circle would keep the tensors of a failed pass in memory
+
+
+class Hooked:
+    """A method of the trainer with our hook around it. A deep copy of the trainer gets its own
+    method back: a copy is not recorded, and must not call the trainer that it is a copy of."""
+
+    def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original, self._call = original, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self._original, memo)
 
 
 class Replaced:

@@ -185,7 +185,7 @@ def prompt_name(data: Mapping[str, Any], ids: np.ndarray) -> str:
 def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
     """What is known of every rollout."""
     data, authors = one.data, one.authors()
-    reward = float(total_reward(one.rewards, reader.reward_weights))
+    reward = total_reward(one.rewards, reader.reward_weights)
     named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
     gold = _gold(data)
     is_model = None if authors is None else authors == Author.MODEL
@@ -196,8 +196,8 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
         "group": one.position // reader.group_size,
         "prompt_id": prompt_name(data, prompt),
         "hops": _hops(data),
-        "reward": None if np.isnan(reward) else reward,
-        "advantage": one.batch.advantage(one.at),
+        "reward": _known(reward),
+        "advantage": _known(one.batch.advantage[one.at]),
         "parts": {name: value for name, value in named if value == value},
         "weight_version": one.generation.weights,
         "finish": _finish(ids, is_model, reader),
@@ -208,6 +208,10 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
         "trained_tokens": int(one.batch.loss_mask[one.at, one.where()].sum()),
         "gold": None if gold is None else str(gold)[:GOLD_LENGTH],
     }
+
+
+def _known(value: Any) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str | None:

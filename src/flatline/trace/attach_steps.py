@@ -36,8 +36,9 @@ def rollout_facts(rows: Sequence[Row]) -> Row:
     if not rows:
         return {}
     ends = [row["finish"] for row in rows if row["finish"] is not None]
+    advantages = [row["advantage"] for row in rows]
     return {
-        "advantage_max": max(abs(row["advantage"]) for row in rows),
+        "advantage_max": _max(np.abs([one for one in advantages if one is not None])),
         "completion_length": float(np.mean([row["completion_tokens"] for row in rows])),
         "truncated_share": _mean(np.array([end not in ENDED for end in ends])),
     }

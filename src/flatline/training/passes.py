@@ -16,6 +16,12 @@ Inputs = dict[str, Any]
 """What TRL's loss takes: tensors with a row for each play, and a few numbers."""
 
 
+OF_BOTH = ("token_type_ids", "mm_token_type_ids")
+"""What has a number for every token of prompt and completion."""
+OF_IMAGES = ("pixel_values", "image_grid_thw", "image_sizes", "spatial_shapes")
+"""What has rows of images, whatever their width."""
+
+
 def by_length(passes: list[Inputs]) -> list[Inputs]:
     """The same plays in as many passes as large, the longest together and first."""
     rows = [len(one["completion_ids"]) for one in passes]
@@ -26,9 +32,16 @@ def by_length(passes: list[Inputs]) -> list[Inputs]:
 
 
 def select(inputs: Inputs, rows: Sequence[int]) -> Inputs:
-    """The inputs of some rollouts; what is not per rollout stays."""
-    found: Inputs = rows_of(inputs, list(rows), len(inputs["completion_ids"]))
-    return found
+    """The inputs of some rollouts; what is not per rollout stays. A rollout takes its images with
+    it: several may stand in one row of theirs, or one in several, which TRL knows how to part."""
+    size = len(inputs["completion_ids"])
+    if "pixel_values" not in inputs:
+        found: Inputs = rows_of(inputs, rows, size)
+        return found
+    from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
+
+    by_row = split_pixel_values_by_grid(inputs)
+    return dict(unsplit_pixel_values_by_grid(rows_of(by_row, rows, size)))
 
 
 def rows_of(value: Any, kept: Sequence[int], size: int) -> Any:
@@ -51,11 +64,15 @@ def trimmed(inputs: Mapping[str, Any]) -> Inputs:
     written = inputs["completion_mask"].bool().any(0).nonzero()
     width = int(written[-1]) + 1 if len(written) else columns
 
+    before = inputs["prompt_ids"].shape[1]
+
     def cut(name: str, value: Any) -> Any:
         if name in ("prompt_ids", "prompt_mask"):
             return value[:, start:]
+        if name in OF_BOTH:
+            return value[:, start : before + width]
         per_token = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == columns
-        return value[:, :width] if per_token else value
+        return value[:, :width] if per_token and name not in OF_IMAGES else value
 
     return {name: cut(name, value) for name, value in inputs.items()}
 

@@ -1,0 +1,334 @@
+"""An empty measurement is *unknown*: no hypothesis takes a mean, a ratio or a correlation over
+nothing for a finding.
+
+Every hypothesis is shown traces and live trainers of which one thing, or everything, is missing, no
+number, always the same, or there only once. It may say that it cannot tell. It may not fail, warn,
+or say "nan"; and of what is missing it may raise no alarm.
+"""
+
+import math
+import re
+import warnings
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from tests.traces import healthy_rows, run_facts
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses import HYPOTHESES
+from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
+from flatline.hypotheses.logprobs import prefix_spread
+from flatline.subject import records, step_records
+from flatline.trace import Trace
+from flatline.trace.schema import TABLES
+
+KEYS = {"step", "rank", "rollout", "group", "name", "id", "text", "ids", "prompt_ids"}
+"""Columns that say what a row is about; lists of other lengths than those of ids are damage."""
+NO_NUMBER = re.compile(r"\b(nan|inf)\b| None\b")
+SIZE = {"steps": 6, "prompts": 4, "generations": 4}
+
+
+# -- traces
+
+
+def columns_of(table):
+    return [name for name in TABLES[table].names if name not in KEYS]
+
+
+def with_value(value, held):
+    """`value` in the shape of what a column held; text has no numbers."""
+    if value is None or isinstance(held, str):
+        return None
+    if isinstance(held, dict):
+        return dict.fromkeys(held, value)
+    whole = isinstance(held, int) or (isinstance(held, np.ndarray) and held.dtype.kind in "iu")
+    if whole and math.isnan(value):
+        return None
+    return held * 0 + value if isinstance(held, np.ndarray) else value
+
+
+def changed(value, *places, **settings):
+    """A healthy trace in which these columns hold one value everywhere."""
+    rows = healthy_rows(**SIZE)
+    for table, column in places:
+        for row in rows[table]:
+            if column in row:
+                row[column] = with_value(value, row[column])
+    return Trace.from_rows(run=run_facts(num_generations=4, **settings), **rows)
+
+
+def log_of(value):
+    """Steps and nothing else, as an imported log has them."""
+    rows = [
+        {name: held if name in KEYS else with_value(value, held) for name, held in row.items()}
+        for row in healthy_rows(**SIZE)["steps"]
+    ]
+    return Trace.from_rows(run=run_facts(), steps=rows)
+
+
+def untrained(finish, *, asked):
+    """No token carries loss."""
+    rows = healthy_rows(**SIZE)
+    for row in rows["rollouts"]:
+        row |= {"trained_tokens": 0, "finish": finish}
+    for row in rows["tokens"]:
+        row["trained"] = row["trained"] * 0
+    settings = {"num_generations": 4, "mask_truncated_completions": asked}
+    return Trace.from_rows(run=run_facts(**settings), **rows)
+
+
+def without_tokens():
+    """Completions of no length."""
+    rows = healthy_rows(**SIZE)
+    for row in rows["rollouts"]:
+        row |= dict.fromkeys(("completion_tokens", "model_tokens", "trained_tokens"), 0)
+    for row in rows["tokens"]:
+        prompts = {name: row[name] for name in row if name.startswith("prompt")}
+        empty = {n: value[:0] for n, value in row.items() if isinstance(value, np.ndarray)}
+        row |= {**empty, **prompts}
+    return Trace.from_rows(run=run_facts(num_generations=4), **rows)
+
+
+def of_one_token():
+    """One step, one prompt, one rollout of one token, one weight."""
+    rows = healthy_rows(steps=1, prompts=1, generations=1)
+    for row in rows["tokens"]:
+        row |= {name: value[:1] for name, value in row.items() if isinstance(value, np.ndarray)}
+    rows |= {"weights": rows["weights"][:1]}
+    return Trace.from_rows(run=run_facts(num_generations=1), **rows)
+
+
+EVERYTHING = [(table, column) for table in TABLES for column in columns_of(table)]
+MISSING = {"nothing": None, "no number": math.nan}
+EMPTY = {
+    "no rows": lambda: Trace.from_rows(run=run_facts()),
+    "not even settings": Trace.from_rows,
+    "a log of nothing": lambda: log_of(None),
+    "a log of no numbers": lambda: log_of(math.nan),
+    **{
+        f"{kind} anywhere": lambda value=value: changed(value, *EVERYTHING)
+        for kind, value in MISSING.items()
+    },
+    **{
+        f"{kind} in {table}": lambda value=value, table=table: changed(
+            value, *((table, column) for column in columns_of(table))
+        )
+        for kind, value in MISSING.items()
+        for table in TABLES
+    },
+    **{
+        f"{kind} in {table}.{column}": lambda value=value, place=(table, column): changed(
+            value, place
+        )
+        for kind, value in MISSING.items()
+        for table, column in EVERYTHING
+    },
+}
+CONSTANT = {
+    **{
+        f"{value} in {table}.{column}": lambda value=value, place=(table, column): changed(
+            value, place
+        )
+        for value in (0, 1)
+        for table, column in EVERYTHING
+    },
+    "0 everywhere": lambda: changed(0, *EVERYTHING),
+    "1 everywhere": lambda: changed(1, *EVERYTHING),
+    "a log of 0": lambda: log_of(0),
+    "a log of 1": lambda: log_of(1),
+    "one token": of_one_token,
+    "no tokens": without_tokens,
+}
+NO_LOSS = {
+    (finish, asked): lambda finish=finish, asked=asked: untrained(finish, asked=asked)
+    for finish in ("answered", "eos", "turn_length", "length", "stop", "context", None)
+    for asked in (False, True)
+}
+SAY_NO_NUMBER = {"H01", "H05", "H26"}
+"""Whose business advantages, rewards and gradients that are no numbers are."""
+SAY_NO_LOSS = {"H02", "H04", "H14"}
+"""Whose business a run without a trained token is. Others may alarm about what the loss has no part
+in, such as completions that are cut."""
+
+
+def looked(look, at) -> Finding | None:
+    """What is found; None where something is not recorded. Anything else that goes wrong is told as
+    a defect of flatline, and means taken over nothing warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return look(at)
+        except NotRecorded:
+            return None
+
+
+def assert_in_words(finding):
+    if finding is None:
+        return
+    evidence = [one.text for one in finding.evidence]
+    for text in (finding.text, finding.expected, finding.fix, *evidence):
+        assert not NO_NUMBER.search(text), text
+
+
+signs = pytest.mark.parametrize(
+    "hypothesis", [one for one in HYPOTHESES if isinstance(one, HasSign)], ids=lambda one: one.id
+)
+
+
+@pytest.fixture(scope="module")
+def traces():
+    return {name: make() for name, make in (EMPTY | CONSTANT | NO_LOSS).items()}
+
+
+@signs
+def test_what_is_missing_from_a_trace_raises_no_alarm(hypothesis, traces):
+    for name in EMPTY:
+        finding = looked(hypothesis.sign, traces[name])
+        assert_in_words(finding)
+        if finding is not None and finding.level in ALARMS:
+            assert hypothesis.id in SAY_NO_NUMBER and "no number" in finding.text, (name, finding)
+
+
+@signs
+def test_what_never_changes_in_a_trace_is_told_in_words(hypothesis, traces):
+    for name in CONSTANT:
+        assert_in_words(looked(hypothesis.sign, traces[name]))
+
+
+@signs
+def test_a_trace_without_a_trained_token_is_an_alarm_of_its_cause_alone(hypothesis, traces):
+    for name in NO_LOSS:
+        finding = looked(hypothesis.sign, traces[name])
+        assert_in_words(finding)
+        if finding is not None and finding.level is Level.FAULT:
+            assert hypothesis.id in SAY_NO_LOSS, (name, finding.text)
+
+
+# -- live trainers
+
+
+GIVEN = {"scale": 0.01, "further": 10.0, "lr_scale": 1.0}
+"""What a measurement is taken at, rather than what it finds."""
+
+
+def record(kind: type, length: int, value: float) -> Any:
+    """A measurement whose arrays have `length` entries, and whose numbers are all `value`."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{one.name: _filled(hints[one.name], one.name, length, value) for one in fields(kind)}
+    )
+
+
+def _filled(kind: Any, name: str, length: int, value: float) -> Any:
+    whole = 0 if math.isnan(value) else int(value)
+    scalars = {float: value, int: whole, bool: bool(value), str: "prompt"}
+    if name in GIVEN:
+        return GIVEN[name]
+    if kind in scalars:
+        return scalars[kind]
+    if kind in (records.Floats, records.Ints, records.Bools, records.Texts):
+        held = {records.Floats: value, records.Ints: whole, records.Bools: bool(value)}
+        return np.full(length, held.get(kind, "p"))
+    if name in ("names", "kinds"):
+        return ("weight",) * length
+    if kind is records.GradientCensus:
+        return record(kind, length, value)
+    if get_origin(kind) is tuple:
+        parts = get_args(kind)
+        return () if Ellipsis in parts else tuple(_filled(p, name, length, value) for p in parts)
+    if get_origin(kind) is dict:
+        return {}
+    return _filled(get_args(kind)[0], name, length, value)
+
+
+def live(length: int, value: float, trace: Trace) -> Any:
+    """What a probe sees of a trainer that gives nothing but this."""
+
+    def give(kind: type) -> Any:
+        return lambda *_, **__: record(kind, length, value)
+
+    weight = torch.nn.Parameter(torch.zeros(2))
+    model = SimpleNamespace(
+        parameters=lambda: [weight] * length,
+        named_parameters=lambda: [("weight", weight)] * length,
+        config=SimpleNamespace(),
+        generation_config=SimpleNamespace(),
+    )
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(num_train_epochs=1, adam_epsilon=1e-8),
+        accelerator=SimpleNamespace(unwrap_model=lambda one: one),
+        model=model,
+        num_generations=4,
+        processing_class=SimpleNamespace(chat_template=None, eos_token_id=None, pad_token_id=None),
+    )
+    return SimpleNamespace(
+        trainer=trainer,
+        built=None,
+        ours=False,
+        requested=None,
+        effective=None,
+        settings=dict(run_facts()["settings"]),
+        trace=trace,
+        batch=record(records.Batch, length, value),
+        unwritable_tokens=dict,
+        data_order=give(records.DataOrder),
+        oracle=give(records.Oracle),
+        scored_twice=give(records.ScoredTwice),
+        context_effect=give(records.ContextEffect),
+        reference_gap=give(records.ReferenceGap),
+        alone_vs_batch=give(records.AloneVsBatch),
+        one_step=give(records.OneStep),
+        rate_sweep=give(records.RateSweep),
+        accumulation=give(step_records.Accumulation),
+        kl_pull=give(step_records.KlPull),
+        stepped_delivery=give(step_records.SteppedDelivery),
+        delivery=give(records.Delivery),
+        play_again=give(records.Replay),
+        heldout_path=give(records.HeldoutPath),
+    )
+
+
+probes = pytest.mark.parametrize(
+    "hypothesis", [one for one in HYPOTHESES if isinstance(one, HasProbe)], ids=lambda one: one.id
+)
+
+
+@probes
+@pytest.mark.parametrize("length", [0, 1, 8])
+def test_measurements_of_a_live_trainer_that_are_no_numbers_raise_no_alarm(hypothesis, length):
+    finding = looked(hypothesis.probe, live(length, math.nan, Trace.from_rows(run=run_facts())))
+    assert_in_words(finding)
+    assert finding is None or finding.level not in ALARMS, finding.text
+
+
+@probes
+@pytest.mark.parametrize("length", [0, 1, 8])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_measurements_of_a_live_trainer_that_never_change_are_told_in_words(
+    hypothesis, length, value
+):
+    found = looked(hypothesis.probe, live(length, value, Trace.from_rows(run=run_facts())))
+    assert_in_words(found)
+
+
+# -- rollouts without loss beside others
+
+
+def test_log_probs_of_rollouts_without_loss_are_no_noise():
+    rows = healthy_rows(**SIZE)
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        row["prompt_ids"] = np.full(6, rollout["group"])
+        row["ids"] = np.arange(len(row["ids"]))
+        row["trainer"] = np.full(len(row["ids"]), -1.0)
+        if rollout["rollout"] % 2:  # TRL hides the completion of what it leaves out
+            row["trainer"], row["trained"] = row["trainer"] - 3.3, row["trained"] * 0
+    left_out = Trace.from_rows(run=run_facts(num_generations=4), **rows)
+    assert prefix_spread(left_out, [1, 2]).value == 0
+    for row in rows["tokens"]:
+        row["trained"] = row["trained"] * 0 + 1
+    trained = Trace.from_rows(run=run_facts(num_generations=4), **rows)
+    assert prefix_spread(trained, [1, 2]).value == pytest.approx(3.3)
