@@ -78,7 +78,7 @@ def test_an_emptied_checksum_file_costs_no_finding_and_is_said(tmp_path):
     after = diagnose(Trace.open(tmp_path))
     assert after.findings == before.findings
     assert (before.damaged, after.damaged) == (False, True)
-    assert any("have no checksum" in text for text in after.caveats)
+    assert any("has no checksum for" in text for text in after.caveats)
 
 
 def test_repeated_lines_of_checksums_are_no_rows_and_are_said(tmp_path):
@@ -86,7 +86,7 @@ def test_repeated_lines_of_checksums_are_no_rows_and_are_said(tmp_path):
     path.write_text(path.read_text() * 5000)
     steps, said = told(tmp_path)
     assert steps == [*range(1, STEPS + 1)]
-    assert "lines are about bytes that another line is about" in said[0]
+    assert "lines about bytes that another one is about" in said[0]
 
 
 def test_checksums_cut_off_at_any_byte_cost_no_row_and_are_said(tmp_path):
@@ -96,7 +96,7 @@ def test_checksums_cut_off_at_any_byte_cost_no_row_and_are_said(tmp_path):
         path.write_bytes(data[:end])
         steps, said = told(tmp_path)
         assert steps == [*range(1, STEPS + 1)]
-        assert len(said) == 1 and "have no checksum" in said[0]
+        assert len(said) == 1 and "has no checksum for" in said[0]
 
 
 @pytest.mark.parametrize("line", range(STEPS + 1))
@@ -107,7 +107,7 @@ def test_a_lost_line_of_checksums_is_said_and_its_batch_is_read(tmp_path, line):
     path.write_text("".join(lines))
     steps, said = told(tmp_path)
     assert steps == [*range(1, STEPS + 1)]
-    assert len(said) == 1 and f"{int(line > 0)} batches" in said[0]
+    assert len(said) == 1 and f"batches read: {int(line > 0)}" in said[0]
 
 
 def test_swapped_lines_of_checksums_are_said_and_the_order_stays(tmp_path):
@@ -126,7 +126,7 @@ def test_a_batch_that_was_not_written_whole_is_said(tmp_path):
         file.write(path.read_bytes()[-700:-9])
     steps, said = told(tmp_path)
     assert steps == [*range(1, STEPS + 1)]
-    assert "What follows them there is lost" in said[0]
+    assert "What follows them is lost" in said[0]
 
 
 def test_a_stream_that_is_gone_is_missed_because_of_its_checksums(tmp_path):

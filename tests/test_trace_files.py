@@ -143,8 +143,8 @@ def test_damaged_checksums_are_damage_too(tmp_path):
     path.write_text("".join(lines))
     trace = Trace.open(tmp_path)
     assert trace.steps["step"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert "steps.r0.0.crc is damaged: 1 of its lines" in trace.warnings[0]
-    assert "1 batches" in trace.warnings[1] and "would go unseen" in trace.warnings[1]
+    assert "steps.r0.0.crc is damaged (lines that are no checksum: 1)" in trace.warnings[0]
+    assert "batches read: 1" in trace.warnings[1] and "would go unseen" in trace.warnings[1]
 
 
 def test_a_stream_without_its_checksums_is_read_with_a_warning(tmp_path):

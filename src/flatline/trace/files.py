@@ -208,11 +208,11 @@ class StreamPiece:
                     yield batch_in(message, self._schema)
                     found += 1
         except _DAMAGED as error:
-            lost = f" What follows them there is lost: {_said(error)}."
+            lost = f" What follows them is lost: {_said(error)}."
         self._warn(
-            f"{self.name}: {found} batches in the bytes {start} to {end} have no checksum: lines "
-            f"of the {SUMS} file are lost, or the run was killed while it wrote. They are read, "
-            f"and damage in them would go unseen.{lost}"
+            f"{self.name} has no checksum for its bytes {start} to {end}: lines of the {SUMS} file "
+            "are lost, or the run was killed while it wrote. Damage in them would go unseen; "
+            f"batches read: {found}.{lost}"
         )
 
 
@@ -385,7 +385,7 @@ def _sums_beside(path: Path, warn: Callable[[str], None]) -> Sums | None:
         warn(f"{path.name} cannot be read: {_said(error)}.")
         return None
     if sums.bad:
-        warn(f"{path.name} is damaged: {', '.join(sums.bad)}.")
+        warn(f"{path.name} is damaged ({', '.join(sums.bad)}).")
     return sums
 
 

@@ -53,12 +53,7 @@ class Folder:
             raise _no_trace(path)
         run = _run_facts(path, warnings, needed=not names)
         told = accounts_in(path)
-        for one in told:
-            if not one.sound:
-                warnings.append(
-                    f"What the recording left out is not known: the account of process {one.rank}, "
-                    f"start {one.segment + 1}, is damaged."
-                )
+        warnings.extend(_unknown(told))
         pieces: dict[str, list[Piece]] = defaultdict(list)
         for name in (one for one in names if one.table in only):
             piece = _open_piece(path, name, warnings)
@@ -138,6 +133,15 @@ def _open_piece(path: Path, name: FileName, warnings: list[str]) -> Piece | None
         if file.exists() and file.stat().st_size and not (parquet.exists() or stream.exists()):
             warn(f"The file that {file.name} is about is missing.")
     return None
+
+
+def _unknown(told: Iterable[Told]) -> Iterator[str]:
+    for one in told:
+        if not one.sound:
+            yield (
+                f"What the recording left out is not known: the account of process {one.rank}, "
+                f"start {one.segment + 1}, is damaged."
+            )
 
 
 def _stops(told: Iterable[Told], segments: Segments) -> Iterator[str]:

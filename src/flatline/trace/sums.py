@@ -72,11 +72,11 @@ def read_sums(path: Path) -> Sums:
         if span.start >= (spans[-1].end if spans else 0):
             spans.append(span)
     counts = {
-        "damaged": len(read) - len(sound),
-        "about bytes that another line is about": len(sound) - len(spans),
-        "out of order": sum(b < a for a, b in pairwise(sound)),
+        "lines that are no checksum": len(read) - len(sound),
+        "lines about bytes that another one is about": len(sound) - len(spans),
+        "lines out of order": sum(b < a for a, b in pairwise(sound)),
     }
-    bad = tuple(f"{count} of its lines are {what}" for what, count in counts.items() if count)
+    bad = tuple(f"{what}: {count}" for what, count in counts.items() if count)
     return Sums(spans=spans, bad=bad)
 
 
