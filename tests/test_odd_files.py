@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -279,3 +281,13 @@ def test_a_refusal_says_what_was_seen_and_what_to_type(tmp_path):
     put(folder / "run.json", "a link that leads out")
     with pytest.raises(RefusedFile, match=r"run\.json is a link that leads out of run.*cp -rL"):
         json_in(folder / "run.json")
+
+
+@pytest.mark.timeout(600)
+def test_some_attacks_of_every_class_are_all_told_or_answered():
+    """The whole of it is in tests/quality."""
+    script = Path(__file__).parent.parent / "benchmarks" / "fuzz" / "doors.py"
+    done = subprocess.run(
+        [sys.executable, script, "--few"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
