@@ -111,6 +111,18 @@ def test_an_interrupted_experiment_comes_to_the_same_as_one_that_was_not(tmp_pat
     assert parts.verdict == whole.verdict
 
 
+def test_a_look_that_an_older_rule_called_settled_goes_on_where_it_is_not(tmp_path):
+    plan = replace(config_plan(looks=(3, 4)), family=4)
+    carry_out(tmp_path, plan, clear)
+    file = tmp_path / plan.name / "result.json"
+    kept = json.loads(file.read_text())
+    kept["looks"] = [kept["looks"][0] | {"settled": True}]
+    file.write_text(json.dumps(kept))
+    result, _ = carry_out(tmp_path, plan, clear)
+    assert [look.seeds for look in result.looks] == [3, 4]
+    assert result.verdict.ruling is Ruling.VALIDATED
+
+
 def test_looks_whose_runs_are_gone_are_taken_anew(tmp_path):
     plan = config_plan(looks=(3, 4))
     carry_out(tmp_path, plan, clear)

@@ -221,6 +221,17 @@ def test_zeros_are_known_to_rounding_or_to_what_was_never_seen():
     assert 0.01 < mean_of_units([0.0] * 5, unseen=0.1).high < 0.1
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_mean_with_what_is_no_number_is_unknown(bad):
+    got = mean_of_units([0.1, bad, -math.inf])
+    assert math.isnan(got.value) and (got.low, got.high, got.n) == (-math.inf, math.inf, 3)
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e308])
+def test_the_mean_of_the_smallest_and_the_largest_numbers_is_no_crash(size):
+    assert mean_of_units([size] * 4).value == pytest.approx(size)
+
+
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_a_spread_does_not_overflow_and_does_not_vanish(size):
     assert spread_of_units([size, 3 * size]) == pytest.approx(size * 2**0.5)

@@ -196,7 +196,9 @@ def mean_of_units(
     n = len(values)
     if n == 0:
         return UNKNOWN
-    value = math.fsum(values) / n
+    if not all(map(math.isfinite, values)):
+        return Estimate(math.nan, -math.inf, math.inf, n)
+    value = _mean(values)
     if n < 2:
         return Estimate(value, -math.inf, math.inf, n)
     half = t_score(n - 1, level) * spread_of_units(values, unseen=unseen) / math.sqrt(n)
@@ -212,15 +214,23 @@ def spread_of_units(values: Sequence[float], *, unseen: float = 0.0) -> float:
     is no cliff. Zeros of which nothing is known are off by rounding.
     """
     n, spread = len(values), deviation(values)
-    off = max(unseen, *map(abs, values)) or ROUNDING
+    off = max(unseen, *map(abs, values))
+    off = off if ROUNDING * off > 0 else ROUNDING
     return spread + max(0.0, 1 - spread / (ROUNDING * off)) * off / math.sqrt(n + 1)
 
 
 def deviation(values: Sequence[float]) -> float:
     """Standard deviation of at least two values, as it is."""
-    mean = math.fsum(values) / len(values)
+    mean = _mean(values)
     # hypot, because the square of a large number overflows and that of a small one is 0.
     return math.hypot(*(x - mean for x in values)) / math.sqrt(len(values) - 1)
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # the sum, not the mean
+        return math.fsum(x / len(values) for x in values)
 
 
 @lru_cache(maxsize=4096)
