@@ -9,6 +9,7 @@ or say "nan"; and of what is missing it may raise no alarm.
 import math
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
@@ -256,7 +257,7 @@ def live(length: int, value: float, trace: Trace) -> Any:
         for name, method in vars(Subject).items()
         if callable(method) and not name.startswith("_")
     }
-    measured = {name: give(kind) for name, kind in kinds.items() if "flatline" in str(kind)}
+    measured = {n: give(kind) for n, kind in kinds.items() if get_origin(kind) is not Iterator}
     weight = torch.nn.Parameter(torch.zeros(2))
     model = SimpleNamespace(
         parameters=lambda: [weight] * length,
@@ -280,7 +281,6 @@ def live(length: int, value: float, trace: Trace) -> Any:
         settings=dict(run_facts()["settings"]),
         trace=trace,
         batch=record(records.Batch, length, value),
-        unwritable_tokens=dict,
         **measured,
     )
 
