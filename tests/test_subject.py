@@ -394,12 +394,15 @@ def test_shorter_rollouts_are_scored_more_at_a_time_in_the_same_memory():
 
 
 def test_half_of_the_rollouts_are_those_that_have_a_gradient():
-    def played(*advantages):
-        return Played([{}] * len(advantages), {"advantages": torch.tensor(advantages)})
+    def played(*advantages, left_out=()):
+        mask = torch.tensor([[int(row not in left_out)] for row in range(len(advantages))])
+        inputs = {"advantages": torch.tensor(advantages), "completion_mask": mask}
+        return Played([{}] * len(advantages), inputs)
 
     assert half(played(0.0, 0.1, -2.0, 1.0, 0.0, 0.0, 0.5, -1.0)) == [2, 3, 6, 7]
     assert half(played(0.0, 0.1, -2.0, 1.0, 0.0, 0.0)) == [2, 3]
     assert half(played(1.0, 0.0)) == [0, 1]
+    assert half(played(0.0, 0.1, -2.0, 1.0, left_out=[2])) == [1, 3]
 
 
 def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypatch):

@@ -9,7 +9,8 @@ or say "nan"; and of what is missing it may raise no alarm.
 import math
 import re
 import warnings
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -22,7 +23,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
 from flatline.hypotheses.logprobs import prefix_spread
-from flatline.subject import records, step_records
+from flatline.subject import Subject, records
 from flatline.trace import Trace
 from flatline.trace.schema import TABLES
 
@@ -235,7 +236,7 @@ def _filled(kind: Any, name: str, length: int, value: float) -> Any:
         return np.full(length, held.get(kind, "p"))
     if name in ("names", "kinds"):
         return ("weight",) * length
-    if kind is records.GradientCensus:
+    if is_dataclass(kind):
         return record(kind, length, value)
     if get_origin(kind) is tuple:
         parts = get_args(kind)
@@ -246,11 +247,17 @@ def _filled(kind: Any, name: str, length: int, value: float) -> Any:
 
 
 def live(length: int, value: float, trace: Trace) -> Any:
-    """What a probe sees of a trainer that gives nothing but this."""
+    """What a probe sees of a trainer that gives nothing but this, whatever is measured of it."""
 
-    def give(kind: type) -> Any:
-        return lambda *_, **__: record(kind, length, value)
+    def give(kind: Any) -> Any:
+        return lambda *_, **__: _filled(kind, "", length, value)
 
+    kinds = {
+        name: get_type_hints(method).get("return")
+        for name, method in vars(Subject).items()
+        if callable(method) and not name.startswith("_")
+    }
+    measured = {n: give(kind) for n, kind in kinds.items() if get_origin(kind) is not Iterator}
     weight = torch.nn.Parameter(torch.zeros(2))
     model = SimpleNamespace(
         parameters=lambda: [weight] * length,
@@ -274,21 +281,7 @@ def live(length: int, value: float, trace: Trace) -> Any:
         settings=dict(run_facts()["settings"]),
         trace=trace,
         batch=record(records.Batch, length, value),
-        unwritable_tokens=dict,
-        data_order=give(records.DataOrder),
-        oracle=give(records.Oracle),
-        scored_twice=give(records.ScoredTwice),
-        context_effect=give(records.ContextEffect),
-        reference_gap=give(records.ReferenceGap),
-        alone_vs_batch=give(records.AloneVsBatch),
-        one_step=give(records.OneStep),
-        rate_sweep=give(records.RateSweep),
-        accumulation=give(step_records.Accumulation),
-        kl_pull=give(step_records.KlPull),
-        stepped_delivery=give(step_records.SteppedDelivery),
-        delivery=give(records.Delivery),
-        play_again=give(records.Replay),
-        heldout_path=give(records.HeldoutPath),
+        **measured,
     )
 
 

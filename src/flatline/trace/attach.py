@@ -67,9 +67,9 @@ def another_algorithm(trainer: Any) -> str | None:
     RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
     others: what a diagnosis knows of GRPO would be told of it, and be wrong.
     """
-    made = [kind for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] == "trl"]
-    names = [kind.__name__ for kind in made if kind.__name__.endswith("Trainer")]
-    if not names or "GRPOTrainer" in names:
+    kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
+    names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
+    if not names or any(kind.__name__.endswith("GRPOTrainer") for kind in kinds):
         return None
     return (
         f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
