@@ -195,12 +195,13 @@ def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     if not _has_prompts(tokens):
         return UNKNOWN
     prompts = _split(tokens.prompt_ids, tokens.prompt_row, len(tokens.rollout_rows))
+    trainer, trained = tokens.trainer, tokens.trained
+    scored = np.where(trained, trainer, np.nan)
     early = np.flatnonzero(tokens.position < PREFIX)
     found: dict[tuple[bytes, tuple[int, ...]], list[float]] = {}
     for row, part in itertools.groupby(early, key=lambda token: tokens.row[token]):
         where = list(part)
-        ids = tokens.ids[where].tolist()
-        values = np.where(tokens.trained[where], tokens.trainer[where], np.nan).tolist()
+        ids, values = tokens.ids[where].tolist(), scored[where].tolist()
         step = trace.rollouts["step"][tokens.rollout_rows[row]]  # between steps weights differ
         for length, value in enumerate(values, start=1):
             key = (b"%d " % step + prompts[row].tobytes(), tuple(ids[:length]))
