@@ -318,12 +318,13 @@ def print_each(run: Path) -> None:
     from flatline.diagnosis import guarded
     from flatline.hypotheses import HYPOTHESES
     from flatline.hypotheses.base import HasSign
+    from flatline.lacking import origin_of
 
     trace, taken = Trace.open(run), []
     for one in HYPOTHESES:
         if isinstance(one, HasSign):
             start = time.perf_counter()
-            level = guarded(one, one.sign, trace).level
+            level = guarded(one, one.sign, trace, origin=origin_of(trace)).level
             taken.append((time.perf_counter() - start, f"{one.id} {one.name}", level.value))
     for seconds, name, level in sorted(taken, reverse=True):
         print(f"  {seconds:6.3f} s  {name} ({level})")

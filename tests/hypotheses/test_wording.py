@@ -14,6 +14,7 @@ from flatline.diagnosis import guarded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Hypothesis, Level
 from flatline.hypotheses.wording import FLATLINE, PLAIN, TRL, names_of, worded
+from flatline.lacking import Origin
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
 
@@ -43,7 +44,7 @@ class Asking(Hypothesis):
 
 
 def advice(at):
-    return guarded(Asking(), Asking().sign, at).fix
+    return guarded(Asking(), Asking().sign, at, origin=Origin.LIVE).fix
 
 
 @pytest.mark.parametrize("names", [TRL, {}], ids=["TRL", "any trainer"])
