@@ -155,11 +155,11 @@ def test_an_annotation_is_one_line_that_no_text_can_end():
     assert "%0A::add-mask" in line and "%250A" in line, "line ends and percent signs are escaped"
 
 
-def test_faults_are_errors_suspects_warnings_and_health_a_notice():
+def test_faults_are_errors_suspects_warnings_and_the_rest_a_notice():
     kinds = [line.split(" ")[0] for line in annotations(ALL)]
     assert kinds == ["::error", "::warning"]
     (line,) = annotations(report_of(OK))
-    assert line.startswith("::notice title=flatline::Healthy: all 1 causes")
+    assert line.startswith("::notice title=flatline::Not enough to tell: all 1 causes")
 
 
 COMMANDS = ("::add-mask::x", "##[add-mask]x", "##vso[task.setvariable]x", "##teamcity[x]")

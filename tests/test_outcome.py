@@ -19,7 +19,7 @@ from flatline.diagnosis import Report, diagnose, guarded
 from flatline.errors import NotRecorded
 from flatline.examination import _first_that_tells, _looks
 from flatline.hypotheses import HYPOTHESES
-from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.trend import trend_of
 from flatline.lacking import Origin, next_step, origin_of
 from flatline.outcome import COMMON, Outcome
@@ -133,7 +133,8 @@ def test_a_checkup_is_healthy_only_where_every_common_cause_was_tested():
 
 @pytest.mark.parametrize("look", ["checkup", "diagnosis of 40 steps"])
 def test_the_common_causes_can_be_tested_on_nearly_every_healthy_setup_of_the_benchmark(look):
-    assert set(COMMON) <= {one.id for one in HYPOTHESES}
+    asked = {one.id for one in HYPOTHESES if _looks(one) and isinstance(one, HasSign)}
+    assert asked >= COMMON.keys(), "each can be tested in a run and on a live trainer"
     told = [_unknown(cell, look) for cell in RESULTS["cells"] if cell["cell"]["kind"] == "held-out"]
     assert np.mean([not set(unknown) & set(COMMON) for unknown in told]) > 0.95
 

@@ -63,9 +63,9 @@ def _rises(report: "Report") -> bool:
 
 
 def common_tested(report: "Report") -> bool:
-    """Whether every common cause that this kind of look can show was tested."""
-    levels = [finding.level for finding in report.findings if finding.hypothesis in COMMON]
-    return bool(levels) and Level.UNKNOWN not in levels
+    """Whether every common cause was tested; each can be, in a run and on a live trainer."""
+    tested = {one.hypothesis for one in report.findings if one.level is not Level.UNKNOWN}
+    return tested >= COMMON.keys()
 
 
 def troubles_of(report: "Report") -> list[Finding]:
@@ -133,7 +133,7 @@ def _causes(causes: list[Finding]) -> list[str]:
 def _none(report: "Report") -> str:
     """That no cause was found, and what that is worth."""
     word = {
-        Outcome.HEALTHY: "Healthy, since the reward rises" if _rises(report) else "Healthy",
+        Outcome.HEALTHY: _healthy(report),
         Outcome.UNEXPLAINED: "No cause is found",
         Outcome.NOT_ENOUGH: "Not enough to tell",
     }[report.outcome]
@@ -143,6 +143,12 @@ def _none(report: "Report") -> str:
     of = f"all {asked}" if tested == asked else f"{tested} of {asked}"
     common = ", the common ones among them," if common_tested(report) else ""
     return f"{word}: {of} causes could be tested{common or ','} and none of these is present."
+
+
+def _healthy(report: "Report") -> str:
+    if report.trend is None:
+        return "Healthy"
+    return "Healthy, since the reward rises" if report.trend.rises else "Healthy so far"
 
 
 def _pointer(report: "Report") -> str:
