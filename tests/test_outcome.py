@@ -99,7 +99,7 @@ def test_a_run_without_a_step_never_exits_with_0(tmp_path, fail_on):
 @pytest.mark.parametrize("fail_on", ["suspect", "fault"])
 def test_a_recording_of_which_part_is_lost_never_exits_with_0(tmp_path, fail_on):
     run = record(tmp_path / "run", rows=healthy_rows(steps=8))
-    (rollouts,) = run.glob("rollouts.*")
+    (rollouts,) = run.glob("rollouts.*.parquet")
     rollouts.write_bytes(rollouts.read_bytes()[:200])
     code, told = asked(run, "--fail-on", fail_on)
     assert (code, told["outcome"]) == (1, "unexplained")
