@@ -10,8 +10,8 @@ import pytest
 
 from flatline.diagnosis import diagnose
 from flatline.errors import TraceError
-from flatline.trace.importers import open_log
 from flatline.trace import Trace
+from flatline.trace.importers import open_log
 from tests.traces import healthy_rows, run_facts
 
 NAMES = (

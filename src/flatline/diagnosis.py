@@ -25,7 +25,6 @@ from flatline.notebook import to_html
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 
-
 _QUIET = np.errstate(all="ignore")
 """A log may hold any number, and the console is for findings."""
 

@@ -153,7 +153,10 @@ class BehaviourCollapse(Hypothesis):
         if "completion_length" not in trace.steps or "truncated_share" not in trace.steps:
             return None
         step, length = trace.steps["step"], trace.steps["completion_length"]
-        tokens, cut = thirds(np.log(np.where(length > 0, length, np.nan)), step), thirds(trace.steps["truncated_share"], step)
+        tokens, cut = (
+            thirds(np.log(np.where(length > 0, length, np.nan)), step),
+            thirds(trace.steps["truncated_share"], step),
+        )
         if tokens is None or cut is None:
             return None
         more = difference_of_means(cut.early, cut.late)
