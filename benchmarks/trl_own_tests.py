@@ -65,8 +65,8 @@ def _compare(mode: str, kept: list[str], plain: list[Line], found: list[Line]) -
     lost = [name for name in kept if outcomes.get(name) != "passed"]
     before, after = _weights(plain), _weights(found)
     same = sum(after.get(key) == weights for key, weights in before.items())
-    print(f"\n## {mode}\n{len(kept) - len(lost)} of {len(kept)} tests are kept, and the weights ")
-    print(f"are the same, bit by bit, after {same} of {len(before)} trainings.")
+    print(f"\n## {mode}\n{len(kept) - len(lost)} of {len(kept)} tests are kept.")
+    print(f"The weights are the same, bit by bit, after {same} of {len(before)} trainings.")
     for name in lost:
         print(f"lost: {name}: {_reason(found, name)}")
     for kind in ("stopped", "refused", "defect", "fault", "suspect"):
