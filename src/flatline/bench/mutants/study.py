@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flatline import __version__
 from flatline.bench.mutants import nursery, trial
 from flatline.bench.mutants.draw import Split, drawn
 from flatline.bench.mutants.planting import source_of
@@ -44,7 +45,10 @@ class Study:
             "modules": [Path(name).name for name in self.modules],
             "split": self.split.value,
             "seed": self.seed,
-            "versions": {name: version(name) for name in ("flatline", "trl", "torch", "peft")},
+            "versions": {
+                "flatline": __version__,
+                **{name: version(name) for name in ("trl", "torch", "peft")},
+            },
         }
 
 
