@@ -303,6 +303,14 @@ def test_unusable_rows_are_counted_and_the_first_three_are_named(tmp_path):
     assert "2 more" in told
 
 
+def test_a_last_line_that_is_still_being_written_is_no_damage(tmp_path):
+    rows = b'{"step": 1, "reward": 0.5}\n{"step": 2, "reward": 0.5}\n{"step": 3, "rew'
+    trace = open_log(written(tmp_path, "log.jsonl", rows))
+    assert len(trace.steps) == 2
+    assert trace.warnings == []
+    assert any("in the middle of a row, on line 3" in told for told in trace.caveats)
+
+
 def test_one_line_with_bytes_that_are_no_text_costs_only_that_line(tmp_path):
     content = b'{"step": 1, "reward": 1}\n{"step": 2, "re\xffward": 1}\n{"step": 3, "reward": 1}\n'
     trace = open_log(written(tmp_path, "log.jsonl", content))

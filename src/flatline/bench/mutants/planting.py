@@ -1,6 +1,6 @@
 """A change put into a module while it is imported. No file is written."""
 
-import importlib
+import ast
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -40,17 +40,17 @@ def plant(mutation: Mutation) -> None:
         del sys.modules[name]
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles the changed tree under the file's own name: tracebacks show its lines."""
+class ChangedLoader(importlib.machinery.SourceFileLoader):
+    """Loads the changed tree under the file's own name: tracebacks show its lines."""
 
-    def __init__(self, fullname: str, path: str, mutation: Mutation) -> None:
+    def __init__(self, fullname: str, path: str, mutation: Mutation | None) -> None:
         super().__init__(fullname, path)
         self._mutation = mutation
 
     def get_code(self, fullname: str) -> CodeType:
         source = Path(self.path).read_text(encoding="utf-8")
-        found: CodeType = compile(mutated(source, self._mutation), self.path, "exec")
-        return found
+        changed = ast.parse(source) if self._mutation is None else mutated(source, self._mutation)
+        return self.source_to_code(changed, self.path)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -65,7 +65,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
         if found is None or found.origin is None:
             return None
-        loader = _Loader(fullname, found.origin, self._mutation)
+        loader = ChangedLoader(fullname, found.origin, self._mutation)
         return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
 
 

@@ -1,12 +1,13 @@
 """Somebody's training script, run unchanged up to its `train()`; what happens there is ours."""
 
-import ast
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from flatline.bench.mutants.sites import Mutation, mutated
+from flatline.bench.mutants.planting import ChangedLoader
+from flatline.bench.mutants.sites import Mutation
 from flatline.errors import ConfigError
 
 AtTrain = Callable[[Any], None]
@@ -33,7 +34,11 @@ def run_until_train(
     Trainer.train = instead
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.parent)
     try:
-        exec(_code(script, mutation), {"__name__": "__main__", "__file__": str(script)})
+        planted = mutation if mutation and mutation.module == str(script) else None
+        loader = ChangedLoader("__main__", str(script), planted)
+        module = ModuleType("__main__")
+        module.__file__ = str(script)
+        loader.exec_module(module)
     except _Reached:
         return
     finally:
@@ -43,10 +48,3 @@ def run_until_train(
         "What is changed in it is judged by its training, so there is nothing to judge.\n"
         "Give the arguments with which it trains behind `--`."
     )
-
-
-def _code(script: Path, mutation: Mutation | None) -> Any:
-    source = script.read_text(encoding="utf-8")
-    planted = mutation is not None and mutation.module == str(script)
-    tree = mutated(source, mutation) if planted and mutation else ast.parse(source)
-    return compile(tree, str(script), "exec")

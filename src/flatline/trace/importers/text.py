@@ -30,7 +30,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines without their ends; a byte order mark is dropped."""
     for number, raw in _raw_lines(path):
         try:
-            yield number, _decoded(number, raw)
+            yield number, _decoded(number, raw.rstrip(b"\r\n"))
         except ValueError as error:
             raise TraceError(
                 f"{path}, line {number}: {error}.\n"
@@ -88,7 +88,8 @@ def parsed(text: str) -> Any:
 
 
 def read_jsonl(path: Path, *, source: str) -> Log:
-    """One object a line. A line that is none is counted and left out."""
+    """One object a line. A line that is none is counted and left out; a last one without its end
+    is still being written."""
     log = Log(source=source, path=path)
     for number, raw in _raw_lines(path):
         place = f"line {number}"
@@ -98,8 +99,11 @@ def read_jsonl(path: Path, *, source: str) -> Log:
                 continue
             value = parsed(line)
         except ValueError as error:
+            if log.entries and not raw.endswith(b"\n"):
+                log.notes.append(f"The file ends in the middle of a row, on {place}.")
+                continue
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            log.bad.append(f"{place}: not JSON ({reason}): {quoted(raw[:SHOWN_TEXT])}")
+            log.bad.append(f"{place}: not JSON ({reason}): {quoted(raw.rstrip()[:SHOWN_TEXT])}")
             continue
         if isinstance(value, dict):
             log.entries.append(Entry(place, value))
@@ -135,7 +139,7 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 total += len(raw)
                 if total > most:
                     raise _bomb(path, number)
-                yield number, raw.rstrip(b"\r\n")
+                yield number, raw
     except OSError as error:
         raise unreadable(path, error) from error
 
