@@ -108,12 +108,12 @@ def played_gap(trainer: Any, played: Played) -> float:
     recorded = _records(played)
     if recorded:
         return _plain_gap(trainer, recorded)
-    sampler_BT = played.inputs.get("sampling_per_token_logps")
+    sampler_BT = played.sampler_BT
     if sampler_BT is None:
         return float("nan")
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     trainer_BT = fixed_logps(trainer, played.inputs)
-    gap_T = (sampler_BT - trainer_BT).abs().cpu()[model_BT]
+    gap_T = (sampler_BT.cpu() - trainer_BT.cpu()).abs()[model_BT]
     return float(gap_T.nanmean())  # vLLM has no log-prob for some tokens
 
 
