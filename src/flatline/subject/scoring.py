@@ -72,9 +72,8 @@ class Played:
         given: Tensor | None = self.inputs.get("sampling_per_token_logps")
         if given is not None or not self.drawn:
             return given
-        ids_BT = self.inputs["completion_ids"].cpu().numpy()
-        pairs = zip(self.drawn, ids_BT, strict=True)
-        return torch.from_numpy(np.stack([one.logps_of(ids) for one, ids in pairs]))
+        width = self.mask_BT.shape[1]
+        return torch.from_numpy(np.stack([one.logps_at(width) for one in self.drawn]))
 
     @property
     def trained_B(self) -> Tensor:
@@ -149,7 +148,9 @@ def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
 
     with replaced(trainer, "_generate", catch), hearing(trainer, Guard()) as calls:
         inputs = dict(trainer._generate_and_score_completions(own))
-    return Played(own, inputs, caught[0] if caught else None, drawn(calls, len(own)))
+    played = Played(own, inputs, caught[0] if caught else None)
+    played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
+    return played
 
 
 def score_again(trainer: Any, played: Played) -> Inputs:

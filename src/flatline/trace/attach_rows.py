@@ -57,22 +57,15 @@ class Reader:
 class Held:
     """One rollout between its generation and the pass that trains it."""
 
-    def __init__(
-        self,
-        generation: Generation,
-        row: int,
-        batch: Batch,
-        rewards: np.ndarray,
-        drawn: Drawn | None,
-    ) -> None:
+    def __init__(self, generation: Generation, row: int, batch: Batch, rewards: np.ndarray) -> None:
         self.generation = generation
-        self.drawn = drawn
-        """As the sampler had it, where it was heard."""
         self.row = row
         """Its row in the generation of this process."""
         self._stands_in(batch, row)
         self.rewards = rewards
         """One per reward function, NaN where it gave none."""
+        self.drawn: Drawn | None = None
+        """As the sampler had it, where it was heard."""
         self.logps: np.ndarray | None = None
         self.attention: np.ndarray | None = None
 
@@ -124,7 +117,7 @@ class Held:
         given = self.batch.tokens("sampling_per_token_logps", self.at, self.where())
         if given is not None or self.drawn is None:
             return given
-        return self.drawn.logps_of(self.ids())
+        return self.drawn.logps_at(self.where().stop)
 
     def had(self) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
         """Prompt and completion as the sampler had them; what is trained, where that is unknown."""
@@ -159,9 +152,10 @@ def hold(generation: Generation, reader: Reader) -> list[Held]:
     rewards = np.full((size, len(reader.reward_names)), np.nan)
     if generation.rewards is not None:
         rewards = to_numpy(generation.rewards)[reader.rank * size :][:size]
-    heard = drawn(generation.calls, size)
-    rows = [(row, batch, rewards[row], heard[row] if heard else None) for row in range(size)]
-    return [Held(generation, *row) for row in rows]
+    held = [Held(generation, row, batch, rewards[row]) for row in range(size)]
+    for one, heard in zip(held, drawn(generation.calls, [one.ids() for one in held]), strict=False):
+        one.drawn = heard
+    return held
 
 
 def sampler_logps(batch: Batch, held: Sequence[Held]) -> np.ndarray | None:
@@ -335,7 +329,7 @@ def _as_sampled(one: Held) -> int | None:
         return None
     had_prompt, had_ids = one.had()
     same = np.array_equal(had_prompt, one.prompt_ids()) and np.array_equal(had_ids, one.ids())
-    return int(same) if same or one.drawn is None or one.drawn.turns == 1 else None
+    return int(same)
 
 
 def _sampled(one: Held) -> Row:

@@ -45,8 +45,6 @@ class Drawn:
     logps: np.ndarray
     """NaN where nothing was drawn."""
     turns: int = 1
-    """Where there are several, they may be those of another rollout that began alike: turns that
-    do not fit what is trained prove nothing."""
 
     def goes_on_in(self, context: np.ndarray) -> bool:
         """Whether another turn may have been asked for with this context."""
@@ -61,16 +59,16 @@ class Drawn:
         self.logps = np.concatenate([self.logps, unknown, logps])
         self.turns += 1
 
-    def logps_of(self, ids: np.ndarray) -> np.ndarray:
-        """Of a completion; NaN from the first token on that was not drawn so."""
-        known = np.full(len(ids), np.nan, dtype=np.float32)
-        same = _alike(ids, self.ids)
-        known[:same] = self.logps[:same]
+    def logps_at(self, tokens: int) -> np.ndarray:
+        """Of the first so many places, NaN behind the last; as TRL puts a sampler's log-probs beside
+        what it trains, be it the same ids or not."""
+        known = np.full(tokens, np.nan, dtype=np.float32)
+        known[: len(self.logps)] = self.logps[:tokens]
         return known
 
     def ids_beside(self, ids: np.ndarray) -> np.ndarray:
         """What was drawn in place of a completion; one that ends earlier was cut, not changed."""
-        return ids if _alike(ids, self.ids) == len(ids) else self.ids
+        return ids if np.array_equal(self.ids[: len(ids)], ids) else self.ids
 
 
 @contextmanager
@@ -100,10 +98,15 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
         yield calls
 
 
-def drawn(calls: Sequence[Call | None], rows: int) -> list[Drawn]:
-    """What was drawn for each row of a batch; empty where that cannot be told. The first call is
-    for all rows in their order, later ones for those of them that go on, as in TRL's tool loop."""
+def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> list[Drawn]:
+    """What was drawn for each of these rows; empty where that cannot be told.
+
+    The first call is for all rows in their order, later ones for those of them that go on, as in
+    TRL's tool loop. Rows that began alike cannot be told apart: turns that do not fit what is
+    trained may be another row's, and nothing is said then.
+    """
     known = [call for call in calls if call is not None]
+    rows = len(completions)
     if not known or len(known) < len(calls) or len(known[0].sampled_ids_BT) != rows:
         return []
     found = [Drawn(*row) for row in _rows(known[0])]
@@ -114,12 +117,9 @@ def drawn(calls: Sequence[Call | None], rows: int) -> list[Drawn]:
             if one is None:
                 return []
             one.go_on(context, ids, logps)
-    return found
-
-
-def is_heard(trainer: Any) -> bool:
-    """Whether completions come from `generate` on the very model that is trained."""
-    return _sampled_from(trainer) is not None
+    pairs = zip(found, completions, strict=True)
+    fits = all(one.turns == 1 or one.ids_beside(ids) is ids for one, ids in pairs)
+    return found if fits else []
 
 
 class _Ear:
@@ -196,10 +196,3 @@ def _rows(call: Call) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     for row, length in enumerate(length_B):
         context = ids_BL[row][mask_BL[row] != 0]
         yield context, sampled_BT[row, :length], logps_BT[row, :length]
-
-
-def _alike(a: np.ndarray, b: np.ndarray) -> int:
-    """Tokens at the beginning that are the same."""
-    width = min(len(a), len(b))
-    differs = np.flatnonzero(a[:width] != b[:width])
-    return int(differs[0]) if len(differs) else width
