@@ -60,8 +60,8 @@ class Drawn:
         self.turns += 1
 
     def logps_at(self, tokens: int) -> np.ndarray:
-        """Of the first so many places, NaN behind the last; as TRL puts a sampler's log-probs beside
-        what it trains, be it the same ids or not."""
+        """Of the first so many places, NaN behind the last: as TRL puts the log-probs of a sampler
+        beside what it trains, be it the same ids or not."""
         known = np.full(tokens, np.nan, dtype=np.float32)
         known[: len(self.logps)] = self.logps[:tokens]
         return known
