@@ -11,9 +11,9 @@ from flatline.trace import Trace
 H = DuplicateSamples()
 
 
-def run(*, copies=1, chance=0.001, logprobs=True, **settings):
+def run(*, copies=1, chance=0.001, logprobs=True, prompts=8, **settings):
     """A run whose completions stand `copies` times in their group, each of probability `chance`."""
-    rows = healthy_rows(steps=3)
+    rows = healthy_rows(steps=1 if prompts < 8 else 3, prompts=prompts)
     for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
         source = rollout["rollout"] - rollout["rollout"] % copies
         row["ids"] = np.random.default_rng([row["step"], source]).integers(0, 100, len(row["ids"]))
@@ -35,6 +35,11 @@ def test_copies_that_the_log_probs_do_not_allow_are_a_fault():
 def test_copies_that_the_log_probs_allow_are_what_a_sure_policy_does():
     assert H.sign(run(copies=8, chance=0.99)).level is Level.OK
     assert H.sign(run()).level is Level.OK
+
+
+def test_few_groups_rule_copies_out_but_do_not_prove_them():
+    assert H.sign(run(prompts=4)).level is Level.OK
+    assert H.sign(run(prompts=4, copies=2)).level is Level.UNKNOWN
 
 
 def test_a_temperature_makes_the_log_probs_less_certain():

@@ -32,6 +32,16 @@ def test_finding_that_is_punished_as_much_as_it_helps_is_suspected():
     assert "pushed down" in found.text
 
 
+def test_completions_of_one_turn_have_no_turns_to_credit():
+    rows = healthy_rows(steps=2)
+    for row in rows["rollouts"]:
+        row["turns"] = 1
+    found = H.sign(Trace.from_rows(run=run_facts(tools=0), **rows))
+    assert found.level is Level.OK and "Does not apply" in found.text
+    rows["rollouts"][0]["turns"] = 2
+    assert "Does not apply" not in H.sign(Trace.from_rows(run=run_facts(tools=0), **rows)).text
+
+
 def test_finding_that_pays_through_the_answer_is_ruled_out():
     assert H.sign(run(lambda found, right: float(right))).level is Level.OK
 

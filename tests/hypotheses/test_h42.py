@@ -48,6 +48,15 @@ def test_a_healthy_run_is_ruled_out_and_few_groups_say_nothing():
     assert H.sign(healthy_trace(steps=1, prompts=4)).level is Level.UNKNOWN
 
 
+def test_completions_of_one_turn_cannot_run_out_of_turns():
+    rows = healthy_rows(steps=1, prompts=4)
+    for row in rows["rollouts"]:
+        row["turns"] = 1
+    found = H.sign(Trace.from_rows(run=run_facts(tools=0), **rows))
+    assert found.level is Level.OK and "Does not apply" in found.text
+    assert H.sign(Trace.from_rows(run=run_facts(tools=1), **rows)).level is Level.UNKNOWN
+
+
 def test_the_probe_counts_the_turns_of_gold():
     found = H.probe(subject([3, 4, 5] * 5, 4))
     assert found.level is Level.FAULT

@@ -30,8 +30,8 @@ def shuffled(row):
     return 2 + hash((row["step"], row["group"] * 7)) % 3
 
 
-def subject(step, hops, requested=None):
-    order = SimpleNamespace(step_N=np.array(step), hops_N=hops)
+def subject(step, hops, requested=None, rows=None):
+    order = SimpleNamespace(step_N=np.array(step), hops_N=hops, prompt_N=rows)
     return SimpleNamespace(
         settings={"max_steps": 30}, requested=requested, data_order=lambda steps: order
     )
@@ -79,6 +79,13 @@ def test_the_probe_follows_the_sampler():
     assert H.probe(asked).level is Level.SUSPECT
 
 
-def test_the_probe_needs_hops():
+def test_without_hops_the_probe_needs_rows_that_are_mixed():
+    step = np.repeat(np.arange(30), 8)
+    rows = np.arange(len(step))
+    mixed = np.random.default_rng(0).permutation(rows)
+    assert H.probe(subject(step, None, rows=mixed)).level is Level.OK
+    for order in (rows, rows[::-1]):
+        with pytest.raises(NotRecorded):
+            H.probe(subject(step, None, rows=order))
     with pytest.raises(NotRecorded):
-        H.probe(subject([1], None))
+        H.probe(subject(step[:1], None, rows=rows[:1]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flatline.hypotheses.logprobs import ROUNDING
-from flatline.hypotheses.weights import allowed_lag, names_newest
+from flatline.hypotheses.weights import allowed_lag, names_newest, trains_later
 from flatline.trace import Trace
 from flatline.trace.settings import is_half
 
@@ -57,6 +57,8 @@ def followed(trace: Trace) -> Following | str:
         return (
             f"sampler and trainer differ by {gap[0]:.2g} nat before any update, for another reason"
         )
+    if trains_later(trace.settings):
+        return "some rollouts are trained after another update than they wait for"
     if allowed_lag(trace) or not names_newest(trace, step[1 : FEWEST + 1]).all():
         return "rollouts name older weights; see H06 and H17"
     late = float(np.median(gap[1:]))

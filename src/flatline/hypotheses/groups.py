@@ -102,6 +102,13 @@ def trains_nothing(trace: Trace) -> Level | None:
     return Level.FAULT if prompts >= ENOUGH_PROMPTS else Level.SUSPECT
 
 
+def one_turn_only(trace: Trace) -> bool:
+    """Whether no completion can go on after what a tool says, and none does."""
+    if trace.settings.get("tools") != 0 or "turns" not in trace.rollouts:
+        return False
+    return bool((trace.rollouts["turns"] <= 1).all())
+
+
 def right_part(trace: Trace) -> str | None:
     """The part of the reward that says whether the answer is right, where one is named so."""
     words = {name: " ".join(_WORD.findall(name)).lower() for name in trace.parts()}

@@ -13,7 +13,8 @@ and of players of somebody's own name no weights, so there it cannot be told: H0
 log-probs.
 
 ## Probe
-Play the batch again as the next step would: the rollouts must name that step.
+Play the batch again as the next step would: the rollouts must name that step. What `generate` drew
+from the very model that is trained has its weights.
 
 ## Experiment
 A run with the planted fault (weights delivered every so many steps) against the same without it,

@@ -40,7 +40,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import right_part, within_correlation
+from flatline.hypotheses.groups import one_turn_only, right_part, within_correlation
 from flatline.hypotheses.replay import trained
 from flatline.tasks.base import COMBINED
 from flatline.trace import Trace
@@ -66,6 +66,8 @@ class TurnCredit(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Is finding paid for?"""
+        if one_turn_only(trace):
+            return self.not_applicable("every completion is one turn.")
         name = right_part(trace)
         if name is None:
             raise NotRecorded("rollouts.parts (one that says right or wrong)")

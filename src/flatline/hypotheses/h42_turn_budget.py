@@ -40,7 +40,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import began_with
-from flatline.hypotheses.groups import mean_of
+from flatline.hypotheses.groups import mean_of, one_turn_only
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class TurnBudget(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do episodes run out of turns, and pay for it?"""
+        if one_turn_only(trace):
+            return self.not_applicable("every completion is one turn.")
         finish, reward = trace.rollouts["finish"], trace.rollouts["reward"]
         out = np.array([one == LIMITED for one in finish], dtype=bool)
         shares = began_with(trace, out, BEGINNING)

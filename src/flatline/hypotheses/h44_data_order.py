@@ -12,7 +12,8 @@ above 0.5 in size; shuffled data has 0. Also suspected: the run itself says that
 hops. The best reward at each number of hops is told where it grows with them.
 
 ## Probe
-The same correlation over the rows that the trainer's sampler will visit.
+The same correlation over the rows that the trainer's sampler will visit. Where hops are not known,
+that of the row's number with the step: data that is mixed has no order left.
 
 ## Experiment
 The order in use (`hops` or `file`) against `shuffled`, or a planted fault against none; matched
@@ -72,7 +73,7 @@ class DataOrder(Hypothesis):
         steps = subject.settings.get("max_steps") or 0
         order = subject.data_order(min(steps, MOST_STEPS) if steps > 0 else 20)
         if order.hops_N is None:
-            raise NotRecorded("hops of the training data")
+            return self._by_rows(order.step_N, order.prompt_N)
         asked = (subject.requested or {}).get("order") == "hops"
         return self._judge(order.step_N, order.hops_N, asked, "")
 
@@ -88,6 +89,18 @@ class DataOrder(Hypothesis):
             "shuffled",
             control=f"order `{config.order}`",
             treated="shuffled",
+        )
+
+    def _by_rows(self, step: np.ndarray, row: np.ndarray) -> Finding:
+        """Whatever order the rows have, a trainer that mixes them takes it away."""
+        drift = _correlation(step.astype(float), row.astype(float))
+        if len(np.unique(step)) < 2 or max(-drift.low, drift.high) > ORDERED:
+            raise NotRecorded("hops of the training data")
+        return self.found(
+            Level.OK,
+            f"The trainer mixes the rows of its data: row and step have a correlation of {drift}.",
+            measured=drift,
+            expected="0",
         )
 
     def _judge(self, step: np.ndarray, hops: np.ndarray, asked: bool, factor: str) -> Finding:

@@ -15,6 +15,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence
+from flatline.hypotheses.weights import trains_later
 from flatline.rollout.record import Author
 from flatline.stats import UNKNOWN, Estimate, mean_of_units
 from flatline.trace import Trace
@@ -141,7 +142,7 @@ class Gaps:
 def recorded(trace: Trace, steps: Collection[int] | None) -> Gaps:
     """The gaps of some recorded steps."""
     tokens = trace.tokens(steps)
-    sampler, trainer = tokens.sampler.astype(float), tokens.trainer.astype(float)
+    sampler, trainer = tokens.sampler.astype(float), _when_sampled(trace, tokens).astype(float)
     kept = tokens.trained & (tokens.author == Author.MODEL)
     kept &= np.isfinite(sampler) & np.isfinite(trainer)
     rows = tokens.rollout_rows
@@ -157,6 +158,19 @@ def recorded(trace: Trace, steps: Collection[int] | None) -> Gaps:
         trainer=trainer[kept],
         coarse=bool(is_half(trace.settings)),
     )
+
+
+def _when_sampled(trace: Trace, tokens: Tokens) -> np.ndarray:
+    """The trainer's log-probs with the weights that sampled. Where a generation serves several
+    optimizer steps, its later rollouts are trained after an update; TRL then scores all of them
+    beforehand."""
+    if not trains_later(trace.settings):
+        return tokens.trainer
+    try:
+        old = tokens.old
+    except NotRecorded:
+        return tokens.trainer
+    return np.where(np.isfinite(old), old, tokens.trainer)
 
 
 @once

@@ -87,6 +87,12 @@ def allowed_lag(trace: Trace) -> float:
     return _lag(trace.settings)
 
 
+def trains_later(settings: Mapping[str, Any]) -> bool:
+    """Whether some rollouts wait for another optimizer step than the next."""
+    passes = settings.get("gradient_accumulation_steps") or 1
+    return bool(passes % (settings.get("steps_per_generation") or passes))
+
+
 def updates_once(settings: Mapping[str, Any]) -> bool:
     """Whether a generation serves one update, so that the ratio to the older policy is 1."""
     return (settings.get("num_iterations") or 1) == 1 and _lag(settings) == 0

@@ -17,6 +17,7 @@ from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating
 from flatline.subject.brief import MOVED_TURN, MOVED_TURNS, turns_of
 from flatline.subject.moving import Move, moved
+from flatline.subject.passes import no_dropout
 from flatline.subject.records import Delivery, Ints, Replay
 from flatline.subject.scoring import Played, fixed_logps, play
 from flatline.subject.untouched import Undo, random_numbers
@@ -38,6 +39,7 @@ def there_and_back(
     the batch's own rollouts of the same prompts."""
     rows = rows_to_play(some)
     trainer.beta = NO_REFERENCE
+    no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
     start, same_numbers = trainer.state.global_step, random_numbers()
     by_step = rollouts is not None and bool(_records(some))
     # With our engine the first play is that of the batch: its random numbers hang on the step
@@ -60,7 +62,8 @@ def there_and_back(
         gap_restored=played_gap(trainer, third),
         same_by_chance=None if moved_BT is None else _chance(trainer, first, moved_BT),
     )
-    return delivered, Replay(versions=_versions(second), version_expected=start + 1)
+    versions = _versions(second, start + 1)
+    return delivered, Replay(versions=versions, version_expected=start + 1)
 
 
 def _chance(trainer: Any, played: Played, moved_BT: torch.Tensor) -> float:
@@ -108,12 +111,12 @@ def played_gap(trainer: Any, played: Played) -> float:
     recorded = _records(played)
     if recorded:
         return _plain_gap(trainer, recorded)
-    sampler_BT = played.inputs.get("sampling_per_token_logps")
+    sampler_BT = played.sampler_BT
     if sampler_BT is None:
         return float("nan")
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     trainer_BT = fixed_logps(trainer, played.inputs)
-    gap_T = (sampler_BT - trainer_BT).abs().cpu()[model_BT]
+    gap_T = (sampler_BT.cpu() - trainer_BT.cpu()).abs()[model_BT]
     return float(gap_T.nanmean())  # vLLM has no log-prob for some tokens
 
 
@@ -148,7 +151,10 @@ def _gaps_of(
     return (logps_T - torch.tensor(rollout.logprobs)).abs()[torch.tensor(rollout.loss_mask).bool()]
 
 
-def _versions(played: Played) -> Ints:
+def _versions(played: Played, now: int) -> Ints:
+    """Steps behind the weights that sampled; what was drawn from the trained model has its own."""
+    if played.drawn:
+        return np.full(len(played.drawn), now, dtype=np.int64)
     return np.array([rollout.weight_version for rollout in _records(played)], dtype=np.int64)
 
 

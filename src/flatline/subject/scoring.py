@@ -18,7 +18,9 @@ from flatline.errors import NotRecorded
 from flatline.rollout.record import Author, Rollout
 from flatline.subject.records import Batch, Floats
 from flatline.trace.attach_batch import mean_advantage
+from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_rows import prompt_name
+from flatline.trace.attach_sampler import Drawn, drawn, hearing
 from flatline.training.passes import Inputs, rows_of, select, trimmed
 
 _SCORERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
@@ -48,6 +50,8 @@ class Played:
     """As `_generate_and_score_completions` returned them."""
     generated: "Generated | None" = None
     """What the sampler gave; None where TRL has no such step."""
+    drawn: "Sequence[Drawn]" = ()
+    """What transformers' `generate` drew for each row; empty where it did not, or was not heard."""
 
     @property
     def mask_BT(self) -> Tensor:
@@ -60,6 +64,16 @@ class Played:
         """Tokens with a loss."""
         tool_BT = self.inputs.get("tool_mask")
         return self.mask_BT if tool_BT is None else self.mask_BT & tool_BT.bool().cpu()
+
+    @property
+    def sampler_BT(self) -> Tensor | None:
+        """Log-probs when they were sampled, NaN where there is none; None without any. Those of the
+        trainer, else as heard: they are no part of `inputs`, where TRL would correct with them."""
+        given: Tensor | None = self.inputs.get("sampling_per_token_logps")
+        if given is not None or not self.drawn:
+            return given
+        width = self.mask_BT.shape[1]
+        return torch.from_numpy(np.stack([one.logps_at(width) for one in self.drawn]))
 
     @property
     def trained_B(self) -> Tensor:
@@ -102,7 +116,8 @@ class Played:
         kept = [i for i in rollouts if i < len(self.rows)]
         generated = self.generated and self.generated.part(kept, len(self.rows))
         inputs = trimmed(select(self.inputs, kept))
-        return Played([self.rows[i] for i in kept], inputs, generated)
+        drawn = [self.drawn[i] for i in kept] if self.drawn else ()
+        return Played([self.rows[i] for i in kept], inputs, generated, drawn)
 
     @property
     def completions(self) -> list[tuple[int, ...]]:
@@ -131,9 +146,11 @@ def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
         caught.append(Generated(result, left))
         return result
 
-    with replaced(trainer, "_generate", catch):
+    with replaced(trainer, "_generate", catch), hearing(trainer, Guard()) as calls:
         inputs = dict(trainer._generate_and_score_completions(own))
-    return Played(own, inputs, caught[0] if caught else None)
+    played = Played(own, inputs, caught[0] if caught else None)
+    played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
+    return played
 
 
 def score_again(trainer: Any, played: Played) -> Inputs:
@@ -217,7 +234,7 @@ def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:
     """The batch as plain numbers."""
     rows_BT, at_BT = np.indices(played.mask_BT.shape)
     mask = played.mask_BT.numpy()
-    sampler_BT = played.inputs.get("sampling_per_token_logps")
+    sampler_BT = played.sampler_BT
     return Batch(
         prompt_id_R=np.array(prompt_ids(played), dtype=object),
         group_R=np.arange(len(played.rows)) // trainer.num_generations,

@@ -45,6 +45,7 @@ def stepped_delivery(
     take_step(trainer, back, 1.0)
     trainer.state.global_step += 1
     trainer.beta = NO_REFERENCE
+    no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         following = play(trainer, rows_to_play(some))
     gap_new = played_gap(trainer, following)

@@ -5,7 +5,8 @@ and the result they would have had: no random number is drawn, no weight or grad
 the trained weights are the same bit for bit. What goes wrong in the recording is said once on
 stderr and never reaches the training.
 
-    _generate_and_score_completions   rows, tokens, masks; rewards and time of sampling inside it
+    _generate_and_score_completions   rows, tokens, masks; rewards and time of sampling inside it,
+                                      and the log-probs that transformers' `generate` drew with
     _compute_loss                     loss mask and advantages really used; log-probs and attention
                                       mask of the pass that is trained through
     accelerator.clip_grad_norm_       gradients before they are clipped
@@ -32,6 +33,7 @@ from flatline.trace.attach_hooks import (
     watching_attention,
 )
 from flatline.trace.attach_recording import Recording
+from flatline.trace.attach_sampler import hearing
 from flatline.trace.attach_settings import run_facts, settings
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -226,10 +228,11 @@ class Attachment:
         with (
             listening(self.trainer, "_calculate_rewards", one.hear_rewards, self._guard),
             listening(self.trainer, "_generate", heard_sampling, self._guard),
+            hearing(self.trainer, self._guard) as calls,
         ):
             output = original(*args, **kwargs)
         total = time.perf_counter() - start
-        self.work("generated", one, output)
+        self.work("generated", one, output, calls)
         self.work("took", total, sum(seconds) if seconds else None)
 
     def _compute_loss(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

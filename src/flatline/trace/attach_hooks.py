@@ -129,8 +129,15 @@ def listening(owner: Any, name: str | None, heard: Heard, guard: Guard) -> Itera
         guard(heard, args, kwargs, result, time.perf_counter() - start)
         return result
 
+    with put_in_place(owner, name, call):
+        yield
+
+
+@contextmanager
+def put_in_place(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Inside, `owner.name` is `method`."""
     before = vars(owner).get(name, _ABSENT)
-    setattr(owner, name, call)
+    setattr(owner, name, method)
     try:
         yield
     finally:
@@ -165,14 +172,19 @@ def nested_models(model: nn.Module) -> list[nn.Module]:
 
     A mask may be changed on the way down, so the innermost module that is given one counts.
     """
-    found = [model]
-    inside = getattr(model, "get_base_model", None)
-    causal = inside() if callable(inside) else model
-    found.append(causal)
+    causal = without_adapter(model)
+    found = [model, causal]
     decoder = getattr(causal, getattr(causal, "base_model_prefix", "") or "model", None)
     if isinstance(decoder, nn.Module):
         found.append(decoder)
     return list(dict.fromkeys(found))
+
+
+def without_adapter(model: nn.Module) -> nn.Module:
+    """The model inside its adapter's shell."""
+    inside = getattr(model, "get_base_model", None)
+    base: nn.Module = inside() if callable(inside) else model
+    return base
 
 
 def is_mask(value: Any) -> bool:

@@ -18,6 +18,7 @@ from flatline.trace.attach_batch import ROLLOUT, Generation, Pass, to_numpy
 from flatline.trace.attach_held import steps_in_backward
 from flatline.trace.attach_hooks import Guard
 from flatline.trace.attach_rows import Reader, Row
+from flatline.trace.attach_sampler import Call
 from flatline.trace.attach_scribe import Scribe
 from flatline.trace.attach_settings import TRANSFORMERS, engine_of
 from flatline.trace.attach_steps import Clip
@@ -80,16 +81,19 @@ class Recording:
         if last is not None and last.step == done + 1:
             first = last.first + len(last.rows) * processes
         # What vLLM or a player of somebody's own samples with is theirs to say.
-        own = engine_of(self._trainer) == TRANSFORMERS
-        weights = done if own else None
+        weights = done if engine_of(self._trainer) == TRANSFORMERS else None
         return Generation(step=done + 1, weights=weights, first=first, rows=rows)
 
-    def generated(self, one: Generation, output: dict[str, Any]) -> None:
+    def generated(
+        self, one: Generation, output: dict[str, Any], calls: Sequence[Call | None]
+    ) -> None:
         numbers = range(self._numbered, self._numbered + len(one.rows))
         self._numbered = numbers.stop
         device = output["completion_ids"].device
         output.setdefault(ROLLOUT, torch.tensor(numbers, device=device))
         one.output = dict(output)
+        heard = [call for call in calls if call is not None]
+        one.calls = heard if len(heard) == len(calls) else []
         one.events = _events(self._trainer, len(one.rows))
         self._last = one
         size, reader = one.send(), self._reader()

@@ -14,6 +14,7 @@ import numpy as np
 
 from flatline.rollout.record import Author, Rollout
 from flatline.trace.attach_batch import Batch, Generation, column, to_numpy
+from flatline.trace.attach_sampler import Drawn, drawn
 
 GOLD_LENGTH = 500
 """Characters of a right answer that are kept; worked solutions can be pages long."""
@@ -63,6 +64,8 @@ class Held:
         self._stands_in(batch, row)
         self.rewards = rewards
         """One per reward function, NaN where it gave none."""
+        self.drawn: Drawn | None = None
+        """As the sampler had it, where it was heard."""
         self.logps: np.ndarray | None = None
         self.attention: np.ndarray | None = None
 
@@ -109,6 +112,21 @@ class Held:
             self._slices = (self.batch.prompt(self.at), completion)
         return self._slices
 
+    def sampler(self) -> np.ndarray | None:
+        """Log-probs of the completion when it was sampled."""
+        given = self.batch.tokens("sampling_per_token_logps", self.at, self.where())
+        if given is not None or self.drawn is None:
+            return given
+        return self.drawn.logps_at(self.where().stop)
+
+    def had(self) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
+        """Prompt and completion as the sampler had them; what is trained, where that is unknown."""
+        if self.played is not None:
+            return self.played.prompt_ids, self.played.completion_ids
+        if self.drawn is not None:
+            return self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
+        return self.prompt_ids(), self.ids()
+
     @property
     def played(self) -> Rollout | None:
         """Our own record of the episode, where our engine played it."""
@@ -134,7 +152,24 @@ def hold(generation: Generation, reader: Reader) -> list[Held]:
     rewards = np.full((size, len(reader.reward_names)), np.nan)
     if generation.rewards is not None:
         rewards = to_numpy(generation.rewards)[reader.rank * size :][:size]
-    return [Held(generation, row, batch, rewards[row]) for row in range(size)]
+    held = [Held(generation, row, batch, rewards[row]) for row in range(size)]
+    for one, heard in zip(held, drawn(generation.calls, [one.ids() for one in held]), strict=False):
+        one.drawn = heard
+    return held
+
+
+def sampler_logps(batch: Batch, held: Sequence[Held]) -> np.ndarray | None:
+    """The sampler's log-probs of a batch, where the trainer has them or these rollouts of it were
+    heard; NaN where it has none."""
+    if "sampling_per_token_logps" in batch:
+        return batch["sampling_per_token_logps"]
+    known = [one for one in held if one.drawn is not None]
+    if not known:
+        return None
+    found = np.full(batch["completion_ids"].shape, np.nan, dtype=np.float32)
+    for one in known:
+        found[one.at, one.where()] = one.sampler()
+    return found
 
 
 def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -171,6 +206,7 @@ def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
     prompt, ids = one.prompt_ids(), one.ids()
     row = _facts(one, prompt, ids, reader)
     row |= _counted(one) if one.played is None else _episode(one, one.played)
+    row |= {"as_sampled": _as_sampled(one)}
     return row | {"prompt": texts.of(prompt), "completion": texts.of(ids)}
 
 
@@ -233,9 +269,7 @@ def _episode(one: Held, played: Rollout) -> Row:
     """What our own record of an episode adds."""
     shown = {id for turn in played.turns for id in turn.documents}
     needed = one.data.get("supporting")
-    same = np.array_equal(one.prompt_ids(), played.prompt_ids)
     return {
-        "as_sampled": int(same and np.array_equal(one.ids(), played.completion_ids)),
         "finish": played.finish.value,
         "turns": len(played.turns),
         "weight_version": played.weight_version,
@@ -281,7 +315,7 @@ def token_row(one: Held, reader: Reader) -> Row:
         "author": one.authors(),
         "trained": batch.loss_mask[at, where].view(np.uint8),
         "attended": None if attention is None else attention[start:][where].view(np.uint8),
-        "sampler": batch.tokens("sampling_per_token_logps", at, where),
+        "sampler": one.sampler(),
         "trainer": None if one.logps is None else one.logps[where],
         "old": batch.tokens("old_per_token_logps", at, where),
         "reference": batch.tokens("ref_per_token_logps", at, where),
@@ -289,14 +323,23 @@ def token_row(one: Held, reader: Reader) -> Row:
     }
 
 
+def _as_sampled(one: Held) -> int | None:
+    """Whether it is trained id by id as it was sampled; None where that is not known."""
+    if one.played is None and one.drawn is None:
+        return None
+    had_prompt, had_ids = one.had()
+    same = np.array_equal(had_prompt, one.prompt_ids()) and np.array_equal(had_ids, one.ids())
+    return int(same)
+
+
 def _sampled(one: Held) -> Row:
     """What the sampler had, where it is known and not what is trained."""
-    played = one.played
-    if played is None:
+    if _as_sampled(one) != 0:
         return {}
+    had_prompt, had_ids = one.had()
     pairs = {
-        "sampled_prompt_ids": (played.prompt_ids, one.prompt_ids()),
-        "sampled_ids": (played.completion_ids, one.ids()),
+        "sampled_prompt_ids": (had_prompt, one.prompt_ids()),
+        "sampled_ids": (had_ids, one.ids()),
     }
     return {
         name: np.array(had, dtype=np.int32)

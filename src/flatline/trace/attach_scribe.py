@@ -21,6 +21,7 @@ from flatline.trace.attach_rows import (
     Vocabulary,
     hold,
     rollout_row,
+    sampler_logps,
     token_row,
 )
 from flatline.trace.attach_steps import Clip, PassFacts, reward_facts, rollout_facts
@@ -64,14 +65,14 @@ class Scribe:
         logps = None if one.logps is None else to_numpy(one.logps)
         if logps is not None and logps.shape != batch["completion_ids"].shape:
             logps = None
-        self._facts = self._facts or PassFacts(clip)
-        self._facts.add(one, batch, logps)
         attention = one.attention(batch)
         trained = []
         for at, rollout in enumerate(self._let_go(one.inputs.get(ROLLOUT))):
             if rollout is not None:
                 rollout.trained_by(batch, at, logps, attention)
                 trained.append(rollout)
+        self._facts = self._facts or PassFacts(clip)
+        self._facts.add(one, batch, logps, sampler_logps(batch, trained))
         self._keep_rows([one for one in trained if self._is_fresh(one)], reader)
         self._ready += self._tokens(trained, reader)
 

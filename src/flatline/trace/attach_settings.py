@@ -43,6 +43,7 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["precision"] = _precision(trainer)
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
+    found["tools"] = _tools(trainer)
     return found
 
 
@@ -115,6 +116,13 @@ def _prompts(found: Mapping[str, Any]) -> int | None:
         return None
     batch, passes, processes = (found[name] for name in names)
     return int(batch * passes * processes) // int(found["num_generations"])
+
+
+def _tools(trainer: Any) -> int | None:
+    """None where somebody's own player decides about turns."""
+    if getattr(trainer, "rollout_func", None) is not None:
+        return None
+    return len(getattr(trainer, "tools", None) or ())
 
 
 def _versions() -> dict[str, str]:

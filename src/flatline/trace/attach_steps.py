@@ -64,7 +64,10 @@ class PassFacts:
         self._values: dict[str, list[np.ndarray]] = {}
         self._losses: list[float] = []
 
-    def add(self, one: Pass, batch: Batch, logps: np.ndarray | None) -> None:
+    def add(
+        self, one: Pass, batch: Batch, logps: np.ndarray | None, sampler: np.ndarray | None
+    ) -> None:
+        """`logps` are the trainer's, `sampler` those of the sampler, NaN where it gave none."""
         if one.loss is not None:
             self._losses.append(float(one.loss))
         if logps is None:
@@ -74,10 +77,10 @@ class PassFacts:
         if "ref_per_token_logps" in batch:
             far = batch["ref_per_token_logps"][mask] - new
             self._keep("kl", np.exp(far) - far - 1)
-        if "sampling_per_token_logps" in batch:
-            gap = np.abs(batch["sampling_per_token_logps"][mask] - new)
+        if sampler is not None:
+            gap = np.abs(sampler[mask] - new)
             # vLLM has no log-prob for some tokens; a trainer's NaN must stay to be seen.
-            self._keep("gap", gap[~np.isnan(batch["sampling_per_token_logps"][mask])])
+            self._keep("gap", gap[~np.isnan(sampler[mask])])
         if one.entropies is not None:
             self._keep("entropy", to_numpy(one.entropies)[mask])
         self._ratios(batch, mask, new)

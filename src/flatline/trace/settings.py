@@ -39,8 +39,10 @@ SETTINGS = (
     "engine",
     "dataset_size",
     "prompts_per_step",
+    "tools",
 )
-"""`lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the products
+"""`tools` is how many a completion may call; with none, and no player of somebody's own, it is one
+turn. `lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the products
 in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. The other names are those of
 TRL."""
 

@@ -1,0 +1,218 @@
+"""The log-probs of transformers' `generate`: what the recorder and a checkup hear of it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import flatline
+from flatline.errors import NotRecorded
+from flatline.hypotheses import find
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.logprobs import at_equal_weights
+from flatline.rollout.record import Author
+from flatline.subject import Subject
+from flatline.trace.attach_hooks import Guard, without_adapter
+from flatline.trace.attach_sampler import Call, drawn, hearing
+from flatline.trace.writer import MemorySink
+from tests.test_attach import GRPOTrainer, recorded, trainer_of
+from tests.test_subject import tool_trainer
+
+SETUPS = {
+    "plain": {},
+    "adapters": {"lora": True},
+    "cool": {"temperature": 0.7},
+    "shuffled into smaller batches": {"gradient_accumulation_steps": 2},
+    "several generations": {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
+    "checkpointed": {"gradient_checkpointing": True},
+    "padded to a multiple": {"pad_to_multiple_of": 8},
+    "truncated left out": {"mask_truncated_completions": True},
+}
+
+
+def first_step(trace):
+    """Trained tokens of the step that samples and trains with the same weights."""
+    tokens = trace.tokens([1])
+    return tokens.sampler[tokens.trained], tokens.trainer[tokens.trained]
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_the_log_prob_of_every_sampled_token_is_that_of_the_trainer(tmp_path, name):
+    trace = recorded(trainer_of(tmp_path, **SETUPS[name]))
+    sampler, trainer = first_step(trace)
+    assert len(sampler) and np.abs(sampler - trainer).max() < 1e-4
+    assert trace.steps["logprob_gap"][0] < 1e-4
+    assert (trace.rollouts["as_sampled"] == 1).all()
+
+
+def test_rollouts_that_wait_for_another_update_are_compared_with_the_weights_that_sampled(tmp_path):
+    trace = recorded(trainer_of(tmp_path, steps_per_generation=2, max_steps=4))
+    sampler, trainer = first_step(trace)
+    assert np.abs(sampler - trainer).max() > 0.1, "half of them are trained after an update"
+    assert np.abs(at_equal_weights(trace).gap).max() < 1e-4
+
+
+def test_tokens_that_were_cut_off_are_no_part_of_what_was_drawn_from(tmp_path):
+    sampler, trainer = first_step(recorded(trainer_of(tmp_path, top_k=5)))
+    assert (sampler > trainer).all() and np.isfinite(sampler).all()
+
+
+def test_every_turn_of_a_tool_loop_is_heard(tmp_path):
+    trainer = tool_trainer(tmp_path)
+    subject = Subject(trainer)
+    tokens = subject.trace.tokens()
+    own = tokens.author == Author.MODEL
+    assert (~own).any(), "a tool has answered"
+    assert np.abs(tokens.sampler - tokens.trainer)[own & tokens.trained].max() < 1e-4
+    assert np.isnan(tokens.sampler[~own]).all()
+    assert (subject.trace.rollouts["as_sampled"] == 1).all()
+
+
+@pytest.mark.parametrize("kind", [{"num_beams": 2}, {"do_sample": False}])
+def test_what_draws_from_no_distribution_has_no_log_probs(tmp_path, kind):
+    trace = recorded(trainer_of(tmp_path, generation_kwargs=kind))
+    with pytest.raises(NotRecorded):
+        _ = trace.tokens().sampler
+    assert "as_sampled" not in trace.rollouts
+
+
+def test_an_error_of_ours_never_reaches_generate(tmp_path, monkeypatch, capsys):
+    plain, watched = (trainer_of(tmp_path / kind) for kind in ("a", "b"))
+    torch.manual_seed(3)
+    plain.train()
+
+    def broken(*_):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("flatline.trace.attach_sampler._Ear._hear", broken)
+    flatline.attach(watched, MemorySink())
+    torch.manual_seed(3)
+    watched.train()
+    assert "recording stopped, training goes on: RuntimeError: ours" in capsys.readouterr().err
+    pairs = zip(plain.model.parameters(), watched.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_nothing_is_left_on_the_model(tmp_path, lora):
+    trainer = trainer_of(tmp_path, lora=lora)
+    model = without_adapter(trainer.model)
+    before = dict(vars(model))
+    with hearing(trainer, Guard()):
+        assert vars(model).keys() != before.keys()
+    assert vars(model) == before
+    recorded(trainer)
+    assert not {"generate", "_get_logits_processor"} & vars(model).keys()
+    copy.deepcopy(trainer.model)
+
+
+def test_a_compiled_model_is_heard_below_its_shell(tmp_path):
+    trainer = trainer_of(tmp_path)
+    plain = trainer.model
+    trainer.model = trainer.model_wrapped = torch.compile(plain, backend="eager")
+    with hearing(trainer, Guard()) as calls, torch.no_grad():
+        trainer.model.train()
+        trainer._generate_and_score_completions([{"prompt": "Who?"}] * 4)
+    assert len(calls) == 1 and calls[0] is not None
+
+
+def test_a_model_that_is_sampled_elsewhere_is_not_heard(tmp_path):
+    trainer = trainer_of(tmp_path)
+    trainer.use_vllm = True
+    before = dict(vars(trainer.model))
+    with hearing(trainer, Guard()) as calls:
+        assert vars(trainer.model) == before
+    assert calls == []
+
+
+def call(contexts, sampled, logps, ends=(9,)):
+    """A call as it would be heard, prompts filled up on the left."""
+    width = max(map(len, contexts))
+    ids = torch.tensor([[0] * (width - len(one)) + one for one in contexts])
+    mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in contexts])
+    return Call(ids, mask, torch.tensor(sampled), torch.tensor(logps), torch.tensor(ends))
+
+
+def test_later_turns_belong_to_the_rows_that_went_on():
+    first = call([[1], [1, 2], [1]], [[3, 9], [4, 9], [3, 4]], [[-1.0, -2], [-3, -4], [-5, -6]])
+    second = call([[1, 2, 4, 9, 7], [1, 3, 4, 7]], [[5, 9], [9, 0]], [[-7.0, -8], [-9, -1]])
+    trained = [np.array([3, 9]), np.array([4, 9, 7, 5]), np.array([3, 4, 7, 9])]
+    one, two, three = drawn([first, second], trained)
+    assert one.ids.tolist() == [3, 9] and one.turns == 1
+    assert two.ids.tolist() == [4, 9, 7, 5, 9]
+    assert np.array_equal(two.logps, [-3, -4, np.nan, -7, -8], equal_nan=True)
+    assert three.ids.tolist() == [3, 4, 7, 9] and three.logps[-1] == -9
+
+
+def test_a_turn_that_fits_no_row_makes_all_of_them_unknown():
+    first = call([[1], [2]], [[3], [4]], [[-1.0], [-2]])
+    trained = [np.array([3]), np.array([4])]
+    assert drawn([first, call([[2, 5, 6]], [[7]], [[-1.0]])], trained) == []
+    assert drawn([first, call([[2, 4, 6]], [[7]], [[-1.0]])], [trained[0], np.array([5])]) == []
+    assert drawn([first, None], trained) == [] and drawn([], trained) == []
+    assert drawn([first], [*trained, trained[0]]) == []
+
+
+def test_a_cut_completion_is_as_drawn_and_another_is_not():
+    cut, other = np.array([3, 4]), np.array([3, 6, 5, 9])
+    (one,) = drawn([call([[1]], [[3, 4, 5, 9]], [[-1.0, -2, -3, -4]])], [cut])
+    assert one.ids_beside(cut) is cut
+    assert one.ids_beside(other).tolist() == [3, 4, 5, 9]
+    assert np.array_equal(one.logps_at(5), [-1, -2, -3, -4, np.nan], equal_nan=True)
+
+
+# -- what it is good for ----------------------------------------------------------------------
+
+
+def of_kind(kind, folder, **changes):
+    """A user's trainer of this class."""
+    trainer = trainer_of(folder, per_device_train_batch_size=16, **changes)
+    trainer.__class__ = kind
+    return trainer
+
+
+class WithoutTemperature(GRPOTrainer):
+    """Scores with logits that nobody divided."""
+
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, keep, *args, **kwargs):
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, -keep - 1 : -1]
+        found = logits.log_softmax(-1).gather(2, ids[:, -keep:, None])[..., 0]
+        return found, torch.zeros_like(found), None
+
+
+class OtherIds(GRPOTrainer):
+    """Encodes again what was sampled: one id becomes another."""
+
+    def _generate(self, prompts):
+        prompt_ids, completion_ids, *others = super()._generate(prompts)
+        changed = [
+            [*ids[:2], ids[2] + 1, *ids[3:]] if len(ids) > 3 else ids for ids in completion_ids
+        ]
+        return prompt_ids, changed, *others
+
+
+class PaddedOnTheRight(GRPOTrainer):
+    """Samples behind the padding of shorter prompts, which the model sees."""
+
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        width, pad = max(map(len, prompt_ids)), self.processing_class.pad_token_id
+        filled = [ids + [pad] * (width - len(ids)) for ids in prompt_ids]
+        return super()._generate_single_turn(filled, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hypothesis"),
+    [(WithoutTemperature, "H21"), (OtherIds, "H11"), (PaddedOnTheRight, "H10")],
+)
+def test_a_checkup_of_a_stock_script_names_it(tmp_path, kind, hypothesis):
+    report = flatline.checkup(of_kind(kind, tmp_path, temperature=0.7))
+    assert report.causes[0].hypothesis == hypothesis, report.summary
+
+
+def test_a_checkup_of_a_sound_stock_script_hears_its_sampler(tmp_path):
+    subject = Subject(of_kind(GRPOTrainer, tmp_path, temperature=0.7))
+    for id in ("H10", "H11", "H20", "H21"):
+        assert find(id).sign(subject.trace).level is Level.OK
+    gaps = subject.delivery()
+    assert max(gaps.gap_before, gaps.gap_moved, gaps.gap_restored) < 1e-4
