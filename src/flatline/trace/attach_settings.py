@@ -22,8 +22,8 @@ def run_facts(trainer: Any) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
-        "versions": _versions(),
-        "commit": _commit(),
+        "versions": versions(),
+        "commit": commit(),
         "seed": getattr(trainer.args, "seed", None),
         "fault": None,
         "hardware": _hardware(trainer),
@@ -117,7 +117,8 @@ def _prompts(found: Mapping[str, Any]) -> int | None:
     return int(batch * passes * processes) // int(found["num_generations"])
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that train."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -127,7 +128,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """Of the repository around the working directory."""
     try:
         asked = subprocess.run(

@@ -66,6 +66,22 @@ class Census:
         known = [norm for norm in self._look.grads if norm is not None] if self._look else []
         return torch.stack([norm.to(known[0].device) for norm in known]).norm() if known else None
 
+    def along_gradient(self) -> Tensor | None:
+        """What the loss gains by the step, to first order and of the elements looked at: how far
+        the weights went along their gradients, which must still be there."""
+        if self._look is None:
+            return None
+        here = [i for i, weight in enumerate(self._weights) if _has_gradient(weight)]
+        before = _parted(self._look.before, self._samples())
+        gains = [
+            torch.dot(
+                (_sample(self._weights[i]) - before[i]).float(),
+                _sample(self._weights[i].grad).float(),
+            )
+            for i in here
+        ]
+        return torch.stack([gain.to(gains[0].device) for gain in gains]).sum() if gains else None
+
     def after_step(self, step: int) -> "Looked | None":
         """What the step did to every tensor; None where it was not looked at."""
         if self._look is None:
@@ -137,6 +153,10 @@ def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
         return [None] * len(weights)
     known = {id(weight) for group in groups for weight in group["params"]}
     return [None if is_shared(weight) else int(id(weight) in known) for weight in weights]
+
+
+def _has_gradient(weight: Tensor) -> bool:
+    return weight.grad is not None and weight.grad.shape == weight.shape and not is_part(weight)
 
 
 def _sample(weight: Tensor) -> Tensor:

@@ -1,0 +1,312 @@
+"""From passes that trained and sequences that were sampled to the rows of a trace.
+
+A row of a training batch is found again among the samples by the tokens in front of its completion:
+padding, order and the cut into batches are the loop's own business. Who wrote a token follows: what
+was sampled is the model's, what stands between two samples is not.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flatline.live.gradient import Pass
+from flatline.live.sampling import Sample
+from flatline.rollout.record import Author
+from flatline.trace.rows import Row
+from flatline.trace.tokens import UNKNOWN_AUTHOR
+
+KEPT = 4096
+"""Sampled sequences that wait to be trained; evaluations are among them."""
+ANCHOR = 16
+"""Tokens in front of a completion by which it is found."""
+ALIKE = 0.5
+"""Share of sampled tokens at the start that a trained completion must have to be the same one."""
+CLIPPED = 0.01
+"""Nats by which a token moved since it was sampled, from which on a gradient of 0 may come from a
+clipped ratio: usual clips begin at 0.1."""
+CENTRED = 0.02
+"""Share of all advantages that may be left over inside groups: rounding, and a small KL term."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A pass on the host. Arrays have one entry per row and input token."""
+
+    ids: np.ndarray
+    """One more than the model was given where the loss has a label behind the last."""
+    attended: np.ndarray | None
+    trained: np.ndarray
+    weight: np.ndarray
+    trainer: np.ndarray
+    entropy: np.ndarray
+
+    @classmethod
+    def of(cls, one: Pass) -> "Read":
+        """What a pass heard, moved from where logits stand to the tokens that they are about."""
+        assert one.trained is not None
+        trained = one.trained.cpu().numpy()
+        ids = one.inputs.ids.cpu().numpy().astype(np.int32)
+        ids = np.concatenate([ids, one.label[:, -1:].cpu().numpy().astype(np.int32)], axis=1)
+        shape, begin = ids.shape, one.first + 1
+
+        def placed(values: Any, fill: float) -> np.ndarray:
+            whole = np.full(shape, fill)
+            whole[:, begin:] = values.cpu().numpy()
+            return whole
+
+        weight, logp, entropy = (placed(v, np.nan) for v in (one.weight, one.logp, one.entropy))
+        behind = trained[:, -1].any()
+        end = None if behind else -1
+        flags = placed(one.trained, 0)[:, :end] != 0
+        return cls(
+            ids=ids[:, :end],
+            attended=_attended(one, shape)[:, :end] if not one.inputs.mask_is_odd else None,
+            trained=flags,
+            weight=weight[:, :end],
+            trainer=logp[:, :end],
+            entropy=np.where(flags, entropy[:, :end], np.nan),
+        )
+
+
+def _attended(one: Pass, shape: tuple[int, ...]) -> np.ndarray:
+    given = one.inputs.attended
+    seen = np.ones(shape, dtype=np.uint8)
+    if given is not None:
+        seen[:, : given.shape[1]] = given.cpu().numpy() != 0
+    return seen
+
+
+class Shelf:
+    """Samples that may still be trained."""
+
+    def __init__(self) -> None:
+        self._order: deque[Sample] = deque()
+        self._by_anchor: dict[bytes, list[Sample]] = {}
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            if len(sample.prompt):
+                self._order.append(sample)
+                self._by_anchor.setdefault(_anchor(sample), []).append(sample)
+        while len(self._order) > KEPT:
+            old = self._order.popleft()
+            self._by_anchor[_anchor(old)].remove(old)
+            if not self._by_anchor[_anchor(old)]:
+                del self._by_anchor[_anchor(old)]
+
+    def group(self, key: tuple[int, object]) -> list[Sample]:
+        """All that are compared with each other."""
+        return [sample for sample in self._order if sample.key == key]
+
+    def find(self, ids: np.ndarray, taken: set[int]) -> list[tuple[int, Sample]]:
+        """Where samples begin in a row, and which; `taken` are those of other rows of its pass."""
+        found: list[tuple[int, Sample]] = []
+        free = 0
+        for end, near in self._near(ids):
+            best = max(near, key=lambda one: _fit(one, ids, end, taken))
+            if end >= free and common(best.ids, ids[end:]) >= max(1, ALIKE * len(best.ids)):
+                found.append((end, best))
+                free = end + len(best.ids)
+        return found
+
+    def _near(self, ids: np.ndarray) -> Iterator[tuple[int, list[Sample]]]:
+        """Places behind an anchor, and the samples that have it."""
+        raw, known = ids.tobytes(), self._by_anchor
+        widths = sorted({len(key) for key in known}, reverse=True)
+        for end in range(4, len(raw), 4):
+            for width in widths:
+                if width <= end and (near := known.get(raw[end - width : end])):
+                    yield end // 4, near
+                    break
+
+
+def _anchor(sample: Sample) -> bytes:
+    return sample.prompt[-ANCHOR:].tobytes()
+
+
+def _fit(sample: Sample, ids: np.ndarray, at: int, taken: set[int]) -> tuple[Any, ...]:
+    same = common(sample.ids, ids[at:])
+    own = _same_prompt(sample, ids, at)
+    return (same == len(sample.ids), own, not sample.tokens_written, id(sample) not in taken, same)
+
+
+def _same_prompt(sample: Sample, ids: np.ndarray, at: int) -> bool:
+    begin = at - len(sample.prompt)
+    return begin >= 0 and np.array_equal(ids[begin:at], sample.prompt)
+
+
+def common(a: np.ndarray, b: np.ndarray) -> int:
+    """Tokens at the start that are the same."""
+    size = min(len(a), len(b))
+    differ = np.flatnonzero(a[:size] != b[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """One row of a training batch, and what is known of it."""
+
+    turns: list[Sample]
+    """What was sampled of it, turn by turn; empty where this model did not sample it."""
+    prompt: np.ndarray
+    prompt_attended: np.ndarray | None
+    ids: np.ndarray
+    attended: np.ndarray | None
+    author: np.ndarray
+    trained: np.ndarray | None
+    """None where no token has a gradient: with an advantage of 0 nobody can tell."""
+    sampler: np.ndarray
+    trainer: np.ndarray
+    weight: np.ndarray
+    finish: str | None
+    sampled: Row
+    """`as_sampled`, and what the sampler had where it was something else."""
+    place: tuple[int, int] | None = None
+    """Step and number of its rollout in the trace."""
+
+    @property
+    def sample(self) -> Sample | None:
+        """Its first turn, which stands for all of it."""
+        return self.turns[0] if self.turns else None
+
+    @property
+    def model_tokens(self) -> int | None:
+        return int((self.author == Author.MODEL).sum()) if self.turns else None
+
+    @property
+    def trained_tokens(self) -> int | None:
+        return None if self.trained is None else int(self.trained.sum())
+
+    @property
+    def mean_weight(self) -> float:
+        """Over trained tokens; 0 without any."""
+        known = self.weight[np.isfinite(self.weight) & (self.weight != 0)]
+        return float(known.mean()) if self.trained is not None and len(known) else 0.0
+
+    def token_row(self) -> Row:
+        unknown = self.author == UNKNOWN_AUTHOR
+        return {
+            "prompt_ids": self.prompt,
+            "prompt_attended": self.prompt_attended,
+            "ids": self.ids,
+            "author": np.ma.array(self.author, mask=unknown).tolist(),
+            "trained": None if self.trained is None else self.trained.astype(np.uint8),
+            "attended": self.attended,
+            "sampler": None if self.sample is None else self.sampler.astype(np.float32),
+            "trainer": self.trainer.astype(np.float32),
+            "weight": None if self.trained is None else self.weight.astype(np.float32),
+            **{name: value for name, value in self.sampled.items() if name != "as_sampled"},
+        }
+
+
+def read_row(
+    one: Read, row: int, spans: Sequence[tuple[int, Sample]], *, ends: frozenset[int], done: int
+) -> Seen | None:
+    """One row of a pass; None where nothing is known of it.
+
+    `spans` are the samples in it, `ends` the ids that end one; `done` optimizer steps lie behind.
+    """
+    ids, trained = one.ids[row], one.trained[row]
+    attended = None if one.attended is None else one.attended[row]
+    last = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else 0
+    if not spans and not last:
+        return None
+    author = np.full(len(ids), UNKNOWN_AUTHOR, dtype=np.uint8)
+    sampler = np.full(len(ids), np.nan)
+    start, end, ended = (spans[0][0], 0, False) if spans else (int(trained.argmax()), last, False)
+    for at, sample in spans:
+        author[end or at : at] = Author.TOOL
+        end, ended = _write_span(ids, at, sample, ends, author, sampler)
+    author[end:last] = Author.TEMPLATE if spans and ended else UNKNOWN_AUTHOR
+    end = max(end, last)
+    begin, told = _compared(ids, attended, start, end, spans)
+    if trained.any() and spans and done > spans[0][1].version:
+        moved = np.abs(one.trainer[row] - sampler) > CLIPPED
+        trained = trained | (author == Author.MODEL) & moved
+    finish = None if not spans else "eos" if ended else "length"
+    cut = slice(start, end)
+    return Seen(
+        turns=[sample for _, sample in spans],
+        prompt=ids[begin:start],
+        prompt_attended=None if attended is None else attended[begin:start],
+        ids=ids[cut],
+        attended=None if attended is None else attended[cut],
+        author=author[cut],
+        trained=trained[cut] if trained.any() else None,
+        sampler=sampler[cut],
+        trainer=one.trainer[row, cut],
+        weight=np.where(one.trained[row, cut], one.weight[row, cut], 0.0),
+        finish=finish,
+        sampled=told,
+    )
+
+
+def _write_span(
+    ids: np.ndarray,
+    at: int,
+    sample: Sample,
+    ends: frozenset[int],
+    author: np.ndarray,
+    sampler: np.ndarray,
+) -> tuple[int, bool]:
+    """Mark the tokens of one sample; returns where they end, and whether with an end token."""
+    same = common(sample.ids, ids[at:])
+    author[at : at + same], sampler[at : at + same] = Author.MODEL, sample.logps[:same]
+    end, whole = at + same, same == len(sample.ids)
+    if not whole or sample.ended or end == len(ids):
+        return end, whole and sample.ended
+    author[end], sampler[end] = Author.MODEL, sample.tail.logp(sample.row, int(ids[end]))
+    return end + 1, int(ids[end]) in ends
+
+
+def _compared(
+    ids: np.ndarray,
+    attended: np.ndarray | None,
+    start: int,
+    end: int,
+    spans: Sequence[tuple[int, Sample]],
+) -> tuple[int, Row]:
+    """Where the prompt begins, and how what is trained compares with what was sampled."""
+    hidden = 0 if attended is None or not attended.any() else int(attended.argmax())
+    if not spans:
+        return min(hidden, start), {}
+    sample = spans[0][1]
+    begin = start - len(sample.prompt)
+    told: Row = {"as_sampled": 1}
+    # What stands before it is padding, unless the model is told to look at it.
+    more = attended is not None and attended.min() == 0 and attended[: max(begin, 0)].any()
+    if more or not _same_prompt(sample, ids, start):
+        begin, told = hidden, {"as_sampled": 0, "sampled_prompt_ids": sample.prompt}
+    if any(common(one.ids, ids[at:]) < len(one.ids) for at, one in spans):
+        told["as_sampled"] = 0
+        if len(spans) == 1:
+            told["sampled_ids"] = sample.ids
+    return begin, told
+
+
+def prompt_name(ids: np.ndarray) -> str:
+    """A hash of its tokens: a loop does not say what its problems are called."""
+    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
+
+
+def advantages(rows: Sequence[Seen], group: Sequence[int]) -> list[float | None]:
+    """What each row was rewarded with in the loss, in the units of an advantage.
+
+    A loss divides by the length of a row or by all tokens. Of the two, that one is undone which
+    makes the advantages of a group add up to 0, as those of GRPO do; None where neither does.
+    """
+    if not rows:
+        return []
+    mean = np.array([row.mean_weight for row in rows])
+    tokens = np.array([row.trained_tokens or 0 for row in rows], dtype=float)
+    index = np.unique(group, return_inverse=True)[1]
+    known = [mean * tokens.sum(), mean * tokens * len(rows)]
+    left = [float(np.abs(np.bincount(index, one)).sum()) for one in known]
+    best = int(np.argmin(left))
+    if left[best] > CENTRED * float(np.abs(known[best]).sum()):
+        return [None] * len(rows)
+    return [float(one) for one in known[best]]
