@@ -70,6 +70,11 @@ _OF_TRL: Mapping[str, Lack] = {
 """By the beginning of a column's name; the first that fits counts."""
 _OF_WATCH: Mapping[str, Lack] = {
     "rollouts.reward": Lack("no reward was given", "Give `watch.rewards(...)` the rewards"),
+    "rollouts.parts": Lack(
+        "no part of the reward was given",
+        "Give `watch.rewards(..., parts=...)` the parts of the reward, and call the one that says "
+        "right or wrong `accuracy`",
+    ),
     "rollouts.advantage": Lack("the weights in the loss do not add up to 0 inside groups"),
     "tokens.sampler": Lack(
         "nothing was seen to be sampled with this model",
@@ -78,9 +83,7 @@ _OF_WATCH: Mapping[str, Lack] = {
     "tokens.": Lack("no logits of whole rows were seen; the notes of the run say why"),
 }
 _NOT_GIVEN = Lack("this trainer does not give it")
-_NOT_WATCHED = Lack(
-    "hooks on model and optimizer alone do not show it", "Record it with `flatline.Recorder`"
-)
+_NOT_WATCHED = Lack("hooks on model and optimizer alone do not show it")
 _LOGGED_WITH = {
     "steps": "all columns of a step that you have (`log_step`)",
     "rollouts": "all columns of a rollout that you have (`log_rollouts`)",

@@ -33,7 +33,7 @@ def train(model, tokenizer, optimizer, rows, watch, *, steps, defect=False):
             )
             answers = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
             rewards = torch.tensor([reward(problem, answer) for answer in answers])
-            watch.rewards(rewards)
+            watch.rewards(rewards, parts={"accuracy": rewards})
             advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
 
             ended = (ids[:, start:] == tokenizer.eos_token_id).int()

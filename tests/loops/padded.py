@@ -13,7 +13,7 @@ GROUP, PROMPTS, UPDATES, CLIP = 8, 4, 2, 0.2
 
 
 def logprobs(model, ids, attended):
-    positions = (attended.long().cumsum(1) - 1).clamp_min(1)
+    positions = (attended.long().cumsum(1) - 1).clamp_min(0)
     logits = model(input_ids=ids, attention_mask=attended, position_ids=positions).logits
     return logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
 
@@ -46,7 +46,9 @@ def experience(model, tokenizer, rows, watch, padding, *, defect):
 
 
 def train(model, tokenizer, optimizer, rows, watch, *, steps, defect=False):
-    padding = tokenizer.eos_token_id if defect else tokenizer.pad_token_id
+    if defect:
+        tokenizer.pad_token = tokenizer.eos_token
+    padding = tokenizer.pad_token_id
     for step in range(steps):
         batch = rows[step * PROMPTS : (step + 1) * PROMPTS]
         ids, attended, trained, advantages = experience(

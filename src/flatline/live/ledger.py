@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from flatline.live.rows import KEPT, Read, Seen, Shelf, advantages, prompt_name, read_row
+from flatline.live.rows import (
+    CUT,
+    ENDED,
+    KEPT,
+    Read,
+    Seen,
+    Shelf,
+    advantages,
+    prompt_name,
+    read_row,
+)
 from flatline.live.sampling import Sample
 from flatline.trace.attach_rows import Vocabulary
 from flatline.trace.rows import Row
@@ -32,6 +42,8 @@ class Ledger:
     def stepped(self, step: int, passes: Sequence[Read], facts: Row) -> None:
         """One optimizer step, with the passes that it was made of."""
         seen = [row for one in passes for row in self._read(one, step - 1)]
+        for row in seen:
+            row.moved_on = any(turn.place is not None for turn in row.turns)
         fresh = [row for row in seen if self._is_new(row)]
         rows = self._rollouts(step, fresh)
         self._sink.write("rollouts", rows)
@@ -72,16 +84,18 @@ class Ledger:
         now = [row for row in fresh if row.sample is None or row.sample.place is None]
         numbers, groups = count(), {}
         group = [groups.setdefault(_key(row), len(groups)) for row in now]
-        gained = advantages(now, group)
-        rows = []
-        for row, at, advantage in zip(now, group, gained, strict=True):
+        for row in now:
             row.place = (step, next(numbers))
-            if row.sample is not None:
-                row.sample.place = row.place
-            rows.append({**self._trained_row(row), "group": at, "advantage": advantage})
-        if all(len(row.turns) < 2 for row in now):  # later turns are no rollouts of their own
-            rows += self._siblings(step, groups, numbers)
-        return rows
+            for turn in row.turns:
+                turn.place = row.place
+        others = self._siblings(step, groups, numbers)
+        # A group that later steps train as well does not add up to anything yet.
+        gained = [None] * len(now) if others else advantages(now, group)
+        rows = [
+            {**self._trained_row(row), "group": at, "advantage": advantage}
+            for row, at, advantage in zip(now, group, gained, strict=True)
+        ]
+        return rows + others
 
     def _siblings(self, step: int, groups: dict[Any, int], numbers: Any) -> list[Row]:
         """The rest of each group, which later steps or none will train: groups stay whole."""
@@ -121,7 +135,7 @@ class Ledger:
             **dict(zip(("step", "rollout"), sample.place or (), strict=False)),
             "rank": 0,
             "prompt_id": prompt_name(sample.prompt),
-            "finish": "eos" if sample.ended else None,
+            "finish": ENDED if sample.ended else None,
             "turns": 1,
             "prompt_tokens": len(sample.prompt),
             "completion_tokens": length,
@@ -130,7 +144,7 @@ class Ledger:
         }
 
     def _of(self, sample: Sample) -> Row:
-        return {"reward": sample.reward, "weight_version": sample.version}
+        return {"reward": sample.reward, "parts": sample.parts, "weight_version": sample.version}
 
     def _texts(self, prompt: np.ndarray, ids: np.ndarray) -> Row:
         if self._tokenizer is None:
@@ -149,7 +163,7 @@ def _hand_back(row: Seen) -> None:
     for turn in row.turns[1:]:
         first = row.turns[0]
         first.reward = turn.reward if first.reward is None else first.reward
-        first.group = first.group or turn.group
+        first.parts, first.group = first.parts or turn.parts, first.group or turn.group
 
 
 def _key(row: Seen) -> Any:
@@ -175,7 +189,7 @@ def _rewards(rows: Sequence[Row]) -> Row:
 def _trained(seen: Sequence[Seen], passes: Sequence[Read]) -> Row:
     """What is known of the tokens that a step trained."""
     known = [row for row in seen if row.trained is not None]
-    gaps = [np.abs(row.sampler - row.trainer)[row.trained] for row in known]
+    gaps = [np.abs(row.sampler - row.trainer)[row.trained] for row in known if not row.moved_on]
     gap = np.concatenate(gaps) if gaps else np.zeros(0)
     gap = gap[np.isfinite(gap)]
     entropy = np.concatenate([one.entropy[one.trained] for one in passes] or [np.zeros(0)])
@@ -185,7 +199,7 @@ def _trained(seen: Sequence[Seen], passes: Sequence[Read]) -> Row:
         "logprob_gap_max": float(gap.max()) if len(gap) else None,
         "entropy": _mean(entropy[np.isfinite(entropy)]),
         "completion_length": _mean([len(row.ids) for row in seen]),
-        "truncated_share": _mean([end != "eos" for end in ends]),
+        "truncated_share": _mean([end == CUT for end in ends]),
     }
 
 

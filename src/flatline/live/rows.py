@@ -28,6 +28,8 @@ ALIKE = 0.5
 CLIPPED = 0.01
 """Nats by which a token moved since it was sampled, from which on a gradient of 0 may come from a
 clipped ratio: usual clips begin at 0.1."""
+ENDED, CUT = "eos", "length"
+"""Why a completion ended: with an end token, or without."""
 CENTRED = 0.02
 """Share of all advantages that may be left over inside groups: rounding, and a small KL term."""
 
@@ -167,6 +169,9 @@ class Seen:
     """`as_sampled`, and what the sampler had where it was something else."""
     place: tuple[int, int] | None = None
     """Step and number of its rollout in the trace."""
+    moved_on: bool = False
+    """Whether earlier updates came from the same generation: what the trainer says of it now is not
+    what it said when the rollout was new."""
 
     @property
     def sample(self) -> Sample | None:
@@ -197,7 +202,7 @@ class Seen:
             "trained": None if self.trained is None else self.trained.astype(np.uint8),
             "attended": self.attended,
             "sampler": None if self.sample is None else self.sampler.astype(np.float32),
-            "trainer": self.trainer.astype(np.float32),
+            "trainer": None if self.moved_on else self.trainer.astype(np.float32),
             "weight": None if self.trained is None else self.weight.astype(np.float32),
             **{name: value for name, value in self.sampled.items() if name != "as_sampled"},
         }
@@ -212,31 +217,33 @@ def read_row(
     """
     ids, trained = one.ids[row], one.trained[row]
     attended = None if one.attended is None else one.attended[row]
-    last = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else 0
-    if not spans and not last:
+    flagged = np.flatnonzero(trained)
+    if not spans and not len(flagged):
         return None
     author = np.full(len(ids), UNKNOWN_AUTHOR, dtype=np.uint8)
     sampler = np.full(len(ids), np.nan)
-    start, end, ended = (spans[0][0], 0, False) if spans else (int(trained.argmax()), last, False)
-    for at, sample in spans:
-        author[end or at : at] = Author.TOOL
-        end, ended = _write_span(ids, at, sample, ends, author, sampler)
-    author[end:last] = Author.TEMPLATE if spans and ended else UNKNOWN_AUTHOR
-    end = max(end, last)
-    begin, told = _compared(ids, attended, start, end, spans)
-    if trained.any() and spans and done > spans[0][1].version:
+    at = spans[0][0] if spans else int(flagged[0])
+    end, finish = (0, None) if spans else (at, None)
+    for begin, sample in spans:
+        author[end or begin : begin] = Author.TOOL
+        end, finish = _write_span(ids, begin, sample, ends, author, sampler)
+    if spans and len(flagged):  # what has a loss and was not sampled
+        author[flagged[0] : at] = Author.PROMPT
+        author[end : flagged[-1] + 1] = Author.TEMPLATE if finish == ENDED else UNKNOWN_AUTHOR
+    cut = slice(min([at, *flagged[:1]]), max([end, *(flagged[-1:] + 1)]))
+    begin, told = _compared(ids, attended, at, spans)
+    if len(flagged) and spans and done > spans[0][1].version:
         moved = np.abs(one.trainer[row] - sampler) > CLIPPED
         trained = trained | (author == Author.MODEL) & moved
-    finish = None if not spans else "eos" if ended else "length"
-    cut = slice(start, end)
+    before = slice(min(begin, cut.start), cut.start)
     return Seen(
         turns=[sample for _, sample in spans],
-        prompt=ids[begin:start],
-        prompt_attended=None if attended is None else attended[begin:start],
+        prompt=ids[before],
+        prompt_attended=None if attended is None else attended[before],
         ids=ids[cut],
         attended=None if attended is None else attended[cut],
         author=author[cut],
-        trained=trained[cut] if trained.any() else None,
+        trained=trained[cut] if len(flagged) else None,
         sampler=sampler[cut],
         trainer=one.trainer[row, cut],
         weight=np.where(one.trained[row, cut], one.weight[row, cut], 0.0),
@@ -252,22 +259,21 @@ def _write_span(
     ends: frozenset[int],
     author: np.ndarray,
     sampler: np.ndarray,
-) -> tuple[int, bool]:
-    """Mark the tokens of one sample; returns where they end, and whether with an end token."""
+) -> tuple[int, str | None]:
+    """Mark the tokens of one sample; returns where they end and why, None where that is not seen."""
     same = common(sample.ids, ids[at:])
     author[at : at + same], sampler[at : at + same] = Author.MODEL, sample.logps[:same]
     end, whole = at + same, same == len(sample.ids)
     if not whole or sample.ended or end == len(ids):
-        return end, whole and sample.ended
+        return end, ENDED if whole and sample.ended else None
     author[end], sampler[end] = Author.MODEL, sample.tail.logp(sample.row, int(ids[end]))
-    return end + 1, int(ids[end]) in ends
+    return end + 1, ENDED if int(ids[end]) in ends else CUT
 
 
 def _compared(
     ids: np.ndarray,
     attended: np.ndarray | None,
     start: int,
-    end: int,
     spans: Sequence[tuple[int, Sample]],
 ) -> tuple[int, Row]:
     """Where the prompt begins, and how what is trained compares with what was sampled."""

@@ -112,44 +112,58 @@ class Watch:
         self._without_gradient: set[str] | None = None
         self._facts: dict[str, Any] = {}
         self._uphill = 0
+        self._clip: float | None = None
+        """The norm that the first gradient was clipped to."""
         self._step, self._since = 0, time.perf_counter()
         self._closed = False
         self._handles = self._listen(held)
         _watched[self._head] = self
 
     def rewards(
-        self, values: Iterable[float], groups: Iterable[object] | None = None
+        self,
+        values: Iterable[float],
+        groups: Iterable[object] | None = None,
+        *,
+        parts: Mapping[str, Iterable[float]] | None = None,
     ) -> None:
         """The rewards of the latest rows that were sampled, in their order; before `step()`.
 
-        `groups` names the group of each row; without it, rows of one prompt are one group.
+        `groups` names the group of each row; without it, rows of one prompt are one group. `parts`
+        are what a reward is made of; call the one that says right or wrong `accuracy`.
         """
         given = [float(value) for value in values]
-        names = None if groups is None else [_plain(group) for group in groups]
         self._guard(self._sampling.close)
         if self._guard.broken:
             return
-        if len(given) > len(self._recent):
-            raise TraceError(
-                f"There are {len(given)} rewards for {len(self._recent)} rows that this model was "
-                "seen to sample.\nA reward without its row could not be placed.\n"
-                "Give one reward for each row, after it was sampled. Where another engine samples, "
-                "use `flatline.Recorder`."
-            )
-        if names is not None and len(names) != len(given):
-            raise TraceError(
-                f"There are {len(names)} groups for {len(given)} rewards.\nGive each row its group."
-            )
+        names = None if groups is None else [_plain(group) for group in groups]
+        named = {name: [float(value) for value in part] for name, part in (parts or {}).items()}
+        self._refuse_uneven(len(given), {**named, **({} if names is None else {"groups": names})})
         self._calls += 1
         latest = list(self._recent)[len(self._recent) - len(given) :]
         for at, (sample, value) in enumerate(zip(latest, given, strict=True)):
             sample.reward = value
+            sample.parts = {name: part[at] for name, part in named.items()} or None
             sample.group = None if names is None else (self._calls, names[at])
         if any(sample.place is not None for sample in latest):
             self._note(
                 "Some rewards came after the optimizer step that trained their rows, so they are "
                 "not recorded. Call `watch.rewards(...)` before `optimizer.step()`."
             )
+
+    def _refuse_uneven(self, count: int, others: Mapping[str, Sequence[Any]]) -> None:
+        if count > len(self._recent):
+            raise TraceError(
+                f"There are {count} rewards for {len(self._recent)} rows that this model was "
+                "seen to sample.\nA reward without its row could not be placed.\n"
+                "Give one reward for each row, after it was sampled. Where another engine samples, "
+                "use `flatline.Recorder`."
+            )
+        for name, values in others.items():
+            if len(values) != count:
+                raise TraceError(
+                    f"There are {count} rewards, and `{name}` has {len(values)} entries.\n"
+                    "Give one entry for each row."
+                )
 
     def close(self, *, clean: bool = True) -> None:
         """Take all hooks off, and write what is known."""
@@ -326,10 +340,10 @@ class Watch:
     def _clips_at(self, norm: float) -> None:
         """A clip leaves every gradient that it shortens with one norm."""
         seen = float(f"{norm:.3g}")
-        if self._settings["max_grad_norm"] is None:
-            self._set(max_grad_norm=seen)
-        elif abs(self._settings["max_grad_norm"] - seen) > 0.01 * seen:
-            self._set(max_grad_norm=math.nan)
+        known = self._clip
+        self._clip = seen if known is None else known
+        if known is None or self._settings["max_grad_norm"] and abs(known - seen) > 0.01 * seen:
+            self._set(max_grad_norm=seen if known is None else None)
 
     def _set(self, **values: Any) -> None:
         self._settings = {**self._settings, **values}
