@@ -1,4 +1,4 @@
-"""`flatline.watch`: what hooks on a model and its optimizer tell of a loop that knows nothing of it."""
+"""`flatline.watch`: what hooks on a model and its optimizer tell of a loop."""
 
 import copy
 import importlib
@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 import flatline
 from flatline.errors import ModelError, TraceError
 from flatline.hypotheses.base import ALARMS, Level
-from flatline.live import rows as live_rows
-from flatline.live import watch as live_watch
+from flatline.live import passes, rows
 from flatline.live.gradient import Pass
+from flatline.live.sampling import Sample
 from flatline.rollout.record import Author
 from tests.loops.engine import Bare
 from tests.loops.lab import load_policy, problems
@@ -56,14 +56,11 @@ def a_step(optimizer, loss):
     optimizer.step()
 
 
-def train(loop, model, watch, tokenizer, *, steps, defect=False):
+def train(loop, model, optimizer, watch, tokenizer, *, steps, defect=False):
     torch.manual_seed(0)
-    rows = problems(tokenizer, 4 * steps)
+    asked = problems(tokenizer, 4 * steps)
     module = importlib.import_module(f"tests.loops.{loop}")
-    optimizer = adam(model, lr=1e-4) if watch is None else watch._optimizer
-    module.train(
-        model, tokenizer, optimizer, rows, watch or NobodyWatches(), steps=steps, defect=defect
-    )
+    module.train(model, tokenizer, optimizer, asked, watch, steps=steps, defect=defect)
 
 
 def policy_of(loop):
@@ -73,8 +70,9 @@ def policy_of(loop):
 
 def watched(loop, folder, *, steps, defect=False):
     model, tokenizer = policy_of(loop)
-    with flatline.watch(model, adam(model, lr=1e-4), folder, tokenizer=tokenizer) as watch:
-        train(loop, model, watch, tokenizer, steps=steps, defect=defect)
+    optimizer = adam(model, lr=1e-4)
+    with flatline.watch(model, optimizer, folder, tokenizer=tokenizer) as watch:
+        train(loop, model, optimizer, watch, tokenizer, steps=steps, defect=defect)
     return model, flatline.Trace.open(folder)
 
 
@@ -98,7 +96,7 @@ def test_a_healthy_loop_raises_no_alarm_and_trains_the_same_weights_as_without_a
     assert [one for one in report.findings if one.level in ALARMS] == []
     assert not trace.caveats
     alone, tokenizer = policy_of(loop)
-    train(loop, alone, None, tokenizer, steps=3)
+    train(loop, alone, adam(alone, lr=1e-4), NobodyWatches(), tokenizer, steps=3)
     pairs = zip(model.state_dict().items(), alone.state_dict().values(), strict=True)
     assert [name for (name, a), b in pairs if not torch.equal(a, b)] == []
 
@@ -293,7 +291,9 @@ def test_steps_up_the_gradient_are_said(tmp_path):
 
 def fused(model, ids):
     hidden = model.model(input_ids=ids).last_hidden_state
-    return cross_entropy((hidden[:, :-1] @ model.lm_head.weight.T).flatten(0, 1), ids[:, 1:].flatten())
+    return cross_entropy(
+        (hidden[:, :-1] @ model.lm_head.weight.T).flatten(0, 1), ids[:, 1:].flatten()
+    )
 
 
 def chunked(model, ids):
@@ -385,7 +385,7 @@ def test_copies_of_a_watched_model_are_not_heard(tmp_path):
 
 
 def test_passes_that_wait_for_a_step_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_watch, "PASSES", 3)
+    monkeypatch.setattr(passes, "WAITING", 3)
     model = model_of()
     with flatline.watch(model, sgd(model), tmp_path) as watch:
         for seed in range(5):
@@ -394,12 +394,12 @@ def test_passes_that_wait_for_a_step_are_bounded(tmp_path, monkeypatch):
 
 
 def test_samples_that_wait_to_be_trained_are_bounded(monkeypatch):
-    monkeypatch.setattr(live_rows, "KEPT", 4)
+    monkeypatch.setattr(rows, "KEPT", 4)
     made = []
-    sampling = live_rows.Shelf()
+    sampling = rows.Shelf()
     for row in range(10):
         prompt = np.arange(row, row + 20, dtype=np.int32)
-        made.append(live_watch.Sample(prompt=prompt, ids=prompt[:2], logps=np.zeros(2), ended=True,
+        made.append(Sample(prompt=prompt, ids=prompt[:2], logps=np.zeros(2), ended=True,
                                       version=0, tail=None, row=0))  # fmt: skip
     sampling.add(made)
     assert len(sampling._order) == len(sampling._by_anchor) == 4
@@ -426,9 +426,11 @@ def test_what_cannot_be_watched_is_refused_with_what_to_do(tmp_path):
         flatline.watch(model, other, tmp_path)
     with pytest.raises(TraceError, match="no torch optimizer"):
         flatline.watch(model, object(), tmp_path)
-    with flatline.watch(model, optimizer, tmp_path / "first"):
-        with pytest.raises(TraceError, match="watched already, into .*first"):
-            flatline.watch(model, optimizer, tmp_path / "second")
+    with (
+        flatline.watch(model, optimizer, tmp_path / "first"),
+        pytest.raises(TraceError, match=r"watched already, into .*first"),
+    ):
+        flatline.watch(model, optimizer, tmp_path / "second")
     assert not (tmp_path / "second").exists()
 
 
@@ -474,9 +476,9 @@ def test_a_token_whose_ratio_is_clipped_is_not_taken_for_one_without_loss(tmp_pa
 
 
 ANSWERED = (
-    "H01 H02 H04 H05 H06 H07 H09 H10 H11 H12 H13 H14 H15 H16 H17 H20 H21 H23 H25 H26 H27 H32 "
-    "H33 H34 H35 H42"
-).split()
+    *("H01", "H02", "H04", "H05", "H06", "H07", "H09", "H10", "H11", "H12", "H13", "H14", "H15"),
+    *("H16", "H17", "H20", "H21", "H23", "H25", "H26", "H27", "H32", "H33", "H34", "H35", "H42"),
+)
 
 
 def test_these_hypotheses_are_answered_from_three_watched_steps(tmp_path):

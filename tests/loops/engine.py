@@ -59,7 +59,10 @@ class Engine:
         cache = Cache()
         logits = self.model(torch.tensor([prompt]), kv_cache=cache)[:, -1].expand(count, -1)
         cache.spread_over(count)
-        rows, masks = ([list(prompt) for _ in range(count)], [[0] * len(prompt) for _ in range(count)])
+        rows, masks = (
+            [list(prompt) for _ in range(count)],
+            [[0] * len(prompt) for _ in range(count)],
+        )
         done = [False] * count
         for _ in range(most):
             tokens = torch.multinomial(logits.softmax(-1), 1)

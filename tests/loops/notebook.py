@@ -1,7 +1,7 @@
 """A loop as it stands in a notebook: one prompt at a time, `generate`, a ratio and a clip.
 
-The defect: the mask is made for tokens and used on log-probs, which begin one token later. The first
-token of every completion is never trained.
+The defect: the mask is made for tokens and used on log-probs, which begin one token later. The
+first token of every completion is never trained.
 """
 
 import torch

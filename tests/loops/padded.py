@@ -24,9 +24,7 @@ def experience(model, tokenizer, rows, watch, padding, *, defect):
     texts = [text for text, _ in rows for _ in range(GROUP)]
     given = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
     start = given.input_ids.shape[1]
-    ids = model.generate(
-        **given, do_sample=True, top_k=0, max_new_tokens=16, pad_token_id=padding
-    )
+    ids = model.generate(**given, do_sample=True, top_k=0, max_new_tokens=16, pad_token_id=padding)
     answers = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
     problems = [problem for _, problem in rows for _ in range(GROUP)]
     rewards = torch.tensor([reward(*pair) for pair in zip(problems, answers, strict=True)])

@@ -7,7 +7,7 @@ logits by a temperature T first, the logarithm of the gradient lies on a line of
 the logits of all other tokens. What fits none of this is an entropy bonus, a divergence over the
 whole vocabulary, or logits that are changed in another way behind the head.
 
-Nothing of the size of the logits is kept from the forward pass to the gradient but `PROBE` elements.
+Of the logits, no more than `PROBE` elements are kept from the forward pass to the gradient.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,9 @@ class Pass:
         self.label = torch.cat([labels, labels.new_full((rows, 1), -1)], dim=1)
         """The next token; behind the last input it is known from the gradient alone."""
         scored = [_scored(*pair, temperature) for pair in zip(logits, self.label, strict=True)]
-        self.logp, self.scaled, self.entropy = (torch.stack(part) for part in zip(*scored))
+        self.logp, self.scaled, self.entropy = (
+            torch.stack(part) for part in zip(*scored, strict=True)
+        )
         self._places = _spread(rows * width, min(POSITIONS, max(1, PROBE // vocabulary)))
         self._kept = logits.reshape(-1, vocabulary)[self._places].float()
         self.trained: Tensor | None = None
@@ -71,7 +73,7 @@ class Pass:
         if self.trained is not None:  # a graph that is kept may be walked through twice
             return
         found = [_pushed(row, label) for row, label in zip(gradient, self.label, strict=True)]
-        self.pushed, self.peak, at_label = (torch.stack(part) for part in zip(*found))
+        self.pushed, self.peak, at_label = (torch.stack(part) for part in zip(*found, strict=True))
         self.label = torch.where(self.label < 0, self.pushed, self.label)
         """The last one is taken from the gradient."""
         self.trained = self.peak != 0

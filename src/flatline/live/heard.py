@@ -97,15 +97,15 @@ def ends_of(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def names_of(module: nn.Module) -> list[str]:
     """What the positional arguments of its forward pass are called."""
-    return [name for name in inspect.signature(module.forward).parameters]
+    return list(inspect.signature(module.forward).parameters)
 
 
 def inputs_of(values: Mapping[str, Any]) -> Inputs | None:
     """What a model was given, by the names that models use; None without token ids."""
-    ids = values.get("input_ids")
+    named = values.get("input_ids")
+    found = (named,) if named is not None else values.values()
+    ids = next((value for value in found if _is_ids(value)), None)
     if ids is None:
-        ids = next((value for value in values.values() if _is_ids(value)), None)
-    if not _is_ids(ids):
         return None
     mask = values.get("attention_mask")
     plain = isinstance(mask, Tensor) and mask.shape == ids.shape
@@ -118,8 +118,8 @@ def inputs_of(values: Mapping[str, Any]) -> Inputs | None:
 
 
 def _is_ids(value: Any) -> bool:
-    whole = isinstance(value, Tensor) and value.ndim == 2
-    return whole and value.dtype in (torch.int64, torch.int32)
+    whole = isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
+    return whole and value.ndim == 2
 
 
 def _cached(values: Mapping[str, Any]) -> int | None:

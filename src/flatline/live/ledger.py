@@ -11,6 +11,7 @@ from flatline.live.rows import (
     ENDED,
     KEPT,
     Read,
+    Row,
     Seen,
     Shelf,
     advantages,
@@ -19,7 +20,6 @@ from flatline.live.rows import (
 )
 from flatline.live.sampling import Sample
 from flatline.trace.attach_rows import Vocabulary
-from flatline.trace.rows import Row
 from flatline.trace.writer import Sink
 
 EQUAL = 1e-6
@@ -51,7 +51,9 @@ class Ledger:
         self._sink.write("tokens", tokens)
         if self._vocabulary is not None:
             self._sink.write("vocabulary", self._vocabulary.rows(tokens))
-        self._sink.write("steps", [{"step": step, **_rewards(rows), **_trained(seen, passes), **facts}])
+        self._sink.write(
+            "steps", [{"step": step, **_rewards(rows), **_trained(seen, passes), **facts}]
+        )
 
     def _read(self, one: Read, done: int) -> list[Seen]:
         taken: set[int] = set()
@@ -82,7 +84,8 @@ class Ledger:
         for row in fresh:
             _hand_back(row)
         now = [row for row in fresh if row.sample is None or row.sample.place is None]
-        numbers, groups = count(), {}
+        numbers = count()
+        groups: dict[Any, int] = {}
         group = [groups.setdefault(_key(row), len(groups)) for row in now]
         for row in now:
             row.place = (step, next(numbers))

@@ -16,8 +16,9 @@ import numpy as np
 from flatline.live.gradient import Pass
 from flatline.live.sampling import Sample
 from flatline.rollout.record import Author
-from flatline.trace.rows import Row
 from flatline.trace.tokens import UNKNOWN_AUTHOR
+
+Row = dict[str, Any]
 
 KEPT = 4096
 """Sampled sequences that wait to be trained; evaluations are among them."""
@@ -260,7 +261,7 @@ def _write_span(
     author: np.ndarray,
     sampler: np.ndarray,
 ) -> tuple[int, str | None]:
-    """Mark the tokens of one sample; returns where they end and why, None where that is not seen."""
+    """Mark the tokens of one sample; returns where they end, and why where that is seen."""
     same = common(sample.ids, ids[at:])
     author[at : at + same], sampler[at : at + same] = Author.MODEL, sample.logps[:same]
     end, whole = at + same, same == len(sample.ids)

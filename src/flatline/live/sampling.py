@@ -1,4 +1,4 @@
-"""Which tokens were sampled, behind what, and how likely they were: by listening to the model alone.
+"""Which tokens were sampled, behind what, and how likely they were: by listening to the model.
 
 A generation is a chain of passes: each has one token more than the last, given whole or behind a
 cache. That token was drawn from the last logits of the pass before, so its log-prob is known. The
