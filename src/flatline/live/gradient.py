@@ -10,6 +10,7 @@ whole vocabulary, or logits that are changed in another way behind the head.
 Of the logits, no more than `PROBE` elements are kept from the forward pass to the gradient.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ STRAIGHT = 0.02
 HALF = 0.5
 """Of the largest gradient at a position: a label has all of it, but for rounding and small terms
 of another form."""
-CERTAIN = 1e-5
+CERTAIN = 1e-4
 """Probability of all other tokens below which a weight would be rounding divided by rounding."""
 
 
@@ -59,10 +60,8 @@ class Pass:
         labels = inputs.ids[:, self.first + 1 :]
         self.label = torch.cat([labels, labels.new_full((rows, 1), -1)], dim=1)
         """The next token; behind the last input it is known from the gradient alone."""
-        scored = [_scored(*pair, temperature) for pair in zip(logits, self.label, strict=True)]
-        self.logp, self.scaled, self.entropy = (
-            torch.stack(part) for part in zip(*scored, strict=True)
-        )
+        self.logp = _logprobs(logits, self.label, 1.0)
+        self._scaled = self.logp if temperature == 1 else _logprobs(logits, self.label, temperature)
         self._places = _spread(rows * width, min(POSITIONS, max(1, PROBE // vocabulary)))
         self._kept = logits.reshape(-1, vocabulary)[self._places].float()
         self.trained: Tensor | None = None
@@ -72,14 +71,16 @@ class Pass:
         """Take what is needed of the gradient at the logits."""
         if self.trained is not None:  # a graph that is kept may be walked through twice
             return
-        found = [_pushed(row, label) for row, label in zip(gradient, self.label, strict=True)]
-        self.pushed, self.peak, at_label = (torch.stack(part) for part in zip(*found, strict=True))
-        self.label = torch.where(self.label < 0, self.pushed, self.label)
-        """The last one is taken from the gradient."""
-        self.trained = self.peak != 0
-        self.elsewhere = self.trained & (at_label.abs() < HALF * self.peak)
+        peak = torch.cat([part.abs().amax(-1) for part in _parts(gradient)]).float()
+        self.trained = peak != 0
+        self.label[:, -1] = gradient[:, -1].abs().argmax(-1)
+        at_label = _at(gradient, self.label)
+        self.elsewhere = self.trained & (at_label.abs() < HALF * peak)
         """Whether another token than the next one is pushed."""
-        rest = -torch.expm1(self.scaled)
+        given = _at(gradient, self.inputs.ids[:, self.first :]).abs()
+        self.itself = self.elsewhere & (given >= HALF * peak)
+        """Whether that is the token which the model was given there."""
+        rest = -torch.expm1(self._scaled)
         self.weight = torch.where(rest > CERTAIN, -self.temperature * at_label / rest, torch.nan)
         """How much the loss falls for each nat that the token becomes more likely."""
         self._examine(gradient.reshape(-1, gradient.shape[-1])[self._places].float())
@@ -94,31 +95,40 @@ class Pass:
         self.slopes = torch.where(wide & (off < STRAIGHT), slope, torch.nan)
         """1 / temperature at some positions; NaN where nothing can be told."""
         p = (logits / self.temperature).softmax(-1)
-        push = -gradient.gather(1, label) / (1 - p.gather(1, label)).clamp_min(CERTAIN)
-        expected = (push * p).scatter_add(1, label, -push)
-        self.parts = torch.stack([(gradient - expected).square().sum(), gradient.square().sum()])
+        left = 1 - p.gather(1, label)
+        push = -gradient.gather(1, label) / left
+        off = gradient - (push * p).scatter_add(1, label, -push)
+        known = (left > CERTAIN) & (size.amax(-1, keepdim=True) > 0)
+        squares = torch.stack([off.square().sum(-1), gradient.square().sum(-1)])
+        self.parts = torch.where(known[:, 0], squares, 0.0).sum(1)
         """Of the squared gradient at some positions: what is no push on a token, and all of it."""
+        self.examined = known.sum()
+        """How many positions these are."""
+        every = logits.log_softmax(-1)
+        self.entropy = -(every.exp() * every).sum(-1)[size.amax(-1) > 0]
+        """At some positions with a gradient."""
         del self._kept
 
 
-def _scored(logits: Tensor, label: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-prob of each label, the same at the temperature of the loss, and entropies; row by row,
-    so that no second copy of all logits is made."""
-    known = label.clamp_min(0)[:, None]
-    every = logits.float().log_softmax(-1)
-    entropy = -(every.exp() * every).sum(-1)
-    logp = every.gather(1, known)[:, 0]
-    scaled = logp
-    if temperature != 1:
-        scaled = (every / temperature).log_softmax(-1).gather(1, known)[:, 0]
-    return logp.masked_fill(label < 0, torch.nan), scaled.masked_fill(label < 0, torch.nan), entropy
+def _parts(logits: Tensor) -> Sequence[Tensor]:
+    """A few rows at a time: what is computed on the way is as large as they are."""
+    rows = max(1, PROBE // logits[0].numel())
+    return logits.split(rows)
 
 
-def _pushed(gradient: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The token with the largest gradient, its size, and the gradient of the label."""
-    found = gradient.abs().max(-1)
-    known = torch.where(label < 0, found.indices, label)
-    return found.indices, found.values.float(), gradient.gather(1, known[:, None])[:, 0].float()
+def _logprobs(logits: Tensor, label: Tensor, temperature: float) -> Tensor:
+    """Of each label; NaN where it is not known."""
+    parts = _parts(logits)
+    known = label.clamp_min(0).split([len(part) for part in parts])
+    found = [
+        _at((part.float() / temperature).log_softmax(-1), at)
+        for part, at in zip(parts, known, strict=True)
+    ]
+    return torch.cat(found).masked_fill(label < 0, torch.nan)
+
+
+def _at(values: Tensor, label: Tensor) -> Tensor:
+    return values.gather(2, label[..., None])[..., 0].float()
 
 
 def _line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

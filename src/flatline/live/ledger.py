@@ -195,12 +195,12 @@ def _trained(seen: Sequence[Seen], passes: Sequence[Read]) -> Row:
     gaps = [np.abs(row.sampler - row.trainer)[row.trained] for row in known if not row.moved_on]
     gap = np.concatenate(gaps) if gaps else np.zeros(0)
     gap = gap[np.isfinite(gap)]
-    entropy = np.concatenate([one.entropy[one.trained] for one in passes] or [np.zeros(0)])
+    entropy = np.concatenate([one.entropy for one in passes] or [np.zeros(0)])
     ends = [row.finish for row in seen if row.finish is not None]
     return {
         "logprob_gap": _mean(gap),
         "logprob_gap_max": float(gap.max()) if len(gap) else None,
-        "entropy": _mean(entropy[np.isfinite(entropy)]),
+        "entropy": _mean(entropy),
         "completion_length": _mean([len(row.ids) for row in seen]),
         "truncated_share": _mean([end == CUT for end in ends]),
     }

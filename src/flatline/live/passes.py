@@ -17,7 +17,7 @@ WAITING = 256
 OTHER = 0.05
 """Share of the gradient that is no push on a token from which on it is worth saying."""
 TELLING = 4
-"""Positions that must agree on a temperature."""
+"""Positions that must agree on a temperature, or show what else the loss does."""
 AGREE = 0.02
 """Share by which they may differ; gradients in 16 bits have an error of 0.004."""
 
@@ -106,7 +106,7 @@ class Passes:
             return False
         rest, whole = one.parts.tolist()
         if rest < OTHER * whole:
-            itself = int((one.elsewhere & (one.pushed == one.inputs.ids)).sum()) > off / 2
+            itself = int(one.itself.sum()) > off / 2
             what = "the one that the model was given there" if itself else "another"
             self._note(
                 f"At {off} of {count} positions with a gradient the loss does not push the token "
@@ -118,7 +118,9 @@ class Passes:
         if not trained or self._changes_temperature(trained):
             return {}
         rest, whole = torch.stack([one.parts for one in trained]).sum(0).tolist()
-        share = math.sqrt(rest / whole) if whole > 0 else 0.0
+        if sum(int(one.examined) for one in trained) < TELLING or whole == 0:
+            return {}
+        share = math.sqrt(rest / whole)
         if share > OTHER:
             self._note(
                 f"{share:.0%} of the gradient at the logits is no push on a token: an entropy "

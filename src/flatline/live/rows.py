@@ -37,7 +37,7 @@ CENTRED = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A pass on the host. Arrays have one entry per row and input token."""
+    """A pass on the host. Arrays have one entry per row and input token, where none is said."""
 
     ids: np.ndarray
     """One more than the model was given where the loss has a label behind the last."""
@@ -46,6 +46,7 @@ class Read:
     weight: np.ndarray
     trainer: np.ndarray
     entropy: np.ndarray
+    """At some trained positions."""
 
     @classmethod
     def of(cls, one: Pass) -> "Read":
@@ -61,7 +62,7 @@ class Read:
             whole[:, begin:] = values.cpu().numpy()
             return whole
 
-        weight, logp, entropy = (placed(v, np.nan) for v in (one.weight, one.logp, one.entropy))
+        weight, logp = placed(one.weight, np.nan), placed(one.logp, np.nan)
         behind = trained[:, -1].any()
         end = None if behind else -1
         flags = placed(one.trained, 0)[:, :end] != 0
@@ -71,7 +72,7 @@ class Read:
             trained=flags,
             weight=weight[:, :end],
             trainer=logp[:, :end],
-            entropy=np.where(flags, entropy[:, :end], np.nan),
+            entropy=one.entropy.cpu().numpy(),
         )
 
 

@@ -164,16 +164,16 @@ class Watch:
         def ear(owner: Any, heard: Callable[..., None]) -> Ear:
             return Ear(owner, heard, self._guard)
 
+        def accumulated(weight: Tensor) -> None:
+            self._guard(self._stepping.accumulated, weight)
+
         weights: list[Any] = [weight for weight in model.parameters() if weight.requires_grad]
         return [
             inner.register_forward_pre_hook(ear(inner, given), with_kwargs=True),
             head.register_forward_hook(ear(head, self._built)),
             optimizer.register_step_pre_hook(ear(optimizer, self._before_step)),
             optimizer.register_step_post_hook(ear(optimizer, self._after_step)),
-            *(
-                weight.register_post_accumulate_grad_hook(ear(weight, self._accumulated(weight)))
-                for weight in weights
-            ),
+            *(weight.register_post_accumulate_grad_hook(accumulated) for weight in weights),
         ]
 
     def _given(self, values: Mapping[str, Any]) -> None:
@@ -202,9 +202,6 @@ class Watch:
     def _hear(one: Pass, gradient: Tensor) -> None:
         with torch.no_grad():
             one.hear(gradient)
-
-    def _accumulated(self, weight: Tensor) -> Callable[[], None]:
-        return lambda: self._stepping.accumulated(weight)
 
     def _sampled(self, samples: list[Sample]) -> None:
         self._recent.extend(samples)

@@ -71,16 +71,12 @@ class Census:
         the weights went along their gradients, which must still be there."""
         if self._look is None:
             return None
-        here = [i for i, weight in enumerate(self._weights) if _has_gradient(weight)]
-        before = _parted(self._look.before, self._samples())
-        gains = [
-            torch.dot(
-                (_sample(self._weights[i]) - before[i]).float(),
-                _sample(self._weights[i].grad).float(),
-            )
-            for i in here
-        ]
-        return torch.stack([gain.to(gains[0].device) for gain in gains]).sum() if gains else None
+        samples = self._samples()
+        pairs = zip(self._weights, samples, strict=True)
+        grads = _joined([_gradient(weight, sample) for weight, sample in pairs])
+        parts = zip(_joined(samples), self._look.before, grads, strict=True)
+        gains = [torch.dot((now - before).float(), grad.float()) for now, before, grad in parts]
+        return torch.stack([gain.to(gains[0].device) for gain in gains]).sum()
 
     def after_step(self, step: int) -> "Looked | None":
         """What the step did to every tensor; None where it was not looked at."""
@@ -155,8 +151,12 @@ def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
     return [None if is_shared(weight) else int(id(weight) in known) for weight in weights]
 
 
-def _has_gradient(weight: Tensor) -> bool:
-    return weight.grad is not None and weight.grad.shape == weight.shape and not is_part(weight)
+def _gradient(weight: Tensor, sample: Tensor) -> Tensor:
+    """The same elements of its gradient as of the weight; 0 where it has none."""
+    found = weight.grad
+    if found is None or is_part(weight):
+        return torch.zeros_like(sample)
+    return _sample(found).to(sample.dtype)
 
 
 def _sample(weight: Tensor) -> Tensor:
