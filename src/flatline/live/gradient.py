@@ -18,7 +18,7 @@ from torch import Tensor
 
 PROBE = 2**22
 """Logits kept of one pass, for the temperature and what is no push on a token: 16 MB."""
-POSITIONS = 128
+POSITIONS = 64
 """Positions that these are taken from, at most."""
 LINE = 8
 """Most likely other tokens of a position through which the line is laid."""
@@ -94,7 +94,7 @@ class Pass:
         wide = (others.values[:, 0] - others.values[:, -1]) > SPAN
         self.slopes = torch.where(wide & (off < STRAIGHT), slope, torch.nan)
         """1 / temperature at some positions; NaN where nothing can be told."""
-        p = (logits / self.temperature).softmax(-1)
+        p = _scaled(logits, self.temperature).softmax(-1)
         left = 1 - p.gather(1, label)
         push = -gradient.gather(1, label) / left
         off = gradient - (push * p).scatter_add(1, label, -push)
@@ -121,10 +121,15 @@ def _logprobs(logits: Tensor, label: Tensor, temperature: float) -> Tensor:
     parts = _parts(logits)
     known = label.clamp_min(0).split([len(part) for part in parts])
     found = [
-        _at((part.float() / temperature).log_softmax(-1), at)
+        _at(_scaled(part.float(), temperature).log_softmax(-1), at)
         for part, at in zip(parts, known, strict=True)
     ]
     return torch.cat(found).masked_fill(label < 0, torch.nan)
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """A temperature of 1 costs nothing."""
+    return logits if temperature == 1 else logits / temperature
 
 
 def _at(values: Tensor, label: Tensor) -> Tensor:

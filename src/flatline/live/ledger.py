@@ -98,7 +98,9 @@ class Ledger:
             {**self._trained_row(row), "group": at, "advantage": advantage}
             for row, at, advantage in zip(now, group, gained, strict=True)
         ]
-        return rows + others
+        rows += others
+        self._as_text(rows)
+        return rows
 
     def _siblings(self, step: int, groups: dict[Any, int], numbers: Any) -> list[Row]:
         """The rest of each group, which later steps or none will train: groups stay whole."""
@@ -127,7 +129,8 @@ class Ledger:
             "model_tokens": row.model_tokens,
             "trained_tokens": row.trained_tokens,
             "as_sampled": row.sampled.get("as_sampled"),
-            **self._texts(row.prompt, row.ids),
+            "prompt": row.prompt,
+            "completion": row.ids,
         }
 
     def _sampled_row(self, sample: Sample) -> Row:
@@ -143,17 +146,25 @@ class Ledger:
             "prompt_tokens": len(sample.prompt),
             "completion_tokens": length,
             "model_tokens": length,
-            **self._texts(sample.prompt, sample.ids),
+            "prompt": sample.prompt,
+            "completion": sample.ids,
         }
 
     def _of(self, sample: Sample) -> Row:
         return {"reward": sample.reward, "parts": sample.parts, "weight_version": sample.version}
 
-    def _texts(self, prompt: np.ndarray, ids: np.ndarray) -> Row:
-        if self._tokenizer is None:
-            return {}
-        texts = self._tokenizer.batch_decode([prompt.tolist(), ids.tolist()])
-        return dict(zip(("prompt", "completion"), texts, strict=True))
+    def _as_text(self, rows: Sequence[Row]) -> None:
+        """Ids become texts, all at once and each prompt once; without a tokenizer they are left."""
+        if self._tokenizer is None or not rows:
+            for row in rows:
+                del row["prompt"], row["completion"]
+            return
+        every = [row[name] for row in rows for name in ("prompt", "completion")]
+        fresh = {ids.tobytes(): ids.tolist() for ids in every}
+        texts = dict(zip(fresh, self._tokenizer.batch_decode(list(fresh.values())), strict=True))
+        for row in rows:
+            for name in ("prompt", "completion"):
+                row[name] = texts[row[name].tobytes()]
 
     def _tokens(self, row: Seen) -> Row:
         place = row.place if row.sample is None else row.sample.place
