@@ -393,16 +393,28 @@ def test_passes_that_wait_for_a_step_are_bounded(tmp_path, monkeypatch):
         assert len(watch._passes) == 3
 
 
+def a_sample(first):
+    prompt = np.arange(first, first + 20, dtype=np.int32)
+    return Sample(
+        prompt=prompt, ids=prompt[:2], logps=np.zeros(2), ended=True, version=0, tail=None, row=0
+    )
+
+
 def test_samples_that_wait_to_be_trained_are_bounded(monkeypatch):
     monkeypatch.setattr(rows, "KEPT", 4)
-    made = []
-    sampling = rows.Shelf()
-    for row in range(10):
-        prompt = np.arange(row, row + 20, dtype=np.int32)
-        made.append(Sample(prompt=prompt, ids=prompt[:2], logps=np.zeros(2), ended=True,
-                                      version=0, tail=None, row=0))  # fmt: skip
-    sampling.add(made)
-    assert len(sampling._order) == len(sampling._by_anchor) == 4
+    shelf = rows.Shelf()
+    shelf.add(a_sample(first) for first in range(10))
+    assert len(shelf) == len(shelf.waiting()) == 4
+    assert shelf.find(np.r_[a_sample(9).prompt, a_sample(9).ids], set())
+    assert not shelf.find(np.r_[a_sample(0).prompt, a_sample(0).ids], set())
+
+
+def test_a_prompt_that_comes_round_again_and_again_keeps_its_latest_samples(monkeypatch):
+    monkeypatch.setattr(rows, "NEAR", 3)
+    shelf = rows.Shelf()
+    made = [a_sample(0) for _ in range(10)]
+    shelf.add(made)
+    assert next(iter(shelf.waiting().values())) == made[-3:] and len(shelf) == 3
 
 
 def test_a_loop_that_never_steps_is_told_so(tmp_path):

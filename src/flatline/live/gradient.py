@@ -62,7 +62,8 @@ class Pass:
         """The next token; behind the last input it is known from the gradient alone."""
         self.logp = _logprobs(logits, self.label, 1.0)
         self._scaled = self.logp if temperature == 1 else _logprobs(logits, self.label, temperature)
-        self._places = _spread(rows * width, min(POSITIONS, max(1, PROBE // vocabulary)))
+        most = min(POSITIONS, max(1, PROBE // vocabulary))
+        self._places = _spread(rows * width, most).to(logits.device)
         self._kept = logits.reshape(-1, vocabulary)[self._places].float()
         self.trained: Tensor | None = None
         """Whether the loss has a gradient at each position; None before the backward pass."""

@@ -104,12 +104,13 @@ class Ledger:
 
     def _siblings(self, step: int, groups: dict[Any, int], numbers: Any) -> list[Row]:
         """The rest of each group, which later steps or none will train: groups stay whole."""
+        waiting = self._shelf.waiting()
         rows = []
         for key, at in groups.items():
-            samples = self._shelf.group(key)
+            samples = waiting.get(key, [])
             paid = any(sample.reward is not None for sample in samples)
             for sample in samples:
-                if sample.place is None and (sample.reward is not None or not paid):
+                if sample.reward is not None or not paid:
                     sample.place = (step, next(numbers))
                     rows.append({**self._sampled_row(sample), "group": at})
         return rows

@@ -22,6 +22,8 @@ Row = dict[str, Any]
 
 KEPT = 4096
 """Sampled sequences that wait to be trained; evaluations are among them."""
+NEAR = 256
+"""Of these, sequences with one prompt: a small dataset comes round again and again."""
 ANCHOR = 16
 """Tokens in front of a completion by which it is found."""
 ALIKE = 0.5
@@ -88,23 +90,34 @@ class Shelf:
     """Samples that may still be trained."""
 
     def __init__(self) -> None:
-        self._order: deque[Sample] = deque()
-        self._by_anchor: dict[bytes, list[Sample]] = {}
+        self._by_anchor: dict[bytes, deque[Sample]] = {}
+        """By the end of their prompts; what was added to latest stands last."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def add(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
             if len(sample.prompt):
-                self._order.append(sample)
-                self._by_anchor.setdefault(_anchor(sample), []).append(sample)
-        while len(self._order) > KEPT:
-            old = self._order.popleft()
-            self._by_anchor[_anchor(old)].remove(old)
-            if not self._by_anchor[_anchor(old)]:
-                del self._by_anchor[_anchor(old)]
+                near = self._by_anchor.pop(_anchor(sample), deque())
+                self._count -= len(near)
+                near.append(sample)
+                while len(near) > NEAR:
+                    near.popleft()
+                self._by_anchor[_anchor(sample)] = near
+                self._count += len(near)
+        while self._count > KEPT and len(self._by_anchor) > 1:
+            self._count -= len(self._by_anchor.pop(next(iter(self._by_anchor))))
 
-    def group(self, key: tuple[int, object]) -> list[Sample]:
-        """All that are compared with each other."""
-        return [sample for sample in self._order if sample.key == key]
+    def waiting(self) -> dict[tuple[int, object], list[Sample]]:
+        """Those that are no rollout of the trace yet, by the group that they are compared in."""
+        found: dict[tuple[int, object], list[Sample]] = {}
+        for near in self._by_anchor.values():
+            for sample in near:
+                if sample.place is None:
+                    found.setdefault(sample.key, []).append(sample)
+        return found
 
     def find(self, ids: np.ndarray, taken: set[int]) -> list[tuple[int, Sample]]:
         """Where samples begin in a row, and which; `taken` are those of other rows of its pass."""
@@ -117,7 +130,7 @@ class Shelf:
                 free = end + len(best.ids)
         return found
 
-    def _near(self, ids: np.ndarray) -> Iterator[tuple[int, list[Sample]]]:
+    def _near(self, ids: np.ndarray) -> Iterator[tuple[int, deque[Sample]]]:
         """Places behind an anchor, and the samples that have it."""
         raw, known = ids.tobytes(), self._by_anchor
         widths = sorted({len(key) for key in known}, reverse=True)

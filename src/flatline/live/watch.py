@@ -34,7 +34,7 @@ from flatline.live.sampling import Sample, Sampling
 from flatline.live.stepping import Stepping
 from flatline.trace.announce import say
 from flatline.trace.attach_hooks import Guard, nested_models
-from flatline.trace.attach_settings import commit, versions
+from flatline.trace.attach_settings import commit, tf32, versions
 from flatline.trace.attach_weights import Looked
 from flatline.trace.settings import SETTINGS
 from flatline.trace.writer import Writer
@@ -186,6 +186,8 @@ class Watch:
         inputs = self._passes.built(logits)
         if inputs is None:
             return
+        if self._settings["precision"] is None:
+            self._settle(precision=_precision(logits))
         with torch.no_grad():
             self._sampling.hear(inputs, logits, self._stepping.done)
         if self._sampling.lost:
@@ -260,6 +262,12 @@ class Watch:
 def _known(optimizer: Any) -> dict[str, Any]:
     first = optimizer.param_groups[0]
     return {"learning_rate": float(first["lr"]), "weight_decay": first.get("weight_decay")}
+
+
+def _precision(logits: Tensor) -> str:
+    """What products are computed in, as their results are; autocast shows there too."""
+    name = str(logits.dtype).removeprefix("torch.")
+    return "tf32" if name == "float32" and logits.is_cuda and tf32() else name
 
 
 def _plain(group: Any) -> object:

@@ -93,10 +93,10 @@ def _precision(trainer: Any) -> str:
     half = next((str(kind).removeprefix("torch.") for kind in HALF if kind in held), None)
     if half is not None:
         return half
-    return "tf32" if any(weight.is_cuda for weight in weights) and _tf32() else "float32"
+    return "tf32" if any(weight.is_cuda for weight in weights) and tf32() else "float32"
 
 
-def _tf32() -> bool:
+def tf32() -> bool:
     """Whether a GPU rounds the factors of float32 products to 11 bits. Since torch 2.9 a name per
     backend says so, and asking for the older flag may raise."""
     matmul = torch.backends.cuda.matmul
