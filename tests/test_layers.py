@@ -23,6 +23,7 @@ FLOW = (
     "evaluate",
     "heldout",
     "trace",
+    "live",
     "faults",
     "training",
     "serve",
@@ -47,7 +48,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("rollout", "training", "faults", "subject")
+MAY_IMPORT_TORCH = ("rollout", "live", "training", "faults", "subject")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
+    from flatline.live.watch import watch
     from flatline.trace import Recorder, Trace
     from flatline.trace.attach import attach
     from flatline.trace.attach_by_callback import FlatlineCallback
@@ -25,6 +26,7 @@ __all__ = [
     "checkup",
     "diagnose",
     "plant",
+    "watch",
 ]
 
 _WHERE = {
@@ -35,6 +37,7 @@ _WHERE = {
     "checkup": "flatline.examination",
     "diagnose": "flatline.diagnosis",
     "plant": "flatline.faults",
+    "watch": "flatline.live.watch",
 }
 
 

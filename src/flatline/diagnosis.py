@@ -140,13 +140,13 @@ def diagnose(
 
 def _made_no_step(trace: Trace, origin: Origin) -> bool:
     """Whether the optimizer never stepped. Row 0 is an evaluation before training."""
-    counted = origin in (Origin.ATTACHED, Origin.RECORDER)
+    counted = origin in (Origin.ATTACHED, Origin.RECORDER, Origin.WATCHED)
     if not counted or trace.warnings:  # a log has rows; what was lost may have been steps
         return False
     if "step" in trace.steps and (trace.steps["step"] > 0).any():
         return False
-    # A loop of one's own may log rollouts alone; `attach` logs every step.
-    return origin is Origin.ATTACHED or not len(trace.rollouts)
+    # A loop of one's own may log rollouts alone; `attach` and `watch` log every step.
+    return origin is not Origin.RECORDER or not len(trace.rollouts)
 
 
 def save(report: Report, run: Path) -> None:

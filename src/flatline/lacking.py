@@ -30,6 +30,8 @@ class Origin(StrEnum):
     """Recorded by `flatline.attach`."""
     RECORDER = "recorder"
     """Recorded by somebody's own loop with `flatline.Recorder`."""
+    WATCHED = "watched"
+    """Recorded by `flatline.watch`."""
     LIVE = "live"
     """A trainer at hand."""
 
@@ -66,7 +68,22 @@ _OF_TRL: Mapping[str, Lack] = {
     "steps.": _NOT_LOGGED,
 }
 """By the beginning of a column's name; the first that fits counts."""
+_OF_WATCH: Mapping[str, Lack] = {
+    "rollouts.reward": Lack("no reward was given", "Give `watch.rewards(...)` the rewards"),
+    "rollouts.parts": Lack(
+        "no part of the reward was given",
+        "Give `watch.rewards(..., parts=...)` the parts of the reward, and call the one that says "
+        "right or wrong `accuracy`",
+    ),
+    "rollouts.advantage": Lack("the weights in the loss do not add up to 0 inside groups"),
+    "tokens.sampler": Lack(
+        "nothing was seen to be sampled with this model",
+        "Sample with the watched model, or record with `flatline.Recorder`",
+    ),
+    "tokens.": Lack("no logits of whole rows were seen; the notes of the run say why"),
+}
 _NOT_GIVEN = Lack("this trainer does not give it")
+_NOT_WATCHED = Lack("hooks on model and optimizer alone do not show it")
 _LOGGED_WITH = {
     "steps": "all columns of a step that you have (`log_step`)",
     "rollouts": "all columns of a rollout that you have (`log_rollouts`)",
@@ -82,7 +99,8 @@ def origin_of(run: Mapping[str, Any]) -> Origin:
     source = str(run.get("source") or "")
     if source.startswith("import"):
         return Origin.DUMP if source.removeprefix("import:") in KINDS else Origin.LOG
-    return Origin.RECORDER if source == "recorder" else Origin.ATTACHED
+    known = {"recorder": Origin.RECORDER, "watch": Origin.WATCHED}
+    return known.get(source, Origin.ATTACHED)
 
 
 def lack(origin: Origin, column: str) -> Lack:
@@ -94,8 +112,9 @@ def lack(origin: Origin, column: str) -> Lack:
     if origin is Origin.RECORDER:
         way = _LOGGED_WITH.get(column.partition(".")[0])
         return Lack("it was not recorded", f"Also give `flatline.Recorder` {way}" if way else "")
-    known = (found for name, found in _OF_TRL.items() if column.startswith(name))
-    return next(known, _NOT_GIVEN)
+    reasons = _OF_WATCH if origin is Origin.WATCHED else _OF_TRL
+    known = (found for name, found in reasons.items() if column.startswith(name))
+    return next(known, _NOT_WATCHED if origin is Origin.WATCHED else _NOT_GIVEN)
 
 
 def more(origin: Origin) -> str:

@@ -22,8 +22,8 @@ def run_facts(trainer: Any) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
-        "versions": _versions(),
-        "commit": _commit(),
+        "versions": versions(),
+        "commit": commit(),
         "seed": getattr(trainer.args, "seed", None),
         "fault": None,
         "hardware": _hardware(trainer),
@@ -94,10 +94,10 @@ def _precision(trainer: Any) -> str:
     half = next((str(kind).removeprefix("torch.") for kind in HALF if kind in held), None)
     if half is not None:
         return half
-    return "tf32" if any(weight.is_cuda for weight in weights) and _tf32() else "float32"
+    return "tf32" if any(weight.is_cuda for weight in weights) and tf32() else "float32"
 
 
-def _tf32() -> bool:
+def tf32() -> bool:
     """Whether a GPU rounds the factors of float32 products to 11 bits. Since torch 2.9 a name per
     backend says so, and asking for the older flag may raise."""
     matmul = torch.backends.cuda.matmul
@@ -125,7 +125,8 @@ def _tools(trainer: Any) -> int | None:
     return len(getattr(trainer, "tools", None) or ())
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that train."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -135,7 +136,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """Of the repository around the working directory."""
     try:
         asked = subprocess.run(

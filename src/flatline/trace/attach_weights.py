@@ -66,6 +66,18 @@ class Census:
         known = [norm for norm in self._look.grads if norm is not None] if self._look else []
         return torch.stack([norm.to(known[0].device) for norm in known]).norm() if known else None
 
+    def along_gradient(self) -> Tensor | None:
+        """What the loss gains by the step, to first order and of the elements looked at: how far
+        the weights went along their gradients, which must still be there."""
+        if self._look is None:
+            return None
+        samples = self._samples()
+        pairs = zip(self._weights, samples, strict=True)
+        grads = _joined([_gradient(weight, sample) for weight, sample in pairs])
+        parts = zip(_joined(samples), self._look.before, grads, strict=True)
+        gains = [torch.dot((now - before).float(), grad.float()) for now, before, grad in parts]
+        return torch.stack([gain.to(gains[0].device) for gain in gains]).sum()
+
     def after_step(self, step: int) -> "Looked | None":
         """What the step did to every tensor; None where it was not looked at."""
         if self._look is None:
@@ -137,6 +149,14 @@ def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
         return [None] * len(weights)
     known = {id(weight) for group in groups for weight in group["params"]}
     return [None if is_shared(weight) else int(id(weight) in known) for weight in weights]
+
+
+def _gradient(weight: Tensor, sample: Tensor) -> Tensor:
+    """The same elements of its gradient as of the weight; 0 where it has none."""
+    found = weight.grad
+    if found is None or is_part(weight):
+        return torch.zeros_like(sample)
+    return _sample(found).to(sample.dtype)
 
 
 def _sample(weight: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ _ONCE = {
 }
 """What may be logged once; a second row would count twice in every mean."""
 _PER_PROMPT_TOKEN = ("prompt_attended",)
-_PER_TOKEN = ("author", "trained", "attended", "sampler", "trainer", "old", "reference")
+_PER_TOKEN = ("author", "trained", "attended", "sampler", "trainer", "old", "reference", "weight")
 
 
 class Recorder:

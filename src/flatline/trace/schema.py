@@ -93,6 +93,7 @@ TOKENS = pa.schema(
         ("trainer", pa.list_(pa.float32())),  # log-prob in the pass that is trained through
         ("old", pa.list_(pa.float32())),  # log-prob that the ratio is taken against
         ("reference", pa.list_(pa.float32())),
+        ("weight", pa.list_(pa.float32())),  # in the loss: minus its derivative by the log-prob
         # What the sampler had; null where it is what is trained, or unknown (`as_sampled` says).
         ("sampled_prompt_ids", pa.list_(pa.int32())),
         ("sampled_ids", pa.list_(pa.int32())),

@@ -108,6 +108,11 @@ class Tokens:
         return self._flat("reference", fill=np.nan, dtype=np.float32)
 
     @cached_property
+    def weight(self) -> np.ndarray:
+        """How much the loss falls for each nat that it becomes more likely."""
+        return self._flat("weight", fill=np.nan, dtype=np.float32)
+
+    @cached_property
     def advantage(self) -> np.ndarray:
         """The advantage of its rollout."""
         return np.asarray(self._rollouts["advantage"][self.rollout_rows][self.row])

@@ -1,0 +1,1 @@
+"""What is held of a training that is under way, whoever wrote its loop."""
