@@ -6,7 +6,7 @@ stage is judged on what the trainer itself handed to it, so that an earlier depa
 a later stage look wrong; the gradient alone is judged from the beginning.
 """
 
-from flatline.subject.departure.stages import examine
 from flatline.subject.departure.found import StageFound
+from flatline.subject.departure.stages import examine
 
 __all__ = ["StageFound", "examine"]

@@ -1,6 +1,7 @@
 """The stages before any log-prob: rows, prompts, mask, rewards, advantages."""
 
 import inspect
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,13 +19,17 @@ from flatline.spec.prompts import prompt_ids, without_padding
 from flatline.spec.rewards import total, weights
 from flatline.spec.rows import broken_groups, visited_at_least
 from flatline.subject.departure.found import StageFound, departs, same, unknown
+from flatline.subject.departure.passes import trained
 from flatline.subject.departure.sampled import own_sampler, stop_ids
 from flatline.subject.departure.scored import Row
 from flatline.subject.records import DataOrder
 from flatline.subject.scoring import Played
+from flatline.training.passes import Inputs
 
 PAID = 1e-5
 """Of a reward, relative to 1 plus its size: it is handed on in float32 and no sum is taken."""
+CHEAP = 0.5
+"""Seconds of all reward functions together, up to which they are asked again."""
 SHOWN = 8
 """Numbers of an example that are shown."""
 
@@ -39,6 +44,8 @@ class Heard:
     """What the trainer took from there."""
     mean: float | None = None
     """Of the weighted sum, as the trainer logs it."""
+    seconds: float = 0.0
+    """All functions together: a judge that takes long is not asked twice."""
 
 
 @contextmanager
@@ -49,7 +56,9 @@ def hearing(trainer: Any) -> Iterator[Heard]:
 
     def listener(at: int, function: Any) -> Any:
         def paid(*args: Any, **kwargs: Any) -> Any:
+            begun = time.perf_counter()
             found = function(*args, **kwargs)
+            heard.seconds += time.perf_counter() - begun
             heard.calls[at] = (dict(kwargs), list(found))
             return found
 
@@ -99,9 +108,7 @@ def judge_rows(order: DataOrder, asked: Asked, rows: Sequence[Mapping[str, Any]]
     return same("rows", f"Groups are whole. {text}.")
 
 
-def judge_prompts(
-    trainer: Any, asked: Asked, prompts: list[Any], found: list[list[int]]
-) -> StageFound:
+def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> StageFound:
     """Is what stands in front of each completion the prompt through its template?"""
     tokenizer = trainer.processing_class
     if own_sampler(trainer) or not hasattr(tokenizer, "apply_chat_template"):
@@ -140,11 +147,9 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     return rows
 
 
-def judge_mask(inputs: Mapping[str, Any], rows: Sequence[Row]) -> StageFound:
+def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
     """Are exactly the sampled ids in the batch, and exactly what the model wrote in the loss?"""
-    mask_BT = inputs["completion_mask"].bool().cpu()
-    if "tool_mask" in inputs:
-        mask_BT = mask_BT & inputs["tool_mask"].bool().cpu()
+    mask_BT = trained(inputs).cpu()
     wrong = []
     for k, row in enumerate(rows):
         ids = inputs["completion_ids"][k, : len(row.completion)].tolist()
@@ -220,6 +225,8 @@ def _judge_sum(asked: Asked, heard: Heard, arrived_BF: Tensor) -> StageFound | N
 def _judge_order(trainer: Any, heard: Heard) -> StageFound | None:
     """Each function once more, on the same rows from the last to the first: a reward belongs to its
     row, wherever that stands. One that draws lots is left alone."""
+    if heard.seconds > CHEAP:
+        return None
     for at, (given, paid) in sorted(heard.calls.items()):
         function = trainer.reward_funcs[at]
         turned = {name: _turned(value, len(paid)) for name, value in given.items()}

@@ -19,6 +19,8 @@ class StageFound:
     """How far the arithmetic may take them apart."""
     examples: tuple[str, ...] = ()
     """Something a person can check by hand."""
+    by_chance: float = 0.0
+    """How likely it would be seen in a right step; 0 where arithmetic rules that out."""
 
 
 def same(

@@ -59,10 +59,12 @@ def run_passes(
             one.logps_BT = logps.detach()
             one.entropy_BT = heard[0][1]
             if logps.requires_grad:
-                logps.register_hook(lambda gradient: setattr(one, "weight_BT", gradient.detach()))
+                logps.register_hook(lambda g: setattr(one, "weight_BT", g.detach() / scale))
         passes.append(one)
         return loss
 
+    scaler = getattr(trainer.accelerator, "scaler", None)
+    scale = 1.0 if scaler is None else float(scaler.get_scale())
     numbered = {**inputs, ROW: torch.arange(len(data), device=inputs["completion_ids"].device)}
     trainer._step, trainer._buffered_inputs = 0, None
     with (
@@ -76,13 +78,23 @@ def run_passes(
     return passes
 
 
+def trained(inputs: Inputs) -> Tensor:
+    """Which tokens of a batch carry a loss."""
+    mask_BT: Tensor = inputs["completion_mask"].bool()
+    return mask_BT & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask_BT
+
+
 def judge_logps(
-    what: str, found_BT: Tensor, expected: Sequence[Tensor], rows: Sequence[Row], limit: Tolerance
+    what: str,
+    found: Tensor | Sequence[Tensor],
+    expected: Sequence[Tensor],
+    rows: Sequence[Row],
+    limit: Tolerance,
 ) -> StageFound:
     """The trainer's log-probs of the trained tokens against those of each row alone."""
     pairs = [
         (found_T[: len(own_T)][row.mask_T.to(found_T.device)], own_T[row.mask_T.to(own_T.device)])
-        for found_T, own_T, row in zip(found_BT, expected, rows, strict=True)
+        for found_T, own_T, row in zip(found, expected, rows, strict=True)
     ]
     gap = apart(torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs]))
     text = f"the {what} log-probs differ by {gap.mean:.2g} nats a token, at most {gap.worst:.2g}"
@@ -158,9 +170,7 @@ class _Right:
 def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _Right:
     """By the specification, from the values that the pass was given."""
     inputs = one.inputs
-    mask_BT = inputs["completion_mask"].bool()
-    if "tool_mask" in inputs:
-        mask_BT = mask_BT & inputs["tool_mask"].bool()
+    mask_BT = trained(inputs)
     assert one.logps_BT is not None
     leaf_BT = one.logps_BT.detach().clone().requires_grad_()
     old_BT = inputs.get("old_per_token_logps")

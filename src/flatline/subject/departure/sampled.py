@@ -3,7 +3,7 @@
 TRL's `generate` gives none; the model's head, heard while it samples, does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from flatline.spec.completions import said
 from flatline.spec.delivery import apart
 from flatline.spec.numerics import Tolerance
 from flatline.subject.departure.found import StageFound, departs, same, unknown
-from flatline.subject.departure.scored import Row, Scorer, sampling_hooks
+from flatline.subject.departure.scored import Row, sampling_hooks
 from flatline.subject.scoring import replaced
 
 TOKENS = 12
@@ -87,9 +87,8 @@ def stop_ids(trainer: Any) -> set[int]:
     return {int(one) for one in flat if one is not None}
 
 
-def judge_completions(found: Sampled, expected: list[list[int]]) -> StageFound | None:
-    """Does the trainer get what was drawn, for the prompts that were asked? `expected` are these;
-    None where nothing departs."""
+def judge_completions(found: Sampled) -> StageFound | None:
+    """None where the trainer gets what was drawn, row by row."""
     for row, (drawn, given) in enumerate(zip(found.drawn, found.given, strict=True)):
         if drawn != given:
             other = next(
@@ -104,35 +103,44 @@ def judge_completions(found: Sampled, expected: list[list[int]]) -> StageFound |
     return None
 
 
+def drawn_rows(found: Sampled, prompts: list[list[int]]) -> list[Row]:
+    """What was drawn, behind the prompts that were asked."""
+    pairs = zip(prompts, found.drawn, strict=True)
+    return [Row(prompt, drawn, torch.ones(len(drawn)).bool(), False) for prompt, drawn in pairs]
+
+
 def judge_sampler(
-    stage: str, found: Sampled, scorer: Scorer, prompts: list[list[int]], limit: Tolerance
+    stage: str,
+    found: Sampled,
+    rows: Sequence[Row],
+    policy: Sequence[Tensor],
+    start: Sequence[Tensor],
+    limit: Tolerance,
 ) -> StageFound:
-    """The sampler's log-probs of what it drew against the policy's, row by row."""
-    rows = [
-        Row(prompt, drawn, torch.ones(len(drawn), dtype=torch.bool), False)
-        for prompt, drawn in zip(prompts, found.drawn, strict=True)
-        if drawn
-    ]
-    if not rows:
+    """The sampler's log-probs of what it drew against the policy's, row by row. `start` are those
+    before the weights were moved: rounding grows with the way they went."""
+    logps = found.logps
+    if not sum(len(row.completion) for row in rows):
         return unknown(stage, "Nothing was sampled.")
-    logps = [one for one, drawn in zip(found.logps, found.drawn, strict=True) if drawn]
-    policy = scorer.all(rows)
-    gap = apart(torch.cat(logps), torch.cat(policy))
+    way = limit.moved * apart(torch.cat(list(policy)), torch.cat(list(start))).mean
+    gap = apart(torch.cat(logps), torch.cat(list(policy)))
     text = f"sampler and policy differ by {gap.mean:.2g} nats a token, at most {gap.worst:.2g}"
-    if gap.mean <= limit.logprob and gap.worst <= limit.logprob_worst:
-        return same(stage, f"{text[0].upper()}{text[1:]}.", gap.mean, limit.logprob)
+    most = limit.logprob + way
+    if gap.mean <= most and gap.worst <= limit.logprob_worst + 10 * way:
+        return same(stage, f"{text[0].upper()}{text[1:]}.", gap.mean, most)
     return departs(
         stage,
-        f"On the tokens that it drew itself, {text}; rounding explains {limit.logprob:.2g}.",
+        f"On the tokens that it drew itself, {text}; rounding explains {most:.2g}.",
         _token(rows, logps, policy),
         measured=gap.mean,
-        limit=limit.logprob,
+        limit=most,
     )
 
 
-def _token(rows: list[Row], logps: list[Tensor], policy: list[Tensor]) -> str:
+def _token(rows: Sequence[Row], logps: Sequence[Tensor], policy: Sequence[Tensor]) -> str:
     """The token with the largest difference, in words."""
-    gaps = [float((a - b).abs().max()) for a, b in zip(logps, policy, strict=True)]
+    pairs = zip(logps, policy, strict=True)
+    gaps = [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in pairs]
     row = max(range(len(rows)), key=gaps.__getitem__)
     at = int((logps[row] - policy[row]).abs().argmax())
     return (

@@ -1,7 +1,7 @@
 """Rows scored one by one with the trainer's model, by the specification and nothing of TRL."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,9 +73,9 @@ def sampling_hooks(model: Any) -> Iterator[list[Tensor]]:
     def hear(_: Any, __: Any, logits: Tensor) -> None:
         heard.append(logits.detach()[:, -1].float())
 
-    handle = nullcontext() if head is None else head.register_forward_hook(hear)
+    handle = None if head is None else head.register_forward_hook(hear)
     try:
         yield heard
     finally:
-        if head is not None:
+        if handle is not None:
             handle.remove()

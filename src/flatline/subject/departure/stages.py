@@ -1,18 +1,23 @@
 """All stages of one step, in their order."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec.numerics import Tolerance
 from flatline.subject.departure import data, stepped
-from flatline.subject.departure.asked import asked_of, tolerance_of
+from flatline.subject.departure.asked import asked_of, precision_of, tolerance_of
 from flatline.subject.departure.found import StageFound, same, unknown
-from flatline.subject.departure.passes import judge_logps, judge_loss, run_passes
+from flatline.subject.departure.gold import judge_gold
+from flatline.subject.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
 from flatline.subject.departure.sampled import (
     ROWS,
+    drawn_rows,
     judge_completions,
     judge_sampler,
     own_sampler,
@@ -26,28 +31,30 @@ from flatline.training.passes import Inputs
 
 GENTLE = 0.1
 """Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
-tokens then leave the clip on both sides, and no exponential of a KL drowns the rest."""
+enough for every difference to be seen, and no exponential of a KL drowns the rest."""
+BEYOND = 0.3
+"""How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
 
 Found = dict[str, StageFound]
 
 
-def examine(trainer: Any, order: DataOrder, played: Played, move: Move) -> Found:
-    """Every stage by its name. `played` are whole groups of the shared batch; `move` says how far
-    weights must go to be seen: at its start a policy is its own reference and its own past, and
-    nothing could be told apart."""
+def examine(trainer: Any, order: DataOrder, whole: Played, some: Played, move: Move) -> Found:
+    """Every stage by its name. `whole` is the shared batch, `some` are whole groups of it, for what
+    needs the model; `move` says how far weights must go to be seen: at its start a policy is its
+    own reference and its own past, and nothing could be told apart."""
     found: Found = {}
     asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
-    found["rows"] = data.judge_rows(order, asked, played.rows)
+    found["rows"] = data.judge_rows(order, asked, whole.rows)
     trainer.model.train()
     no_dropout(trainer.model)
-    stages = _Step(trainer, played, move, found)
-    for look in (stages.sampling, stages.scoring, stages.passing):
+    step = _Step(trainer, order, whole, some, move, found)
+    for look in (step.sampling, step.scoring, step.passing):
         _guarded(look, found)
     return {stage: found.get(stage, unknown(stage, "Not reached.")) for stage in STAGES}
 
 
 def _guarded(look: Callable[[], None], found: Found) -> None:
-    """What one look cannot do must not cost the others."""
+    """What one look cannot do must not cost what the others found."""
     try:
         look()
     except NotSpecified as missing:
@@ -64,12 +71,35 @@ def _fill(found: Found, why: str) -> None:
 class _Step:
     """One step of a trainer, looked at in three pieces."""
 
-    def __init__(self, trainer: Any, played: Played, move: Move, found: Found) -> None:
-        self.trainer, self.played, self.found = trainer, played, found
+    rows: list[Row]
+    inputs: Inputs
+    start: list[Tensor]
+    """Log-probs of the rows where the policy began."""
+    old: list[Tensor]
+    """Where the trainer scored them: a gentle move away."""
+    new: list[Tensor]
+    """Where the passes are taken: a little further."""
+    given_old: list[Tensor] | None = None
+    """What the passes are told the old ones were; None where each takes its own."""
+    judged_old: StageFound | None = None
+    reference: list[Tensor] | None
+    """Of the base under the adapters; None without any."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        order: DataOrder,
+        whole: Played,
+        some: Played,
+        move: Move,
+        found: Found,
+    ) -> None:
+        self.trainer, self.order, self.whole, self.some = trainer, order, whole, some
+        self.found = found
         self.visible = move.amount
         self.gentle = move.amount * min(1.0, GENTLE / max(move.shift, 1e-9))
-        passes, in_generation = _dealt(trainer.args, len(played.rows))
-        size = len(played.rows) // in_generation
+        passes, in_generation = _dealt(trainer.args, len(some.rows))
+        size = len(some.rows) // in_generation
         trainer.args.per_device_train_batch_size = size
         trainer.args.gradient_accumulation_steps = passes
         trainer.args.steps_per_generation = in_generation
@@ -78,130 +108,111 @@ class _Step:
         self.limit = tolerance_of(trainer)
         self.scorer = Scorer(trainer, self.asked.temperature)
 
+    # -- prompts, completions, delivery
+
     def sampling(self) -> None:
-        """Prompts, completions, delivery."""
+        """A few tokens, with the weights as they are and moved."""
         if own_sampler(self.trainer):
             why = "Not specified: completions that a sampler of its own gives."
             for stage in ("prompts", "completions", "delivery"):
                 self.found[stage] = unknown(stage, why)
             return
         group = self.asked.group
-        rows = [*self.played.rows[::group], *self.played.rows[1::group]][:ROWS]
-        prompts = [row["prompt"] for row in rows]
+        asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
+        prompts = [row["prompt"] for row in asked]
         drawn = sample(self.trainer, prompts)
         if drawn is None:
-            why = "The sampler cannot be heard."
-            self.found["completions"] = unknown("completions", why)
-            self.found["delivery"] = unknown("delivery", why)
+            for stage in ("completions", "delivery"):
+                self.found[stage] = unknown(stage, "The sampler cannot be heard.")
             return
-        self.found["prompts"] = data.judge_prompts(self.trainer, self.asked, prompts, drawn.prompts)
-        wrong = judge_completions(drawn, drawn.prompts)
-        given = (self.scorer, drawn.prompts, self.limit)
-        self.found["completions"] = wrong or judge_sampler("completions", drawn, *given)
+        self.found["prompts"] = data.judge_prompts(self.trainer, prompts, drawn.prompts)
+        rows = drawn_rows(drawn, drawn.prompts)
+        policy = self.scorer.all(rows)
+        self.found["completions"] = judge_completions(drawn) or judge_sampler(
+            "completions", drawn, rows, policy, policy, self.limit
+        )
         with moved(self.trainer, self.visible):
             after = sample(self.trainer, prompts)
-            if after is not None:
-                self.found["delivery"] = judge_sampler("delivery", after, *given)
+            if after is None:
+                return
+            rows = drawn_rows(after, drawn.prompts)
+            policy = self.scorer.all(rows)
+        start = self.scorer.all(rows)
+        self.found["delivery"] = judge_sampler("delivery", after, rows, policy, start, self.limit)
+
+    # -- mask, rewards, advantages
 
     def scoring(self) -> None:
-        """Mask, rewards, advantages; what the passes are given."""
+        """What the passes are given."""
         trainer, asked = self.trainer, self.asked
-        rows = data.rows_of(trainer, asked, self.played)
-        if rows is None:
+        rows, every = (data.rows_of(trainer, asked, one) for one in (self.some, self.whole))
+        if rows is None or every is None:
             raise NotSpecified("a sampler that TRL does not know of")
-        self.rows: list[Row] = rows
+        self.rows = rows
         self.start = self.scorer.all(rows)
         with moved(trainer, self.gentle), data.hearing(trainer) as heard:
-            self.inputs: Inputs = score_again(trainer, self.played)
+            self.inputs = score_again(trainer, self.some)
             self.old = self.scorer.all(rows)
         self.reference = self.scorer.reference(rows) if asked.beta else None
-        self.found["mask"] = data.judge_mask(self.inputs, rows)
-        self.found["rewards"] = data.judge_rewards(trainer, asked, heard, self.played)
+        self.found["mask"] = data.judge_mask(self.whole.inputs, every)
+        paid = data.judge_rewards(trainer, asked, heard, self.some)
+        shifted = None if paid.departs else judge_gold(trainer, heard, self.order, self.whole)
+        self.found["rewards"] = shifted or paid
         advantages = self.inputs["advantages"]
         self.found["advantages"] = data.judge_advantages(asked, heard, advantages)
 
+    # -- log-probs, ratio and KL, loss, gradient, update
+
     def passing(self) -> None:
-        """Log-probs, ratio and KL, loss, gradient, update."""
+        """The passes and the step, a little further away than where the rows were scored."""
         self.asked.refuse_besides()
+        if self.trainer.optimizer is None:
+            self.trainer.create_optimizer()
         with moved(self.trainer, self.gentle), moved(self.trainer, self.gentle / 2):
-            self._passes()
-            self._update()
+            self._go_apart()
+            self.trainer.model.zero_grad()
+            stepped.called(self.trainer, "on_step_begin")
+            passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
+            raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
+            self.found["log-probs"] = self._logprobs(passes)
+            self._loss(passes)
+            self.found["gradient"] = self._gradient(passes, raw, handed)
+            self.found["update"] = self._update(handed)
 
-    def _passes(self) -> None:
-        trainer, asked, limit, rows = self.trainer, self.asked, self.limit, self.rows
-        if trainer.optimizer is None:
-            trainer.create_optimizer()
-        trainer.model.zero_grad()
-        stepped.called(trainer, "on_step_begin")
-        passes = run_passes(trainer, self.inputs, self.played.rows, asked.passes)
-        scale = _scale(trainer)
-        for _, weight in stepped.trainable(trainer):
-            if weight.grad is not None and scale != 1:
-                weight.grad /= scale
-        for one in passes:
-            if one.weight_BT is not None and scale != 1:
-                one.weight_BT = one.weight_BT / scale
-        raw = stepped.held_gradients(trainer)
-        if asked.largest_norm:
-            trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), asked.largest_norm)
-        stepped.called(trainer, "on_pre_optimizer_step")
-        handed = stepped.held_gradients(trainer)
-        self.handed = handed
-        dealt = [one.rows for one in passes]
-        self.found["log-probs"] = self._logprobs(passes)
-        tokens = sum(int(row.mask_T.sum()) for row in rows)
-        judged = judge_loss(asked, passes, _tokens(self.inputs), limit)
-        self.found[judged.stage] = judged
-        if judged.stage == "loss":
-            self.found["ratio and KL"] = (
-                same("ratio and KL", judged.text) if not judged.departs else _same_shape()
-            )
-            if judged.departs is None:
-                self.found["ratio and KL"] = unknown("ratio and KL", judged.text)
-        else:
-            self.found["loss"] = unknown("loss", "Follows from the ratio and the KL.")
-        trainer.model.zero_grad()
-        old = self.old if "old_per_token_logps" in self.inputs else None
-        reference = self._reference()
-        if asked.beta and reference is None:
-            self.found["gradient"] = unknown("gradient", "The reference is not known.")
+    def _go_apart(self) -> None:
+        """The passes are given old log-probs from which the policy has gone known ways, so that the
+        clip has something to do on either side of it and rounding decides nowhere."""
+        self.new = self.scorer.all(self.rows)
+        old_BT = self.inputs.get("old_per_token_logps")
+        if old_BT is None:
             return
-        stepped.specified_gradient(
-            asked, self.scorer, rows, dealt, self.inputs["advantages"], old, reference, tokens
-        )
-        one, other = stepped.against(trainer, raw), stepped.against(trainer, handed)
-        norm = math.sqrt(
-            sum(
-                float(w.grad.double().square().sum())
-                for _, w in stepped.trainable(trainer)
-                if w.grad is not None
-            )
-        )
-        self.found["gradient"] = stepped.judge_gradient(one, other, norm, asked, limit)
+        self.judged_old = judge_logps("old", old_BT, self.old, self.rows, self.limit)
+        ways = _ways(self.asked, self.limit)
+        draw = torch.Generator().manual_seed(0)
+        size = (len(old_BT), 1 if self.asked.level == "sequence" else old_BT.shape[1])
+        drawn_BT = torch.randint(len(ways), size, generator=draw).expand(old_BT.shape)
+        way_BT = torch.tensor(ways)[drawn_BT].to(old_BT)
+        pairs = zip(self.new, way_BT, strict=True)
+        self.given_old = [new_T - way_T[: len(new_T)] for new_T, way_T in pairs]
+        given_BT = old_BT.clone()
+        for k, own_T in enumerate(self.given_old):
+            given_BT[k, : len(own_T)] = own_T
+        self.inputs = {**self.inputs, "old_per_token_logps": given_BT}
 
-    def _logprobs(self, passes: list[Any]) -> StageFound:
+    def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
-        limit, rows, inputs = self.limit, self.rows, self.inputs
-        looks: list[StageFound] = []
-        if all(one.logps_BT is not None for one in passes):
-            order = [k for one in passes for k in one.rows]
-            padded = [
-                torch.nn.functional.pad(t, (0, inputs["completion_ids"].shape[1] - len(t)))
-                for one in passes
-                for t in one.logps_BT
-            ]
-            new = self.scorer.all([rows[k] for k in order])
-            looks.append(
-                judge_logps("policy's", torch.stack(padded), new, [rows[k] for k in order], limit)
-            )
-        if "old_per_token_logps" in inputs:
-            looks.append(judge_logps("old", inputs["old_per_token_logps"], self.old, rows, limit))
-        looks += self._judge_reference()
+        looks = [] if self.judged_old is None else [self.judged_old]
+        rows = [self.rows[k] for one in passes for k in one.rows]
+        known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
+        if len(known) == len(rows):
+            new = [self.new[k] for one in passes for k in one.rows]
+            looks.insert(0, judge_logps("policy's", known, new, rows, self.limit))
+        looks += self._judged_reference()
         if not looks:
             return unknown("log-probs", "The loss does not ask for TRL's log-probs.")
         return next((one for one in looks if one.departs), looks[0])
 
-    def _judge_reference(self) -> list[StageFound]:
+    def _judged_reference(self) -> list[StageFound]:
         """Where the policy began, or the base under its adapters. A reference that is neither that
         nor the policy may be one that was asked for: it is left alone."""
         found_BT = self.inputs.get("ref_per_token_logps")
@@ -210,46 +221,64 @@ class _Step:
         expected = self.start if self.reference is None else self.reference
         judged = judge_logps("reference's", found_BT, expected, self.rows, self.limit)
         follows = judge_logps("reference's", found_BT, self.old, self.rows, self.limit)
-        return [judged] if not judged.departs or not follows.departs else []
+        return [judged] if not (judged.departs and follows.departs) else []
 
-    def _reference(self) -> list[torch.Tensor] | None:
-        """The specified reference; the trainer's own where another may have been asked for."""
+    def _specified_reference(self) -> list[Tensor] | None:
+        """The trainer's own where another may have been asked for."""
         found_BT = self.inputs.get("ref_per_token_logps")
-        if found_BT is None:
+        if found_BT is None or not self.asked.beta:
             return None
-        judged = self._judge_reference()
-        if judged:
+        if self._judged_reference():
             return self.start if self.reference is None else self.reference
-        return [t[: len(row.completion)] for t, row in zip(found_BT, self.rows, strict=True)]
+        pairs = zip(found_BT, self.rows, strict=True)
+        return [row_T[: len(row.completion)] for row_T, row in pairs]
 
-    def _update(self) -> None:
-        trainer = self.trainer
-        schedule = stepped.judge_schedule(trainer, self.asked)
-        before = stepped.before_step(trainer)
-        weights = dict(stepped.trainable(trainer))
-        for name, weight in weights.items():
-            gradient = self.handed.get(name)
-            weight.grad = None if gradient is None else gradient.to(weight.device)
-        for group in trainer.optimizer.param_groups:
-            group["lr"] = group.get("initial_lr", group["lr"])
-        trainer.optimizer.step()
-        stepped.called(trainer, "on_optimizer_step")
-        trainer.model.zero_grad()
-        trainer.state.global_step += 1
-        stepped.called(trainer, "on_step_end")
-        judged = stepped.judge_update(trainer, self.asked, before, self.handed, self.limit)
-        self.found["update"] = judged if judged.departs or schedule is None else schedule
+    def _loss(self, passes: Sequence[Pass]) -> None:
+        """One look for both stages: the first of them that departs is told."""
+        tokens = int(trained(self.inputs).sum())
+        judged = judge_loss(self.asked, passes, tokens, self.limit)
+        self.found[judged.stage] = judged
+        if judged.stage == "ratio and KL":
+            self.found["loss"] = unknown("loss", "Cannot be told: ratio or KL are others.")
+        elif judged.departs:
+            text = "The tokens of each row stand in the specified proportion."
+            self.found["ratio and KL"] = same("ratio and KL", text)
+        else:
+            self.found["ratio and KL"] = replace(judged, stage="ratio and KL")
+
+    def _gradient(
+        self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
+    ) -> StageFound:
+        reference = self._specified_reference()
+        if self.asked.beta and reference is None:
+            return unknown("gradient", "The reference is not known.")
+        if self.asked.entropy_share < 1 and precision_of(self.trainer) != "fp32":
+            return unknown("gradient", "Rounding decides which tokens have the highest entropy.")
+        self.trainer.model.zero_grad()
+        stepped.specified_gradient(
+            self.asked,
+            self.scorer,
+            self.rows,
+            [one.rows for one in passes],
+            self.inputs["advantages"],
+            self.given_old,
+            reference,
+        )
+        return stepped.judge_gradient(self.trainer, raw, handed, self.asked, self.limit)
+
+    def _update(self, handed: stepped.Held) -> StageFound:
+        judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
+        schedule = stepped.judge_schedule(self.trainer, self.asked)
+        return judged if judged.departs or schedule is None else schedule
 
 
-def _same_shape() -> StageFound:
-    return same("ratio and KL", "The tokens of each row stand in the specified proportion.")
-
-
-def _tokens(inputs: Inputs) -> int:
-    mask_BT = inputs["completion_mask"].bool()
-    if "tool_mask" in inputs:
-        mask_BT = mask_BT & inputs["tool_mask"].bool()
-    return int(mask_BT.sum())
+def _ways(asked: Asked, limit: Tolerance) -> list[float]:
+    """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
+    between."""
+    highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
+    above, below = math.log(highest), math.log(max(1e-3, 1 - asked.clip_low))
+    room = min(math.log1p(asked.clip_high), -below) > 10 * limit.logprob
+    return [above + BEYOND, below - BEYOND, *([0.0] if room else [])]
 
 
 def _dealt(args: Any, rows: int) -> tuple[int, int]:
@@ -259,9 +288,3 @@ def _dealt(args: Any, rows: int) -> tuple[int, int]:
         steps = 1
     passes = math.gcd(rows // steps, args.gradient_accumulation_steps)
     return passes, passes * steps
-
-
-def _scale(trainer: Any) -> float:
-    """What a loss is multiplied with in fp16, so that gradients do not vanish."""
-    scaler = getattr(trainer.accelerator, "scaler", None)
-    return float(scaler.get_scale()) if scaler is not None else 1.0

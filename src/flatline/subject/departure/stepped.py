@@ -33,8 +33,22 @@ def trainable(trainer: Any) -> list[tuple[str, Any]]:
     return [(name, w) for name, w in trainer.model.named_parameters() if w.requires_grad]
 
 
-def held_gradients(trainer: Any) -> Held:
-    """A copy in the host's memory."""
+def gradients(trainer: Any, largest_norm: float) -> tuple[Held, Held]:
+    """What the passes left, and what the optimizer gets after clipping and the user's callbacks."""
+    scaler = getattr(trainer.accelerator, "scaler", None)
+    scale = 1.0 if scaler is None else float(scaler.get_scale())
+    for _, weight in trainable(trainer):
+        if weight.grad is not None and scale != 1:
+            weight.grad /= scale
+    raw = _held(trainer)
+    if largest_norm:
+        trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), largest_norm)
+    called(trainer, "on_pre_optimizer_step")
+    return raw, _held(trainer)
+
+
+def _held(trainer: Any) -> Held:
+    """A copy of the gradients in the host's memory."""
     return {
         name: weight.grad.detach().to("cpu", copy=True)
         for name, weight in trainable(trainer)
@@ -50,10 +64,10 @@ def specified_gradient(
     advantage_B: Tensor,
     old: Sequence[Tensor] | None,
     reference: Sequence[Tensor] | None,
-    tokens: int,
 ) -> None:
     """Leaves the gradient of the whole step on the weights: each row alone, one after another.
     `dealt` says which rows share a pass."""
+    tokens = sum(int(row.mask_T.sum()) for row in rows)
     for members in dealt:
         masks = [rows[k].mask_T for k in members]
         share = shares(asked, [int(mask_T.sum()) for mask_T in masks], tokens)
@@ -77,22 +91,25 @@ def specified_gradient(
                 advantage=advantage_B[k].to(new_T),
                 chosen_T=None if kept is None else kept.to(new_T.device),
             )
-            (share[at] * (loss_T * mask_T).sum()).backward()
+            (share[at] * (loss_T * mask_T).sum()).backward()  # type: ignore[no-untyped-call]
 
 
-def against(trainer: Any, found: Held) -> Compared:
+def _against(trainer: Any, found: Held) -> Compared:
     """A held gradient beside the one on the weights."""
     names = [(name, weight.grad) for name, weight in trainable(trainer)]
     return compare((name, found.get(name), gradient) for name, gradient in names)
 
 
 def judge_gradient(
-    raw: Compared, handed: Compared, norm: float, asked: Asked, limit: Tolerance
+    trainer: Any, left: Held, given: Held, asked: Asked, limit: Tolerance
 ) -> StageFound:
-    """What the passes left and what the optimizer got, each beside the specified gradient."""
+    """What the passes left and what the optimizer got, each beside the specified gradient, which
+    is on the weights."""
+    raw, handed = _against(trainer, left), _against(trainer, given)
     if raw.both_zero:
         return unknown("gradient", "The specified gradient is 0: no reward differs in its group.")
-    factor = clip_factor(norm, asked.largest_norm)
+    squares = [w.grad.double().square().sum() for _, w in trainable(trainer) if w.grad is not None]
+    factor = clip_factor(float(sum(squares)) ** 0.5, asked.largest_norm)
     for where, one, times in (
         ("The backward passes leave", raw, 1.0),
         ("After clipping and callbacks the optimizer gets", handed, factor),
@@ -127,7 +144,7 @@ class Before:
     steps: dict[str, int]
 
 
-def before_step(trainer: Any) -> Before:
+def _before(trainer: Any) -> Before:
     """Kept in the host's memory."""
     found = Before({}, {}, {}, {})
     state = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state
@@ -158,10 +175,25 @@ def called(trainer: Any, event: str) -> None:
             )
 
 
-def judge_update(
-    trainer: Any, asked: Asked, before: Before, handed: Held, limit: Tolerance
-) -> StageFound:
-    """What the step did to each weight, beside AdamW by its definition on the same gradient."""
+def _step(trainer: Any, handed: Held) -> None:
+    """The trainer's optimizer on the gradient that it was handed, at the rate before any schedule,
+    and what the user's callbacks do after it."""
+    for name, weight in trainable(trainer):
+        gradient = handed.get(name)
+        weight.grad = None if gradient is None else gradient.to(weight.device)
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = group.get("initial_lr", group["lr"])
+    trainer.optimizer.step()
+    called(trainer, "on_optimizer_step")
+    trainer.model.zero_grad()
+    trainer.state.global_step += 1
+    called(trainer, "on_step_end")
+
+
+def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> StageFound:
+    """What the step does to each weight, beside AdamW by its definition on the same gradient."""
+    before = _before(trainer)
+    _step(trainer, handed)
     now = dict(trainable(trainer))
     pairs: list[tuple[str, float, float, float]] = []
     moved = wanted = 0.0
