@@ -3,6 +3,7 @@
     python benchmarks/foreign_faults.py --list
     python benchmarks/foreign_faults.py --only sign-flipped     # train three steps with it
     python benchmarks/foreign_faults.py --checkup [NAME ...]    # what a checkup says: the table
+    python benchmarks/foreign_faults.py --tolerances [NAME ...] # how far apart healthy steps are
 
 They were written, with the stage at which each departs, before the specification of a step existed
 (the history of the repository shows the order), so that it could not be shaped after them.
@@ -24,6 +25,7 @@ from trl.trainer.utils import RepeatSampler
 
 from flatline.examination import checkup
 from flatline.hypotheses.departure import CODES
+from flatline.subject import Subject
 
 
 class ForeignFault(NamedTuple):
@@ -626,19 +628,44 @@ def table(names: list[str]) -> None:
     faults = [one for one in every if one.wanted]
     healthy = [one for one in every if not one.wanted]
     print(f"\n{sum(one.right for one in faults)} of {len(faults)} faults named at their stage;")
-    print(
-        f"{sum(not one.right for one in healthy)} of {len(healthy)} healthy scripts set off an alarm;"
-    )
+    alarmed = sum(not one.right for one in healthy)
+    print(f"{alarmed} of {len(healthy)} healthy scripts set off an alarm;")
     print(f"{max(one.seconds for one in every):.0f} s for the longest checkup.")
+
+
+def tolerances(names: list[str]) -> None:
+    """How far healthy steps are from the specified ones, at each precision that a CPU has."""
+    largest: dict[tuple[str, str], tuple[float, float]] = {}
+    alarms = []
+    for precision in ("fp32", "bf16 autocast", "bf16 weights"):
+        for name in names or HEALTHY:
+            script = script_of(name)
+            script.asked["bf16"] = precision == "bf16 autocast"
+            trainer = build(script)
+            if precision == "bf16 weights":
+                trainer.model.to(torch.bfloat16)
+            for stage, one in Subject(trainer).departures().items():
+                alarms += [f"{precision} {name}: {one.text}"] if one.departs else []
+                if one.measured is not None and one.limit is not None:
+                    before = largest.get((stage, precision), (-1.0, 0.0))
+                    largest[stage, precision] = max(before, (one.measured, one.limit))
+    print("| stage | precision | largest of the healthy settings | limit |")
+    print("|---|---|---|---|")
+    for (stage, precision), (measured, limit) in sorted(largest.items()):
+        print(f"| {stage} | {precision} | {measured:.1e} | {limit:.1e} |")
+    print(f"\n{len(alarms)} departures in healthy settings. {' '.join(alarms)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tolerances", nargs="*", metavar="NAME", help="healthy departures")
     parser.add_argument("--checkup", nargs="*", metavar="NAME", help="what a checkup says")
     parser.add_argument("--list", action="store_true", help="every fault and healthy setting")
     parser.add_argument("--only", help="train three steps with this fault or healthy setting")
     chosen = parser.parse_args()
-    if chosen.checkup is not None:
+    if chosen.tolerances is not None:
+        tolerances(chosen.tolerances)
+    elif chosen.checkup is not None:
         table(chosen.checkup)
     elif chosen.only:
         train(chosen.only)

@@ -1,8 +1,8 @@
 """A stage of the trainer's step that is not the specified one: what these hypotheses share.
 
-The catalogue explains: where one of its hypotheses accounts for the departure and fires, that is the
-cause and the stage its consequence. Where none does, the stage is the cause, and what looks like a
-high learning rate or an exploding KL is a consequence of it.
+The catalogue explains: where one of its hypotheses accounts for the departure and fires, that is
+the cause and the stage its consequence. Where none does, the stage is the cause, and what looks
+like a high learning rate or an exploding KL is a consequence of it.
 """
 
 from collections.abc import Sequence

@@ -161,7 +161,10 @@ class Subject:
 
     def departures(self) -> Mapping[str, StageFound]:
         """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
-        given = (self.trainer, self.data_order(), self._played, self._few, self._move)
+        order = None
+        with suppress(Exception):  # data that cannot be counted, such as a stream
+            order = self.data_order()
+        given = (self.trainer, order, self._played, self._few, self._move)
         return self._take("departures", examine, *given)
 
     # -- more play

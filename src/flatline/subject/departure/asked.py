@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from flatline.spec import Asked
+from flatline.spec import Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE, Tolerance
 
 _BESIDES = (
@@ -15,6 +15,18 @@ _BESIDES = (
     ("use_vllm", False, "the importance correction of vLLM"),
 )
 """Arguments that change the loss and are not specified: name, value without effect, in words."""
+
+
+def refuse_other_trainers(trainer: Any) -> None:
+    """Only GRPO on text is specified; experimental trainers are GRPO with something else."""
+    kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    odd = [kind for kind in kinds if kind.__module__.startswith("trl.experimental")]
+    if odd or not any(kind.__name__ == "GRPOTrainer" for kind in kinds):
+        raise NotSpecified(f"a step of {(odd or [type(trainer)])[0].__name__}")
+    if hasattr(trainer.processing_class, "tokenizer"):
+        raise NotSpecified("a model that is shown pictures")
+    if getattr(trainer, "aux_loss_enabled", False):
+        raise NotSpecified("a loss that balances experts")
 
 
 def asked_of(args: Any, rows_in_pass: int) -> Asked:
@@ -40,7 +52,7 @@ def asked_of(args: Any, rows_in_pass: int) -> Asked:
         level=getattr(args, "importance_sampling_level", "token"),
         clip_low=args.epsilon,
         clip_high=args.epsilon if high is None else high,
-        ceiling=args.delta,
+        ceiling=getattr(args, "delta", None),
         beta=args.beta,
         corrected_kl=bool(getattr(args, "use_bias_correction_kl", False)),
         entropy_share=getattr(args, "top_entropy_quantile", 1.0),
@@ -66,7 +78,8 @@ def precision_of(trainer: Any) -> str:
     """`fp32`, `tf32`, `fp16` or `bf16`: the coarsest that a product may be rounded to."""
     held = {weight.dtype for weight in trainer.model.parameters()}
     mixed = str(getattr(trainer.accelerator, "mixed_precision", "no"))
-    if torch.bfloat16 in held or mixed == "bf16":
+    plain = {torch.float64, torch.float32, torch.float16}
+    if held - plain or mixed == "bf16":  # quantised weights are multiplied in bf16 at best
         return "bf16"
     if torch.float16 in held or mixed == "fp16":
         return "fp16"

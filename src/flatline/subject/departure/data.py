@@ -20,7 +20,7 @@ from flatline.spec.rewards import total, weights
 from flatline.spec.rows import broken_groups, visited_at_least
 from flatline.subject.departure.found import StageFound, departs, same, unknown
 from flatline.subject.departure.passes import trained
-from flatline.subject.departure.sampled import own_sampler, stop_ids
+from flatline.subject.departure.sampled import stop_ids
 from flatline.subject.departure.scored import Row
 from flatline.subject.records import DataOrder
 from flatline.subject.scoring import Played
@@ -86,10 +86,12 @@ def hearing(trainer: Any) -> Iterator[Heard]:
             trainer._calculate_rewards = before
 
 
-def judge_rows(order: DataOrder, asked: Asked, rows: Sequence[Mapping[str, Any]]) -> StageFound:
+def judge_rows(
+    order: DataOrder | None, asked: Asked, rows: Sequence[Mapping[str, Any]]
+) -> StageFound:
     """Is each prompt there as often as asked, and does an epoch visit the data?"""
     broken = broken_groups([repr(row.get("prompt")) for row in rows], asked.group)
-    if broken or not order.groups_whole:
+    if broken or (order is not None and not order.groups_whole):
         at = (broken or [0])[0] * asked.group
         group = [str(row.get("prompt"))[-40:] for row in rows[at : at + asked.group]]
         return departs(
@@ -97,6 +99,8 @@ def judge_rows(order: DataOrder, asked: Asked, rows: Sequence[Mapping[str, Any]]
             f"A group is not one prompt {asked.group} times.",
             f"rows {at} to {at + asked.group - 1} end in {group}",
         )
+    if order is None:
+        return same("rows", "Groups are whole; the data cannot be counted.")
     prompts = max(1, asked.rows_in_pass * asked.passes_in_generation // asked.group)
     least = visited_at_least(order.dataset_size, prompts)
     visited = round(order.visited_share * order.dataset_size)
@@ -111,8 +115,6 @@ def judge_rows(order: DataOrder, asked: Asked, rows: Sequence[Mapping[str, Any]]
 def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> StageFound:
     """Is what stands in front of each completion the prompt through its template?"""
     tokenizer = trainer.processing_class
-    if own_sampler(trainer) or not hasattr(tokenizer, "apply_chat_template"):
-        return unknown("prompts", "Not specified: prompts that a sampler of its own renders.")
     options = getattr(trainer.args, "chat_template_kwargs", None) or {}
     for row, (prompt, ids) in enumerate(zip(prompts, found, strict=True)):
         expected = prompt_ids(tokenizer, prompt, None, options)

@@ -24,8 +24,12 @@ BY_CHANCE = 1e-3
 """How likely as many prompts may be to match a neighbour by chance."""
 
 
-def judge_gold(trainer: Any, heard: Heard, order: DataOrder, whole: Played) -> StageFound | None:
+def judge_gold(
+    trainer: Any, heard: Heard, order: DataOrder | None, whole: Played
+) -> StageFound | None:
     """None where every gold is its own row's, or where it cannot be told."""
+    if order is None:
+        return None
     result = None if whole.generated is None else whole.generated.result
     places = _places(trainer.train_dataset, order, whole)
     if heard.seconds > CHEAP or not isinstance(result, tuple) or len(result) < 4 or places is None:

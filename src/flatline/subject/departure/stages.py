@@ -11,7 +11,12 @@ from torch import Tensor
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import Tolerance
 from flatline.subject.departure import data, stepped
-from flatline.subject.departure.asked import asked_of, precision_of, tolerance_of
+from flatline.subject.departure.asked import (
+    asked_of,
+    precision_of,
+    refuse_other_trainers,
+    tolerance_of,
+)
 from flatline.subject.departure.found import StageFound, same, unknown
 from flatline.subject.departure.gold import judge_gold
 from flatline.subject.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
@@ -38,18 +43,25 @@ BEYOND = 0.3
 Found = dict[str, StageFound]
 
 
-def examine(trainer: Any, order: DataOrder, whole: Played, some: Played, move: Move) -> Found:
+def examine(
+    trainer: Any, order: DataOrder | None, whole: Played, some: Played, move: Move
+) -> Found:
     """Every stage by its name. `whole` is the shared batch, `some` are whole groups of it, for what
     needs the model; `move` says how far weights must go to be seen: at its start a policy is its
     own reference and its own past, and nothing could be told apart."""
     found: Found = {}
-    asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
-    found["rows"] = data.judge_rows(order, asked, whole.rows)
-    trainer.model.train()
-    no_dropout(trainer.model)
-    step = _Step(trainer, order, whole, some, move, found)
-    for look in (step.sampling, step.scoring, step.passing):
-        _guarded(look, found)
+
+    def look() -> None:
+        refuse_other_trainers(trainer)
+        asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+        found["rows"] = data.judge_rows(order, asked, whole.rows)
+        trainer.model.train()
+        no_dropout(trainer.model)
+        step = _Step(trainer, order, whole, some, move, found)
+        for one in (step.sampling, step.scoring, step.passing):
+            _guarded(one, found)
+
+    _guarded(look, found)
     return {stage: found.get(stage, unknown(stage, "Not reached.")) for stage in STAGES}
 
 
@@ -82,13 +94,15 @@ class _Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    given_optimizer = ""
+    """What the user steps with instead of what the arguments say; empty for that."""
     reference: list[Tensor] | None
     """Of the base under the adapters; None without any."""
 
     def __init__(
         self,
         trainer: Any,
-        order: DataOrder,
+        order: DataOrder | None,
         whole: Played,
         some: Played,
         move: Move,
@@ -166,6 +180,7 @@ class _Step:
     def passing(self) -> None:
         """The passes and the step, a little further away than where the rows were scored."""
         self.asked.refuse_besides()
+        self.given_optimizer = stepped.given_optimizer(self.trainer)
         if self.trainer.optimizer is None:
             self.trainer.create_optimizer()
         with moved(self.trainer, self.gentle), moved(self.trainer, self.gentle / 2):
@@ -267,6 +282,8 @@ class _Step:
         return stepped.judge_gradient(self.trainer, raw, handed, self.asked, self.limit)
 
     def _update(self, handed: stepped.Held) -> StageFound:
+        if self.given_optimizer:
+            return unknown("update", f"Not specified: {self.given_optimizer}.")
         judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
         schedule = stepped.judge_schedule(self.trainer, self.asked)
         return judged if judged.departs or schedule is None else schedule

@@ -24,6 +24,8 @@ MOST_STEPS = 2000
 """Steps of a schedule that are looked at."""
 RATE = 1e-4
 """Of a rate, relative to the one asked for."""
+ENDED = 0.01
+"""Share of the rate asked for below which nothing is learned any more."""
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
 """Callbacks from here do nothing to a step; the user's own may."""
 
@@ -134,6 +136,17 @@ def judge_gradient(
     )
 
 
+def given_optimizer(trainer: Any) -> str:
+    """An optimizer that was handed to the trainer rather than asked for by arguments, in words."""
+    if trainer.optimizer is not None and not trainer.state.global_step:
+        return "an optimizer that was given to the trainer"
+    return "an optimizer class of its own" if _made_by_class(trainer) else ""
+
+
+def _made_by_class(trainer: Any) -> bool:
+    return getattr(trainer, "optimizer_cls_and_kwargs", None) is not None
+
+
 @dataclass(slots=True)
 class Before:
     """Weights, and what the optimizer knew of them."""
@@ -192,14 +205,20 @@ def _step(trainer: Any, handed: Held) -> None:
 
 def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> StageFound:
     """What the step does to each weight, beside AdamW by its definition on the same gradient."""
+    inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    if type(inner).__name__ != "AdamW":
+        return unknown("update", f"Not specified: the optimizer {type(inner).__name__}.")
+    if len({group.get("initial_lr", group["lr"]) for group in inner.param_groups}) > 1:
+        return unknown("update", "Not specified: rates that differ by weight.")
     before = _before(trainer)
     _step(trainer, handed)
     now = dict(trainable(trainer))
     pairs: list[tuple[str, float, float, float]] = []
     moved = wanted = 0.0
-    for name, old in before.weights.items():
-        gradient = handed.get(name)
-        after = now[name].detach().cpu().double()
+    for name, kept in before.weights.items():
+        place = now[name].device
+        old, gradient = kept.to(place), _at(handed.get(name), place)
+        after = now[name].detach().double()
         if gradient is None:
             expected = old.double()
         else:
@@ -210,8 +229,8 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
                 rate=asked.learning_rate,
                 decay=decay_of(asked, name),
                 step=before.steps.get(name, 0) + 1,
-                mean=before.means.get(name),
-                square=before.squares.get(name),
+                mean=_at(before.means.get(name), place),
+                square=_at(before.squares.get(name), place),
             )
         rounding = torch.finfo(old.dtype).eps * float(old.double().norm())
         off = max(0.0, float((after - expected).norm()) - rounding)
@@ -239,17 +258,25 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     )
 
 
+def _at(tensor: Tensor | None, place: torch.device) -> Tensor | None:
+    return None if tensor is None else tensor.to(place)
+
+
 def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     """The rate in force over the whole training; None where it is as asked, or not known."""
     if trainer.lr_scheduler is not None or asked.steps <= 0:
         return None
     found = list(_rates(trainer, asked))
+    own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
     for step, seen in enumerate(found):
         try:
             wanted = rate(asked, step)
         except NotSpecified:
             return None
-        if abs(seen - wanted) > RATE * asked.learning_rate:
+        # A schedule of the user's own may have any shape, but not end before the training does.
+        ended = seen < ENDED * asked.learning_rate and step < len(found) / 2
+        wrong = ended if own else abs(seen - wanted) > RATE * asked.learning_rate
+        if wrong and wanted > ENDED * asked.learning_rate:
             return departs(
                 "update",
                 f"The schedule is another than {asked.schedule!r}: at step {step} of {asked.steps} "
