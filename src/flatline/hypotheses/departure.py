@@ -28,7 +28,21 @@ CODES = {
     "delivery": "H59",
 }
 """By stage, in the order in which a step makes them. Rows are H33's."""
-LOOK_ALIKES = ("H03", "H08", "H20", "H22", "H24", "H26", "H27", "H29", "H30", "H31", "H32", "H41")
+LOOK_ALIKES = (
+    "H03",
+    "H04",
+    "H08",
+    "H20",
+    "H22",
+    "H24",
+    "H26",
+    "H27",
+    "H29",
+    "H30",
+    "H31",
+    "H32",
+    "H41",
+)
 """What a step that departs often looks like from outside."""
 
 

@@ -34,6 +34,6 @@ class PromptsDepart(Departure):
     id = "H49"
     name = "prompts-depart"
     stage = "prompts"
-    named_by = ("H04", "H10", "H11", "H12", "H16")
+    named_by = ("H10", "H11", "H12", "H16")
     meaning = "The policy is trained on other questions than those that were asked."
     fix = "Find what changes the messages before the chat template and take it away."

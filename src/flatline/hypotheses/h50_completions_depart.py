@@ -37,7 +37,6 @@ class CompletionsDepart(Departure):
     name = "completions-depart"
     stage = "completions"
     named_by = (
-        "H04",
         "H06",
         "H10",
         "H11",

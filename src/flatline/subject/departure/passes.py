@@ -122,37 +122,31 @@ def _example(what: str, pairs: Sequence[tuple[Tensor, Tensor]], rows: Sequence[R
 
 def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Tolerance) -> StageFound:
     """Each token's weight in the loss, and the loss, of the values that the pass itself was given.
-    Returns a finding of `ratio and KL` or of `loss`: where tokens of one row are out of proportion
-    it is the former, else the latter."""
+    Returns a finding of `ratio and KL` or of `loss`: where tokens of one row are out of proportion,
+    or another ratio or KL would give what was found, it is the former, else the latter."""
     if any(one.weight_BT is None for one in passes):
         return unknown("loss", "The loss does not go through TRL's log-probs.")
     expected = [_specified(asked, one, tokens) for one in passes]
-    found = [one.weight_BT for one in passes]
-    worst = _worst(found, [one.weight_BT for one in expected])
-    value = max(
-        abs(one.loss - right.loss) / max(right.size, 1e-12)
-        for one, right in zip(passes, expected, strict=True)
-    )
-    if worst <= limit.weight and value <= limit.loss:
-        text = f"Each token has its specified weight in the loss, to {worst:.1g} of the largest."
-        return same("loss", text, worst, limit.weight)
-    instead = _instead(asked, passes, tokens, limit)
-    if worst <= limit.weight:
-        one, right = passes[0], expected[0]
+    weight, value = _off(passes, expected)
+    if weight <= limit.weight and value <= limit.loss:
+        text = f"Each token has its specified weight in the loss, to {weight:.1g} of the largest."
+        return same("loss", text, weight, limit.weight)
+    stage, instead = _instead(asked, passes, tokens, limit)
+    if weight <= limit.weight:
         return departs(
-            "loss",
-            f"The loss of a pass is {one.loss:.6g}, {right.loss:.6g} was expected, though each "
-            f"token has the right weight.{instead}",
+            stage or "loss",
+            f"The loss of a pass is {passes[0].loss:.6g}, {expected[0].loss:.6g} was expected, "
+            f"though each token has the right weight.{instead}",
             measured=value,
             limit=limit.loss,
         )
-    stage = "loss" if _in_proportion(passes, expected, limit) else "ratio and KL"
+    in_rows = "loss" if _in_proportion(passes, expected, limit) else "ratio and KL"
     return departs(
-        stage,
-        f"The loss weighs tokens otherwise than asked, by up to {worst:.2g} of the largest weight."
+        stage or in_rows,
+        f"The loss weighs tokens otherwise than asked, by up to {weight:.2g} of the largest weight."
         f"{instead}",
         _token_example(passes, expected),
-        measured=worst,
+        measured=weight,
         limit=limit.weight,
     )
 
@@ -200,13 +194,16 @@ def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _
     return _Right(leaf_BT.grad, float(loss.detach()), size)
 
 
-def _worst(found: Sequence[Tensor | None], expected: Sequence[Tensor]) -> float:
-    """Largest difference, relative to the largest that is expected."""
-    top = max((float(one.abs().max()) for one in expected), default=0.0)
-    off = [
-        float((a - b).abs().max()) for a, b in zip(found, expected, strict=True) if a is not None
-    ]
-    return max(off, default=0.0) / (top or 1e-12) if max(off, default=0.0) else 0.0
+def _off(passes: Sequence[Pass], expected: Sequence[_Right]) -> tuple[float, float]:
+    """Largest differences: of a token's weight, relative to the largest that is expected, and of a
+    pass's loss, relative to its token losses without their signs."""
+    top = max((float(right.weight_BT.abs().max()) for right in expected), default=0.0)
+    weight = value = 0.0
+    for one, right in zip(passes, expected, strict=True):
+        assert one.weight_BT is not None
+        weight = max(weight, float((one.weight_BT - right.weight_BT).abs().max()))
+        value = max(value, abs(one.loss - right.loss) / max(right.size, 1e-12))
+    return weight / max(top, 1e-12), value
 
 
 def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: Tolerance) -> bool:
@@ -222,26 +219,30 @@ def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: To
     return True
 
 
-def _instead(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Tolerance) -> str:
-    """What else was asked for that would give what was found, in words."""
+def _instead(
+    asked: Asked, passes: Sequence[Pass], tokens: int, limit: Tolerance
+) -> tuple[str, str]:
+    """What else, had it been asked for, would give what was found: its stage and words; both empty
+    where nothing does."""
+    swapped = replace(asked, clip_low=asked.clip_high, clip_high=asked.clip_low)
     others = {
-        "without the KL": (replace(asked, beta=0.0), False),
-        "with every ratio 1": (asked, True),
-        "with the two clip bounds exchanged": (
-            replace(asked, clip_low=asked.clip_high, clip_high=asked.clip_low),
-            False,
-        ),
+        "without the KL": ("ratio and KL", replace(asked, beta=0.0), False),
+        "with a KL of the wrong sign": ("ratio and KL", replace(asked, beta=-asked.beta), False),
+        "with every ratio 1": ("ratio and KL", asked, True),
+        "with the two clip bounds exchanged": ("ratio and KL", swapped, False),
     }
     for loss in ("grpo", "dr_grpo", "bnpo", "dapo"):
-        others[f"with loss_type {loss!r}"] = (replace(asked, loss=loss), False)
-    for words, (changed, own_old) in others.items():
-        right = [_specified(changed, one, tokens, own_old).weight_BT for one in passes]
-        if _worst([one.weight_BT for one in passes], right) <= limit.weight:
-            return f" It is what would come {words}."
-    turned = [-_specified(asked, one, tokens).weight_BT for one in passes]
-    if _worst([one.weight_BT for one in passes], turned) <= limit.weight:
-        return " It has the wrong sign: what was rewarded becomes less likely."
-    return ""
+        others[f"with loss_type {loss!r}"] = ("loss", replace(asked, loss=loss), False)
+    for words, (stage, changed, own_old) in others.items():
+        right = [_specified(changed, one, tokens, own_old) for one in passes]
+        weight, value = _off(passes, right)
+        if weight <= limit.weight and value <= limit.loss:
+            return stage, f" It is what would come {words}."
+    turned = [_specified(asked, one, tokens) for one in passes]
+    weight, _ = _off(passes, [replace(one, weight_BT=-one.weight_BT) for one in turned])
+    if weight <= limit.weight:
+        return "loss", " It has the wrong sign: what was rewarded becomes less likely."
+    return "", ""
 
 
 def _token_example(passes: Sequence[Pass], expected: Sequence[_Right]) -> str:

@@ -39,6 +39,8 @@ GENTLE = 0.1
 enough for every difference to be seen, and no exponential of a KL drowns the rest."""
 BEYOND = 0.3
 """How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
+MARGIN = 0.4
+"""How far inside a bound, as a share of it."""
 
 Found = dict[str, StageFound]
 
@@ -293,9 +295,10 @@ def _ways(asked: Asked, limit: Tolerance) -> list[float]:
     """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
     between."""
     highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
-    above, below = math.log(highest), math.log(max(1e-3, 1 - asked.clip_low))
-    room = min(math.log1p(asked.clip_high), -below) > 10 * limit.logprob
-    return [above + BEYOND, below - BEYOND, *([0.0] if room else [])]
+    low = math.log(max(1e-3, 1 - asked.clip_low))
+    between = [(1 - MARGIN) * math.log1p(asked.clip_high), (1 - MARGIN) * low]
+    room = MARGIN * min(math.log1p(asked.clip_high), -low) > 10 * limit.logprob
+    return [math.log(highest) + BEYOND, low - BEYOND, *(between if room else [])]
 
 
 def _dealt(args: Any, rows: int) -> tuple[int, int]:
