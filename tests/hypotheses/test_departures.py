@@ -70,3 +70,14 @@ def test_a_hypothesis_that_accounts_for_a_stage_is_named_before_it():
 def test_what_only_chance_could_show_is_suspected():
     found = StageFound(stage="rewards", departs=True, text="shifted", by_chance=1e-4)
     assert find("H52").probe(subject("rewards", found)).level is Level.SUSPECT
+
+
+def test_a_later_stage_explains_nothing_of_the_catalogue():
+    """Else a cause would be its consequence's consequence, and nothing would be a cause."""
+    departing = {name: departs(name, "") for name in ("loss", "gradient")}
+    looked_at = SimpleNamespace(departures=lambda: departing)
+    loss, gradient = (find(CODES[name]).probe(looked_at) for name in departing)
+    passes = find("H28").found(Level.FAULT, "four times as long")
+    found = rank(named_by_the_catalogue([gradient, loss, passes], HYPOTHESES))
+    assert [one.hypothesis for one in found] == ["H28", "H56", "H57"]
+    assert explained_by(found) == {"H56": "H28", "H57": "H56"}

@@ -37,6 +37,7 @@ LOOK_ALIKES = (
     "H24",
     "H26",
     "H27",
+    "H28",
     "H29",
     "H30",
     "H31",
@@ -54,7 +55,8 @@ class Departure(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Is this stage of a real step the specified one?"""
-        found = subject.departures()[self.stage]
+        stages = subject.departures()
+        found = stages[self.stage]
         if found.departs is None:
             return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
         if not found.departs:
@@ -66,12 +68,13 @@ class Departure(Hypothesis):
             expected="the specified step",
             evidence=[Evidence(text=example) for example in found.examples],
         )
-        return replace(alarm, explains=self._follows())
+        first = next(stage for stage, one in stages.items() if one.departs)
+        return replace(alarm, explains=self._follows(first == self.stage))
 
-    def _follows(self) -> tuple[str, ...]:
-        """The stages after it, and its look-alikes."""
+    def _follows(self, first: bool) -> tuple[str, ...]:
+        """The stages after it; of the first that departs also its look-alikes."""
         codes = list(CODES.values())
-        alike = [code for code in LOOK_ALIKES if code not in self.named_by]
+        alike = [code for code in LOOK_ALIKES if first and code not in self.named_by]
         return (*codes[codes.index(self.id) + 1 :], *alike)
 
 

@@ -35,6 +35,6 @@ class LogprobsDepart(Departure):
     id = "H54"
     name = "logprobs-depart"
     stage = "log-probs"
-    named_by = ("H03", "H07", "H09", "H10", "H11", "H12", "H15", "H16", "H21", "H23", "H31")
+    named_by = ("H03", "H06", "H07", "H09", "H10", "H11", "H12", "H15", "H16", "H21", "H23", "H31")
     meaning = "Every ratio, KL and gradient of the step is computed from wrong log-probs."
     fix = "Score the token of the finding alone and find what the trainer does to it."

@@ -34,6 +34,6 @@ class GradientDeparts(Departure):
     id = "H57"
     name = "gradient-departs"
     stage = "gradient"
-    named_by = ("H02", "H03", "H09", "H15", "H23", "H25", "H26", "H27", "H28", "H30", "H31", "H36")
+    named_by = ("H25", "H26", "H27")
     meaning = "The weights are moved in another direction than the loss says."
     fix = "Find what stands between the loss and the optimizer."
