@@ -35,6 +35,6 @@ class RewardsDepart(Departure):
     id = "H52"
     name = "rewards-depart"
     stage = "rewards"
-    named_by = ("H01", "H05", "H33", "H37", "H38", "H39", "H40")
+    named_by = ("H01", "H05", "H32", "H33", "H36", "H37", "H38", "H39", "H40")
     meaning = "Completions are told apart by rewards that they did not earn."
     fix = "Check that each reward function sees its own row, and that weights are those asked for."

@@ -34,6 +34,6 @@ class AdvantagesDepart(Departure):
     id = "H53"
     name = "advantages-depart"
     stage = "advantages"
-    named_by = ("H01", "H33", "H35")
+    named_by = ("H01", "H22", "H33", "H35")
     meaning = "The gradient is that of another objective than the one asked for."
     fix = "Mend the code that turns rewards into advantages; the finding shows a group of both."
