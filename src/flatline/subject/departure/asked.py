@@ -57,7 +57,7 @@ def asked_of(args: Any, rows_in_pass: int) -> Asked:
         corrected_kl=bool(getattr(args, "use_bias_correction_kl", False)),
         entropy_share=getattr(args, "top_entropy_quantile", 1.0),
         learning_rate=args.learning_rate,
-        schedule=_plain(args.lr_scheduler_type),
+        schedule=_schedule(args),
         warmup=int(args.get_warmup_steps(args.max_steps)) if args.max_steps > 0 else 0,
         steps=args.max_steps,
         largest_norm=args.max_grad_norm or 0.0,
@@ -95,6 +95,11 @@ def _plain(value: Any) -> str:
 def _scale(value: Any) -> str:
     """Older releases say True for the group and False for none."""
     return {"True": "group", "False": "none"}.get(str(value), str(value))
+
+
+def _schedule(args: Any) -> str:
+    name = _plain(args.lr_scheduler_type)
+    return f"{name} with options" if getattr(args, "lr_scheduler_kwargs", None) else name
 
 
 def _optimizer(args: Any) -> str:

@@ -116,8 +116,9 @@ def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> S
     """Is what stands in front of each completion the prompt through its template?"""
     tokenizer = trainer.processing_class
     options = getattr(trainer.args, "chat_template_kwargs", None) or {}
+    longest = getattr(trainer.args, "max_prompt_length", None) or 0  # of older releases
     for row, (prompt, ids) in enumerate(zip(prompts, found, strict=True)):
-        expected = prompt_ids(tokenizer, prompt, None, options)
+        expected = prompt_ids(tokenizer, prompt, None, options)[-longest:]
         if expected != ids:
             at = next(
                 (k for k, (a, b) in enumerate(zip(expected, ids, strict=False)) if a != b), -1
@@ -179,7 +180,9 @@ def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
     )
 
 
-def judge_rewards(trainer: Any, asked: Asked, heard: Heard, played: Played) -> StageFound:
+def judge_rewards(
+    trainer: Any, asked: Asked, heard: Heard, played: Played, advantages_B: Tensor
+) -> StageFound:
     """Does each row get what its own completion was paid, summed with the weights asked for?"""
     arrived_BF = heard.arrived_BF
     if arrived_BF is None:
@@ -200,7 +203,7 @@ def judge_rewards(trainer: Any, asked: Asked, heard: Heard, played: Played) -> S
                 measured=float(wrong.double().mean()),
             )
     return (
-        _judge_sum(asked, heard, arrived_BF)
+        _judge_sum(trainer, asked, heard, arrived_BF, advantages_B)
         or _judge_order(trainer, heard)
         or same(
             "rewards",
@@ -209,11 +212,18 @@ def judge_rewards(trainer: Any, asked: Asked, heard: Heard, played: Played) -> S
     )
 
 
-def _judge_sum(asked: Asked, heard: Heard, arrived_BF: Tensor) -> StageFound | None:
+def _judge_sum(
+    trainer: Any, asked: Asked, heard: Heard, arrived_BF: Tensor, advantages_B: Tensor
+) -> StageFound | None:
+    """The mean that is logged; where weights and advantages are right, only the log is wrong."""
     expected = float(total(asked, arrived_BF).nanmean())
     if heard.mean is None or abs(heard.mean - expected) <= PAID * (1 + abs(expected)):
         return None
     weight_F = weights(asked, arrived_BF.shape[1])
+    own_F = getattr(trainer, "reward_weights", weight_F).double().cpu()
+    as_asked = own_F.shape == weight_F.shape and torch.allclose(own_F, weight_F)
+    if as_asked and not judge_advantages(asked, heard, advantages_B).departs:
+        return None
     mean_F = arrived_BF.nanmean(0)
     return departs(
         "rewards",

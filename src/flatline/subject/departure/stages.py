@@ -171,11 +171,11 @@ class _Step:
             self.old = self.scorer.all(rows)
         self.reference = self.scorer.reference(rows) if asked.beta else None
         self.found["mask"] = data.judge_mask(self.whole.inputs, every)
-        paid = data.judge_rewards(trainer, asked, heard, self.some)
+        advantages_B = self.inputs["advantages"]
+        paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         shifted = None if paid.departs else judge_gold(trainer, heard, self.order, self.whole)
         self.found["rewards"] = shifted or paid
-        advantages = self.inputs["advantages"]
-        self.found["advantages"] = data.judge_advantages(asked, heard, advantages)
+        self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B)
 
     # -- log-probs, ratio and KL, loss, gradient, update
 

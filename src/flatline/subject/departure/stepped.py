@@ -24,6 +24,8 @@ MOST_STEPS = 2000
 """Steps of a schedule that are looked at."""
 RATE = 1e-4
 """Of a rate, relative to the one asked for."""
+COARSE = 0.1
+"""Rounding of the weights, of the length of the step, above which the step cannot be told."""
 ENDED = 0.01
 """Share of the rate asked for below which nothing is learned any more."""
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
@@ -214,7 +216,7 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     _step(trainer, handed)
     now = dict(trainable(trainer))
     pairs: list[tuple[str, float, float, float]] = []
-    moved = wanted = 0.0
+    moved = wanted = coarse = 0.0
     for name, kept in before.weights.items():
         place = now[name].device
         old, gradient = kept.to(place), _at(handed.get(name), place)
@@ -237,11 +239,14 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
         size = float((expected - old.double()).norm())
         moved += float((after - old.double()).square().sum())
         wanted += size**2
+        coarse += rounding**2
         pairs.append((name, off, size, float((after - old.double()).norm())))
     whole = sum(off**2 for _, off, _, _ in pairs) ** 0.5
     scale = wanted**0.5
     if not scale:
         return unknown("update", "The specified step is 0.")
+    if coarse**0.5 > COARSE * scale:
+        return unknown("update", "The weights are too coarse to tell a step from its rounding.")
     if whole <= limit.update * scale:
         text = f"Every weight moves as AdamW says, to {whole / scale:.1g} of the step."
         return same("update", text, whole / scale, limit.update)
