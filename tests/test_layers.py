@@ -18,6 +18,7 @@ FLOW = (
     "loopback",
     "config",
     "stats",
+    "spec",
     "tasks",
     "rollout",
     "evaluate",
@@ -48,7 +49,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("rollout", "live", "training", "faults", "subject")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "subject")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -1,0 +1,76 @@
+"""What was asked for: everything that decides one step, and nothing that a trainer keeps."""
+
+from dataclasses import dataclass, field
+
+
+class NotSpecified(Exception):
+    """The specification says nothing about this; the text names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The user's arguments. Defaults are those of the papers, not of a library."""
+
+    group: int
+    """Completions of a prompt, G."""
+    passes: int = 1
+    """Backward passes of an optimizer step."""
+    rows_in_pass: int
+    """Completions of one pass, all processes together."""
+    passes_in_generation: int = 1
+    """Passes that one generation is dealt out to."""
+    iterations: int = 1
+    """How often each generation is trained on."""
+    longest: int
+    """Tokens of a completion at most."""
+    temperature: float = 1.0
+    """What logits are divided by, when sampling and when scoring."""
+    reward_weights: tuple[float, ...] | None = None
+    """One for each reward function; None for all 1."""
+    aggregation: str = "sum_then_normalize"
+    """How several rewards become one advantage."""
+    scale: str = "group"
+    """Whose spread divides the advantage: `group`, `batch` or `none`."""
+    mask_cut: bool = False
+    """Whether completions that were cut at the limit carry no loss."""
+    loss: str = "grpo"
+    """How token losses become one number."""
+    level: str = "token"
+    """What has an importance ratio: each `token`, or the whole `sequence`."""
+    clip_low: float = 0.2
+    """The ratio is clipped below 1 minus this."""
+    clip_high: float = 0.2
+    """And above 1 plus this."""
+    ceiling: float | None = None
+    """Two-sided clip: the ratio itself is never above this."""
+    beta: float = 0.0
+    """Weight of the KL to the reference."""
+    corrected_kl: bool = False
+    """Whether each token's KL is weighted by its ratio."""
+    entropy_share: float = 1.0
+    """Share of the tokens, those of the highest entropy, that the policy loss is taken of."""
+    learning_rate: float = 1e-6
+    """The rate before any schedule."""
+    schedule: str = "constant"
+    """How it goes on from there."""
+    warmup: int = 0
+    """Steps of warm-up."""
+    steps: int = 1
+    """Steps of the whole training."""
+    largest_norm: float = 0.0
+    """Gradients longer than this are shortened to it; 0 for never."""
+    optimizer: str = "adamw"
+    """Only AdamW is specified."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's means."""
+    epsilon: float = 1e-8
+    """AdamW's smallest denominator."""
+    decay: float = 0.0
+    """AdamW's weight decay."""
+    besides: tuple[str, ...] = field(default=())
+    """What else was asked for and is not specified, in words."""
+
+    def refuse_besides(self) -> None:
+        """Stop where something was asked for that the loss below does not have."""
+        if self.besides:
+            raise NotSpecified(", ".join(self.besides))

@@ -1,0 +1,78 @@
+"""How far the policy has gone: from where it sampled (ratio, clip), and from where it began (KL).
+
+    rho_t = pi(o_t) / pi_old(o_t)                               each token: PPO, GRPO
+    rho   = (prod_t rho_t) ^ (1 / |o|)                          sequence: Zheng et al., 2025, GSPO
+    policy loss = -min(rho A, clip(rho, 1 - low, 1 + high) A)   Shao et al., 2024; Yu et al., 2025
+    policy loss = -sg(min(rho, high)) A log pi                  MiniMax, 2025, CISPO
+    KL_t  = pi_ref / pi - log(pi_ref / pi) - 1                  Schulman, 2020, k3
+    KL_t * rho_t                                                off policy: DeepSeek-V3.2, 2025
+
+sg: no gradient. With `delta` (INTELLECT-2, 2025) rho itself is never above it. With an entropy
+share (Wang et al., 2025) the policy loss is that of the tokens with the highest entropy only; the
+KL stays that of all.
+"""
+
+import torch
+from torch import Tensor
+
+from flatline.spec.asked import Asked, NotSpecified
+
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+"""Losses with PPO's clip."""
+
+
+def ratio(asked: Asked, new_T: Tensor, old_T: Tensor, mask_T: Tensor) -> Tensor:
+    """Importance ratio of each token, or one for the sequence."""
+    log_T = new_T - old_T
+    if asked.level == "token":
+        return torch.exp(log_T)
+    if asked.level == "sequence":
+        return torch.exp((log_T * mask_T).sum() / mask_T.sum().clamp(min=1)).expand_as(log_T)
+    raise NotSpecified(f"an importance ratio of each {asked.level}")
+
+
+def kl(asked: Asked, new_T: Tensor, reference_T: Tensor, ratio_T: Tensor) -> Tensor:
+    """Distance from the reference, of each token."""
+    log_T = reference_T - new_T
+    kl_T = torch.exp(log_T) - log_T - 1
+    return kl_T * ratio_T if asked.corrected_kl else kl_T
+
+
+def policy_loss(asked: Asked, new_T: Tensor, ratio_T: Tensor, advantage: Tensor) -> Tensor:
+    """What each token adds, without the KL."""
+    if asked.loss == "cispo":
+        return -ratio_T.clamp(max=asked.clip_high).detach() * advantage * new_T
+    if asked.loss not in CLIPPED:
+        raise NotSpecified(f"the loss {asked.loss!r}")
+    clipped_T = ratio_T.clamp(1 - asked.clip_low, 1 + asked.clip_high)
+    free_T = ratio_T if asked.ceiling is None else ratio_T.clamp(max=asked.ceiling)
+    return -torch.min(free_T * advantage, clipped_T * advantage)
+
+
+def token_loss(
+    asked: Asked,
+    *,
+    new_T: Tensor,
+    old_T: Tensor,
+    reference_T: Tensor | None,
+    mask_T: Tensor,
+    advantage: Tensor,
+    chosen_T: Tensor | None = None,
+) -> Tensor:
+    """What each token adds. `chosen_T` says which tokens the entropy share leaves."""
+    ratio_T = ratio(asked, new_T, old_T, mask_T)
+    loss_T = policy_loss(asked, new_T, ratio_T, advantage)
+    if chosen_T is not None:
+        loss_T = loss_T * chosen_T
+    if asked.beta and reference_T is not None:
+        loss_T = loss_T + asked.beta * kl(asked, new_T, reference_T, ratio_T)
+    return loss_T
+
+
+def highest_entropy(asked: Asked, entropies: list[Tensor], masks: list[Tensor]) -> list[Tensor]:
+    """Which tokens of a pass the entropy share leaves, row by row."""
+    trained = torch.cat([e[m] for e, m in zip(entropies, masks, strict=True)]).float()
+    if not trained.numel():
+        return masks
+    least = torch.quantile(trained, 1 - asked.entropy_share)
+    return [(e >= least) & m for e, m in zip(entropies, masks, strict=True)]

@@ -1,0 +1,283 @@
+"""The specification against examples worked out by hand, never against a library."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec.advantages import advantages, leave_one_out
+from flatline.spec.completions import said, was_cut
+from flatline.spec.delivery import apart
+from flatline.spec.gradient import clip_factor, compare
+from flatline.spec.logprobs import logprobs
+from flatline.spec.loss import shares
+from flatline.spec.mask import loss_mask
+from flatline.spec.prompts import prompt_ids, without_padding
+from flatline.spec.ratio import highest_entropy, kl, ratio, token_loss
+from flatline.spec.rewards import total
+from flatline.spec.rows import broken_groups, visited_at_least
+from flatline.spec.update import adamw, decay_of, rate
+
+ASKED = Asked(group=2, rows_in_pass=4, longest=10)
+ON = torch.ones(2, dtype=torch.bool)
+
+
+def test_a_group_is_one_row_as_often_as_asked():
+    assert broken_groups([5, 5, 7, 7], 2) == []
+    assert broken_groups([5, 7, 5, 7], 2) == [0, 1]
+    assert broken_groups([5, 5, 7], 2) == [1]
+
+
+def test_an_epoch_visits_every_row_that_fills_a_generation():
+    assert visited_at_least(64, 4) == 64
+    assert visited_at_least(66, 4) == 64
+
+
+def test_a_prompt_is_its_template_and_padding_is_no_part_of_it():
+    class Tokenizer:
+        def __call__(self, text):
+            return {"input_ids": [len(text)]}
+
+        def apply_chat_template(self, messages, **options):
+            assert options["add_generation_prompt"]
+            return {"input_ids": [1, len(messages), options["thinking"]]}
+
+    assert prompt_ids(Tokenizer(), "four", None, {}) == [4]
+    assert prompt_ids(Tokenizer(), [{"role": "user"}], None, {"thinking": 9}) == [1, 1, 9]
+    assert without_padding(torch.tensor([0, 0, 8, 9]), torch.tensor([0, 0, 1, 1])) == [8, 9]
+
+
+def test_a_completion_ends_with_its_first_stop_token():
+    assert said([4, 2, 2, 2], {2}) == [4, 2]
+    assert said([4, 5], {2}) == [4, 5]
+    assert was_cut([4, 5], {2}) and not was_cut([4, 2], {2})
+
+
+def test_what_a_tool_wrote_carries_no_loss_and_a_cut_completion_none_if_asked():
+    assert loss_mask(ASKED, 3, None, True).tolist() == [True] * 3
+    assert loss_mask(ASKED, 3, [1, 0, 1], False).tolist() == [True, False, True]
+    assert not loss_mask(replace(ASKED, mask_cut=True), 3, None, True).any()
+
+
+def test_the_reward_is_the_weighted_sum_of_what_was_paid():
+    paid = torch.tensor([[1.0, 2.0], [math.nan, 2.0], [math.nan, math.nan]])
+    found = total(replace(ASKED, reward_weights=(1.0, 0.5)), paid)
+    assert found[:2].tolist() == [2.0, 1.0]
+    assert found[2].isnan()
+
+
+def test_advantages_are_those_of_the_group():
+    paid = torch.tensor([[0.0], [1.0], [4.0], [4.0]])
+    half = 0.5 / (math.sqrt(0.5) + 1e-4)
+    assert advantages(ASKED, paid).tolist() == pytest.approx([-half, half, 0, 0])
+    assert advantages(replace(ASKED, scale="none"), paid).tolist() == [-0.5, 0.5, 0, 0]
+    spread = math.sqrt((2.25**2 + 1.25**2 + 2 * 1.75**2) / 3) + 1e-4
+    batch = advantages(replace(ASKED, scale="batch"), paid)
+    assert batch.tolist() == pytest.approx([-0.5 / spread, 0.5 / spread, 0, 0])
+
+
+def test_a_row_without_a_reward_counts_nowhere():
+    paid = torch.tensor([[0.0], [2.0], [math.nan], [1.0], [1.0], [1.0]])
+    found = advantages(replace(ASKED, group=3, scale="none"), paid)
+    assert found.tolist() == [-1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_rewards_that_are_normalised_before_they_are_summed():
+    paid = torch.tensor([[0.0, 10.0], [1.0, 0.0]])
+    asked = replace(ASKED, aggregation="normalize_then_sum", reward_weights=(2.0, 1.0))
+    one = 1 / math.sqrt(2)
+    first, second = 0.5 / (one + 1e-4), 5 / (10 * one + 1e-4)
+    summed = -2 * first + second
+    expected = summed / (math.sqrt(2 * summed**2) + 1e-4)
+    assert advantages(asked, paid).tolist() == pytest.approx([expected, -expected])
+
+
+def test_leave_one_out_is_against_the_mean_of_the_others():
+    assert leave_one_out(torch.tensor([[0.0, 3.0, 6.0]])).tolist() == [[-4.5, 0.0, 4.5]]
+
+
+def test_log_probs_are_those_of_the_row_alone_at_the_temperature():
+    def logits(ids):
+        return torch.tensor([[[0.0, 2.0], [2.0, 0.0], [9.0, 9.0]]])
+
+    found, entropy = logprobs(logits, [0], [1, 1], 2.0, "cpu")
+    high, low = math.log(math.e / (1 + math.e)), math.log(1 / (1 + math.e))
+    assert found.tolist() == pytest.approx([high, low])
+    assert entropy[0] == pytest.approx(-(math.exp(high) * high + math.exp(low) * low))
+
+
+def test_the_ratio_is_of_each_token_or_of_the_sequence():
+    new, old = torch.log(torch.tensor([0.4, 0.1])), torch.log(torch.tensor([0.2, 0.2]))
+    assert ratio(ASKED, new, old, ON).tolist() == pytest.approx([2.0, 0.5])
+    assert ratio(replace(ASKED, level="sequence"), new, old, ON).tolist() == pytest.approx([1, 1])
+
+
+def test_the_kl_is_schulmans_third_estimator():
+    new, reference = torch.log(torch.tensor([0.5])), torch.log(torch.tensor([0.25]))
+    plain = 0.5 - math.log(0.5) - 1
+    assert float(kl(ASKED, new, reference, torch.tensor([2.0]))) == pytest.approx(plain)
+    corrected = kl(replace(ASKED, corrected_kl=True), new, reference, torch.tensor([2.0]))
+    assert float(corrected) == pytest.approx(2 * plain)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "chance", "expected"),
+    [(1.0, 0.4, -1.3), (1.0, 0.1, -0.5), (-1.0, 0.1, 0.9), (-1.0, 0.4, 2.0)],
+)
+def test_the_clip_stops_what_went_far_enough_and_nothing_else(advantage, chance, expected):
+    asked = replace(ASKED, clip_low=0.1, clip_high=0.3)
+    found = token_loss(
+        asked,
+        new_T=torch.log(torch.tensor([chance])),
+        old_T=torch.log(torch.tensor([0.2])),
+        reference_T=None,
+        mask_T=ON[:1],
+        advantage=torch.tensor(advantage),
+    )
+    assert float(found) == pytest.approx(expected)
+
+
+def test_the_two_sided_clip_holds_a_ratio_that_is_punished():
+    found = token_loss(
+        replace(ASKED, ceiling=1.5),
+        new_T=torch.log(torch.tensor([0.4])),
+        old_T=torch.log(torch.tensor([0.2])),
+        reference_T=None,
+        mask_T=ON[:1],
+        advantage=torch.tensor(-1.0),
+    )
+    assert float(found) == pytest.approx(1.5)
+
+
+def test_cispo_has_the_gradient_of_the_log_prob_times_a_held_ratio():
+    new = torch.log(torch.tensor([0.4])).requires_grad_()
+    found = token_loss(
+        replace(ASKED, loss="cispo", clip_high=1.5),
+        new_T=new,
+        old_T=torch.log(torch.tensor([0.2])),
+        reference_T=None,
+        mask_T=ON[:1],
+        advantage=torch.tensor(2.0),
+    )
+    found.sum().backward()
+    assert float(new.grad) == pytest.approx(-3.0)
+
+
+def test_an_entropy_share_leaves_the_least_certain_tokens():
+    entropies = [torch.tensor([0.1, 0.9]), torch.tensor([0.2, 0.8])]
+    kept = highest_entropy(replace(ASKED, entropy_share=0.5), entropies, [ON, ON])
+    assert [one.tolist() for one in kept] == [[False, True], [False, True]]
+
+
+def test_what_is_left_out_of_the_policy_loss_keeps_its_kl():
+    loss = token_loss(
+        replace(ASKED, beta=0.5),
+        new_T=torch.log(torch.tensor([0.5])),
+        old_T=torch.log(torch.tensor([0.5])),
+        reference_T=torch.log(torch.tensor([0.25])),
+        mask_T=ON[:1],
+        advantage=torch.tensor(1.0),
+        chosen_T=torch.tensor([False]),
+    )
+    assert float(loss) == pytest.approx(0.5 * (0.5 - math.log(0.5) - 1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("grpo", [1 / 8, 1 / 24]),
+        ("dr_grpo", [1 / 40, 1 / 40]),
+        ("bnpo", [1 / 16, 1 / 16]),
+        ("dapo", [1 / 20, 1 / 20]),
+        ("cispo", [1 / 20, 1 / 20]),
+        ("luspo", [1 / 4, 1 / 4]),
+    ],
+)
+def test_each_loss_has_its_own_denominator(loss, expected):
+    """Two passes of two rows; this one has 2 and 6 tokens, the generation of four passes 40."""
+    asked = replace(ASKED, loss=loss, passes=2, passes_in_generation=4)
+    assert shares(asked, [2, 6], 40) == pytest.approx(expected)
+
+
+def test_gradients_are_compared_by_direction_and_length():
+    a, b = torch.tensor([3.0, 4.0]), torch.tensor([6.0, 8.0])
+    same = compare([("w", a, b)])
+    assert (same.cosine, same.length) == pytest.approx((1.0, 0.5))
+    assert compare([("w", -a, a)]).cosine == pytest.approx(-1)
+    missing = compare([("w", a, a), ("v", None, b)])
+    assert missing.worst == "v" and missing.cosine < 0.5
+    assert compare([("w", None, None)]).both_zero
+
+
+def test_clipping_shortens_what_is_too_long():
+    assert clip_factor(2.0, 1.0) == pytest.approx(0.5, rel=1e-5)
+    assert clip_factor(0.5, 1.0) == 1.0
+    assert clip_factor(50.0, 0.0) == 1.0
+
+
+def test_the_first_step_of_adamw_goes_by_the_rate_against_the_gradient():
+    weight, gradient = torch.tensor([1.0, 1.0]), torch.tensor([0.3, -5.0])
+    found = adamw(ASKED, weight, gradient, rate=0.1, decay=0.0)
+    assert found.tolist() == pytest.approx([0.9, 1.1], rel=1e-6)
+    decayed = adamw(ASKED, weight, gradient, rate=0.1, decay=0.5)
+    assert decayed.tolist() == pytest.approx([0.85, 1.05], rel=1e-6)
+
+
+def test_a_later_step_of_adamw_goes_on_from_its_means():
+    given = {"mean": torch.tensor([0.1]), "square": torch.tensor([0.01])}
+    found = adamw(
+        ASKED, torch.tensor([1.0]), torch.tensor([1.0]), rate=0.1, decay=0, step=2, **given
+    )
+    mean = (0.9 * 0.1 + 0.1) / (1 - 0.9**2)
+    square = (0.999 * 0.01 + 0.001) / (1 - 0.999**2)
+    assert float(found) == pytest.approx(1 - 0.1 * mean / math.sqrt(square))
+
+
+def test_norms_and_biases_are_not_decayed():
+    asked = replace(ASKED, decay=0.1)
+    assert decay_of(asked, "layers.0.q_proj.weight") == 0.1
+    assert decay_of(asked, "layers.0.q_proj.bias") == 0.0
+    assert decay_of(asked, "layers.0.input_layernorm.weight") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1, 1]),
+        ("constant_with_warmup", [0, 0.5, 1, 1]),
+        ("linear", [0, 0.5, 1, 0.5]),
+        ("cosine", [0, 0.5, 1, 0.5]),
+    ],
+)
+def test_the_rate_in_force_follows_the_schedule(schedule, expected):
+    asked = replace(ASKED, learning_rate=1.0, schedule=schedule, warmup=2, steps=10)
+    assert [rate(asked, step) for step in (0, 1, 2, 6)] == pytest.approx(expected)
+
+
+def test_log_probs_are_apart_by_mean_and_worst():
+    found = apart(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -5.0]))
+    assert (found.mean, found.worst, found.at) == (1.5, 3.0, 1)
+    assert apart(torch.tensor([]), torch.tensor([])).at == -1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: advantages(replace(ASKED, scale="rank"), torch.ones(2, 1)),
+        lambda: advantages(replace(ASKED, aggregation="product"), torch.ones(2, 1)),
+        lambda: shares(replace(ASKED, loss="vespo"), [1], 1),
+        lambda: rate(replace(ASKED, schedule="polynomial"), 1),
+        lambda: ratio(replace(ASKED, level="turn"), ON * 0.0, ON * 0.0, ON),
+        lambda: adamw(replace(ASKED, optimizer="lion"), ON * 1.0, ON * 1.0, rate=1, decay=0),
+        lambda: replace(ASKED, besides=("an entropy bonus",)).refuse_besides(),
+    ],
+)
+def test_what_is_not_specified_is_said(ask):
+    with pytest.raises(NotSpecified, match=r"."):
+        ask()
+
+
+def test_the_stages_stand_in_the_order_in_which_a_step_makes_them():
+    assert STAGES[0] == "rows" and STAGES[-1] == "delivery" and len(set(STAGES)) == 12
