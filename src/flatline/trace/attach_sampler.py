@@ -146,9 +146,8 @@ class _Ear:
 
     def _settle(self, drawn_B: Tensor) -> None:
         if self._scores_BV is not None:
-            scores_BV, self._scores_BV = self._scores_BV.float(), None
-            chosen_B = scores_BV.gather(1, drawn_B[:, None].to(scores_BV.device))[:, 0]
-            self._logps.append(chosen_B - scores_BV.logsumexp(1))
+            logps_BV, self._scores_BV = self._scores_BV.float().log_softmax(-1), None
+            self._logps.append(logps_BV.gather(1, drawn_B[:, None])[:, 0])
 
     def logps(self, sampled_BT: Tensor) -> Tensor | None:
         """Of what came of it. On a GPU a position more may have been computed than is kept."""
