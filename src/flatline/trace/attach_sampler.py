@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatline.trace.attach_hooks import Guard, listening, put_in_place, without_adapter
+from flatline.trace.attach_hooks import Guard, Hooked, listening, put_in_place, without_adapter
 from flatline.trace.attach_settings import TRANSFORMERS, engine_of
 
 SAMPLE = "sample"
@@ -94,7 +94,7 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
         guard(lambda: calls.append(_call(ears, args, kwargs, found)))
         return found
 
-    with put_in_place(model, "generate", generate):
+    with put_in_place(model, "generate", Hooked(original, generate)):
         yield calls
 
 
