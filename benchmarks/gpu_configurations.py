@@ -69,6 +69,7 @@ class Configuration:
 
 CONFIGURATIONS: Mapping[str, Configuration] = {
     "fp32": Configuration(),
+    "eight-groups": Configuration(args={"gradient_accumulation_steps": 4}),
     "tf32": Configuration(args={"tf32": True}, cuda=True),
     "bf16": Configuration(args={"bf16": True}),
     "fp16": Configuration(args={"fp16": True}, cuda=True),
@@ -161,6 +162,7 @@ def look(name: str, rows: int) -> dict[str, Any]:
     levels = [one.level for one in found]
     return {
         "configuration": name,
+        "asked": len(found),
         "alarms": [t for t, level in zip(told, levels, strict=True) if level in ALARMS],
         "notes": [t for t, level in zip(told, levels, strict=True) if level is Level.NOTE],
         "unknown": [t for t, level in zip(told, levels, strict=True) if level is Level.UNKNOWN],
@@ -199,7 +201,10 @@ def outcome(line: Mapping[str, Any]) -> str:
         if word in line:
             return f"{word}: {line[word].splitlines()[-1]}"
     said = [*line["alarms"], *line["notes"]]
-    return f"{line['precision']}, {line['seconds']:.0f} s: {'; '.join(said) or 'silent'}"
+    answered = f"{line['asked'] - len(line['unknown'])} of {line['asked']} answered"
+    return (
+        f"{line['precision']}, {answered}, {line['seconds']:.0f} s: {'; '.join(said) or 'silent'}"
+    )
 
 
 def went_wrong(line: Mapping[str, Any]) -> bool:

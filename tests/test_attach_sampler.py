@@ -101,10 +101,11 @@ def test_nothing_is_left_on_the_model(tmp_path, lora):
     before = dict(vars(model))
     with hearing(trainer, Guard()):
         assert vars(model).keys() != before.keys()
+        twin = copy.deepcopy(model)
+        assert twin.generate.__self__ is twin, "a copy samples with its own weights"
     assert vars(model) == before
     recorded(trainer)
     assert not {"generate", "_get_logits_processor"} & vars(model).keys()
-    copy.deepcopy(trainer.model)
 
 
 def test_a_compiled_model_is_heard_below_its_shell(tmp_path):

@@ -217,7 +217,7 @@ def test_an_attached_run_is_not_told_to_attach():
     report = diagnose(healthy_trace(steps=2), hypotheses=[Lacks(), Lacks("rollouts.gold")])
     told = [finding.text for finding in report.findings]
     assert not any("flatline.attach" in text for text in told)
-    assert "TRL's own `generate` does not" in told[0] and "use_vllm=True" in told[0]
+    assert "greedy search" in told[0] and "use_vllm=True" in told[0]
     assert "column `answer`" in told[1]
 
 

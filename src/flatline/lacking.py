@@ -44,8 +44,8 @@ class Lack(NamedTuple):
 
 
 _NO_LOGPROBS = Lack(
-    "this trainer's sampler gives no log-probs (TRL's own `generate` does not)",
-    "Sample with vLLM (`use_vllm=True`) to have the sampler's log-probs",
+    "this trainer's sampler gives no log-probs (beams and greedy search have none)",
+    "Sample token by token, with TRL's own `generate` or with vLLM (`use_vllm=True`)",
 )
 _NO_GOLD = Lack(
     "the dataset names no gold answer",

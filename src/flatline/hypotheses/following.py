@@ -58,7 +58,7 @@ def followed(trace: Trace) -> Following | str:
             f"sampler and trainer differ by {gap[0]:.2g} nat before any update, for another reason"
         )
     if trains_later(trace.settings):
-        return "some rollouts are trained after another update than they wait for"
+        return "a generation serves several updates, so that some rollouts are trained after one"
     if allowed_lag(trace) or not names_newest(trace, step[1 : FEWEST + 1]).all():
         return "rollouts name older weights; see H06 and H17"
     late = float(np.median(gap[1:]))

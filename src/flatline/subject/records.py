@@ -41,7 +41,7 @@ class Batch:
     trained_T: Bools
     """Whether it carries a loss: completion mask times tool mask."""
     sampler_T: Floats | None
-    """Log-prob when it was sampled; None where the sampler gives none (TRL's own `generate`)."""
+    """Log-prob when it was sampled; None where the sampler gives none."""
     trainer_T: Floats
     """Log-prob in the pass that is trained through, dropout off."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatline.trace.attach_hooks import Guard, listening, put_in_place, without_adapter
+from flatline.trace.attach_hooks import Guard, Hooked, listening, put_in_place, without_adapter
 from flatline.trace.attach_settings import TRANSFORMERS, engine_of
 
 SAMPLE = "sample"
@@ -94,7 +94,7 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
         guard(lambda: calls.append(_call(ears, args, kwargs, found)))
         return found
 
-    with put_in_place(model, "generate", generate):
+    with put_in_place(model, "generate", Hooked(original, generate)):
         yield calls
 
 
@@ -146,9 +146,8 @@ class _Ear:
 
     def _settle(self, drawn_B: Tensor) -> None:
         if self._scores_BV is not None:
-            scores_BV, self._scores_BV = self._scores_BV.float(), None
-            chosen_B = scores_BV.gather(1, drawn_B[:, None].to(scores_BV.device))[:, 0]
-            self._logps.append(chosen_B - scores_BV.logsumexp(1))
+            logps_BV, self._scores_BV = self._scores_BV.float().log_softmax(-1), None
+            self._logps.append(logps_BV.gather(1, drawn_B[:, None])[:, 0])
 
     def logps(self, sampled_BT: Tensor) -> Tensor | None:
         """Of what came of it. On a GPU a position more may have been computed than is kept."""
