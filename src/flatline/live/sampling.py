@@ -97,7 +97,7 @@ class _Open:
         return ids[:, length:] if torch.equal(ids[:, :length], self.whole()) else None
 
     def forgets(self, inputs: Inputs) -> bool:
-        """Whether a single token is given behind a cache that should hold the prompt and is empty."""
+        """Whether one token is given behind a cache that should hold the prompt and is empty."""
         alone = self.cached and inputs.cached == 0 and self.prompt.shape[1] > 1
         return alone and inputs.ids.shape == (self.logits.shape[0], 1)
 
