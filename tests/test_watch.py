@@ -251,6 +251,33 @@ def test_what_a_tool_says_between_two_turns_is_not_the_models(tmp_path):
     assert flatline.diagnose(trace).findings[0].hypothesis == "H02"
 
 
+def test_sampling_behind_a_cache_that_stays_empty_is_said(tmp_path):
+    model = model_of().train()
+    model.gradient_checkpointing_enable()
+    with flatline.watch(model, sgd(model), tmp_path) as watch:
+        by_generate(model, batch(2, 8), torch.ones(2, 8, dtype=torch.long))
+        watch.rewards([0.0, 1.0])
+    assert "a cache that stays empty" in flatline.Trace.open(tmp_path).caveats[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_advantages_and_precision_are_read_from_weights_and_logits(dtype, tmp_path):
+    model = model_of().to(dtype)
+    optimizer = sgd(model)
+    torch.manual_seed(0)
+    given = torch.tensor([1.5, -0.5, 0.5, -1.5])
+    with flatline.watch(model, optimizer, tmp_path) as watch:
+        ids = by_generate(model, batch(1, 8).repeat(4, 1), torch.ones(4, 8, dtype=torch.long))
+        watch.rewards(given)
+        ended = (ids[:, 8:] == END).int()
+        kept = ended.cumsum(1) - ended == 0
+        gain = logprobs(model, ids)[:, 7:].float() * kept * given[:, None]
+        a_step(optimizer, -(gain.sum(1) / kept.sum(1)).mean())
+    trace = flatline.Trace.open(tmp_path)
+    assert np.abs(trace.rollouts["advantage"] - given.numpy()).max() < 0.02
+    assert trace.settings["precision"] == str(dtype).removeprefix("torch.")
+
+
 def test_gradients_are_recorded_as_they_were_before_they_were_clipped(tmp_path):
     model = model_of()
     optimizer = sgd(model)

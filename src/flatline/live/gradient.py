@@ -113,14 +113,13 @@ class Pass:
 
 def _parts(logits: Tensor) -> Sequence[Tensor]:
     """A few rows at a time: what is computed on the way is as large as they are."""
-    rows = max(1, PROBE // logits[0].numel())
-    return logits.split(rows)
+    return torch.split(logits, max(1, PROBE // logits[0].numel()))
 
 
 def _logprobs(logits: Tensor, label: Tensor, temperature: float) -> Tensor:
     """Of each label; NaN where it is not known."""
     parts = _parts(logits)
-    known = label.clamp_min(0).split([len(part) for part in parts])
+    known = torch.split(label.clamp_min(0), len(parts[0]))
     found = [
         _at(_scaled(part.float(), temperature).log_softmax(-1), at)
         for part, at in zip(parts, known, strict=True)

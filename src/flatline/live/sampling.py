@@ -74,6 +74,8 @@ class _Open:
     version: int
     logits: Tensor
     """Of the last token, one row a sequence."""
+    cached: bool
+    """Whether it began with an empty cache."""
     fed: list[Tensor] = field(default_factory=list)
     logps: list[Tensor] = field(default_factory=list)
 
@@ -88,9 +90,16 @@ class _Open:
             # One prompt may be read once and sampled from many times.
             fits = rows in (1, ids.shape[0]) and inputs.cached in (-1, length)
             return ids if fits else None
+        if self.forgets(inputs):
+            return ids
         if ids.shape[0] != rows or ids.shape[1] <= length:
             return None
         return ids[:, length:] if torch.equal(ids[:, :length], self.whole()) else None
+
+    def forgets(self, inputs: Inputs) -> bool:
+        """Whether one token is given behind a cache that should hold the prompt and is empty."""
+        alone = self.cached and inputs.cached == 0 and self.prompt.shape[1] > 1
+        return alone and inputs.ids.shape == (self.logits.shape[0], 1)
 
     def feed(self, token: Tensor) -> None:
         rows = len(token)
@@ -112,12 +121,15 @@ class Sampling:
         self._tails: deque[Tail] = deque()
         self.lost = False
         """Whether a generation was met that cannot be followed."""
+        self.blind = False
+        """Whether one was met that sees no token but the last."""
 
     def hear(self, inputs: Inputs, logits: Tensor, version: int) -> None:
         """One pass of the model."""
         last = logits[:, -1].detach().clone()
         fresh = self._open.continued_by(inputs) if self._open else None
         if self._open and fresh is not None and fresh.shape[1] == 1:
+            self.blind |= self._open.forgets(inputs)
             self._open.feed(fresh[:, 0])
             self._open.logits = last
             return
@@ -128,7 +140,13 @@ class Sampling:
         if inputs.cached and fresh is None:
             self.lost = True
             return
-        self._open = _Open(prompt=context, attended=attended, version=version, logits=last)
+        self._open = _Open(
+            prompt=context,
+            attended=attended,
+            version=version,
+            logits=last,
+            cached=inputs.cached == 0,
+        )
 
     def close(self) -> None:
         """What is open does not go on. A pass that nothing was sampled from is no generation."""

@@ -34,10 +34,20 @@ from flatline.live.sampling import Sample, Sampling
 from flatline.live.stepping import Stepping
 from flatline.trace.announce import say
 from flatline.trace.attach_hooks import Guard, nested_models
-from flatline.trace.attach_settings import commit, tf32, versions
+from flatline.trace.attach_settings import commit, lora_of, tf32, versions
 from flatline.trace.attach_weights import Looked
 from flatline.trace.settings import SETTINGS
 from flatline.trace.writer import Writer
+
+LOST = (
+    "Some sampling could not be followed: a cache went on with rows that are not those of the pass "
+    "before. The sampler's log-probs of these are not known."
+)
+BLIND = (
+    "The model samples with a cache that stays empty: each token is drawn from the one before it "
+    "alone. Gradient checkpointing in train mode does this; call `model.eval()` before `generate` "
+    "and `model.train()` after it."
+)
 
 _watched: "weakref.WeakKeyDictionary[nn.Module, Path]" = weakref.WeakKeyDictionary()
 """Heads that are listened to, and where they are recorded."""
@@ -60,7 +70,7 @@ def watch(
             "Two records of one run would disagree on whose rewards are whose.\n"
             "Close the first one: `watch.close()`, or leave its `with` block."
         )
-    settings = {**dict.fromkeys(SETTINGS), **_known(optimizer)}
+    settings = {**dict.fromkeys(SETTINGS), **_known(optimizer), "lora": lora_of(model)}
     run = {
         "source": "watch",
         "versions": versions(),
@@ -191,10 +201,9 @@ class Watch:
         with torch.no_grad():
             self._sampling.hear(inputs, logits, self._stepping.done)
         if self._sampling.lost:
-            self._note(
-                "Some sampling could not be followed: a cache went on with rows that are not those "
-                "of the pass before. The sampler's log-probs of these are not known."
-            )
+            self._note(LOST)
+        if self._sampling.blind:
+            self._note(BLIND)
         if logits.requires_grad:
             one = self._passes.expect(inputs, logits)
             guard, hear = self._guard, self._hear

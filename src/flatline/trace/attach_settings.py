@@ -38,7 +38,7 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["per_device_batch_size"] = args.per_device_train_batch_size
     found["max_steps"] = trainer.state.max_steps or found["max_steps"]
     found["warmup_steps"] = _warmup(args, found["max_steps"])
-    found["lora"] = _lora(trainer.model)
+    found["lora"] = lora_of(trainer.model)
     found["engine"] = engine_of(trainer)
     found["precision"] = _precision(trainer)
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
@@ -59,7 +59,8 @@ def _warmup(args: Any, max_steps: int | None) -> float | None:
     return getattr(args, "warmup_steps", None)
 
 
-def _lora(model: Any) -> dict[str, Any] | None:
+def lora_of(model: Any) -> dict[str, Any] | None:
+    """What an adapter was asked to be; None without one."""
     adapters = getattr(model, "peft_config", None)
     if not adapters:
         return None
