@@ -32,8 +32,11 @@ def compare(pairs: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Compar
     product = found_square = expected_square = 0.0
     worst, largest = "", -1.0
     for name, found, expected in pairs:
-        a = None if found is None else found.detach().flatten().double().cpu()
-        b = None if expected is None else expected.detach().flatten().double().cpu()
+        place = next((one.device for one in (expected, found) if one is not None), None)
+        a, b = (
+            None if one is None else one.detach().flatten().to(place).double()
+            for one in (found, expected)
+        )
         off = 0.0
         if a is not None:
             found_square += float(a @ a)

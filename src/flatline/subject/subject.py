@@ -11,6 +11,7 @@ from flatline.errors import ConfigError, NotRecorded
 from flatline.rollout.writable import unwritable
 from flatline.subject import ours, passes, replay, step, stepped
 from flatline.subject.context import Which, context_effect
+from flatline.subject.departure import StageFound, examine
 from flatline.subject.few import few, half, together
 from flatline.subject.moving import Move, visible_move
 from flatline.subject.order import data_order
@@ -157,6 +158,14 @@ class Subject:
         """Reward and KL parts of the gradient after one step; None where beta is 0."""
         given = (self.trainer, self._few, self._backward)
         return self._take("kl pull", stepped.kl_pull, *given)
+
+    def departures(self) -> Mapping[str, StageFound]:
+        """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
+        order = None
+        with suppress(Exception):  # data that cannot be counted, such as a stream
+            order = self.data_order()
+        given = (self.trainer, order, self._played, self._few, self._move)
+        return self._take("departures", examine, *given)
 
     # -- more play
 

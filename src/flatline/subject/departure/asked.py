@@ -1,0 +1,108 @@
+"""What a user of TRL asked for: the arguments, never what the trainer made of them."""
+
+from typing import Any
+
+import torch
+
+from flatline.spec import Asked, NotSpecified
+from flatline.spec.numerics import TOLERANCE, Tolerance
+
+_BESIDES = (
+    ("entropy_coef", 0.0, "an entropy bonus"),
+    ("use_adaptive_entropy", False, "an adaptive entropy bonus"),
+    ("off_policy_mask_threshold", None, "off-policy masking"),
+    ("use_liger_kernel", False, "a fused loss"),
+    ("use_vllm", False, "the importance correction of vLLM"),
+)
+"""Arguments that change the loss and are not specified: name, value without effect, in words."""
+
+
+def refuse_other_trainers(trainer: Any) -> None:
+    """Only GRPO on text is specified; experimental trainers are GRPO with something else."""
+    kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    odd = [kind for kind in kinds if kind.__module__.startswith("trl.experimental")]
+    if odd or not any(kind.__name__ == "GRPOTrainer" for kind in kinds):
+        raise NotSpecified(f"a step of {(odd or [type(trainer)])[0].__name__}")
+    if hasattr(trainer.processing_class, "tokenizer"):
+        raise NotSpecified("a model that is shown pictures")
+    if getattr(trainer, "aux_loss_enabled", False):
+        raise NotSpecified("a loss that balances experts")
+
+
+def asked_of(args: Any, rows_in_pass: int) -> Asked:
+    """The arguments as the specification calls them."""
+    high = getattr(args, "epsilon_high", None)
+    weights = getattr(args, "reward_weights", None)
+    besides = [
+        words for name, none, words in _BESIDES if getattr(args, name, none) not in (none, None, 0)
+    ]
+    return Asked(
+        group=args.num_generations,
+        passes=args.gradient_accumulation_steps,
+        rows_in_pass=rows_in_pass,
+        passes_in_generation=args.steps_per_generation,
+        iterations=args.num_iterations,
+        longest=args.max_completion_length,
+        temperature=args.temperature,
+        reward_weights=None if weights is None else tuple(weights),
+        aggregation=getattr(args, "multi_objective_aggregation", "sum_then_normalize"),
+        scale=_scale(args.scale_rewards),
+        mask_cut=args.mask_truncated_completions,
+        loss=args.loss_type,
+        level=getattr(args, "importance_sampling_level", "token"),
+        clip_low=args.epsilon,
+        clip_high=args.epsilon if high is None else high,
+        ceiling=getattr(args, "delta", None),
+        beta=args.beta,
+        corrected_kl=bool(getattr(args, "use_bias_correction_kl", False)),
+        entropy_share=getattr(args, "top_entropy_quantile", 1.0),
+        learning_rate=args.learning_rate,
+        schedule=_schedule(args),
+        warmup=int(args.get_warmup_steps(args.max_steps)) if args.max_steps > 0 else 0,
+        steps=args.max_steps,
+        largest_norm=args.max_grad_norm or 0.0,
+        optimizer=_optimizer(args),
+        betas=(args.adam_beta1, args.adam_beta2),
+        epsilon=args.adam_epsilon,
+        decay=args.weight_decay,
+        besides=tuple(besides),
+    )
+
+
+def tolerance_of(trainer: Any) -> Tolerance:
+    """By what the trainer multiplies in."""
+    return TOLERANCE[precision_of(trainer)]
+
+
+def precision_of(trainer: Any) -> str:
+    """`fp32`, `tf32`, `fp16` or `bf16`: the coarsest that a product may be rounded to."""
+    held = {weight.dtype for weight in trainer.model.parameters()}
+    mixed = str(getattr(trainer.accelerator, "mixed_precision", "no"))
+    plain = {torch.float64, torch.float32, torch.float16}
+    if held - plain or mixed == "bf16":  # quantised weights are multiplied in bf16 at best
+        return "bf16"
+    if torch.float16 in held or mixed == "fp16":
+        return "fp16"
+    on_gpu = trainer.accelerator.device.type == "cuda"
+    return "tf32" if on_gpu and torch.backends.cuda.matmul.allow_tf32 else "fp32"
+
+
+def _plain(value: Any) -> str:
+    """Enums of transformers as their text."""
+    return str(getattr(value, "value", value))
+
+
+def _scale(value: Any) -> str:
+    """Older releases say True for the group and False for none."""
+    return {"True": "group", "False": "none"}.get(str(value), str(value))
+
+
+def _schedule(args: Any) -> str:
+    name = _plain(args.lr_scheduler_type)
+    return f"{name} with options" if getattr(args, "lr_scheduler_kwargs", None) else name
+
+
+def _optimizer(args: Any) -> str:
+    name = _plain(args.optim)
+    plain = name in ("adamw_torch", "adamw_torch_fused") and not getattr(args, "optim_args", None)
+    return "adamw" if plain else name

@@ -1,0 +1,48 @@
+"""What was found at one stage: plain words and numbers, no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFound:
+    """One stage of the trainer's step beside the specified one."""
+
+    stage: str
+    """One of `flatline.spec.STAGES`."""
+    departs: bool | None
+    """Whether it is another; None where it could not be told."""
+    text: str
+    """What was expected and what was found, in a sentence or two."""
+    measured: float | None = None
+    """How far apart, in the unit of the text."""
+    limit: float | None = None
+    """How far the arithmetic may take them apart."""
+    examples: tuple[str, ...] = ()
+    """Something a person can check by hand."""
+    by_chance: float = 0.0
+    """How likely it would be seen in a right step; 0 where arithmetic rules that out."""
+
+
+def same(
+    stage: str, text: str, measured: float | None = None, limit: float | None = None
+) -> StageFound:
+    """The stage is the specified one."""
+    return StageFound(stage=stage, departs=False, text=text, measured=measured, limit=limit)
+
+
+def unknown(stage: str, why: str) -> StageFound:
+    """It could not be told."""
+    return StageFound(stage=stage, departs=None, text=why)
+
+
+def departs(
+    stage: str,
+    text: str,
+    *examples: str,
+    measured: float | None = None,
+    limit: float | None = None,
+) -> StageFound:
+    """The stage is another."""
+    return StageFound(
+        stage=stage, departs=True, text=text, measured=measured, limit=limit, examples=examples
+    )

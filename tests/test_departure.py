@@ -1,0 +1,140 @@
+"""One real step of a user's trainer beside the specified one: silent where it is healthy, the first
+stage that departs where it is not, and nothing left changed."""
+
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from flatline.spec import STAGES, Asked
+from flatline.spec.numerics import TOLERANCE
+from flatline.subject import Subject
+from flatline.subject.departure.asked import asked_of
+from flatline.subject.departure.gold import _shifted
+from flatline.subject.departure.stages import _dealt, _ways
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+from foreign_faults import FAULTS, faulty
+from foreign_script import build, script_of
+
+torch.set_num_threads(1)
+
+
+def departing(subject: Subject) -> list[str]:
+    with subject.standing_still():
+        found = subject.departures()
+    assert tuple(found) == STAGES
+    return [stage for stage, one in found.items() if one.departs]
+
+
+@pytest.mark.parametrize("setting", ["grpo", "full", "two-iterations", "cut-masked"])
+def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
+    subject = Subject(build(script_of(setting)))
+    assert departing(subject) == []
+    assert all(one.departs is False for one in subject.departures().values())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prompts-lowercased",
+        "padded-on-the-right",
+        "mask-shifted-when-cut",
+        "second-weight-ignored",
+        "gold-of-the-next-row",
+        "batch-baseline",
+        "reference-is-the-policy",
+        "clip-bounds-swapped",
+        "divided-by-the-limit",
+        "sign-flipped",
+        "weights-restored",
+        "sampler-at-half-scale",
+    ],
+)
+def test_the_first_stage_that_departs_is_where_the_fault_is(name):
+    expected = next(one.stage for one in FAULTS if one.name == name)
+    assert departing(Subject(build(faulty(name))))[0] == expected
+
+
+def test_an_example_can_be_checked_by_hand():
+    subject = Subject(build(faulty("rewards-as-advantages")))
+    with subject.standing_still():
+        found = subject.departures()["advantages"]
+    assert "rewards [" in found.examples[0] and "expected [" in found.examples[0]
+
+
+def test_the_trainer_is_left_as_it_was():
+    trainer = build(script_of("two-iterations"))
+    weights = [weight.detach().clone() for weight in trainer.model.parameters()]
+    functions, limit = list(trainer.reward_funcs), trainer.generation_config.max_new_tokens
+    arguments, drawn = dict(vars(trainer.args)), torch.get_rng_state()
+    held = set(vars(trainer))
+    Subject(trainer).departures()
+    now = list(trainer.model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(weights, now, strict=True))
+    assert all(weight.grad is None for weight in now)
+    assert trainer.reward_funcs == functions
+    assert trainer.generation_config.max_new_tokens == limit
+    assert trainer.generation_kwargs["max_new_tokens"] == limit
+    assert vars(trainer.args) == arguments and set(vars(trainer)) == held
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert trainer.optimizer is None and trainer.lr_scheduler is None
+
+
+def test_what_is_not_specified_is_unknown_and_not_wrong():
+    script = script_of("grpo")
+    script.asked["loss_type"] = "vespo"
+    subject = Subject(build(script))
+    assert departing(subject) == []
+    found = subject.departures()
+    assert found["loss"].departs is None and "vespo" in found["loss"].text
+    assert found["advantages"].departs is False
+
+
+def test_an_argument_without_a_definition_is_named():
+    args = build(script_of("grpo")).args
+    args.off_policy_mask_threshold = 0.5
+    assert asked_of(args, 4).besides == ("off-policy masking",)
+
+
+def test_ratios_are_put_on_both_sides_of_the_clip_and_between():
+    asked = Asked(group=2, rows_in_pass=2, longest=8, clip_low=0.1, clip_high=0.3)
+    above, below, *between = (math.exp(way) for way in _ways(asked, TOLERANCE["fp32"]))
+    assert above > 1.3 and below < 0.9
+    assert [0.9 < one < 1.3 for one in between] == [True, True]
+    assert max(between) > 1.1, "exchanged bounds would stop it"
+    narrow = Asked(group=2, rows_in_pass=2, longest=8, clip_low=3e-4, clip_high=4e-4)
+    assert len(_ways(narrow, TOLERANCE["bf16"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("passes", "in_generation", "rows", "expected"),
+    [
+        (2, 2, 8, (2, 2)),
+        (16, 16, 8, (8, 8)),
+        (2, 4, 8, (2, 4)),
+        (3, 3, 8, (1, 1)),
+        (4, 1, 8, (4, 4)),
+    ],
+)
+def test_few_rows_are_dealt_out_as_nearly_as_asked(passes, in_generation, rows, expected):
+    args = SimpleNamespace(gradient_accumulation_steps=passes, steps_per_generation=in_generation)
+    assert _dealt(args, rows) == expected
+
+
+def test_gold_of_few_values_matches_a_neighbour_by_chance():
+    """Yes or no: any row's gold pays as often as the neighbour's."""
+
+    def either(offset, group):
+        return [0.0, 0.0, 0.0, 0.0] if offset == 0 else [1.0, 1.0, 1.0, 0.0]
+
+    def shifted(offset, group):
+        return [1.0, 1.0, 1.0, 0.0] if offset == -1 else [0.0] * 4
+
+    assert _shifted("correct", either, 4) is None
+    found = _shifted("correct", shifted, 4)
+    assert found is not None and 0 < found.by_chance < 1e-3 and "before" in found.text
