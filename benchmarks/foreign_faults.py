@@ -2,12 +2,15 @@
 
     python benchmarks/foreign_faults.py --list
     python benchmarks/foreign_faults.py --only sign-flipped     # train three steps with it
+    python benchmarks/foreign_faults.py --checkup [NAME ...]    # what a checkup says: the table
+    python benchmarks/foreign_faults.py --tolerances [NAME ...] # how far apart healthy steps are
 
 They were written, with the stage at which each departs, before the specification of a step existed
 (the history of the repository shows the order), so that it could not be shaped after them.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,6 +22,10 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
+
+from flatline.examination import checkup
+from flatline.hypotheses.departure import CODES
+from flatline.subject import Subject
 
 
 class ForeignFault(NamedTuple):
@@ -571,12 +578,96 @@ def train(name: str) -> None:
         print({k: line[k] for k in ("loss", "grad_norm", "reward", "learning_rate") if k in line})
 
 
+class Said(NamedTuple):
+    """What a checkup of one script says."""
+
+    name: str
+    wanted: str
+    """The stage at which its fault departs; empty for a healthy script."""
+    cause: str
+    """The first cause that is named; empty where nothing alarms."""
+    stage: str
+    """The first stage that departs, or the one that the cause stands for."""
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        return self.stage == self.wanted
+
+
+def looked_at(name: str, **more: Any) -> Said:
+    """A checkup of a healthy script, or of one with a fault."""
+    script = script_of(name) if name in HEALTHY else faulty(name)
+    script.asked |= more
+    trainer = build(script)
+    begun = time.perf_counter()
+    report = checkup(trainer)
+    seconds = time.perf_counter() - begun
+    alarms = {one.hypothesis for one in report.alarms}
+    stages = [stage for stage, code in CODES.items() if code in alarms]
+    cause = report.causes[0] if report.causes else None
+    named = f"{cause.hypothesis} {cause.name}" if cause else ""
+    if cause and cause.hypothesis == "H33":  # rows are its own
+        stages.insert(0, "rows")
+    wanted = next((one.stage for one in FAULTS if one.name == name), "")
+    return Said(name, wanted, named, stages[0] if stages else named and "none", seconds)
+
+
+def table(names: list[str]) -> None:
+    """What a checkup says of every script, as the table of docs/specification.md."""
+    print("| script | departs at | first cause named | first stage that departs | |")
+    print("|---|---|---|---|---|")
+    every = []
+    for name in names or [*HEALTHY, *(one.name for one in FAULTS)]:
+        one = looked_at(name)
+        every.append(one)
+        verdict = "" if one.right else "**missed**" if one.wanted else "**false alarm**"
+        wanted, stage = one.wanted or "nowhere (healthy)", one.stage or "none"
+        cells = (name, wanted, one.cause or "nothing is wrong", stage, verdict)
+        print(f"| {' | '.join(cells)} |", flush=True)
+    faults = [one for one in every if one.wanted]
+    healthy = [one for one in every if not one.wanted]
+    print(f"\n{sum(one.right for one in faults)} of {len(faults)} faults named at their stage;")
+    alarmed = sum(not one.right for one in healthy)
+    print(f"{alarmed} of {len(healthy)} healthy scripts set off an alarm;")
+    print(f"{max(one.seconds for one in every):.0f} s for the longest checkup.")
+
+
+def tolerances(names: list[str]) -> None:
+    """How far healthy steps are from the specified ones, at each precision that a CPU has."""
+    largest: dict[tuple[str, str], tuple[float, float]] = {}
+    alarms = []
+    for precision in ("fp32", "bf16 autocast", "bf16 weights"):
+        for name in names or HEALTHY:
+            script = script_of(name)
+            script.asked["bf16"] = precision == "bf16 autocast"
+            trainer = build(script)
+            if precision == "bf16 weights":
+                trainer.model.to(torch.bfloat16)
+            for stage, one in Subject(trainer).departures().items():
+                alarms += [f"{precision} {name}: {one.text}"] if one.departs else []
+                if one.measured is not None and one.limit is not None:
+                    before = largest.get((stage, precision), (-1.0, 0.0))
+                    largest[stage, precision] = max(before, (one.measured, one.limit))
+    print("| stage | precision | largest of the healthy settings | limit |")
+    print("|---|---|---|---|")
+    for (stage, precision), (measured, limit) in sorted(largest.items()):
+        print(f"| {stage} | {precision} | {measured:.1e} | {limit:.1e} |")
+    print(f"\n{len(alarms)} departures in healthy settings. {' '.join(alarms)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tolerances", nargs="*", metavar="NAME", help="healthy departures")
+    parser.add_argument("--checkup", nargs="*", metavar="NAME", help="what a checkup says")
     parser.add_argument("--list", action="store_true", help="every fault and healthy setting")
     parser.add_argument("--only", help="train three steps with this fault or healthy setting")
     chosen = parser.parse_args()
-    if chosen.only:
+    if chosen.tolerances is not None:
+        tolerances(chosen.tolerances)
+    elif chosen.checkup is not None:
+        table(chosen.checkup)
+    elif chosen.only:
         train(chosen.only)
     else:
         show()

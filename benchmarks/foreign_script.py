@@ -93,6 +93,34 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "linear-schedule": {"lr_scheduler_type": "linear", "warmup_steps": 2},
     "no-shuffle": {"shuffle_dataset": False},
     "normalize-then-sum": {"multi_objective_aggregation": "normalize_then_sum"},
+    # From here on written after the specification.
+    "dapo-two-iterations": {"loss_type": "dapo", "num_iterations": 2, "epsilon_high": 0.28},
+    "bnpo-full": {"loss_type": "bnpo", "lora": False, "num_iterations": 2},
+    "dr_grpo-cut-masked": {
+        "loss_type": "dr_grpo",
+        "mask_truncated_completions": True,
+        "max_completion_length": 32,
+        "beta": 0.0,
+    },
+    "cispo-full": {"loss_type": "cispo", "epsilon_high": 5.0, "lora": False},
+    "luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence", "num_iterations": 2},
+    "gspo": {
+        "importance_sampling_level": "sequence",
+        "epsilon": 3e-4,
+        "epsilon_high": 4e-4,
+        "num_iterations": 2,
+        "beta": 0.0,
+    },
+    "top-p": {"top_p": 0.9, "top_k": 20, "temperature": 0.8},
+    "decay": {"weight_decay": 0.1, "lora": False},
+    "cosine-warm-up": {"lr_scheduler_type": "cosine", "warmup_steps": 3, "max_grad_norm": 0.05},
+    "one-pass": {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 16},
+    "groups-of-8": {"num_generations": 8},
+    "sapo": {"loss_type": "sapo"},
+    "a-generation-a-pass": {"steps_per_generation": 1},
+    "checkpointing": {"gradient_checkpointing": True},
+    "adafactor": {"optim": "adafactor"},
+    "epochs": {"max_steps": -1, "num_train_epochs": 1},
 }
 """What healthy users ask for. `lora` is the script's; the rest goes to `GRPOConfig`."""
 

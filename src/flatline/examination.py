@@ -13,6 +13,7 @@ from flatline.diagnosis import Report, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
+from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.subject import Subject
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def checkup(
             if looks and on_probe:
                 on_probe(hypothesis)
             findings += _first_that_tells(hypothesis, looks, subject)
-    return Report(subject="this trainer", findings=tuple(rank(findings)), trend=None)
+    named = named_by_the_catalogue(findings, hypotheses)
+    return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
 
 
 def subject_of(trainer: "Any | Built") -> Subject:

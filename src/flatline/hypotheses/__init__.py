@@ -51,6 +51,17 @@ from flatline.hypotheses.h45_no_headroom import NoHeadroom
 from flatline.hypotheses.h46_evaluation_leak import EvaluationLeak
 from flatline.hypotheses.h47_seed_noise import SeedNoise
 from flatline.hypotheses.h48_logs_lie import LogsLie
+from flatline.hypotheses.h49_prompts_depart import PromptsDepart
+from flatline.hypotheses.h50_completions_depart import CompletionsDepart
+from flatline.hypotheses.h51_mask_departs import MaskDeparts
+from flatline.hypotheses.h52_rewards_depart import RewardsDepart
+from flatline.hypotheses.h53_advantages_depart import AdvantagesDepart
+from flatline.hypotheses.h54_logprobs_depart import LogprobsDepart
+from flatline.hypotheses.h55_ratio_departs import RatioDeparts
+from flatline.hypotheses.h56_loss_departs import LossDeparts
+from flatline.hypotheses.h57_gradient_departs import GradientDeparts
+from flatline.hypotheses.h58_update_departs import UpdateDeparts
+from flatline.hypotheses.h59_delivery_departs import DeliveryDeparts
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     PositiveControl(),
@@ -102,6 +113,17 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     EvaluationLeak(),
     SeedNoise(),
     LogsLie(),
+    PromptsDepart(),
+    CompletionsDepart(),
+    MaskDeparts(),
+    RewardsDepart(),
+    AdvantagesDepart(),
+    LogprobsDepart(),
+    RatioDeparts(),
+    LossDeparts(),
+    GradientDeparts(),
+    UpdateDeparts(),
+    DeliveryDeparts(),
 )
 """In the order of their codes; a code is never reused."""
 

@@ -1,0 +1,92 @@
+"""A stage of the trainer's step that is not the specified one: what these hypotheses share.
+
+The catalogue explains: where one of its hypotheses accounts for the departure and fires, that is
+the cause and the stage its consequence. Where none does, the stage is the cause, and what looks
+like a high learning rate or an exploding KL is a consequence of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+
+if TYPE_CHECKING:
+    from flatline.subject import Subject
+
+CODES = {
+    "prompts": "H49",
+    "completions": "H50",
+    "mask": "H51",
+    "rewards": "H52",
+    "advantages": "H53",
+    "log-probs": "H54",
+    "ratio and KL": "H55",
+    "loss": "H56",
+    "gradient": "H57",
+    "update": "H58",
+    "delivery": "H59",
+}
+"""By stage, in the order in which a step makes them. Rows are H33's."""
+LOOK_ALIKES = (
+    "H03",
+    "H04",
+    "H08",
+    "H20",
+    "H22",
+    "H24",
+    "H26",
+    "H27",
+    "H28",
+    "H29",
+    "H30",
+    "H31",
+    "H32",
+    "H41",
+)
+"""What a step that departs often looks like from outside."""
+
+
+class Departure(Hypothesis):
+    """One stage. `named_by` are the hypotheses of the catalogue that account for its departure."""
+
+    stage = ""
+    named_by: tuple[str, ...] = ()
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Is this stage of a real step the specified one?"""
+        stages = subject.departures()
+        found = stages[self.stage]
+        if found.departs is None:
+            return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
+        if not found.departs:
+            return self.found(Level.OK, found.text, measured=found.measured)
+        alarm = self.found(
+            Level.SUSPECT if found.by_chance else Level.FAULT,
+            found.text,
+            measured=found.measured,
+            expected="the specified step",
+            evidence=[Evidence(text=example) for example in found.examples],
+        )
+        first = next(stage for stage, one in stages.items() if one.departs)
+        return replace(alarm, explains=self._follows(first == self.stage))
+
+    def _follows(self, first: bool) -> tuple[str, ...]:
+        """The stages after it; of the first that departs also its look-alikes."""
+        codes = list(CODES.values())
+        alike = [code for code in LOOK_ALIKES if first and code not in self.named_by]
+        return (*codes[codes.index(self.id) + 1 :], *alike)
+
+
+def named_by_the_catalogue(
+    findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
+) -> list[Finding]:
+    """The same findings; what accounts for a departure also explains it."""
+    departing = {one.hypothesis for one in findings if one.level in ALARMS}
+    stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
+    named = []
+    for finding in findings:
+        more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
+        alarm = finding.level in ALARMS and more
+        named.append(replace(finding, explains=(*finding.explains, *more)) if alarm else finding)
+    return named

@@ -1,0 +1,40 @@
+"""A row does not get what its own completion earned.
+
+## What goes wrong
+Rewards arrive at another row, a weight is ignored, a function pays a row by what its neighbours
+did, or the gold beside a question is that of another question. The group then ranks its completions
+by something that they did not do.
+
+## Sign
+None: it takes the trainer itself.
+
+## Probe
+Each reward function is heard: what it was given must be the row's own columns, what it paid must
+arrive at that row, and the weighted sum must have the weights asked for. Then it is asked again
+with the rows turned around, and with the gold of the rows before and after: a reward that depends
+on the order, or answers that match a neighbour's gold and not their own (chance below 0.001), tell.
+
+## Experiment
+None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+
+## Fix
+Compare the first rows by hand: completion, gold, what each function paid, what arrived.
+
+## Not to be confused with
+H05 reward-signal and H39 reward-parser: the function judges its own row badly. H33 group-integrity:
+rewards that changed places inside the batch, with the gold to show it.
+
+## References
+`docs/specification.md`, rewards.
+"""
+
+from flatline.hypotheses.departure import Departure
+
+
+class RewardsDepart(Departure):
+    id = "H52"
+    name = "rewards-depart"
+    stage = "rewards"
+    named_by = ("H01", "H05", "H32", "H33", "H36", "H37", "H38", "H39", "H40")
+    meaning = "Completions are told apart by rewards that they did not earn."
+    fix = "Check that each reward function sees its own row, and that weights are those asked for."

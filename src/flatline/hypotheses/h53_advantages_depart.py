@@ -1,0 +1,39 @@
+"""The advantages are not those of the rewards.
+
+## What goes wrong
+No baseline, that of the batch instead of the group, a spread over the wrong axis, a clamp, another
+group size: each turns the policy gradient into that of another objective, and the loss curve looks
+the same.
+
+## Sign
+None: it takes the trainer itself.
+
+## Probe
+The trainer's advantages against the formula of `scale_rewards` on what each row was paid, in double
+precision.
+
+## Experiment
+None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+
+## Fix
+Compute `(r - r.mean()) / (r.std() + 1e-4)` of the first group by hand; the finding shows both.
+
+## Not to be confused with
+H01 advantage-scaling: as asked for, and too small or too large. H33 group-integrity: the formula is
+right and the rows are not one group. TRL 0.22.0 and 0.22.1 scaled where `none` was asked and not
+where `group` was.
+
+## References
+GRPO (Shao et al., 2024); Dr. GRPO (Liu et al., 2025); TRL pull request 3992.
+"""
+
+from flatline.hypotheses.departure import Departure
+
+
+class AdvantagesDepart(Departure):
+    id = "H53"
+    name = "advantages-depart"
+    stage = "advantages"
+    named_by = ("H01", "H22", "H33", "H35")
+    meaning = "The gradient is that of another objective than the one asked for."
+    fix = "Mend the code that turns rewards into advantages; the finding shows a group of both."

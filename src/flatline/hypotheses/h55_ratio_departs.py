@@ -1,0 +1,40 @@
+"""Ratio, clip or KL are others than asked for.
+
+## What goes wrong
+Clip bounds exchanged, old log-probs that never reach the loss, a KL term that is logged and not in
+the loss: single tokens pull too much, too little or not at all.
+
+## Sign
+None: it takes the trainer itself.
+
+## Probe
+The derivative of the loss by each token's log-prob against the specified one, on the values that
+the pass itself was given, with old log-probs set so that ratios lie inside the clip and beyond it
+on either side. Told from H56 by this: tokens of one row are out of proportion to each other. Where
+a known change of the arguments gives what was found, it is named.
+
+## Experiment
+None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+
+## Fix
+Look at the token of the finding: its advantage, its ratio, and what the loss should do with it.
+
+## Not to be confused with
+H29 ratio-clipping: the clip asked for stops too much. H03 kl-divergence: a KL as asked that grows.
+H56 loss-departs: whole rows weigh too much or too little.
+
+## References
+PPO (Schulman et al., 2017); GRPO; DAPO; GSPO (Zheng et al., 2025); Schulman (2020), approximating
+KL.
+"""
+
+from flatline.hypotheses.departure import Departure
+
+
+class RatioDeparts(Departure):
+    id = "H55"
+    name = "ratio-departs"
+    stage = "ratio and KL"
+    named_by = ("H03", "H22", "H29", "H30", "H31")
+    meaning = "Single tokens pull otherwise than the objective says."
+    fix = "Compare the loss with the formula of its arguments; the finding says what it looks like."

@@ -1,0 +1,40 @@
+"""The step changes the weights otherwise than the optimizer and rate asked for.
+
+## What goes wrong
+Weights put back or averaged after each step, an optimizer over some of the weights, a decay nobody
+asked for, a schedule that ends long before the training: gradients are right and nothing is
+learned.
+
+## Sign
+None: it takes the trainer itself.
+
+## Probe
+One step of the trainer's optimizer on the gradient it was given, with the user's own callbacks
+around it, against AdamW by its definition; and the rates of the whole schedule against the one
+asked for.
+
+## Experiment
+None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+
+## Fix
+Check `optimizer.param_groups` against the trainable weights, the callbacks at the end of a step,
+and the schedule at the step of the finding.
+
+## Not to be confused with
+H24 learning-rate: as asked for, and too low or too high. H25 rounded-updates: weights too coarse
+for the step. H26 optimizer-not-stepping: nothing moves.
+
+## References
+AdamW (Loshchilov and Hutter, 2019); `docs/specification.md`, update.
+"""
+
+from flatline.hypotheses.departure import Departure
+
+
+class UpdateDeparts(Departure):
+    id = "H58"
+    name = "update-departs"
+    stage = "update"
+    named_by = ("H06", "H25", "H26")
+    meaning = "What the gradient says does not arrive in the weights."
+    fix = "Find what holds, averages or leaves out weights, or sets the rate."

@@ -1,0 +1,37 @@
+"""After the weights move, the sampler samples with others.
+
+## What goes wrong
+A copy for sampling that is scaled, averaged, merged in part or refreshed too seldom: completions
+come from a policy that is not the one that is trained.
+
+## Sign
+None: it takes the trainer itself.
+
+## Probe
+The weights are moved visibly and a few tokens sampled with TRL's own `generate`: the log-probs that
+the sampler had must be the moved policy's, up to rounding that grows with the move.
+
+## Experiment
+None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+
+## Fix
+Sample with the model that is trained, or copy every weight after every step.
+
+## Not to be confused with
+H06 lora-weight-sync, H17 stale-sampler, H18 merge-rounding, H19 stale-cache: known ways. H50
+completions-depart: wrong before any weight moves.
+
+## References
+TRL pull requests 2873 and 4571; `docs/specification.md`, delivery.
+"""
+
+from flatline.hypotheses.departure import Departure
+
+
+class DeliveryDeparts(Departure):
+    id = "H59"
+    name = "delivery-departs"
+    stage = "delivery"
+    named_by = ("H06", "H17", "H18", "H19", "H20", "H21")
+    meaning = "What is rewarded was said by another policy than the one that learns from it."
+    fix = "Make the sampler use the trained weights, all of them."
