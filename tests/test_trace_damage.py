@@ -19,6 +19,7 @@ from flatline.errors import TraceError
 from flatline.heldout import FILE as HELD_OUT
 from flatline.heldout import HeldOutScore, lines_of, read_scores
 from flatline.hypotheses.base import Level
+from flatline.outcome import Outcome
 from flatline.report.series import Run, heldout_plays
 from flatline.trace import Recorder, Trace, account, files, writer
 from flatline.trace.account import Account
@@ -301,7 +302,7 @@ def test_a_recording_that_a_full_disk_ended_is_no_all_clear_and_says_where_and_w
     trace = Trace.open(tmp_path)
     assert "broke off after step 4" in trace.stopped and "No space left" in trace.stopped
     assert diagnose(trace).damaged
-    assert not diagnose(trace).clear
+    assert diagnose(trace).outcome is Outcome.UNEXPLAINED
 
 
 def test_the_reason_takes_no_room_that_was_not_taken_before(tmp_path):

@@ -37,6 +37,7 @@ SHELLS = (
     "Attachment.close",
     "Guard.__call__",
     "Guard.stop",
+    "Hooked.__call__",
     "Once.__init__",
     "Once.__call__",
     "Once.through",

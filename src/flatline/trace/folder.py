@@ -139,8 +139,8 @@ def _unknown(told: Iterable[Told]) -> Iterator[str]:
     for one in told:
         if not one.sound:
             yield (
-                f"What the recording left out is not known: the account of process {one.rank}, "
-                f"start {one.segment + 1}, is damaged."
+                f"recording.r{one.rank}.{one.segment}.json is damaged, so what the recording left "
+                "out is not known."
             )
 
 

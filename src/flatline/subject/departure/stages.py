@@ -287,8 +287,27 @@ class _Step:
         if self.given_optimizer:
             return unknown("update", f"Not specified: {self.given_optimizer}.")
         judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
+        judged = replace(judged, text=f"{judged.text}{self._learned()}")
         schedule = stepped.judge_schedule(self.trainer, self.asked)
         return judged if judged.departs or schedule is None else schedule
+
+    def _learned(self) -> str:
+        """Whether what was rewarded became more likely, in words; empty where nothing differs."""
+        changes = []
+        for before_T, after_T, row in zip(
+            self.new, self.scorer.all(self.rows), self.rows, strict=True
+        ):
+            changes.append(float((after_T - before_T)[row.mask_T.to(after_T.device)].sum()))
+        advantages_B = self.inputs["advantages"]
+        if advantages_B.dim() != 1:
+            return ""
+        both = torch.tensor([advantages_B.tolist(), changes])
+        if not bool((both.std(1) > 0).all()):
+            return ""
+        return (
+            f" Advantages and changes of log-probs have a correlation of "
+            f"{float(torch.corrcoef(both)[0, 1]):+.2f} over {both.shape[1]} completions."
+        )
 
 
 def _ways(asked: Asked, limit: Tolerance) -> list[float]:
