@@ -65,6 +65,8 @@ def test_the_trace_is_complete(script):
     tokens = trace.tokens()
     assert len(tokens.ids) == trace.rollouts["completion_tokens"].sum()
     assert np.isfinite(tokens.trainer).all()
+    assert np.isfinite(tokens.sampler[tokens.author == 1]).all()
+    assert (trace.rollouts["as_sampled"] == 1).all()
     assert tokens.attended.all() and tokens.prompt_attended.all()
     assert (np.unique(trace.weights["step"]) == trace.steps["step"]).all()
     assert (trace.weights["changed_share"] > 0).any()
