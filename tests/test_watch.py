@@ -162,6 +162,17 @@ def test_a_penalty_on_the_sampled_token_alone_is_part_of_its_weight(tmp_path):
     assert trace.metric("gradient_of_other_form")[0] < 1e-4
 
 
+def test_a_penalty_on_some_tokens_of_a_row_without_advantage_is_not_its_mask(tmp_path):
+    model, ids = model_of(), batch()
+    optimizer = sgd(model)
+    weight = torch.ones(4, 11)
+    weight[3] = 0
+    weight[3, 4] = 1e-3
+    with flatline.watch(model, optimizer, tmp_path):
+        a_step(optimizer, -(logprobs(model, ids) * weight).sum())
+    assert len(flatline.Trace.open(tmp_path).tokens()) == 3 * 11
+
+
 def test_labels_that_are_not_shifted_are_said(tmp_path):
     model, ids = model_of(), batch()
     optimizer = sgd(model)

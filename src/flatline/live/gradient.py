@@ -20,6 +20,8 @@ PROBE = 2**22
 """Logits kept of one pass, for the temperature and what is no push on a token: 16 MB."""
 POSITIONS = 64
 """Positions that these are taken from, at most."""
+LATE = 16
+"""Tokens before the end of a row among which these are."""
 LINE = 8
 """Most likely other tokens of a position through which the line is laid."""
 SPAN = 0.5
@@ -63,7 +65,7 @@ class Pass:
         self.logp = _logprobs(logits, self.label, 1.0)
         self._scaled = self.logp if temperature == 1 else _logprobs(logits, self.label, temperature)
         most = min(POSITIONS, max(1, PROBE // vocabulary))
-        self._places = _spread(rows * width, most).to(logits.device)
+        self._places = _late(inputs, self.first, width, most)
         self._kept = logits.reshape(-1, vocabulary)[self._places].float()
         self.trained: Tensor | None = None
         """Whether the loss has a gradient at each position; None before the backward pass."""
@@ -143,6 +145,14 @@ def _line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return slope, (up - slope[:, None] * across).abs().amax(1)
 
 
-def _spread(size: int, most: int) -> Tensor:
-    """Places at equal distances, so that no random number is drawn."""
-    return torch.linspace(0, size - 1, min(size, most)).round().long()
+def _late(inputs: Inputs, first: int, width: int, most: int) -> Tensor:
+    """Places near the end of every row, where completions stand; no random number is drawn."""
+    ids, seen = inputs.ids, inputs.attended
+    at = torch.arange(min(ids.shape[0] * width, most), device=ids.device)
+    row = at % len(ids)
+    back = (at + 5 * (at // len(ids))) % LATE
+    order = torch.arange(ids.shape[1], device=ids.device)
+    last = torch.full_like(row, width - 1)
+    if seen is not None:
+        last = ((seen != 0) * order).amax(1)[row] - first
+    return row * width + (last - back).clamp_min(0)

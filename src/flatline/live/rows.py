@@ -9,6 +9,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,14 @@ CLIPPED = 0.01
 clipped ratio: usual clips begin at 0.1."""
 ENDED, CUT = "eos", "length"
 """Why a completion ended: with an end token, or without."""
+FAINT = 0.1
+"""Of the mean weight of the heaviest row of a pass: a row below it has no advantage to speak of,
+and a small KL term on some of its tokens tells nothing about its mask."""
 CENTRED = 0.02
 """Share of all advantages that may be left over inside groups: rounding, and a small KL term."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Read:
     """A pass on the host. Arrays have one entry per row and input token, where none is said."""
 
@@ -49,6 +53,14 @@ class Read:
     trainer: np.ndarray
     entropy: np.ndarray
     """At some trained positions."""
+
+    @cached_property
+    def faint(self) -> np.ndarray:
+        """Rows of hardly any weight."""
+        known = self.trained & np.isfinite(self.weight)
+        total = np.where(known, np.abs(self.weight), 0.0).sum(1)
+        mean = total / np.maximum(known.sum(1), 1)
+        return np.asarray((mean < FAINT * mean.max()) & known.any(1))
 
     @classmethod
     def of(cls, one: Pass) -> "Read":
@@ -230,7 +242,7 @@ def read_row(
 
     `spans` are the samples in it, `ends` the ids that end one; `done` optimizer steps lie behind.
     """
-    ids, trained = one.ids[row], one.trained[row]
+    ids, trained = one.ids[row], one.trained[row] & ~one.faint[row]
     attended = None if one.attended is None else one.attended[row]
     flagged = np.flatnonzero(trained)
     if not spans and not len(flagged):
