@@ -60,6 +60,16 @@ def test_the_first_stage_that_departs_is_where_the_fault_is(name):
     assert departing(Subject(build(faulty(name))))[0] == expected
 
 
+def test_a_sampler_that_always_takes_the_likeliest_token_departs():
+    trainer = build(script_of("grpo"))
+    trainer.generation_config.do_sample = False
+    subject = Subject(trainer)
+    assert departing(subject)[0] == "completions"
+    assert "as the likeliest one; temperature 1 was asked for" in (
+        subject.departures()["completions"].text
+    )
+
+
 def test_an_example_can_be_checked_by_hand():
     subject = Subject(build(faulty("rewards-as-advantages")))
     with subject.standing_still():

@@ -420,7 +420,7 @@ def test_a_run_without_a_step_says_that_nothing_was_recorded(tmp_path):
 def test_a_damaged_account_of_the_recording_is_said(tmp_path):
     path = run_of(tmp_path) / "recording.r0.0.json"
     path.write_bytes(path.read_bytes()[:-2])
-    assert "What the recording left out is not known" in Trace.open(tmp_path).warnings[0]
+    assert "so what the recording left out is not known" in Trace.open(tmp_path).warnings[0]
 
 
 def test_the_trace_until_a_step_keeps_what_was_said(tmp_path):

@@ -3,7 +3,8 @@
 TRL's `generate` gives none; the model's head, heard while it samples, does.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ class Sampled:
     """As the trainer rendered them."""
     logps: list[Tensor]
     """The sampler's, of what was drawn."""
+    temperature: float | None
+    """That it was drawn with; 0 where the likeliest token was taken, None where nobody says."""
 
 
 def own_sampler(trainer: Any) -> bool:
@@ -49,6 +52,7 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
     """A few tokens of each prompt; None where the sampler cannot be heard."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     calls: list[tuple[int, Tensor]] = []
+    temperatures: list[float | None] = []
     generate = model.generate
 
     def listening(*args: Any, **kwargs: Any) -> Any:
@@ -56,6 +60,7 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(found, Tensor) and isinstance(ids, Tensor):
             calls.append((ids.shape[1], found.detach().clone()))
+            temperatures.append(_temperature(model, kwargs))
         return found
 
     with _short(trainer), sampling_hooks(model) as heard, replaced(model, "generate", listening):
@@ -75,7 +80,19 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
         given=[list(one) for one in found[1]],
         prompts=[list(one) for one in found[0]],
         logps=[logps_T[: len(one)] for logps_T, one in zip(logps_BT, drawn, strict=True)],
+        temperature=temperatures[0],
     )
+
+
+def _temperature(model: Any, kwargs: Mapping[str, Any]) -> float | None:
+    """Of one call of `generate`: by its own arguments, else its configuration, else the model's."""
+    config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    given = {
+        name: kwargs.get(name, getattr(config, name, None)) for name in ("do_sample", "temperature")
+    }
+    if given["do_sample"] is False:
+        return 0.0
+    return None if given["temperature"] is None else float(given["temperature"])
 
 
 def stop_ids(trainer: Any) -> set[int]:
@@ -85,6 +102,19 @@ def stop_ids(trainer: Any) -> set[int]:
     known = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
     flat = [one for value in known for one in (value if isinstance(value, list) else [value])]
     return {int(one) for one in flat if one is not None}
+
+
+def judge_drawing(found: Sampled, asked: float) -> StageFound | None:
+    """None where tokens are drawn at the temperature that was asked for, as far as is known."""
+    if found.temperature is None or math.isclose(found.temperature, asked, rel_tol=1e-6):
+        return None
+    how = f"at temperature {found.temperature:g}" if found.temperature else "as the likeliest one"
+    return departs(
+        "completions",
+        f"The sampler takes each token {how}; temperature {asked:g} was asked for.",
+        f"temperature of `generate`: {found.temperature:g}; asked for: {asked:g}",
+        measured=found.temperature,
+    )
 
 
 def judge_completions(found: Sampled) -> StageFound | None:

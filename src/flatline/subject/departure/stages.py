@@ -24,6 +24,7 @@ from flatline.subject.departure.sampled import (
     ROWS,
     drawn_rows,
     judge_completions,
+    judge_drawing,
     judge_sampler,
     own_sampler,
     sample,
@@ -144,8 +145,10 @@ class _Step:
         self.found["prompts"] = data.judge_prompts(self.trainer, prompts, drawn.prompts)
         rows = drawn_rows(drawn, drawn.prompts)
         policy = self.scorer.all(rows)
-        self.found["completions"] = judge_completions(drawn) or judge_sampler(
-            "completions", drawn, rows, policy, policy, self.limit
+        self.found["completions"] = (
+            judge_completions(drawn)
+            or judge_drawing(drawn, self.trainer.args.temperature)
+            or judge_sampler("completions", drawn, rows, policy, policy, self.limit)
         )
         with moved(self.trainer, self.visible):
             after = sample(self.trainer, prompts)
