@@ -44,7 +44,6 @@ class Drawn:
     """What was drawn, with what was put between turns."""
     logps: np.ndarray
     """NaN where nothing was drawn."""
-    turns: int = 1
 
     def goes_on_in(self, context: np.ndarray) -> bool:
         """Whether another turn may have been asked for with this context."""
@@ -57,7 +56,6 @@ class Drawn:
         unknown = np.full(len(between), np.nan, dtype=np.float32)
         self.ids = np.concatenate([self.ids, between, ids])
         self.logps = np.concatenate([self.logps, unknown, logps])
-        self.turns += 1
 
     def logps_at(self, tokens: int) -> np.ndarray:
         """Of the first so many places, NaN behind the last: as TRL puts the log-probs of a sampler
@@ -118,8 +116,8 @@ def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> li
                 return []
             one.go_on(context, ids, logps)
     pairs = zip(found, completions, strict=True)
-    fits = all(one.turns == 1 or one.ids_beside(ids) is ids for one, ids in pairs)
-    return found if fits else []
+    fits = all(one.ids_beside(ids) is ids for one, ids in pairs)
+    return found if fits or len(known) == 1 else []
 
 
 class _Ear:
