@@ -79,20 +79,28 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
         yield calls
         return
     original = model.generate
+    under_way: list[list[_Ear]] = []
+    """One list for each call: continuous batching asks for processors outside of any."""
+
+    def listen(args: Any, kwargs: dict[str, Any], processors: Any, _: float) -> None:
+        if under_way:
+            ear = _Ear(kwargs.get("generation_config", args[0] if args else None), guard)
+            under_way[-1].append(ear)
+            processors.append(ear)
 
     def generate(*args: Any, **kwargs: Any) -> Any:
-        ears: list[_Ear] = []
-
-        def listen(args: Any, kwargs: dict[str, Any], processors: Any, _: float) -> None:
-            ears.append(_Ear(kwargs.get("generation_config", args[0] if args else None), guard))
-            processors.append(ears[-1])
-
-        with listening(model, "_get_logits_processor", listen, guard):
+        under_way.append([])
+        try:
             found = original(*args, **kwargs)
+        finally:
+            ears = under_way.pop()
         guard(lambda: calls.append(_call(ears, args, kwargs, found)))
         return found
 
-    with put_in_place(model, "generate", Hooked(original, generate)):
+    with (
+        listening(model, "_get_logits_processor", listen, guard),
+        put_in_place(model, "generate", Hooked(original, generate)),
+    ):
         yield calls
 
 
