@@ -260,7 +260,7 @@ def test_a_trace_says_where_it_comes_from(source, origin):
 def test_the_next_step_is_the_one_that_lets_most_be_tested():
     few, many = lacking(Origin.ATTACHED, "rollouts.gold"), lacking(Origin.ATTACHED)
     found = next_step([few, many, many])
-    assert found.startswith("Sample with vLLM") and "up to 2 more causes" in found
+    assert found.startswith("Sample token by token") and "up to 2 more causes" in found
     assert next_step([]) == ""
 
 

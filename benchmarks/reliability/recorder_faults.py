@@ -44,7 +44,9 @@ SHELLS = (
     "StepEnd.on_step_end",
     "StepWatch.on_train_end",
     "Writer._work",
+    "_Ear.__call__",
     "_guarded.<locals>.call",
+    "hearing.<locals>.generate",
     "listening.<locals>.call",
     "watching_attention.<locals>.hook_at.<locals>.hook",
 )

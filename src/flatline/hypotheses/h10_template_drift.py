@@ -6,13 +6,13 @@ turn; the trainer renders them again without one of these. Every log-prob is the
 stood elsewhere, and the gradient improves the policy in a conversation that never takes place.
 
 ## Sign
-Where the recorder knows what the sampler had (flatline's own engine), ids are compared one by one:
-a prompt that differs, or a completion that begins to differ where a turn begins, is a fault, and
-both texts are shown. Elsewhere the log-probs of the first step tell, where both sides hold the same
-weights. If the first turn agrees and the first three tokens of later turns do not, what stands
-between turns differs: a fault in float32 (above 1e-3 nat), suspected in bf16 (above 0.3). If the
-first turn itself is off by more than 0.1 nat, from its first token on, and neither noise nor a
-temperature explains it, the prompts differ: suspected.
+Where the recorder knows what the sampler had (flatline's own engine, transformers' `generate`), ids
+are compared one by one: a prompt that differs, or a completion that begins to differ where a turn
+begins, is a fault, and both texts are shown. Elsewhere the log-probs of the first step tell, where
+both sides hold the same weights. If the first turn agrees and the first three tokens of later turns
+do not, what stands between turns differs: a fault in float32 (above 1e-3 nat), suspected in bf16
+(above 0.3). If the first turn itself is off by more than 0.1 nat, from its first token on, and
+neither noise nor a temperature explains it, the prompts differ: suspected.
 
 ## Probe
 The sign, read on one batch of the live trainer.

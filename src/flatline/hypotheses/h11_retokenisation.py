@@ -6,8 +6,9 @@ tokenizer would, tool calls are parsed and written again with other blanks, and 
 The gradient then lands on ids that were never sampled, at log-probs that can be extreme.
 
 ## Sign
-Where the recorder knows what was sampled (flatline's own engine), ids are compared one by one: a
-completion that begins to differ inside the model's own words is a fault, and both texts are shown.
+Where the recorder knows what was sampled (flatline's own engine, transformers' `generate`), ids are
+compared one by one: a completion that begins to differ inside the model's own words is a fault, and
+both texts are shown.
 Elsewhere the log-probs of the first step tell, where both sides hold the same weights: rollouts
 that agree to rounding up to a token inside a turn and jump there by more than 1 nat, in two prompts
 or more. In float32 that is a fault, since nothing else makes a clean rollout jump. In bf16 it is

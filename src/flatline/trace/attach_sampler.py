@@ -44,7 +44,6 @@ class Drawn:
     """What was drawn, with what was put between turns."""
     logps: np.ndarray
     """NaN where nothing was drawn."""
-    turns: int = 1
 
     def goes_on_in(self, context: np.ndarray) -> bool:
         """Whether another turn may have been asked for with this context."""
@@ -57,7 +56,6 @@ class Drawn:
         unknown = np.full(len(between), np.nan, dtype=np.float32)
         self.ids = np.concatenate([self.ids, between, ids])
         self.logps = np.concatenate([self.logps, unknown, logps])
-        self.turns += 1
 
     def logps_at(self, tokens: int) -> np.ndarray:
         """Of the first so many places, NaN behind the last: as TRL puts the log-probs of a sampler
@@ -81,20 +79,28 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
         yield calls
         return
     original = model.generate
+    under_way: list[list[_Ear]] = []
+    """One list for each call: continuous batching asks for processors outside of any."""
+
+    def listen(args: Any, kwargs: dict[str, Any], processors: Any, _: float) -> None:
+        if under_way:
+            ear = _Ear(kwargs.get("generation_config", args[0] if args else None), guard)
+            under_way[-1].append(ear)
+            processors.append(ear)
 
     def generate(*args: Any, **kwargs: Any) -> Any:
-        ears: list[_Ear] = []
-
-        def listen(args: Any, kwargs: dict[str, Any], processors: Any, _: float) -> None:
-            ears.append(_Ear(kwargs.get("generation_config", args[0] if args else None), guard))
-            processors.append(ears[-1])
-
-        with listening(model, "_get_logits_processor", listen, guard):
+        under_way.append([])
+        try:
             found = original(*args, **kwargs)
+        finally:
+            ears = under_way.pop()
         guard(lambda: calls.append(_call(ears, args, kwargs, found)))
         return found
 
-    with put_in_place(model, "generate", Hooked(original, generate)):
+    with (
+        listening(model, "_get_logits_processor", listen, guard),
+        put_in_place(model, "generate", Hooked(original, generate)),
+    ):
         yield calls
 
 
@@ -118,8 +124,8 @@ def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> li
                 return []
             one.go_on(context, ids, logps)
     pairs = zip(found, completions, strict=True)
-    fits = all(one.turns == 1 or one.ids_beside(ids) is ids for one, ids in pairs)
-    return found if fits else []
+    fits = all(one.ids_beside(ids) is ids for one, ids in pairs)
+    return found if fits or len(known) == 1 else []
 
 
 class _Ear:
