@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from flatline.errors import NotRecorded
 from flatline.spec import STAGES, Asked
 from flatline.spec.numerics import TOLERANCE
 from flatline.subject import Subject
@@ -103,6 +104,21 @@ def test_what_is_not_specified_is_unknown_and_not_wrong():
     found = subject.departures()
     assert found["loss"].departs is None and "vespo" in found["loss"].text
     assert found["advantages"].departs is False
+
+
+def test_a_batch_without_a_trained_token_cannot_be_told():
+    script = script_of("cut-masked")
+    script.asked["max_completion_length"] = 2
+    subject = Subject(build(script))
+    with subject.standing_still(), pytest.raises(NotRecorded, match="trained token"):
+        subject.departures()
+
+
+def test_rewards_that_are_all_the_same_depart_nowhere():
+    trainer = build(script_of("grpo"))
+    functions = len(trainer.reward_funcs)
+    trainer.reward_funcs[:] = [lambda completions, **_: [1.0] * len(completions)] * functions
+    assert departing(Subject(trainer)) == []
 
 
 def test_an_argument_without_a_definition_is_named():

@@ -23,7 +23,9 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
 from flatline.hypotheses.logprobs import prefix_spread
+from flatline.spec import STAGES
 from flatline.subject import Subject, records
+from flatline.subject.departure.found import unknown
 from flatline.trace import Trace
 from flatline.trace.schema import TABLES
 
@@ -258,6 +260,8 @@ def live(length: int, value: float, trace: Trace) -> Any:
         if callable(method) and not name.startswith("_")
     }
     measured = {n: give(kind) for n, kind in kinds.items() if get_origin(kind) is not Iterator}
+    # Stages are judged where they are measured: over nothing they are unknown (test_departure).
+    measured["departures"] = lambda: {one: unknown(one, "Nothing was sampled.") for one in STAGES}
     weight = torch.nn.Parameter(torch.zeros(2))
     model = SimpleNamespace(
         parameters=lambda: [weight] * length,
