@@ -8,8 +8,7 @@ every trainer that it trains, and with a `flatline.checkup` of it before. A test
 is must pass with flatline, and train the same weights bit by bit.
 
 Nothing is downloaded: models and data of the hub are stood in for (`trl_stand_ins.py`), and a test
-that needs another one fails as it is and is counted as not run. Vision models need `pillow` and
-`torchvision`.
+that needs another one, such as a vision model, fails as it is and is counted as not run.
 """
 
 import json

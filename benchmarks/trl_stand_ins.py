@@ -1,8 +1,8 @@
 """A pytest plugin for `trl_own_tests.py`: stand-ins for the hub, and flatline around `train`.
 
 Every causal model of the hub is stood in for by one tiny random Qwen2, every classifier by another,
-every vision model by a Qwen2.5-VL; the data by a few lines of the same shape. What is asked of them
-is that TRL trains, not what it trains.
+the data by a few lines of the same shape; vision models by nothing. What is asked of them is that
+TRL trains, not what it trains.
 """
 
 import functools
