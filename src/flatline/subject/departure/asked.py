@@ -1,5 +1,6 @@
 """What a user of TRL asked for: the arguments, never what the trainer made of them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,13 +18,13 @@ _BESIDES = (
 """Arguments that change the loss and are not specified: name, value without effect, in words."""
 
 
-def refuse_other_trainers(trainer: Any) -> None:
+def refuse_other_trainers(trainer: Any, inputs: Mapping[str, Any]) -> None:
     """Only GRPO on text is specified; experimental trainers are GRPO with something else."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
     odd = [kind for kind in kinds if kind.__module__.startswith("trl.experimental")]
     if odd or not any(kind.__name__ == "GRPOTrainer" for kind in kinds):
         raise NotSpecified(f"a step of {(odd or [type(trainer)])[0].__name__}")
-    if hasattr(trainer.processing_class, "tokenizer"):
+    if hasattr(trainer.processing_class, "tokenizer") or "pixel_values" in inputs:
         raise NotSpecified("a model that is shown pictures")
     if getattr(trainer, "aux_loss_enabled", False):
         raise NotSpecified("a loss that balances experts")

@@ -55,7 +55,7 @@ def examine(
     found: Found = {}
 
     def look() -> None:
-        refuse_other_trainers(trainer)
+        refuse_other_trainers(trainer, whole.inputs)
         asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
