@@ -216,3 +216,12 @@ def test_a_half_written_last_result_does_not_count(tmp_path):
     whole = json.dumps(row("same"))
     (tmp_path / study.RESULTS_FILE).write_text(f"{whole}\n{whole[:20]}")
     assert len(study.results(tmp_path)) == 1
+
+
+def test_a_result_that_follows_a_half_written_one_is_whole(tmp_path):
+    file, whole = tmp_path / study.RESULTS_FILE, json.dumps(row("same"))
+    file.write_text(f"{whole}\n{whole[:20]}")
+    study._whole_results(tmp_path)
+    with file.open("a") as more:
+        more.write(f"{whole}\n")
+    assert len(study.results(tmp_path)) == 2

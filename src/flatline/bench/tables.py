@@ -31,12 +31,12 @@ def _accuracy(figures: Figures) -> Iterator[str]:
     yield from _title("Is the planted fault named?")
     rows = figures["accuracy"]
     looks = list(dict.fromkeys(look for row in rows for look in row["by_look"]))
-    yield from _head(["runs", "named", *looks])
+    yield from table_head(["runs", "named", *looks])
     for row in rows:
         place = "first" if row["top"] == 1 else f"in the first {row['top']}"
         place += " (look-alikes accepted)" if row["alike"] else ""
         cells = [_share(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
-        yield _row([row["set"], place, *cells])
+        yield table_row([row["set"], place, *cells])
     yield "\n95 % interval over faults: all seeds and strengths of a fault are one unit."
     yield "`one answer` is checkup and last diagnosis ranked as one list; `either` has the fault"
     yield "first in one of the two, which is two guesses."
@@ -45,10 +45,10 @@ def _accuracy(figures: Figures) -> Iterator[str]:
 def _healthy(figures: Figures) -> Iterator[str]:
     yield from _title("Healthy runs with an alarm")
     looks = list(dict.fromkeys(look for row in figures["healthy"] for look in row["by_look"]))
-    yield from _head(["split", "runs", *looks])
+    yield from table_head(["split", "runs", *looks])
     for row in figures["healthy"]:
         cells = [_alarmed(row["by_look"][look]) if look in row["by_look"] else "" for look in looks]
-        yield _row([row["split"], row["runs"], *cells])
+        yield table_row([row["split"], row["runs"], *cells])
     yield "\nExact (Clopper-Pearson) 95 % interval. Only `held-out` counts: thresholds were set on"
     yield "the others."
 
@@ -58,21 +58,21 @@ def _false_alarms(figures: Figures) -> Iterator[str]:
         yield "\nNo healthy run set off an alarm."
         return
     yield ""
-    yield from _head(["healthy run", "learnt", "look", "hypothesis", "what it says"])
+    yield from table_head(["healthy run", "learnt", "look", "hypothesis", "what it says"])
     for one in figures["false_alarms"]:
         learnt = "yes" if one["learnt"] else "no"
-        yield _row([one["cell"], learnt, one["look"], one["hypothesis"], one["text"]])
+        yield table_row([one["cell"], learnt, one["look"], one["hypothesis"], one["text"]])
 
 
 def _faults(figures: Figures) -> Iterator[str]:
     yield from _title("Every fault")
     looks = list(dict.fromkeys(look for row in figures["faults"] for look in row["by_look"]))
     cost = ["reward lost", "n", "seed by seed", "p", "corrected", "verdict"]
-    yield from _head(["fault", "hypothesis", *cost, *looks])
+    yield from table_head(["fault", "hypothesis", *cost, *looks])
     for row in figures["faults"]:
         ranks = [" ".join(_rank(one) for one in row["by_look"].get(look, ())) for look in looks]
         known = [f"{_where(row)}{row['fault']}", " ".join(row["hypothesis"]), *_cost(row)]
-        yield _row([*known, *ranks])
+        yield table_row([*known, *ranks])
     rate = f"{figures['false_discoveries']:.0%}"
     yield "\nReward lost: held-out, healthy minus faulty, with its 95 % interval; `n` says of what."
     yield "`p` is of the same test, `corrected` for all the faults of this table, and decides"
@@ -135,10 +135,10 @@ def _detection(figures: Figures) -> Iterator[str]:
     found = figures["detection"]
     total = sum(found["steps"].values())
     order = sorted(found["steps"], key=lambda at: float("inf") if at == "never" else int(at))
-    yield from _head(["named first after", "runs"])
+    yield from table_head(["named first after", "runs"])
     for at in order:
         words = {"0": "0 steps (checkup)", "never": "never"}.get(at, f"{at} steps")
-        yield _row([words, f"{found['steps'][at]} of {total}"])
+        yield table_row([words, f"{found['steps'][at]} of {total}"])
     if found["seconds"]:
         middle, most = found["seconds"]["median"], found["seconds"]["most"]
         yield f"\nMedian {middle:.0f} s, most {most:.0f} s, with what had been trained by then."
@@ -146,18 +146,20 @@ def _detection(figures: Figures) -> Iterator[str]:
 
 def _silence(figures: Figures) -> Iterator[str]:
     yield from _title("When flatline says nothing")
-    yield from _head(["look", "faults that hurt, no alarm at all", "hypotheses that cannot tell"])
+    yield from table_head(
+        ["look", "faults that hurt, no alarm at all", "hypotheses that cannot tell"]
+    )
     for look, row in figures["silence"].items():
-        yield _row([look, _share(row), f"{row['unknown']:.0%}"])
+        yield table_row([look, _share(row), f"{row['unknown']:.0%}"])
 
 
 def _confusion(figures: Figures) -> Iterator[str]:
     yield from _title("What is taken for what")
     looks = (ANSWER, "checkup", "diagnose")
-    yield from _head(["planted", *(f"{look} names first" for look in looks)])
+    yield from table_head(["planted", *(f"{look} names first" for look in looks)])
     for row in figures["confusion"]:
         cells = [_counts(row[look], row["planted"]) for look in looks]
-        yield _row([row["planted"], *cells])
+        yield table_row([row["planted"], *cells])
     yield "\nOne thing seen twice, accepted where a row says so:"
     for name, (code, why) in figures["alike"].items():
         yield f"- {name} as {code}: {why}"
@@ -173,10 +175,12 @@ def _pairs(figures: Figures) -> Iterator[str]:
     if not rows:
         return
     yield from _title("Two faults at once")
-    yield from _head(["cell", "planted", "checkup", "diagnose", "both in one answer's first 4"])
+    yield from table_head(
+        ["cell", "planted", "checkup", "diagnose", "both in one answer's first 4"]
+    )
     for row in rows:
         listed = [" ".join(row[key]) or "nothing" for key in ("wanted", "checkup", "diagnose")]
-        yield _row([row["cell"], *listed, "yes" if row["both"] else "no"])
+        yield table_row([row["cell"], *listed, "yes" if row["both"] else "no"])
     shares = figures["pairs"]["by_look"].items()
     yield (
         "\nBoth in the first 4: " + "; ".join(f"{name} {_share(one)}" for name, one in shares) + "."
@@ -185,10 +189,12 @@ def _pairs(figures: Figures) -> Iterator[str]:
 
 def _ablation(figures: Figures) -> Iterator[str]:
     yield from _title("What each kind of evidence adds")
-    yield from _head(["evidence", "first", "in the first 3", "held-out healthy runs with an alarm"])
+    yield from table_head(
+        ["evidence", "first", "in the first 3", "held-out healthy runs with an alarm"]
+    )
     for row in figures["ablation"]:
         tops = [_share(one) for one in row["top"].values()]
-        yield _row([row["evidence"], *tops, _alarmed(row["false_alarms"])])
+        yield table_row([row["evidence"], *tops, _alarmed(row["false_alarms"])])
 
 
 def _peers(figures: Figures) -> Iterator[str]:
@@ -200,14 +206,14 @@ def _peers(figures: Figures) -> Iterator[str]:
     if not found["tools"]:
         return
     yield f"{', '.join(found['versions'])}; on the cells that all were asked about.\n"
-    yield from _head(["", *found["tools"]])
+    yield from table_head(["", *found["tools"]])
     for key, words in (
         ("false_alarms", "held-out healthy runs with an alarm"),
         ("noticed", "faults that hurt: an alarm"),
         ("cause", "faults that hurt: points at the cause"),
     ):
-        yield _row([words, *(_share(one[key]) for one in found["tools"].values())])
-    yield _row(["gave no answer", *(str(one["failed"]) for one in found["tools"].values())])
+        yield table_row([words, *(_share(one[key]) for one in found["tools"].values())])
+    yield table_row(["gave no answer", *(str(one["failed"]) for one in found["tools"].values())])
 
 
 def _failures(figures: Figures) -> Iterator[str]:
@@ -224,12 +230,14 @@ def _title(text: str) -> Iterator[str]:
     yield f"\n## {text}\n"
 
 
-def _head(names: Sequence[str]) -> Iterator[str]:
-    yield _row(names)
+def table_head(names: Sequence[str]) -> Iterator[str]:
+    """The first two lines of a table."""
+    yield table_row(names)
     yield "|---" * len(names) + "|"
 
 
-def _row(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[object]) -> str:
+    """One line of it, whatever the cells hold."""
     clean = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(clean)} |"
 

@@ -1,13 +1,12 @@
 """`flatline bench`: plant every fault, train, look, and count what was found."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flatline.cli import bench_mutants, options
-from flatline.cli.output import print_json
+from flatline.cli.output import print_json, say
 from flatline.cli.text import visible
 
 if TYPE_CHECKING:
@@ -70,13 +69,13 @@ def bench(
     if dry_run:
         _print_plan(cells, todo, out, at_once)
         return
-    _say(f"{len(todo)} of {len(cells)} cells to run, {at_once} at once, in {out}.")
+    say(f"{len(todo)} of {len(cells)} cells to run, {at_once} at once, in {out}.")
     progress = _Progress(len(todo))
     how = How(jobs=at_once, minutes=minutes, keep_traces=keep_traces)
     left = run_cells(todo, out, how, progress)
     if left:
-        _say(f"{left} cells are left; the same command goes on with them.")
-    _say(f"Next: `flatline bench report {out}`.")
+        say(f"{left} cells are left; the same command goes on with them.")
+    say(f"Next: `flatline bench report {out}`.")
 
 
 @group.command()
@@ -84,7 +83,7 @@ def pack(folder: Folder, file: PackFile) -> None:
     """Write the results of all finished cells into one small file, which `report` can read."""
     from flatline.bench.pack import pack
 
-    _say(f"{pack(folder, file)} cells are in {file}.")
+    say(f"{pack(folder, file)} cells are in {file}.")
 
 
 @group.command()
@@ -100,7 +99,7 @@ def report(folder: Packed, peer: Peers = None, json: options.Json = False) -> No
 
     pythons = pythons_of(peer or ())
     outcomes = read_all(folder)
-    ask_all(outcomes, pythons, _say)
+    ask_all(outcomes, pythons, say)
     figures = {**score(outcomes), "peers": compared(outcomes)}
     if json:
         print_json(figures)
@@ -116,7 +115,7 @@ def diagnose(folder: Folder) -> None:
 
     outcomes = read_all(folder)
     done = sum(diagnosed_again(one.folder) for one in outcomes)
-    _say(f"{done} of {len(outcomes)} cells diagnosed anew; the others have kept no trace.")
+    say(f"{done} of {len(outcomes)} cells diagnosed anew; the others have kept no trace.")
 
 
 @group.command()
@@ -130,7 +129,7 @@ def checkup(folder: Folder) -> None:
     logging.disable_progress_bar()
     outcomes = read_all(folder)
     done = sum(checked_up(one.folder) for one in outcomes)
-    _say(f"{done} of {len(outcomes)} cells had no checkup and have one now.")
+    say(f"{done} of {len(outcomes)} cells had no checkup and have one now.")
 
 
 @group.command(hidden=True)
@@ -152,7 +151,7 @@ class _Progress:
 
     def __call__(self, cell: "Cell", result: dict[str, Any]) -> None:
         self._done += 1
-        _say(f"{self._done}/{self._total} {cell.name}: {_in_short(cell, result)}")
+        say(f"{self._done}/{self._total} {cell.name}: {_in_short(cell, result)}")
 
 
 def _in_short(cell: "Cell", result: dict[str, Any]) -> str:
@@ -183,7 +182,3 @@ def _cores() -> int:
     from flatline.experiment.local import cores
 
     return cores()
-
-
-def _say(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)

@@ -1,6 +1,5 @@
 """`flatline bench mutants`: change one place of the code that trains, and see who notices."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from flatline.bench.mutants.draw import Split
 from flatline.cli import options
-from flatline.cli.output import print_json
+from flatline.cli.output import print_json, say
 from flatline.cli.text import shortened, visible
 from flatline.errors import ConfigError
 
@@ -79,8 +78,8 @@ def run(
     progress = _Progress(count)
     left = run_study(study, out.resolve(), jobs=jobs, minutes=minutes, on_done=progress)
     if left:
-        _say(f"{left} mutants are left; the same command goes on with them.")
-    _say(f"Next: `flatline bench mutants report {out}`.")
+        say(f"{left} mutants are left; the same command goes on with them.")
+    say(f"Next: `flatline bench mutants report {out}`.")
 
 
 @group.command()
@@ -115,8 +114,4 @@ class _Progress:
         said = f", first {alarms[0]['hypothesis']}" if alarms else ""
         place = f"{change['module']}:{change['line']} {change['operator']}"
         code = shortened(f"{change['before']} -> {change['after'] or 'nothing'}", limit=80)
-        _say(f"{self._done}/{self._total} {row['effect']}{said}: {place}: {code}")
-
-
-def _say(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)
+        say(f"{self._done}/{self._total} {row['effect']}{said}: {place}: {code}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
-from flatline.text import unobeyed
+from flatline.text import unobeyed, visible
 
 STDOUT, STDERR = 1, 2
 
@@ -85,6 +85,11 @@ def print_json(shape: Any, *, indent: int | None = 2, default: Any = None) -> No
     own, descriptor = _kept[-1] if _kept else (sys.stdout, None)
     with _taken_back(own, descriptor):
         print(text, file=own, flush=True)
+
+
+def say(text: str) -> None:
+    """Tell a person beside the results, as the work goes on."""
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 def tell_runner(line: str, *, err: bool) -> None:

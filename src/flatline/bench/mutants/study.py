@@ -74,7 +74,8 @@ def run(
     nursery.warm()
     reference = _reference(study, folder, jobs)
     chosen = drawn(_possible(study, reference), study.split, study.count, study.seed)
-    done = {(row["mutation"]["module"], row["mutation"]["number"]) for row in results(folder)}
+    before = _whole_results(folder)
+    done = {(row["mutation"]["module"], row["mutation"]["number"]) for row in before}
     waiting = [one for one in chosen if (Path(one.module).name, one.number) not in done]
     until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     tried = 0
@@ -92,6 +93,13 @@ def results(folder: Path) -> list[Row]:
     file = folder / RESULTS_FILE
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _whole_results(folder: Path) -> list[Row]:
+    """What was tried, and a file that ends with a whole line: the next one is appended to it."""
+    found = results(folder)
+    write_atomically(folder / RESULTS_FILE, (json.dumps(row) for row in found))
+    return found
 
 
 def _refuse_another(study: Study, folder: Path) -> None:

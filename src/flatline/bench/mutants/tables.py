@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flatline.bench.mutants.trial import Effect
+from flatline.bench.tables import table_head, table_row
 
 Row = dict[str, Any]
 By = Callable[[Row], str]
@@ -86,7 +87,6 @@ def _by(counts: dict[str, dict[str, int]]) -> Iterator[tuple[str, int, int]]:
         yield name, of["mutants"], of["alarm"]
 
 
-def _table(head: Sequence[str], rows: Iterator[tuple[object, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    yield from (f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)
+def _table(names: Sequence[str], rows: Iterator[tuple[object, ...]]) -> Iterator[str]:
+    yield from table_head(names)
+    yield from (table_row(cells) for cells in rows)
