@@ -56,15 +56,6 @@ class Scorer:
         return logits
 
 
-def no_dropout(model: Any) -> None:
-    """Its noise is no departure."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
-
-
 @contextmanager
 def sampling_hooks(model: Any) -> Iterator[list[Tensor]]:
     """The logits of the last position at every call of the model's head."""

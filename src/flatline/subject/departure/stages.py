@@ -29,8 +29,9 @@ from flatline.subject.departure.sampled import (
     own_sampler,
     sample,
 )
-from flatline.subject.departure.scored import Row, Scorer, no_dropout
+from flatline.subject.departure.scored import Row, Scorer
 from flatline.subject.moving import Move, moved
+from flatline.subject.passes import no_dropout
 from flatline.subject.records import DataOrder
 from flatline.subject.scoring import Played, score_again
 from flatline.training.passes import Inputs
@@ -59,7 +60,7 @@ def examine(
         asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
-        no_dropout(trainer.model)
+        no_dropout(trainer)
         step = _Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
             _guarded(one, found)
