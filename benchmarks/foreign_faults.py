@@ -25,7 +25,7 @@ from trl.trainer.utils import RepeatSampler
 
 from flatline.examination import checkup
 from flatline.hypotheses.departure import CODES
-from flatline.subject import Subject
+from flatline.live.trl import Subject
 
 
 class ForeignFault(NamedTuple):

@@ -151,7 +151,7 @@ def look(name: str, rows: int) -> dict[str, Any]:
     """The checkup of one configuration, as the line that is written about it."""
     from flatline import checkup
     from flatline.hypotheses.base import ALARMS, Level
-    from flatline.trace.attach_settings import run_facts
+    from flatline.live.trl.settings import run_facts
 
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
@@ -235,7 +235,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def dropout_table(rows: int) -> str:
     """What dropout makes of an update, by where it is and how much."""
-    from flatline.subject import Subject
+    from flatline.live.trl import Subject
 
     told = ["| dropout | share of the update that is noise |", "|---|---|"]
     for where, p in DROPOUTS:

@@ -33,12 +33,13 @@ from transformers.utils import logging
 
 import flatline
 from flatline.config import RunConfig, load_config
-from flatline.trace import attach_scribe, writer
-from flatline.trace.attach_hooks import Guard
-from flatline.trace.attach_rows import Texts, Vocabulary
-from flatline.trace.attach_steps import PassFacts
-from flatline.trace.attach_transfer import Transfer
-from flatline.trace.attach_weights import Census, Looked
+from flatline.live.hooks import Guard
+from flatline.live.trl.recorder import scribe
+from flatline.live.trl.recorder.rows import Texts, Vocabulary
+from flatline.live.trl.recorder.steps import PassFacts
+from flatline.live.trl.recorder.transfer import Transfer
+from flatline.live.weights import Census, Looked
+from flatline.trace import writer
 from flatline.trace.files import StreamFile
 from flatline.trace.writer import Writer
 from flatline.training.memory import keep_freed_memory
@@ -117,9 +118,9 @@ PARTS = (
     (Transfer, "arrived", "waiting for the device"),
     (Texts, "learn", "decoding"),
     (Vocabulary, "rows", "decoding"),
-    (attach_scribe, "hold", "rows"),
-    (attach_scribe, "rollout_row", "rows"),
-    (attach_scribe, "token_row", "rows"),
+    (scribe, "hold", "rows"),
+    (scribe, "rollout_row", "rows"),
+    (scribe, "token_row", "rows"),
     (PassFacts, "add", "rows"),
     (Looked, "rows", "rows"),
     (writer, "to_batch", "Arrow"),

@@ -24,14 +24,14 @@ import flatline
 from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
+from flatline.live.hooks import Guard
+from flatline.live.trl import Subject
+from flatline.live.trl.recorder.recording import Recording
+from flatline.live.trl.recorder.scribe import Scribe
+from flatline.live.trl.recorder.steps import heldout_reward
+from flatline.live.trl.settings import _precision, settings
+from flatline.live.weights import Census
 from flatline.rollout.record import Author
-from flatline.subject import Subject
-from flatline.trace.attach_hooks import Guard
-from flatline.trace.attach_recording import Recording
-from flatline.trace.attach_scribe import Scribe
-from flatline.trace.attach_settings import _precision, settings
-from flatline.trace.attach_steps import heldout_reward
-from flatline.trace.attach_weights import Census
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flatline.trace.attach_held import elements, held, is_part
-from flatline.trace.attach_recording import Recording
-from flatline.trace.attach_weights import Census
+from flatline.live.held import elements, held, is_part
+from flatline.live.trl.recorder.recording import Recording
+from flatline.live.weights import Census
 
 
 class Zero3:

@@ -14,12 +14,12 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.logprobs import at_equal_weights
+from flatline.live.hooks import Guard, without_adapter
+from flatline.live.trl import Subject
+from flatline.live.trl.sampler import Call, drawn, hearing
 from flatline.outcome import Outcome
 from flatline.rollout.record import Author
-from flatline.subject import Subject
 from flatline.tasks import make_task
-from flatline.trace.attach_hooks import Guard, without_adapter
-from flatline.trace.attach_sampler import Call, drawn, hearing
 from flatline.trace.writer import MemorySink
 from flatline.training.lab.tokenizer import checkpoint_folder
 from tests.test_attach import GRPOConfig, GRPOTrainer, recorded, trainer_of
@@ -91,7 +91,7 @@ def test_an_error_of_ours_never_reaches_generate(tmp_path, monkeypatch, capsys):
     def broken(*_):
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("flatline.trace.attach_sampler._Ear._hear", broken)
+    monkeypatch.setattr("flatline.live.trl.sampler._Ear._hear", broken)
     flatline.attach(watched, MemorySink())
     torch.manual_seed(3)
     watched.train()

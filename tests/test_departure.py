@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from flatline.errors import NotRecorded
+from flatline.live.trl import Subject
+from flatline.live.trl.departure.asked import asked_of
+from flatline.live.trl.departure.gold import _shifted
+from flatline.live.trl.departure.stages import _dealt, _ways
 from flatline.spec import STAGES, Asked
 from flatline.spec.numerics import TOLERANCE
-from flatline.subject import Subject
-from flatline.subject.departure.asked import asked_of
-from flatline.subject.departure.gold import _shifted
-from flatline.subject.departure.stages import _dealt, _ways
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 

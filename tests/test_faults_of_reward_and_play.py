@@ -12,7 +12,7 @@ from flatline.errors import ConfigError
 from flatline.faults import changed, find, plant
 from flatline.hypotheses import find as hypothesis
 from flatline.hypotheses.base import Level
-from flatline.subject import Subject
+from flatline.training.subject import OurSubject
 from flatline.training.trainer import build
 from tests.test_faults import Fake, first_batch, tiny
 
@@ -20,7 +20,7 @@ from tests.test_faults import Fake, first_batch, tiny
 def found(built, code):
     """What a hypothesis says of a live trainer: its probe, else its sign on one batch."""
     one = hypothesis(code)
-    subject = Subject(built.trainer, built=built)
+    subject = OurSubject(built)
     return one.probe(subject) if hasattr(one, "probe") else one.sign(subject.trace)
 
 

@@ -15,7 +15,7 @@ import torch
 from transformers import TrainerCallback
 
 import flatline
-from flatline.trace.attach_hooks import Guard, Once
+from flatline.live.hooks import Guard, Once
 from flatline.training import run
 from flatline.training.run import train
 from tests.test_attach import trainer_of

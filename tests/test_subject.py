@@ -14,14 +14,16 @@ from trl import GRPOConfig, GRPOTrainer
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
+from flatline.live.trl import Subject
+from flatline.live.trl import subject as subject_module
+from flatline.live.trl.measure import moving, replay
+from flatline.live.trl.measure.brief import longest_turn
+from flatline.live.trl.measure.few import half, together
+from flatline.live.trl.measure.scoring import Played
+from flatline.live.trl.measure.step import HIGHEST_RATE, fitting
 from flatline.rollout.engine import Engine
-from flatline.subject import Subject, moving, ours, replay
-from flatline.subject import subject as subject_module
-from flatline.subject.brief import longest_turn
-from flatline.subject.few import half, together
-from flatline.subject.scoring import Played
-from flatline.subject.step import HIGHEST_RATE, fitting
 from flatline.tasks import make_task
+from flatline.training import oracle as ours
 from flatline.training.environment import (
     environment_factory,
     environment_reward,
@@ -29,6 +31,7 @@ from flatline.training.environment import (
     tokenizer_for_trl,
 )
 from flatline.training.models import load_policy
+from flatline.training.subject import OurSubject
 from flatline.training.trainer import build
 from tests.tiny import tiny_model, tokenizer_with
 
@@ -50,7 +53,7 @@ def built_in(folder, **changes):
 
 def subject_in(folder, **changes):
     built = built_in(folder, **changes)
-    return Subject(built.trainer, built=built)
+    return OurSubject(built)
 
 
 def users_trainer(folder, **changes):
@@ -238,7 +241,7 @@ def test_what_breaks_inside_is_put_back_too(tmp_path):
 
 
 def test_a_recording_in_progress_does_not_hear_the_measurements(tmp_path):
-    from flatline.trace.attach import attach
+    from flatline.live.trl.recorder.attach import attach
     from flatline.trace.writer import MemorySink
 
     subject, sink = subject_in(tmp_path), MemorySink()

@@ -19,11 +19,11 @@ from flatline.errors import TraceError
 from flatline.heldout import FILE as HELD_OUT
 from flatline.heldout import HeldOutScore, lines_of, read_scores
 from flatline.hypotheses.base import Level
+from flatline.live.hooks import Guard
 from flatline.outcome import Outcome
 from flatline.report.series import Run, heldout_plays
 from flatline.trace import Recorder, Trace, account, files, writer
 from flatline.trace.account import Account
-from flatline.trace.attach_hooks import Guard
 from flatline.trace.files import StreamFile
 from flatline.trace.lock import is_live
 from flatline.trace.writer import MemorySink, Writer

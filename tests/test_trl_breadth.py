@@ -13,10 +13,10 @@ from trl import GRPOConfig, GRPOTrainer
 import flatline
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import Level
-from flatline.subject import Subject
-from flatline.subject.scoring import fixed_logps, scoring_logps
+from flatline.live.trl import Subject
+from flatline.live.trl.inputs import select, trimmed
+from flatline.live.trl.measure.scoring import fixed_logps, scoring_logps
 from flatline.trace.writer import MemorySink
-from flatline.training.passes import select, trimmed
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
 
@@ -298,7 +298,7 @@ def test_a_trainer_with_a_loss_of_its_own_is_measured(tmp_path):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_single_tokens_that_stay_the_same_by_chance_are_no_fault(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr("flatline.subject.scoring.drawn", lambda *_: [])  # no log-probs
+    monkeypatch.setattr("flatline.live.trl.measure.scoring.drawn", lambda *_: [])  # no log-probs
     torch.manual_seed(seed)
     report = flatline.checkup(trainer_in(tmp_path, max_completion_length=1, seed=seed))
     assert found(report, "H06").level is Level.UNKNOWN

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 import flatline
 from flatline.errors import ModelError, TraceError
 from flatline.hypotheses.base import ALARMS, Level
-from flatline.live import passes, rows
-from flatline.live.gradient import Pass
-from flatline.live.sampling import Sample
+from flatline.live.watch import passes, rows
+from flatline.live.watch.gradient import Pass
+from flatline.live.watch.sampling import Sample
 from flatline.rollout.record import Author
 from tests.loops.engine import Bare
 from tests.loops.lab import load_policy, problems

@@ -24,8 +24,8 @@ import psutil
 from pretended import Pretended
 from scipy.stats import linregress, t
 
+from flatline.live.trl.recorder.attach import attach
 from flatline.trace import Trace, writer
-from flatline.trace.attach import attach
 from flatline.trace.files import StreamFile
 from flatline.trace.writer import Writer
 

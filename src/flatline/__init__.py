@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
-    from flatline.live.watch import watch
+    from flatline.live.trl.recorder.attach import attach
+    from flatline.live.trl.recorder.by_callback import FlatlineCallback
+    from flatline.live.watch.watch import watch
     from flatline.trace import Recorder, Trace
-    from flatline.trace.attach import attach
-    from flatline.trace.attach_by_callback import FlatlineCallback
 
 __version__ = "0.1.0"
 
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 _WHERE = {
-    "FlatlineCallback": "flatline.trace.attach_by_callback",
+    "FlatlineCallback": "flatline.live.trl.recorder.by_callback",
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
-    "attach": "flatline.trace.attach",
+    "attach": "flatline.live.trl.recorder.attach",
     "checkup": "flatline.examination",
     "diagnose": "flatline.diagnosis",
     "plant": "flatline.faults",
-    "watch": "flatline.live.watch",
+    "watch": "flatline.live.watch.watch",
 }
 
 

@@ -15,7 +15,8 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
-from flatline.subject import Subject
+from flatline.live.trl import Subject
+from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
     from flatline.training.trainer import Built
@@ -51,7 +52,7 @@ def checkup(
 def subject_of(trainer: "Any | Built") -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     inner = getattr(trainer, "trainer", None)
-    return Subject(trainer) if inner is None else Subject(inner, built=trainer)
+    return Subject(trainer) if inner is None else OurSubject(trainer)
 
 
 def _looks(hypothesis: Hypothesis) -> list[Look]:

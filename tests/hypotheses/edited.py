@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tests.traces import M, healthy_rows, run_facts
 
-from flatline.subject.records import Batch, ContextEffect
+from flatline.live.records import Batch, ContextEffect
 from flatline.trace import Trace
 
 Edit = Callable[[dict[str, Any]], None]

@@ -8,8 +8,8 @@ from flatline.diagnosis import explained_by, rank
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.departure import CODES, Departure, named_by_the_catalogue
+from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.spec import STAGES
-from flatline.subject.departure.found import StageFound, departs, same, unknown
 
 EVERY = [one for one in HYPOTHESES if isinstance(one, Departure)]
 stages = pytest.mark.parametrize("one", EVERY, ids=lambda one: one.stage)

@@ -23,9 +23,10 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
 from flatline.hypotheses.logprobs import prefix_spread
+from flatline.live import records
+from flatline.live.stage_found import unknown
+from flatline.live.trl import Subject
 from flatline.spec import STAGES
-from flatline.subject import Subject, records
-from flatline.subject.departure.found import unknown
 from flatline.trace import Trace
 from flatline.trace.schema import TABLES
 

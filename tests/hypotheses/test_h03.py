@@ -9,7 +9,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
-from flatline.subject.records import ReferenceGap
+from flatline.live.records import ReferenceGap
 from flatline.trace import Trace
 
 H03 = KlDivergence()

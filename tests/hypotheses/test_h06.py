@@ -10,7 +10,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h06_lora_weight_sync import LoraWeightSync
-from flatline.subject.records import Delivery
+from flatline.live.records import Delivery
 from flatline.trace import Trace
 
 H06 = LoraWeightSync()

@@ -7,7 +7,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h15_padding import Padding
-from flatline.subject.records import AloneVsBatch
+from flatline.live.records import AloneVsBatch
 from flatline.trace import Trace
 
 H15 = Padding()

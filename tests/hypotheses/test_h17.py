@@ -8,7 +8,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h17_stale_sampler import StaleSampler
-from flatline.subject.records import Replay
+from flatline.live.records import Replay
 from flatline.trace import Trace
 
 H17 = StaleSampler()

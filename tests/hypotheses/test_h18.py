@@ -7,7 +7,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h18_merge_rounding import MergeRounding
-from flatline.subject.step_records import SteppedDelivery
+from flatline.live.step_records import SteppedDelivery
 from flatline.trace import Trace
 
 H18 = MergeRounding()

@@ -8,7 +8,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h19_stale_cache import StaleCache
-from flatline.subject.step_records import SteppedDelivery
+from flatline.live.step_records import SteppedDelivery
 from flatline.trace import Trace
 
 H19 = StaleCache()

@@ -7,7 +7,7 @@ from tests.traces import healthy_trace
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h23_dropout_in_scoring import DropoutInScoring
-from flatline.subject.records import ScoredTwice
+from flatline.live.records import ScoredTwice
 
 H23 = DropoutInScoring()
 

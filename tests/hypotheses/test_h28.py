@@ -7,7 +7,7 @@ from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h28_loss_normalisation import LossNormalisation
-from flatline.subject.step_records import Accumulation
+from flatline.live.step_records import Accumulation
 from flatline.trace import Trace
 
 H28 = LossNormalisation()

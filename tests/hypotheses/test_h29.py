@@ -12,7 +12,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h29_ratio_clipping import RatioClipping
-from flatline.subject.records import OneStep
+from flatline.live.records import OneStep
 from flatline.trace import Trace
 
 H29 = RatioClipping()

@@ -13,7 +13,7 @@ from flatline.diagnosis import explained_by, rank
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h24_learning_rate import LearningRate
 from flatline.hypotheses.h31_kl_anchor import KlAnchor
-from flatline.subject.step_records import KlPull
+from flatline.live.step_records import KlPull
 from flatline.trace import Trace
 
 H31 = KlAnchor()

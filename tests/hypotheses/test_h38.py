@@ -9,7 +9,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h38_reward_hacking import RewardHacking
-from flatline.subject.records import Oracle, OracleCase
+from flatline.live.records import Oracle, OracleCase
 from flatline.trace import Trace
 
 H = RewardHacking()

@@ -27,7 +27,7 @@ from flatline.stats import Estimate
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.subject import Subject
+    from flatline.live.trl import Subject
 
 
 class Level(StrEnum):

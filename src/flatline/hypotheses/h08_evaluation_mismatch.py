@@ -44,8 +44,8 @@ from flatline.stats import difference_of_means
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.subject import Subject
-    from flatline.subject.records import HeldoutPath
+    from flatline.live.records import HeldoutPath
+    from flatline.live.trl import Subject
 
 APART = 0.33
 """Difference that other problems do not explain, as a share of the reward's span: three times the

@@ -52,8 +52,8 @@ from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
 
 if TYPE_CHECKING:
-    from flatline.subject import Subject
-    from flatline.subject.records import ContextEffect
+    from flatline.live.records import ContextEffect
+    from flatline.live.trl import Subject
 
 HIDDEN = 0.01
 """Share of hidden context tokens that is a fault. An invariant: healthy runs hide none."""

@@ -46,7 +46,7 @@ from flatline.hypotheses.logs import setting
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.subject import Subject
+    from flatline.live.trl import Subject
 
 
 class MergeRounding(Hypothesis):

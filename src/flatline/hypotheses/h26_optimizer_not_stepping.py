@@ -64,8 +64,8 @@ from flatline.trace.frames import Frame
 from flatline.trace.rows import plain
 
 if TYPE_CHECKING:
-    from flatline.subject import Subject
-    from flatline.subject.records import GradientCensus
+    from flatline.live.records import GradientCensus
+    from flatline.live.trl import Subject
 
 MANY = 0.5
 """Share of the trainable elements without a gradient that is no accident of the architecture."""

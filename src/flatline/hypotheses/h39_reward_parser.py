@@ -51,8 +51,8 @@ from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.subject import Subject
-    from flatline.subject.records import Oracle, OracleCase
+    from flatline.live.records import Oracle, OracleCase
+    from flatline.live.trl import Subject
 
 MISREAD = 0.02
 """Share of right answers paid as wrong that a sound reward stays below. Healthy: 0."""

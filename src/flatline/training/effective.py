@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError, ModelError
-from flatline.trace.attach_held import elements
+from flatline.live.held import elements
 from flatline.training.rollouts import limits_of, sampling_of
 
 

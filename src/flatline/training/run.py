@@ -18,11 +18,11 @@ from transformers import PrinterCallback, ProgressCallback
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.heldout import HeldOutScore
+from flatline.live.held import elements
+from flatline.live.trl.recorder.attach import attach
 from flatline.signals import terminated_like_interrupted
 from flatline.stats import Estimate
 from flatline.text import visible
-from flatline.trace.attach import attach
-from flatline.trace.attach_held import elements
 from flatline.trace.folder import read_run
 from flatline.trace.lock import LOCK, is_held
 from flatline.training.effective import (

@@ -26,6 +26,7 @@ from trl import GRPOTrainer
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError
 from flatline.faults import changed, find, plant_all
+from flatline.live.trl.inputs import by_length, score_by_length
 from flatline.rollout.engine import KERNELS
 from flatline.rollout.record import Rollout
 from flatline.rollout.table import evaluating
@@ -48,7 +49,6 @@ from flatline.training.metrics import (
     within_group_std,
 )
 from flatline.training.models import load_policy
-from flatline.training.passes import by_length, score_by_length
 from flatline.training.rewards import environment_functions, reward_functions, reward_weights
 from flatline.training.rollouts import Rollouts
 from flatline.training.vllm import check_vllm

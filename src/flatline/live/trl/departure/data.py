@@ -1,0 +1,331 @@
+"""The stages before any log-prob: rows, prompts, mask, rewards, advantages."""
+
+import inspect
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.records import DataOrder
+from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.trl.departure.passes import trained
+from flatline.live.trl.departure.sampled import stop_ids
+from flatline.live.trl.departure.scored import Row
+from flatline.live.trl.inputs import Inputs
+from flatline.live.trl.measure.scoring import Played
+from flatline.spec import Asked, NotSpecified
+from flatline.spec.advantages import advantages
+from flatline.spec.completions import was_cut
+from flatline.spec.mask import loss_mask
+from flatline.spec.numerics import ADVANTAGE
+from flatline.spec.prompts import prompt_ids, without_padding
+from flatline.spec.rewards import total, weights
+from flatline.spec.rows import broken_groups, visited_at_least
+
+PAID = 1e-5
+"""Of a reward, relative to 1 plus its size: it is handed on in float32 and no sum is taken."""
+CHEAP = 0.5
+"""Seconds of all reward functions together, up to which they are asked again."""
+SHOWN = 8
+"""Numbers of an example that are shown."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was paid, where it was paid and where it arrived."""
+
+    calls: dict[int, tuple[Mapping[str, Any], list[Any]]] = field(default_factory=dict)
+    """By reward function: what it was given, what it returned."""
+    arrived_BF: Tensor | None = None
+    """What the trainer took from there."""
+    mean: float | None = None
+    """Of the weighted sum, as the trainer logs it."""
+    seconds: float = 0.0
+    """All functions together: a judge that takes long is not asked twice."""
+
+
+@contextmanager
+def hearing(trainer: Any) -> Iterator[Heard]:
+    """Listens to the reward functions that are plain functions, and to what arrives of them."""
+    heard, functions = Heard(), list(trainer.reward_funcs)
+    calculate = trainer._calculate_rewards
+
+    def listener(at: int, function: Any) -> Any:
+        def paid(*args: Any, **kwargs: Any) -> Any:
+            begun = time.perf_counter()
+            found = function(*args, **kwargs)
+            heard.seconds += time.perf_counter() - begun
+            heard.calls[at] = (dict(kwargs), list(found))
+            return found
+
+        return paid
+
+    def arriving(*args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = calculate(*args, **kwargs)
+        heard.arrived_BF = found.detach().double().cpu()
+        return found
+
+    before = vars(trainer).get("_calculate_rewards")
+    for at, function in enumerate(functions):
+        if _plain(function):
+            trainer.reward_funcs[at] = listener(at, function)
+    trainer._calculate_rewards = arriving
+    try:
+        yield heard
+        logged = trainer._metrics["train"].get("reward") or [None]
+        heard.mean = logged[-1]
+    finally:
+        trainer.reward_funcs[:] = functions
+        if before is None:
+            del trainer._calculate_rewards
+        else:
+            trainer._calculate_rewards = before
+
+
+def judge_rows(
+    order: DataOrder | None, asked: Asked, rows: Sequence[Mapping[str, Any]]
+) -> StageFound:
+    """Is each prompt there as often as asked, and does an epoch visit the data?"""
+    broken = broken_groups([repr(row.get("prompt")) for row in rows], asked.group)
+    if broken or (order is not None and not order.groups_whole):
+        at = (broken or [0])[0] * asked.group
+        group = [str(row.get("prompt"))[-40:] for row in rows[at : at + asked.group]]
+        return departs(
+            "rows",
+            f"A group is not one prompt {asked.group} times.",
+            f"rows {at} to {at + asked.group - 1} end in {group}",
+        )
+    if order is None:
+        return same("rows", "Groups are whole; the data cannot be counted.")
+    prompts = max(1, asked.rows_in_pass * asked.passes_in_generation // asked.group)
+    least = visited_at_least(order.dataset_size, prompts)
+    visited = round(order.visited_share * order.dataset_size)
+    text = f"An epoch visits {visited} of {order.dataset_size} rows"
+    if order.epoch_complete and visited < least:
+        return departs(
+            "rows", f"{text}; all that fill whole generations are {least}.", measured=visited
+        )
+    return same("rows", f"Groups are whole. {text}.")
+
+
+def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> StageFound:
+    """Is what stands in front of each completion the prompt through its template?"""
+    tokenizer = trainer.processing_class
+    options = getattr(trainer.args, "chat_template_kwargs", None) or {}
+    longest = getattr(trainer.args, "max_prompt_length", None) or 0  # of older releases
+    for row, (prompt, ids) in enumerate(zip(prompts, found, strict=True)):
+        expected = prompt_ids(tokenizer, prompt, None, options)[-longest:]
+        if expected != ids:
+            at = next(
+                (k for k, (a, b) in enumerate(zip(expected, ids, strict=False)) if a != b), -1
+            )
+            at = min(len(expected), len(ids)) if at < 0 else at
+            return departs(
+                "prompts",
+                f"Prompt {row} is not its messages through the template: {len(expected)} tokens "
+                f"expected, {len(ids)} found, the first other one at {at}.",
+                f"expected {tokenizer.decode(expected[at : at + SHOWN])!r}, "
+                f"found {tokenizer.decode(ids[at : at + SHOWN])!r}",
+            )
+    return same("prompts", f"{len(found)} prompts are their messages through the template.")
+
+
+def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
+    """What was sampled, as the specification sees it; None where it is not known."""
+    result = None if played.generated is None else played.generated.result
+    if not isinstance(result, tuple) or len(result) < 3:
+        return None
+    prompts, completions, own = result[:3]
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    ends = stop_ids(trainer) | {tokenizer.pad_token_id}
+    rows = []
+    for k, completion in enumerate(completions):
+        cut = was_cut(completion, ends)
+        mask_T = loss_mask(asked, len(completion), None if own is None else own[k], cut)
+        rows.append(Row(list(prompts[k]), list(completion), mask_T, cut))
+    return rows
+
+
+def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
+    """Are exactly the sampled ids in the batch, and exactly what the model wrote in the loss?"""
+    mask_BT = trained(inputs).cpu()
+    wrong = []
+    for k, row in enumerate(rows):
+        ids = inputs["completion_ids"][k, : len(row.completion)].tolist()
+        shown = without_padding(inputs["prompt_ids"][k].cpu(), inputs["prompt_mask"][k].cpu())
+        if ids != row.completion or shown != row.prompt:
+            return departs(
+                "mask",
+                f"Row {k} of the batch does not hold the ids that were sampled.",
+                f"row {k}: sampled {row.completion[:SHOWN]}, in the batch {ids[:SHOWN]}",
+            )
+        found_T = mask_BT[k, : len(row.completion)]
+        if not torch.equal(found_T, row.mask_T) or bool(mask_BT[k, len(row.completion) :].any()):
+            wrong.append(k)
+    if not wrong:
+        tokens = sum(int(row.mask_T.sum()) for row in rows)
+        return same("mask", f"Exactly the {tokens} tokens that the model wrote carry a loss.")
+    k, row = wrong[0], rows[wrong[0]]
+    return departs(
+        "mask",
+        f"The loss mask of {len(wrong)} of {len(rows)} completions is another: row {k} has "
+        f"{int(mask_BT[k].sum())} trained tokens, {int(row.mask_T.sum())} were expected"
+        f"{' (cut at the limit)' if row.cut else ''}.",
+        f"row {k} begins {_bits(mask_BT[k])}, expected {_bits(row.mask_T)}",
+        measured=len(wrong) / len(rows),
+    )
+
+
+def judge_rewards(
+    trainer: Any, asked: Asked, heard: Heard, played: Played, advantages_B: Tensor
+) -> StageFound:
+    """Does each row get what its own completion was paid, summed with the weights asked for?"""
+    arrived_BF = heard.arrived_BF
+    if arrived_BF is None:
+        return unknown("rewards", "The trainer computes no rewards where TRL does.")
+    for at, (given, paid) in sorted(heard.calls.items()):
+        name = _name(trainer, at)
+        other = _other_row(given, played)
+        if other:
+            return departs("rewards", f"`{name}` judges another row: {other}.")
+        paid_B = torch.tensor([torch.nan if p is None else float(p) for p in paid]).double()
+        off_B = (arrived_BF[:, at] - paid_B).abs()
+        wrong = (off_B > PAID * (1 + paid_B.abs())) | (arrived_BF[:, at].isnan() != paid_B.isnan())
+        if bool(wrong.any()):
+            return departs(
+                "rewards",
+                f"{int(wrong.sum())} of {len(paid)} rows do not get what `{name}` paid for them.",
+                f"paid {_numbers(paid_B)}, arrived {_numbers(arrived_BF[:, at])}",
+                measured=float(wrong.double().mean()),
+            )
+    return (
+        _judge_sum(trainer, asked, heard, arrived_BF, advantages_B)
+        or _judge_order(trainer, heard)
+        or same(
+            "rewards",
+            f"{len(heard.calls)} functions: each row gets the weighted sum of what it earned.",
+        )
+    )
+
+
+def _judge_sum(
+    trainer: Any, asked: Asked, heard: Heard, arrived_BF: Tensor, advantages_B: Tensor
+) -> StageFound | None:
+    """The mean that is logged; where weights and advantages are right, only the log is wrong."""
+    expected = float(total(asked, arrived_BF).nanmean())
+    if heard.mean is None or abs(heard.mean - expected) <= PAID * (1 + abs(expected)):
+        return None
+    weight_F = weights(asked, arrived_BF.shape[1])
+    own_F = getattr(trainer, "reward_weights", weight_F).double().cpu()
+    as_asked = own_F.shape == weight_F.shape and torch.allclose(own_F, weight_F)
+    if as_asked and not judge_advantages(asked, heard, advantages_B).departs:
+        return None
+    mean_F = arrived_BF.nanmean(0)
+    return departs(
+        "rewards",
+        f"The weighted sum is another: with the weights asked for ({_numbers(weight_F)}) the rows "
+        f"earn {expected:.4f} on average, the trainer has {heard.mean:.4f}.",
+        f"the functions paid {_numbers(mean_F)} on average",
+        measured=heard.mean - expected,
+    )
+
+
+def _judge_order(trainer: Any, heard: Heard) -> StageFound | None:
+    """Each function once more, on the same rows from the last to the first: a reward belongs to its
+    row, wherever that stands. One that draws lots is left alone."""
+    if heard.seconds > CHEAP:
+        return None
+    for at, (given, paid) in sorted(heard.calls.items()):
+        function = trainer.reward_funcs[at]
+        turned = {name: _turned(value, len(paid)) for name, value in given.items()}
+        again = list(function(**turned))[::-1]
+        if _alike(again, paid) or not _alike(list(function(**given)), paid):
+            continue
+        row = next(
+            k for k, (a, b) in enumerate(zip(again, paid, strict=True)) if not _alike([a], [b])
+        )
+        return departs(
+            "rewards",
+            f"What `{_name(trainer, at)}` pays for a row depends on the rows around it.",
+            f"row {row} earns {paid[row]} in the batch and {again[row]} in the batch turned around",
+        )
+    return None
+
+
+def judge_advantages(asked: Asked, heard: Heard, found: Tensor) -> StageFound:
+    """Is each row's advantage that of its rewards, by the baseline and scale asked for?"""
+    if heard.arrived_BF is None:
+        return unknown("advantages", "The trainer computes no rewards where TRL does.")
+    if found.dim() != 1:
+        return unknown("advantages", "Not specified: an advantage for each token.")
+    try:
+        expected_B = advantages(asked, heard.arrived_BF)
+    except NotSpecified as missing:
+        return unknown("advantages", f"Not specified: {missing}.")
+    found_B = found.detach().double().cpu()
+    off_B = (found_B - expected_B).abs() / (1 + expected_B.abs())
+    worst = float(off_B.max())
+    if worst <= ADVANTAGE:
+        return same("advantages", f"All {len(found_B)} are as specified.", worst, ADVANTAGE)
+    at = int(off_B.argmax()) // asked.group * asked.group
+    group = slice(at, at + asked.group)
+    reward_B = total(asked, heard.arrived_BF)
+    return departs(
+        "advantages",
+        f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "
+        f"rewards (baseline: the group; scale: {asked.scale}).",
+        f"group of rows {at} to {at + asked.group - 1}: rewards {_numbers(reward_B[group])}, "
+        f"expected {_numbers(expected_B[group])}, found {_numbers(found_B[group])}",
+        measured=worst,
+        limit=ADVANTAGE,
+    )
+
+
+def _plain(function: Any) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 -- an object may be async in its call
+    slow = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return callable(function) and not isinstance(function, torch.nn.Module) and not slow
+
+
+def _name(trainer: Any, at: int) -> str:
+    names = getattr(trainer, "reward_func_names", None) or []
+    return str(names[at]) if at < len(names) else f"reward function {at}"
+
+
+def _other_row(given: Mapping[str, Any], played: Played) -> str:
+    """A column that was not the row's own, in words; empty where all are."""
+    for name, values in given.items():
+        if not isinstance(values, list) or len(values) != len(played.rows):
+            continue
+        for k, (value, row) in enumerate(zip(values, played.rows, strict=True)):
+            own = row.get("prompt" if name == "prompts" else name)
+            simple = isinstance(own, str | int | float) and isinstance(value, str | int | float)
+            if simple and value != own:
+                return f"row {k} is judged with `{name}` {value!r}, its own is {own!r}"
+    return ""
+
+
+def _turned(value: Any, rows: int) -> Any:
+    return value[::-1] if isinstance(value, list) and len(value) == rows else value
+
+
+def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    if len(a) != len(b):
+        return False
+    pairs = zip(a, b, strict=True)
+    return all(
+        x is y or (None not in (x, y) and abs(float(x) - float(y)) <= PAID) for x, y in pairs
+    )
+
+
+def _numbers(values: Tensor) -> str:
+    shown = ", ".join(f"{float(value):.3f}" for value in values[:SHOWN])
+    return f"[{shown}{', ...' if len(values) > SHOWN else ''}]"
+
+
+def _bits(mask_T: Tensor) -> str:
+    return "".join("1" if on else "0" for on in mask_T[: 2 * SHOWN].tolist())

@@ -1,0 +1,192 @@
+"""A few tokens sampled by TRL's own `generate`, with the sampler's log-probs of them.
+
+TRL's `generate` gives none; the model's head, heard while it samples, does.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.trl.departure.scored import Row, sampling_hooks
+from flatline.live.trl.measure.scoring import replaced
+from flatline.spec.completions import said
+from flatline.spec.delivery import apart
+from flatline.spec.numerics import Tolerance
+
+TOKENS = 12
+"""Sampled for each prompt: one disagreement in the first shows a wrong context or other weights."""
+ROWS = 4
+"""Prompts that are sampled for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the sampler drew, beside what the trainer was given."""
+
+    drawn: list[list[int]]
+    """By the model's own `generate`, up to the stop token."""
+    given: list[list[int]]
+    """By the trainer's `_generate`."""
+    prompts: list[list[int]]
+    """As the trainer rendered them."""
+    logps: list[Tensor]
+    """The sampler's, of what was drawn."""
+    temperature: float | None
+    """That it was drawn with; 0 where the likeliest token was taken, None where nobody says."""
+
+
+def own_sampler(trainer: Any) -> bool:
+    """Whether completions come from somewhere else than TRL's plain `generate`."""
+    names = ("rollout_func", "use_vllm", "tools", "environments", "environment_factories")
+    others = (*names, "use_transformers_continuous_batching", "use_transformers_paged")
+    return any(getattr(trainer, name, None) for name in others) or not hasattr(trainer, "_generate")
+
+
+def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
+    """A few tokens of each prompt; None where the sampler cannot be heard."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    calls: list[tuple[int, Tensor]] = []
+    temperatures: list[float | None] = []
+    generate = model.generate
+
+    def listening(*args: Any, **kwargs: Any) -> Any:
+        found = generate(*args, **kwargs)
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if isinstance(found, Tensor) and isinstance(ids, Tensor):
+            calls.append((ids.shape[1], found.detach().clone()))
+            temperatures.append(_temperature(model, kwargs))
+        return found
+
+    with _short(trainer), sampling_hooks(model) as heard, replaced(model, "generate", listening):
+        found = trainer._generate(prompts)
+    if len(calls) != 1 or not isinstance(found, tuple):
+        return None
+    width, ids_BL = calls[0]
+    new_BT = ids_BL[:, width:]
+    if len(new_BT) != len(prompts) or len(heard) < new_BT.shape[1]:
+        return None
+    every = torch.stack(heard[: new_BT.shape[1]], 1) / trainer.args.temperature
+    logps_BT = every.log_softmax(-1).gather(2, new_BT[..., None].to(every.device))[..., 0]
+    stops = stop_ids(trainer)
+    drawn = [said(row, stops) for row in new_BT.tolist()]
+    return Sampled(
+        drawn=drawn,
+        given=[list(one) for one in found[1]],
+        prompts=[list(one) for one in found[0]],
+        logps=[logps_T[: len(one)] for logps_T, one in zip(logps_BT, drawn, strict=True)],
+        temperature=temperatures[0],
+    )
+
+
+def _temperature(model: Any, kwargs: Mapping[str, Any]) -> float | None:
+    """Of one call of `generate`: by its own arguments, else its configuration, else the model's."""
+    config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    given = {
+        name: kwargs.get(name, getattr(config, name, None)) for name in ("do_sample", "temperature")
+    }
+    if given["do_sample"] is False:
+        return 0.0
+    return None if given["temperature"] is None else float(given["temperature"])
+
+
+def stop_ids(trainer: Any) -> set[int]:
+    """Tokens that end a completion, as tokenizer and model declare them; padding ends one too."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    known = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
+    flat = [one for value in known for one in (value if isinstance(value, list) else [value])]
+    return {int(one) for one in flat if one is not None}
+
+
+def judge_drawing(found: Sampled, asked: float) -> StageFound | None:
+    """None where tokens are drawn at the temperature that was asked for, as far as is known."""
+    if found.temperature is None or math.isclose(found.temperature, asked, rel_tol=1e-6):
+        return None
+    how = f"at temperature {found.temperature:g}" if found.temperature else "as the likeliest one"
+    return departs(
+        "completions",
+        f"The sampler takes each token {how}; temperature {asked:g} was asked for.",
+        f"temperature of `generate`: {found.temperature:g}; asked for: {asked:g}",
+        measured=found.temperature,
+    )
+
+
+def judge_completions(found: Sampled) -> StageFound | None:
+    """None where the trainer gets what was drawn, row by row."""
+    for row, (drawn, given) in enumerate(zip(found.drawn, found.given, strict=True)):
+        if drawn != given:
+            other = next(
+                (k for k, one in enumerate(found.drawn) if one == given and k != row), None
+            )
+            place = "" if other is None else f", which was sampled for row {other}"
+            return departs(
+                "completions",
+                f"The trainer goes on with other completions than were sampled: row {row}{place}.",
+                f"row {row}: sampled ids {drawn[:8]}, trained ids {given[:8]}",
+            )
+    return None
+
+
+def drawn_rows(found: Sampled, prompts: list[list[int]]) -> list[Row]:
+    """What was drawn, behind the prompts that were asked."""
+    pairs = zip(prompts, found.drawn, strict=True)
+    return [Row(prompt, drawn, torch.ones(len(drawn)).bool(), False) for prompt, drawn in pairs]
+
+
+def judge_sampler(
+    stage: str,
+    found: Sampled,
+    rows: Sequence[Row],
+    policy: Sequence[Tensor],
+    start: Sequence[Tensor],
+    limit: Tolerance,
+) -> StageFound:
+    """The sampler's log-probs of what it drew against the policy's, row by row. `start` are those
+    before the weights were moved: rounding grows with the way they went."""
+    logps = found.logps
+    if not sum(len(row.completion) for row in rows):
+        return unknown(stage, "Nothing was sampled.")
+    way = limit.moved * apart(torch.cat(list(policy)), torch.cat(list(start))).mean
+    gap = apart(torch.cat(logps), torch.cat(list(policy)))
+    text = f"sampler and policy differ by {gap.mean:.2g} nats a token, at most {gap.worst:.2g}"
+    most = limit.logprob + way
+    if gap.mean <= most and gap.worst <= limit.logprob_worst + 10 * way:
+        return same(stage, f"{text[0].upper()}{text[1:]}.", gap.mean, most)
+    return departs(
+        stage,
+        f"On the tokens that it drew itself, {text}; rounding explains {most:.2g}.",
+        _token(rows, logps, policy),
+        measured=gap.mean,
+        limit=most,
+    )
+
+
+def _token(rows: Sequence[Row], logps: Sequence[Tensor], policy: Sequence[Tensor]) -> str:
+    """The token with the largest difference, in words."""
+    pairs = zip(logps, policy, strict=True)
+    gaps = [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in pairs]
+    row = max(range(len(rows)), key=gaps.__getitem__)
+    at = int((logps[row] - policy[row]).abs().argmax())
+    return (
+        f"row {row}, token {at} (id {rows[row].completion[at]}): the sampler drew it with log-prob "
+        f"{float(logps[row][at]):.3f}; behind this prompt the policy gives it "
+        f"{float(policy[row][at]):.3f}"
+    )
+
+
+@contextmanager
+def _short(trainer: Any) -> Iterator[None]:
+    """Only a few tokens each."""
+    config, kwargs = trainer.generation_config, trainer.generation_kwargs
+    before = config.max_new_tokens, kwargs.get("max_new_tokens")
+    config.max_new_tokens = kwargs["max_new_tokens"] = TOKENS
+    try:
+        yield
+    finally:
+        config.max_new_tokens, kwargs["max_new_tokens"] = before

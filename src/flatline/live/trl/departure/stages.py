@@ -1,0 +1,333 @@
+"""All stages of one step, in their order."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.records import DataOrder
+from flatline.live.stage_found import StageFound, same, unknown
+from flatline.live.trl.departure import data, stepped
+from flatline.live.trl.departure.asked import (
+    asked_of,
+    precision_of,
+    refuse_other_trainers,
+    tolerance_of,
+)
+from flatline.live.trl.departure.gold import judge_gold
+from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
+from flatline.live.trl.departure.sampled import (
+    ROWS,
+    drawn_rows,
+    judge_completions,
+    judge_drawing,
+    judge_sampler,
+    own_sampler,
+    sample,
+)
+from flatline.live.trl.departure.scored import Row, Scorer
+from flatline.live.trl.inputs import Inputs
+from flatline.live.trl.measure.moving import Move, moved
+from flatline.live.trl.measure.passes import no_dropout
+from flatline.live.trl.measure.scoring import Played, score_again
+from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec.numerics import Tolerance
+
+GENTLE = 0.1
+"""Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
+enough for every difference to be seen, and no exponential of a KL drowns the rest."""
+BEYOND = 0.3
+"""How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
+MARGIN = 0.4
+"""How far inside a bound, as a share of it."""
+
+Found = dict[str, StageFound]
+
+
+def examine(
+    trainer: Any, order: DataOrder | None, whole: Played, some: Played, move: Move
+) -> Found:
+    """Every stage by its name. `whole` is the shared batch, `some` are whole groups of it, for what
+    needs the model; `move` says how far weights must go to be seen: at its start a policy is its
+    own reference and its own past, and nothing could be told apart."""
+    found: Found = {}
+
+    def look() -> None:
+        refuse_other_trainers(trainer, whole.inputs)
+        asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+        found["rows"] = data.judge_rows(order, asked, whole.rows)
+        trainer.model.train()
+        no_dropout(trainer)
+        step = _Step(trainer, order, whole, some, move, found)
+        for one in (step.sampling, step.scoring, step.passing):
+            _guarded(one, found)
+
+    _guarded(look, found)
+    return {stage: found.get(stage, unknown(stage, "Not reached.")) for stage in STAGES}
+
+
+def _guarded(look: Callable[[], None], found: Found) -> None:
+    """What one look cannot do must not cost what the others found."""
+    try:
+        look()
+    except NotSpecified as missing:
+        _fill(found, f"Not specified: {missing}.")
+    except Exception as error:
+        _fill(found, f"Could not be compared: {type(error).__name__}: {error}.")
+
+
+def _fill(found: Found, why: str) -> None:
+    for stage in STAGES:
+        found.setdefault(stage, unknown(stage, why))
+
+
+class _Step:
+    """One step of a trainer, looked at in three pieces."""
+
+    rows: list[Row]
+    inputs: Inputs
+    start: list[Tensor]
+    """Log-probs of the rows where the policy began."""
+    old: list[Tensor]
+    """Where the trainer scored them: a gentle move away."""
+    new: list[Tensor]
+    """Where the passes are taken: a little further."""
+    given_old: list[Tensor] | None = None
+    """What the passes are told the old ones were; None where each takes its own."""
+    judged_old: StageFound | None = None
+    given_optimizer = ""
+    """What the user steps with instead of what the arguments say; empty for that."""
+    reference: list[Tensor] | None
+    """Of the base under the adapters; None without any."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        order: DataOrder | None,
+        whole: Played,
+        some: Played,
+        move: Move,
+        found: Found,
+    ) -> None:
+        self.trainer, self.order, self.whole, self.some = trainer, order, whole, some
+        self.found = found
+        self.visible = move.amount
+        self.gentle = move.amount * min(1.0, GENTLE / max(move.shift, 1e-9))
+        passes, in_generation = _dealt(trainer.args, len(some.rows))
+        size = len(some.rows) // in_generation
+        trainer.args.per_device_train_batch_size = size
+        trainer.args.gradient_accumulation_steps = passes
+        trainer.args.steps_per_generation = in_generation
+        trainer.current_gradient_accumulation_steps = passes
+        self.asked: Asked = asked_of(trainer.args, size)
+        self.limit = tolerance_of(trainer)
+        self.scorer = Scorer(trainer, self.asked.temperature)
+
+    # -- prompts, completions, delivery
+
+    def sampling(self) -> None:
+        """A few tokens, with the weights as they are and moved."""
+        if own_sampler(self.trainer):
+            why = "Not specified: completions that a sampler of its own gives."
+            for stage in ("prompts", "completions", "delivery"):
+                self.found[stage] = unknown(stage, why)
+            return
+        group = self.asked.group
+        asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
+        prompts = [row["prompt"] for row in asked]
+        drawn = sample(self.trainer, prompts)
+        if drawn is None:
+            for stage in ("completions", "delivery"):
+                self.found[stage] = unknown(stage, "The sampler cannot be heard.")
+            return
+        self.found["prompts"] = data.judge_prompts(self.trainer, prompts, drawn.prompts)
+        rows = drawn_rows(drawn, drawn.prompts)
+        policy = self.scorer.all(rows)
+        self.found["completions"] = (
+            judge_completions(drawn)
+            or judge_drawing(drawn, self.trainer.args.temperature)
+            or judge_sampler("completions", drawn, rows, policy, policy, self.limit)
+        )
+        with moved(self.trainer, self.visible):
+            after = sample(self.trainer, prompts)
+            if after is None:
+                return
+            rows = drawn_rows(after, drawn.prompts)
+            policy = self.scorer.all(rows)
+        start = self.scorer.all(rows)
+        self.found["delivery"] = judge_sampler("delivery", after, rows, policy, start, self.limit)
+
+    # -- mask, rewards, advantages
+
+    def scoring(self) -> None:
+        """What the passes are given."""
+        trainer, asked = self.trainer, self.asked
+        rows, every = (data.rows_of(trainer, asked, one) for one in (self.some, self.whole))
+        if rows is None or every is None:
+            raise NotSpecified("a sampler that TRL does not know of")
+        self.rows = rows
+        self.start = self.scorer.all(rows)
+        with moved(trainer, self.gentle), data.hearing(trainer) as heard:
+            self.inputs = score_again(trainer, self.some)
+            self.old = self.scorer.all(rows)
+        self.reference = self.scorer.reference(rows) if asked.beta else None
+        self.found["mask"] = data.judge_mask(self.whole.inputs, every)
+        advantages_B = self.inputs["advantages"]
+        paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
+        shifted = None if paid.departs else judge_gold(trainer, heard, self.order, self.whole)
+        self.found["rewards"] = shifted or paid
+        self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B)
+
+    # -- log-probs, ratio and KL, loss, gradient, update
+
+    def passing(self) -> None:
+        """The passes and the step, a little further away than where the rows were scored."""
+        self.asked.refuse_besides()
+        self.given_optimizer = stepped.given_optimizer(self.trainer)
+        if self.trainer.optimizer is None:
+            self.trainer.create_optimizer()
+        with moved(self.trainer, self.gentle), moved(self.trainer, self.gentle / 2):
+            self._go_apart()
+            self.trainer.model.zero_grad()
+            stepped.called(self.trainer, "on_step_begin")
+            passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
+            raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
+            self.found["log-probs"] = self._logprobs(passes)
+            self._loss(passes)
+            self.found["gradient"] = self._gradient(passes, raw, handed)
+            self.found["update"] = self._update(handed)
+
+    def _go_apart(self) -> None:
+        """The passes are given old log-probs from which the policy has gone known ways, so that the
+        clip has something to do on either side of it and rounding decides nowhere."""
+        self.new = self.scorer.all(self.rows)
+        old_BT = self.inputs.get("old_per_token_logps")
+        if old_BT is None:
+            return
+        self.judged_old = judge_logps("old", old_BT, self.old, self.rows, self.limit)
+        ways = _ways(self.asked, self.limit)
+        draw = torch.Generator().manual_seed(0)
+        size = (len(old_BT), 1 if self.asked.level == "sequence" else old_BT.shape[1])
+        drawn_BT = torch.randint(len(ways), size, generator=draw).expand(old_BT.shape)
+        way_BT = torch.tensor(ways)[drawn_BT].to(old_BT)
+        pairs = zip(self.new, way_BT, strict=True)
+        self.given_old = [new_T - way_T[: len(new_T)] for new_T, way_T in pairs]
+        given_BT = old_BT.clone()
+        for k, own_T in enumerate(self.given_old):
+            given_BT[k, : len(own_T)] = own_T
+        self.inputs = {**self.inputs, "old_per_token_logps": given_BT}
+
+    def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
+        """Of the policy in its passes, of the old policy, of the reference."""
+        looks = [] if self.judged_old is None else [self.judged_old]
+        rows = [self.rows[k] for one in passes for k in one.rows]
+        known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
+        if len(known) == len(rows):
+            new = [self.new[k] for one in passes for k in one.rows]
+            looks.insert(0, judge_logps("policy's", known, new, rows, self.limit))
+        looks += self._judged_reference()
+        if not looks:
+            return unknown("log-probs", "The loss does not ask for TRL's log-probs.")
+        return next((one for one in looks if one.departs), looks[0])
+
+    def _judged_reference(self) -> list[StageFound]:
+        """Where the policy began, or the base under its adapters. A reference that is neither that
+        nor the policy may be one that was asked for: it is left alone."""
+        found_BT = self.inputs.get("ref_per_token_logps")
+        if found_BT is None or not self.asked.beta:
+            return []
+        expected = self.start if self.reference is None else self.reference
+        judged = judge_logps("reference's", found_BT, expected, self.rows, self.limit)
+        follows = judge_logps("reference's", found_BT, self.old, self.rows, self.limit)
+        return [judged] if not (judged.departs and follows.departs) else []
+
+    def _specified_reference(self) -> list[Tensor] | None:
+        """The trainer's own where another may have been asked for."""
+        found_BT = self.inputs.get("ref_per_token_logps")
+        if found_BT is None or not self.asked.beta:
+            return None
+        if self._judged_reference():
+            return self.start if self.reference is None else self.reference
+        pairs = zip(found_BT, self.rows, strict=True)
+        return [row_T[: len(row.completion)] for row_T, row in pairs]
+
+    def _loss(self, passes: Sequence[Pass]) -> None:
+        """One look for both stages: the first of them that departs is told."""
+        tokens = int(trained(self.inputs).sum())
+        judged = judge_loss(self.asked, passes, tokens, self.limit)
+        self.found[judged.stage] = judged
+        if judged.stage == "ratio and KL":
+            self.found["loss"] = unknown("loss", "Cannot be told: ratio or KL are others.")
+        elif judged.departs:
+            text = "The tokens of each row stand in the specified proportion."
+            self.found["ratio and KL"] = same("ratio and KL", text)
+        else:
+            self.found["ratio and KL"] = replace(judged, stage="ratio and KL")
+
+    def _gradient(
+        self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
+    ) -> StageFound:
+        reference = self._specified_reference()
+        if self.asked.beta and reference is None:
+            return unknown("gradient", "The reference is not known.")
+        if self.asked.entropy_share < 1 and precision_of(self.trainer) != "fp32":
+            return unknown("gradient", "Rounding decides which tokens have the highest entropy.")
+        self.trainer.model.zero_grad()
+        stepped.specified_gradient(
+            self.asked,
+            self.scorer,
+            self.rows,
+            [one.rows for one in passes],
+            self.inputs["advantages"],
+            self.given_old,
+            reference,
+        )
+        return stepped.judge_gradient(self.trainer, raw, handed, self.asked, self.limit)
+
+    def _update(self, handed: stepped.Held) -> StageFound:
+        if self.given_optimizer:
+            return unknown("update", f"Not specified: {self.given_optimizer}.")
+        judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
+        judged = replace(judged, text=f"{judged.text}{self._learned()}")
+        schedule = stepped.judge_schedule(self.trainer, self.asked)
+        return judged if judged.departs or schedule is None else schedule
+
+    def _learned(self) -> str:
+        """Whether what was rewarded became more likely, in words; empty where nothing differs."""
+        changes = []
+        for before_T, after_T, row in zip(
+            self.new, self.scorer.all(self.rows), self.rows, strict=True
+        ):
+            changes.append(float((after_T - before_T)[row.mask_T.to(after_T.device)].sum()))
+        advantages_B = self.inputs["advantages"]
+        if advantages_B.dim() != 1:
+            return ""
+        both = torch.tensor([advantages_B.tolist(), changes])
+        if not bool((both.std(1) > 0).all()):
+            return ""
+        return (
+            f" Advantages and changes of log-probs have a correlation of "
+            f"{float(torch.corrcoef(both)[0, 1]):+.2f} over {both.shape[1]} completions."
+        )
+
+
+def _ways(asked: Asked, limit: Tolerance) -> list[float]:
+    """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
+    between."""
+    highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
+    low = math.log(max(1e-3, 1 - asked.clip_low))
+    between = [(1 - MARGIN) * math.log1p(asked.clip_high), (1 - MARGIN) * low]
+    room = MARGIN * min(math.log1p(asked.clip_high), -low) > 10 * limit.logprob
+    return [math.log(highest) + BEYOND, low - BEYOND, *(between if room else [])]
+
+
+def _dealt(args: Any, rows: int) -> tuple[int, int]:
+    """Passes of a step and of a generation, near to those asked for, that share `rows` evenly."""
+    steps = max(1, args.steps_per_generation // args.gradient_accumulation_steps)
+    if rows % steps:
+        steps = 1
+    passes = math.gcd(rows // steps, args.gradient_accumulation_steps)
+    return passes, passes * steps

@@ -1,0 +1,308 @@
+"""The end of the step: gradient, clipping, update, and the schedule of the rate."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.trl.departure.scored import Row, Scorer
+from flatline.spec import Asked, NotSpecified
+from flatline.spec.gradient import Compared, clip_factor, compare
+from flatline.spec.loss import shares
+from flatline.spec.numerics import Tolerance
+from flatline.spec.ratio import highest_entropy, token_loss
+from flatline.spec.update import adamw, decay_of, rate
+
+Held = dict[str, Tensor]
+"""By the name of a weight, in the memory of the host."""
+MOST_STEPS = 2000
+"""Steps of a schedule that are looked at."""
+RATE = 1e-4
+"""Of a rate, relative to the one asked for."""
+COARSE = 0.1
+"""Rounding of the weights, of the length of the step, above which the step cannot be told."""
+ENDED = 0.01
+"""Share of the rate asked for below which nothing is learned any more."""
+NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
+"""Callbacks from here do nothing to a step; the user's own may."""
+
+
+def trainable(trainer: Any) -> list[tuple[str, Any]]:
+    """Names and weights."""
+    return [(name, w) for name, w in trainer.model.named_parameters() if w.requires_grad]
+
+
+def gradients(trainer: Any, largest_norm: float) -> tuple[Held, Held]:
+    """What the passes left, and what the optimizer gets after clipping and the user's callbacks."""
+    scaler = getattr(trainer.accelerator, "scaler", None)
+    scale = 1.0 if scaler is None else float(scaler.get_scale())
+    for _, weight in trainable(trainer):
+        if weight.grad is not None and scale != 1:
+            weight.grad /= scale
+    raw = _held(trainer)
+    if largest_norm:
+        trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), largest_norm)
+    called(trainer, "on_pre_optimizer_step")
+    return raw, _held(trainer)
+
+
+def _held(trainer: Any) -> Held:
+    """A copy of the gradients in the host's memory."""
+    return {
+        name: weight.grad.detach().to("cpu", copy=True)
+        for name, weight in trainable(trainer)
+        if weight.grad is not None
+    }
+
+
+def specified_gradient(
+    asked: Asked,
+    scorer: Scorer,
+    rows: Sequence[Row],
+    dealt: Sequence[Sequence[int]],
+    advantage_B: Tensor,
+    old: Sequence[Tensor] | None,
+    reference: Sequence[Tensor] | None,
+) -> None:
+    """Leaves the gradient of the whole step on the weights: each row alone, one after another.
+    `dealt` says which rows share a pass."""
+    tokens = sum(int(row.mask_T.sum()) for row in rows)
+    for members in dealt:
+        masks = [rows[k].mask_T for k in members]
+        share = shares(asked, [int(mask_T.sum()) for mask_T in masks], tokens)
+        chosen: list[Tensor | None] = [None] * len(members)
+        if asked.entropy_share < 1:
+            with torch.no_grad():
+                entropies = [scorer(rows[k])[1].cpu() for k in members]
+            chosen = list(highest_entropy(asked, entropies, masks))
+        for at, k in enumerate(members):
+            if not rows[k].mask_T.any():
+                continue
+            new_T, _ = scorer(rows[k])
+            mask_T = rows[k].mask_T.to(new_T.device)
+            kept = chosen[at]
+            loss_T = token_loss(
+                asked,
+                new_T=new_T,
+                old_T=new_T.detach() if old is None else old[k],
+                reference_T=None if reference is None else reference[k],
+                mask_T=mask_T,
+                advantage=advantage_B[k].to(new_T),
+                chosen_T=None if kept is None else kept.to(new_T.device),
+            )
+            (share[at] * (loss_T * mask_T).sum()).backward()  # type: ignore[no-untyped-call]
+
+
+def _against(trainer: Any, found: Held) -> Compared:
+    """A held gradient beside the one on the weights."""
+    names = [(name, weight.grad) for name, weight in trainable(trainer)]
+    return compare((name, found.get(name), gradient) for name, gradient in names)
+
+
+def judge_gradient(
+    trainer: Any, left: Held, given: Held, asked: Asked, limit: Tolerance
+) -> StageFound:
+    """What the passes left and what the optimizer got, each beside the specified gradient, which
+    is on the weights."""
+    raw, handed = _against(trainer, left), _against(trainer, given)
+    if raw.both_zero:
+        return unknown("gradient", "The specified gradient is 0: no reward differs in its group.")
+    squares = [w.grad.double().square().sum() for _, w in trainable(trainer) if w.grad is not None]
+    factor = clip_factor(float(sum(squares)) ** 0.5, asked.largest_norm)
+    for where, one, times in (
+        ("The backward passes leave", raw, 1.0),
+        ("After clipping and callbacks the optimizer gets", handed, factor),
+    ):
+        length = one.length / times
+        if not (1 - one.cosine <= limit.cosine and abs(length - 1) <= limit.length):
+            turned = " What was rewarded becomes less likely." if one.cosine < 0 else ""
+            return departs(
+                "gradient",
+                f"{where} another gradient than the specified one: cosine {one.cosine:.4g} "
+                f"(expected 1), length {length:.4g} times the specified one.{turned}",
+                f"the largest difference is in `{one.worst}`",
+                measured=one.cosine,
+                limit=limit.cosine,
+            )
+    return same(
+        "gradient",
+        f"The specified gradient to 1 - cosine {max(0.0, 1 - raw.cosine):.1g} and a length of "
+        f"{raw.length:.6g}.",
+        max(0.0, 1 - raw.cosine),
+        limit.cosine,
+    )
+
+
+def given_optimizer(trainer: Any) -> str:
+    """An optimizer that was handed to the trainer rather than asked for by arguments, in words."""
+    if trainer.optimizer is not None and not trainer.state.global_step:
+        return "an optimizer that was given to the trainer"
+    return "an optimizer class of its own" if _made_by_class(trainer) else ""
+
+
+def _made_by_class(trainer: Any) -> bool:
+    return getattr(trainer, "optimizer_cls_and_kwargs", None) is not None
+
+
+@dataclass(slots=True)
+class Before:
+    """Weights, and what the optimizer knew of them."""
+
+    weights: Held
+    means: Held
+    squares: Held
+    steps: dict[str, int]
+
+
+def _before(trainer: Any) -> Before:
+    """Kept in the host's memory."""
+    found = Before({}, {}, {}, {})
+    state = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state
+    for name, weight in trainable(trainer):
+        found.weights[name] = weight.detach().to("cpu", copy=True)
+        known = state.get(weight) or {}
+        if "exp_avg" in known and "exp_avg_sq" in known:
+            found.means[name] = known["exp_avg"].detach().to("cpu", copy=True)
+            found.squares[name] = known["exp_avg_sq"].detach().to("cpu", copy=True)
+            found.steps[name] = int(known["step"])
+    return found
+
+
+def called(trainer: Any, event: str) -> None:
+    """The user's own callbacks; one that needs a whole training is left out."""
+    for callback in trainer.callback_handler.callbacks:
+        if type(callback).__module__.startswith(NOT_THEIRS):
+            continue
+        with suppress(Exception):
+            getattr(callback, event)(
+                trainer.args,
+                trainer.state,
+                trainer.control,
+                model=trainer.model,
+                processing_class=trainer.processing_class,
+                optimizer=trainer.optimizer,
+                lr_scheduler=trainer.lr_scheduler,
+            )
+
+
+def _step(trainer: Any, handed: Held) -> None:
+    """The trainer's optimizer on the gradient that it was handed, at the rate before any schedule,
+    and what the user's callbacks do after it."""
+    for name, weight in trainable(trainer):
+        gradient = handed.get(name)
+        weight.grad = None if gradient is None else gradient.to(weight.device)
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = group.get("initial_lr", group["lr"])
+    trainer.optimizer.step()
+    called(trainer, "on_optimizer_step")
+    trainer.model.zero_grad()
+    trainer.state.global_step += 1
+    called(trainer, "on_step_end")
+
+
+def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> StageFound:
+    """What the step does to each weight, beside AdamW by its definition on the same gradient."""
+    inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    if type(inner).__name__ != "AdamW":
+        return unknown("update", f"Not specified: the optimizer {type(inner).__name__}.")
+    if len({group.get("initial_lr", group["lr"]) for group in inner.param_groups}) > 1:
+        return unknown("update", "Not specified: rates that differ by weight.")
+    before = _before(trainer)
+    _step(trainer, handed)
+    now = dict(trainable(trainer))
+    pairs: list[tuple[str, float, float, float]] = []
+    moved = wanted = coarse = 0.0
+    for name, kept in before.weights.items():
+        place = now[name].device
+        old, gradient = kept.to(place), _at(handed.get(name), place)
+        after = now[name].detach().double()
+        if gradient is None:
+            expected = old.double()
+        else:
+            expected = adamw(
+                asked,
+                old,
+                gradient,
+                rate=asked.learning_rate,
+                decay=decay_of(asked, name),
+                step=before.steps.get(name, 0) + 1,
+                mean=_at(before.means.get(name), place),
+                square=_at(before.squares.get(name), place),
+            )
+        rounding = torch.finfo(old.dtype).eps * float(old.double().norm())
+        off = max(0.0, float((after - expected).norm()) - rounding)
+        size = float((expected - old.double()).norm())
+        moved += float((after - old.double()).square().sum())
+        wanted += size**2
+        coarse += rounding**2
+        pairs.append((name, off, size, float((after - old.double()).norm())))
+    whole = sum(off**2 for _, off, _, _ in pairs) ** 0.5
+    scale = wanted**0.5
+    if not scale:
+        return unknown("update", "The specified step is 0.")
+    if coarse**0.5 > COARSE * scale:
+        return unknown("update", "The weights are too coarse to tell a step from its rounding.")
+    if whole <= limit.update * scale:
+        text = f"Every weight moves as AdamW says, to {whole / scale:.1g} of the step."
+        return same("update", text, whole / scale, limit.update)
+    name, off, size, went = max(pairs, key=lambda pair: pair[1])
+    still = sum(1 for _, _, want, did in pairs if want and not did)
+    stuck = f" {still} of {len(pairs)} weights do not move at all." if still else ""
+    return departs(
+        "update",
+        f"The step moves the weights by {moved**0.5:.4g}, AdamW at the rate asked for by "
+        f"{scale:.4g}, and they differ by {whole / scale:.2g} of it.{stuck}",
+        f"`{name}` should move by {size:.4g} and moves by {went:.4g}",
+        measured=whole / scale,
+        limit=limit.update,
+    )
+
+
+def _at(tensor: Tensor | None, place: torch.device) -> Tensor | None:
+    return None if tensor is None else tensor.to(place)
+
+
+def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
+    """The rate in force over the whole training; None where it is as asked, or not known."""
+    if trainer.lr_scheduler is not None or asked.steps <= 0:
+        return None
+    found = list(_rates(trainer, asked))
+    own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
+    for step, seen in enumerate(found):
+        try:
+            wanted = rate(asked, step)
+        except NotSpecified:
+            return None
+        # A schedule of the user's own may have any shape, but not end before the training does.
+        ended = seen < ENDED * asked.learning_rate and step < len(found) / 2
+        wrong = ended if own else abs(seen - wanted) > RATE * asked.learning_rate
+        if wrong and wanted > ENDED * asked.learning_rate:
+            return departs(
+                "update",
+                f"The schedule is another than {asked.schedule!r}: at step {step} of {asked.steps} "
+                f"the rate is {seen:.3g}, {wanted:.3g} was asked for.",
+                f"rates at steps 0, {step // 2} and {step}: {found[0]:.3g}, "
+                f"{found[step // 2]:.3g}, {seen:.3g}",
+                measured=seen,
+            )
+    return None
+
+
+def _rates(trainer: Any, asked: Asked) -> Iterator[float]:
+    """Of a schedule that is made as the trainer makes its own, for an optimizer of no weight."""
+    nothing = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=asked.learning_rate)
+    optimizer, trainer.optimizer = trainer.optimizer, nothing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            schedule = trainer.create_scheduler(asked.steps, optimizer=nothing)
+            for _ in range(min(asked.steps, MOST_STEPS)):
+                yield float(nothing.param_groups[0]["lr"])
+                schedule.step()
+        finally:
+            trainer.optimizer, trainer.lr_scheduler = optimizer, None

@@ -1,0 +1,80 @@
+"""Which prompts the trainer will visit, read off its own sampler without touching the data.
+
+TRL's loader gives one chunk of rows per backward pass, and a generation is made of every
+`steps_per_generation x num_iterations`-th chunk; the chunks between are repeats that only keep the
+count. Derived sizes that were computed before somebody changed the settings break exactly this.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.live.records import DataOrder, Floats
+from flatline.live.trl.recorder.rows import PROMPT_NAMES
+
+AT_MOST = 5_000_000
+"""Row numbers read of one epoch."""
+_HOPS = ("hops", "n_hops", "num_hops")
+
+
+def data_order(trainer: Any, steps: int, hops: Mapping[str, int]) -> DataOrder:
+    """The first `steps` optimizer steps in detail, the epoch as a whole in coverage."""
+    if not hasattr(trainer.train_dataset, "__len__"):
+        raise NotRecorded("the order of streamed data")
+    indices = np.fromiter(islice(trainer._get_train_sampler(), AT_MOST), dtype=np.int64)
+    generations = _generations(trainer, indices)
+    size, group = len(trainer.train_dataset), trainer.num_generations
+    heads = [rows[::group] for _, rows in generations]
+    visited = np.unique(np.concatenate(heads)) if heads else np.empty(0)
+    early = [(step, rows[::group]) for step, rows in generations if step <= steps]
+    step_N = np.concatenate([np.full(len(rows), step) for step, rows in early])
+    prompt_N = np.concatenate([rows for _, rows in early])
+    each = np.unique(step_N)
+    return DataOrder(
+        step_N=step_N,
+        prompt_N=prompt_N,
+        hops_N=_hops(trainer.train_dataset, prompt_N, hops),
+        unique_per_step=np.array([len(set(prompt_N[step_N == step])) for step in each]),
+        groups_per_step=np.array([(step_N == step).sum() for step in each]),
+        groups_whole=all(_whole(rows, group) for _, rows in generations),
+        dataset_size=size,
+        visited_share=len(visited) / size if size else float("nan"),
+        epoch_complete=len(indices) < AT_MOST,
+    )
+
+
+def _generations(trainer: Any, indices: Any) -> list[tuple[int, Any]]:
+    """Optimizer step (from 1) and rows of every generation of the epoch."""
+    args = trainer.args
+    chunk = trainer._train_batch_size * args.steps_per_generation * args.world_size
+    every = args.steps_per_generation * trainer.num_iterations
+    chunks = len(indices) // chunk
+    return [
+        (1 + k // args.gradient_accumulation_steps, indices[k * chunk : (k + 1) * chunk])
+        for k in range(0, chunks, every)
+    ]
+
+
+def _whole(rows: Any, group: int) -> bool:
+    if len(rows) % group:
+        return False
+    by_group = rows.reshape(-1, group)
+    return bool((by_group == by_group[:, :1]).all())
+
+
+def _column(dataset: Any, names: tuple[str, ...], rows: Any) -> list[Any] | None:
+    """Values of the first of the columns that the data has."""
+    columns = getattr(dataset, "column_names", None) or []
+    name = next((name for name in names if name in columns), None)
+    return None if name is None else [dataset[int(row)][name] for row in rows]
+
+
+def _hops(dataset: Any, rows: Any, known: Mapping[str, int]) -> Floats | None:
+    found = _column(dataset, _HOPS, rows)
+    if found is None and known:
+        ids = _column(dataset, PROMPT_NAMES, rows)
+        found = [known.get(str(id), np.nan) for id in (rows if ids is None else ids)]
+    return None if found is None else np.array(found, dtype=np.float64)

@@ -1,0 +1,97 @@
+"""The batch as a trace of one step, recorded by the same hooks that record a whole run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from flatline.live.trl.engine import Rollouts
+from flatline.live.trl.measure.scoring import Played, first_rows, play, replaced, trained_logps
+from flatline.live.trl.measure.untouched import random_numbers
+from flatline.live.trl.recorder.attach import attach
+from flatline.rollout.engine import Engine
+from flatline.rollout.record import Rollout
+from flatline.trace import Trace
+from flatline.trace.writer import MemorySink
+
+
+class Recorded(NamedTuple):
+    """One batch, sampled and passed through the loss as in training."""
+
+    played: Played
+    logps_BT: Tensor
+    """The trainer's log-probs of it."""
+    trace: Trace
+    in_force: dict[str, Any]
+    """Sampling and limits while it was sampled; empty where the engine is not ours."""
+
+
+def record(trainer: Any, rollouts: Rollouts | None) -> Recorded:
+    """Sample the first batch, pass it through the loss, and keep all of it."""
+    sink = MemorySink()
+    attachment = attach(trainer, sink)
+    try:
+        with _noting(rollouts) as seen:
+            played = play(trainer, first_rows(trainer))
+        logps_BT = trained_logps(trainer, played.inputs)
+        row = attachment.work("end_step", trainer.state.global_step + 1)
+        if row is not None:
+            attachment.work("write_step", row)
+    finally:
+        attachment.detach()
+    return Recorded(played, logps_BT, sink.trace(), seen)
+
+
+def in_force(engine: Engine) -> dict[str, Any]:
+    """Sampling and limits of the engine."""
+    parts = (engine.sampling, engine.limits)
+    return {name: getattr(part, name) for part in parts for name in part.__slots__}
+
+
+@contextmanager
+def engine_at_hand(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
+    """Our engine, made if the trainer samples with it, and afterwards unmade. Where it cannot be
+    made, the first play says why."""
+    its_own = getattr(trainer, "rollout_func", None) is rollouts
+    if rollouts is None or not its_own:
+        yield
+        return
+    before, same_numbers = dict(vars(rollouts)), random_numbers()
+    with suppress(Exception), rollouts.playing(trainer):
+        pass
+    same_numbers()
+    try:
+        yield
+    finally:
+        vars(rollouts).clear()
+        vars(rollouts).update(before)
+
+
+@contextmanager
+def _noting(rollouts: Rollouts | None) -> Iterator[dict[str, Any]]:
+    """What is in force whenever the engine plays."""
+    seen: dict[str, Any] = {}
+    if rollouts is None:
+        yield seen
+        return
+    ready = rollouts._ready_engine
+    engines: list[Engine] = []
+
+    def noting() -> Engine:
+        engine = ready()
+        engines.append(engine)
+
+        def noted(*args: Any, **kwargs: Any) -> list[Rollout]:
+            seen.update(in_force(engine))
+            return type(engine).play(engine, *args, **kwargs)
+
+        vars(engine)["play"] = noted
+        return engine
+
+    try:
+        with replaced(rollouts, "_ready_engine", noting):
+            yield seen
+    finally:
+        for engine in engines:  # one that holds itself would hold its memory on the device
+            vars(engine).pop("play", None)

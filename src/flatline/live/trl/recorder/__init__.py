@@ -1,0 +1,1 @@
+"""`flatline.attach`: records a live TRL trainer while it trains."""

@@ -1,0 +1,297 @@
+"""`flatline.attach(trainer, run_dir)`: one line that records any TRL GRPO run.
+
+The trainer's own methods are wrapped on the instance. They run exactly once, with the arguments
+and the result they would have had: no random number is drawn, no weight or gradient is touched, and
+the trained weights are the same bit for bit. What goes wrong in the recording is said once on
+stderr and never reaches the training.
+
+    _generate_and_score_completions   rows, tokens, masks; rewards and time of sampling inside it,
+                                      and the log-probs that transformers' `generate` drew with
+    _compute_loss                     loss mask and advantages really used; log-probs and attention
+                                      mask of the pass that is trained through
+    accelerator.clip_grad_norm_       gradients before they are clipped
+"""
+
+import atexit
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flatline.errors import TraceError
+from flatline.live.hooks import (
+    Guard,
+    Hooked,
+    Once,
+    Replaced,
+    listening,
+    nested_models,
+    watching_attention,
+)
+from flatline.live.trl.recorder.batch import Pass
+from flatline.live.trl.recorder.callback import StepEnd, StepWatch
+from flatline.live.trl.recorder.recording import Recording
+from flatline.live.trl.sampler import hearing
+from flatline.live.trl.settings import run_facts, settings
+from flatline.trace.announce import say
+from flatline.trace.files import table_files
+from flatline.trace.reader import Trace
+from flatline.trace.writer import MemorySink, Sink, Writer
+
+HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards")
+"""Methods that TRL has kept from 0.20 on. What has them can be recorded."""
+LOGPS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
+
+
+def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
+    """Record everything that this trainer trains from now on.
+
+    `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
+    is complete when training ends, and can be read at any time before.
+    """
+    another = another_algorithm(trainer)
+    if another:
+        raise TraceError(another)
+    missing = [name for name in HOOKS if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise TraceError(
+            f"A {type(trainer).__name__} has no `{missing[0]}`.\n"
+            "There is nothing to listen to: `attach` records TRL's GRPOTrainer and what is built "
+            "on it.\nRecord another loop with `flatline.Recorder(run_dir)`."
+        )
+    return Attachment(trainer, run_dir)
+
+
+def another_algorithm(trainer: Any) -> str | None:
+    """What to say of a TRL trainer that is not GRPO; None for GRPO, and for what is not TRL's.
+
+    RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
+    others: what a diagnosis knows of GRPO would be told of it, and be wrong.
+    """
+    kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
+    names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
+    if not names or any(kind.__name__.endswith("GRPOTrainer") for kind in kinds):
+        return None
+    return (
+        f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
+        "Advantages, KL and ratios mean other things there, so its findings would be false.\n"
+        "Give it a `trl.GRPOTrainer`, or what is built on one."
+    )
+
+
+class Attachment:
+    """The hooks on one trainer."""
+
+    def __init__(self, trainer: Any, run_dir: str | Path | Sink) -> None:
+        self.trainer = trainer
+        self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
+        """The run's folder; None for a sink."""
+        self._guard = Guard(self._tell_stop)
+        self._sink: Sink | None = None if isinstance(run_dir, str | Path) else run_dir
+        self._replaces = False
+        """Whether the folder had steps before this start."""
+        self._recording: Recording | None = self._open()
+        self._say_beside(_folders(trainer))
+        self._begun = False
+        self._replaced = Replaced()
+        self._install()
+        self._watch = StepWatch(self)
+        self._listeners = (self._watch, StepEnd(self._watch))
+        _listen(trainer, *self._listeners)
+        self._forget = _at_exit(self)
+
+    @property
+    def trace(self) -> Trace:
+        """What is written so far; `flush` first for what still waits to be trained."""
+        if isinstance(self._sink, MemorySink):
+            return self._sink.trace()
+        if self.path is None:
+            raise TraceError("Only a folder or a `MemorySink` can be read back.")
+        return Trace.open(self.path)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the recording stopped because of an error of its own."""
+        return self._guard.broken
+
+    def note(self, **facts: Any) -> None:
+        """Add facts about the run to `run.json`."""
+        if self._recording is not None:
+            sink = self._recording.sink
+            self._guard(lambda: sink.update_run(**facts))
+
+    def flush(self) -> None:
+        """Write what waits to be trained as it is now; a later pass adds nothing to it."""
+        if self._recording is not None:
+            self._guard(self._recording.flush)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Write everything; a folder is compacted if the run ended well."""
+        if self._recording is None:
+            return
+        self._guard(self._watch.write_pending)
+        self._guard(self.flush)
+        recording, self._recording = self._recording, None
+        if self.path is not None:
+            try:
+                recording.sink.close(clean=clean and not self.failed)
+            except Exception as error:
+                self._guard.stop(error)
+
+    def detach(self) -> None:
+        """Leave the trainer as it was before."""
+        self.close()
+        self._replaced.undo()
+        for listener in self._listeners:
+            self.trainer.remove_callback(listener)
+        self._forget()
+
+    def watch(self, heard: Callable[[], None]) -> None:
+        """What the training loop says is heard; the training does not notice what goes wrong."""
+        self._guard(heard)
+
+    def begin(self) -> None:
+        """Training starts; a second `train()` is a new segment of the same trace."""
+        if self._begun:  # a training that broke off left its last step half recorded
+            self.close(clean=False)
+        self._begun = True
+        if self._recording is None:
+            self._recording = self._open()
+        self._recording.sink.update_run(settings=settings(self.trainer))
+        if self._replaces and self.trainer.state.global_step == 0:
+            say(
+                f"{self.path} has the steps of an earlier training. This one begins at step 0 and "
+                "replaces them in the trace; to read both, give it a folder of its own."
+            )
+
+    def work(self, name: str, *args: Any) -> Any:
+        """Have the recording do one of its methods, if there is one that still works."""
+        if self._recording is not None:
+            found: list[Any] = []
+            self._guard(lambda: found.append(getattr(self._recording, name)(*args)))
+            return found[0] if found else None
+        return None
+
+    def _tell_stop(self, why: str) -> None:
+        if self._recording is not None:
+            self._recording.sink.stop(why)
+
+    def _say_beside(self, others: list[Path]) -> None:
+        if self.path is not None and others and self.trainer.accelerator.process_index == 0:
+            say(
+                f"this trainer is recorded into {others[0]} as well as into {self.path}. "
+                "If only one is meant, `detach()` the other."
+            )
+
+    def _open(self) -> Recording:
+        if self._sink is not None:
+            self._sink.update_run(**run_facts(self.trainer))
+            return Recording(self.trainer, self._sink, self._guard)
+        assert self.path is not None
+        rank = int(self.trainer.accelerator.process_index)
+        self._replaces = rank == 0 and _has_steps(self.path)
+        on_cpu = self.trainer.accelerator.device.type == "cpu"
+        sink = Writer(self.path, rank=rank, run=run_facts(self.trainer), beside=not on_cpu)
+        return Recording(self.trainer, sink, self._guard)
+
+    def _install(self) -> None:
+        trainer = self.trainer
+        for name, made in (
+            ("_generate_and_score_completions", self._generate),
+            ("_compute_loss", self._compute_loss),
+        ):
+            self._wrap(trainer, name, made)
+        if callable(getattr(trainer.accelerator, "clip_grad_norm_", None)):
+            self._wrap(trainer.accelerator, "clip_grad_norm_", self._clip)
+
+    def _wrap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._recording is None or self._guard.broken:
+                return original(*args, **kwargs)
+            return Once(original, self._guard).through(hook, *args, **kwargs)
+
+        self._replaced.put(owner, name, Hooked(original, call))
+
+    def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Evaluation plays other problems and trains nothing: it is left alone."""
+        rows = args[0] if args else kwargs.get("inputs")
+        one = self.work("begin_generation", rows) if self.trainer.model.training else None
+        if one is None:
+            original(*args, **kwargs)
+            return
+        seconds: list[float] = []
+        heard_sampling = lambda _args, _kwargs, _result, spent: seconds.append(spent)  # noqa: E731
+        start = time.perf_counter()
+        with (
+            listening(self.trainer, "_calculate_rewards", one.hear_rewards, self._guard),
+            listening(self.trainer, "_generate", heard_sampling, self._guard),
+            hearing(self.trainer, self._guard) as calls,
+        ):
+            output = original(*args, **kwargs)
+        total = time.perf_counter() - start
+        self.work("generated", one, output, calls)
+        self.work("took", total, sum(seconds) if seconds else None)
+
+    def _compute_loss(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        if not self.trainer.model.training or not isinstance(inputs, dict):
+            original(*args, **kwargs)
+            return
+        one = Pass(inputs)
+        name = next((n for n in LOGPS if hasattr(self.trainer, n)), None)
+        with (
+            listening(self.trainer, name, one.hear_logps, self._guard),
+            watching_attention(self._modules(), one.hear_mask, self._guard),
+        ):
+            loss = original(*args, **kwargs)
+        one.loss = loss.detach()
+        self.work("passed", one)
+
+    def _clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.work("gradients_are_whole")
+        self.work("clipped", original(*args, **kwargs))
+
+    def _modules(self) -> list[Any]:
+        """Where attention masks pass by. A compiled graph must not be given a hook."""
+        if getattr(self.trainer.args, "torch_compile", False):
+            return []
+        found: list[Any] = []
+        unwrap = self.trainer.accelerator.unwrap_model
+        self._guard(lambda: found.extend(nested_models(unwrap(self.trainer.model))))
+        return found
+
+
+def _listen(trainer: Any, watch: StepWatch, step_end: StepEnd) -> None:
+    """`add_callback` would take a second attachment for a mistake, and print its classes."""
+    callbacks = trainer.callback_handler.callbacks
+    callbacks.append(watch)
+    callbacks.insert(1, step_end)  # the first one decides what a step is followed by
+
+
+def _folders(trainer: Any) -> list[Path]:
+    """Where this trainer is recorded already."""
+    watches = (one for one in trainer.callback_handler.callbacks if isinstance(one, StepWatch))
+    return [one.folder for one in watches if one.folder is not None]
+
+
+def _has_steps(folder: Path) -> bool:
+    try:
+        return any(name.table == "steps" for name in table_files(folder))
+    except OSError:  # it is not there yet; or it cannot be used, which the writer says better
+        return False
+
+
+def _at_exit(attachment: Attachment) -> Callable[[], None]:
+    """Save what a run that broke off has not written yet. Returns how to take that back."""
+    known = weakref.ref(attachment)
+
+    def save() -> None:
+        found = known()
+        if found is not None:
+            found.close(clean=False)
+
+    atexit.register(save)
+    return lambda: atexit.unregister(save)

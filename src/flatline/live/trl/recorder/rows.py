@@ -1,0 +1,371 @@
+"""Rows of the tables `rollouts`, `tokens` and `vocabulary` from what was heard of one generation.
+
+Dataset columns that are understood, each optional: `problem_id`, `prompt_id` or `id`; `answer`,
+`solution`, `gold` or `ground_truth`; `hops` or `n_hops`; `supporting`, the ids of the documents
+that the answer needs; and `rollout`, a `flatline.rollout.record.Rollout`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flatline.live.trl.recorder.batch import Batch, Generation, column, to_numpy
+from flatline.live.trl.sampler import Drawn, drawn
+from flatline.rollout.record import Author, Rollout
+
+GOLD_LENGTH = 500
+"""Characters of a right answer that are kept; worked solutions can be pages long."""
+ENDED = ("answered", "eos", "stop")
+"""What a rollout is said to end with when no limit cut it off."""
+NEAR = 2
+"""Tokens by which the length of a completion may differ from the limit that cut it: what is encoded
+again, or left off at the end, changes the count."""
+
+PROMPT_NAMES = ("problem_id", "prompt_id", "id")
+"""Columns that may name a prompt, the first that is there counts."""
+
+_own_name = column(PROMPT_NAMES)
+_gold = column(("answer", "solution", "gold", "ground_truth"))
+_hops = column(("hops", "n_hops"))
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How this trainer's rows are read."""
+
+    eos: frozenset[int]
+    """Ids that end a completion."""
+    longest: int | None
+    """Tokens at which the trainer cuts a completion."""
+    longest_turn: int | None
+    """Tokens at which the trainer has its sampler cut a turn."""
+    pad: int | None
+    rank: int
+    group_size: int
+    reward_names: Sequence[str]
+    reward_weights: np.ndarray
+
+    def batch(self, tensors: Mapping[str, Any]) -> Batch:
+        return Batch(tensors, self.pad)
+
+
+class Held:
+    """One rollout between its generation and the pass that trains it."""
+
+    def __init__(self, generation: Generation, row: int, batch: Batch, rewards: np.ndarray) -> None:
+        self.generation = generation
+        self.row = row
+        """Its row in the generation of this process."""
+        self._stands_in(batch, row)
+        self.rewards = rewards
+        """One per reward function, NaN where it gave none."""
+        self.drawn: Drawn | None = None
+        """As the sampler had it, where it was heard."""
+        self.logps: np.ndarray | None = None
+        self.attention: np.ndarray | None = None
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        return self.generation.rows[self.row]
+
+    @property
+    def position(self) -> int:
+        return self.generation.first + self.row
+
+    def trained_by(
+        self, batch: Batch, at: int, logps: np.ndarray | None, attention: np.ndarray | None
+    ) -> None:
+        """From now on its tokens are those that the loss was given."""
+        self._stands_in(batch, at)
+        self.logps = None if logps is None else logps[at]
+        self.attention = None if attention is None else attention[at]
+
+    def _stands_in(self, batch: Batch, at: int) -> None:
+        self.batch, self.at = batch, at
+        """Where its tokens stand: in the generation's output, later in the batch of the loss."""
+        self._slices: tuple[slice, slice] | None = None
+
+    def prompt_ids(self) -> np.ndarray:
+        return self.batch["prompt_ids"][self.at, self.before()]
+
+    def ids(self) -> np.ndarray:
+        return self.batch["completion_ids"][self.at, self.where()]
+
+    def before(self) -> slice:
+        """Where in its padded row the prompt stands."""
+        return self._places()[0]
+
+    def where(self) -> slice:
+        """Where in its padded row the completion stands."""
+        return self._places()[1]
+
+    def _places(self) -> tuple[slice, slice]:
+        if self._slices is None:
+            listed = self.generation.completion_ids
+            known = listed[self.row] if len(listed) > self.row else None
+            completion = self.batch.completion(self.at, known)
+            self._slices = (self.batch.prompt(self.at), completion)
+        return self._slices
+
+    def sampler(self) -> np.ndarray | None:
+        """Log-probs of the completion when it was sampled."""
+        given = self.batch.tokens("sampling_per_token_logps", self.at, self.where())
+        if given is not None or self.drawn is None:
+            return given
+        return self.drawn.logps_at(self.where().stop)
+
+    def had(self) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
+        """Prompt and completion as the sampler had them; what is trained, where that is unknown."""
+        if self.played is not None:
+            return self.played.prompt_ids, self.played.completion_ids
+        if self.drawn is not None:
+            return self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
+        return self.prompt_ids(), self.ids()
+
+    @property
+    def played(self) -> Rollout | None:
+        """Our own record of the episode, where our engine played it."""
+        played = self.data.get("rollout")
+        return played if isinstance(played, Rollout) else None
+
+    def authors(self) -> np.ndarray | None:
+        """Who wrote each token, where that is known."""
+        where, played = self.where(), self.played
+        if played is not None and len(played.authors) == where.stop:
+            return np.array(played.authors, dtype=np.uint8)
+        mask = self.batch.tokens("tool_mask", self.at, where)
+        if mask is None:
+            return np.full(where.stop, Author.MODEL, dtype=np.uint8)
+        if not mask.any():  # TRL blanks the mask of what it leaves out of the loss
+            return None
+        return np.where(mask != 0, np.uint8(Author.MODEL), np.uint8(Author.TOOL))
+
+
+def hold(generation: Generation, reader: Reader) -> list[Held]:
+    """The rollouts of this process."""
+    batch, size = reader.batch(generation.output), len(generation.rows)
+    rewards = np.full((size, len(reader.reward_names)), np.nan)
+    if generation.rewards is not None:
+        rewards = to_numpy(generation.rewards)[reader.rank * size :][:size]
+    held = [Held(generation, row, batch, rewards[row]) for row in range(size)]
+    for one, heard in zip(held, drawn(generation.calls, [one.ids() for one in held]), strict=False):
+        one.drawn = heard
+    return held
+
+
+def sampler_logps(batch: Batch, held: Sequence[Held]) -> np.ndarray | None:
+    """The sampler's log-probs of a batch, where the trainer has them or these rollouts of it were
+    heard; NaN where it has none."""
+    if "sampling_per_token_logps" in batch:
+        return batch["sampling_per_token_logps"]
+    known = [one for one in held if one.drawn is not None]
+    if not known:
+        return None
+    found = np.full(batch["completion_ids"].shape, np.nan, dtype=np.float32)
+    for one in known:
+        found[one.at, one.where()] = one.sampler()
+    return found
+
+
+def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted sum as TRL takes it: what is missing counts nothing, all missing is missing."""
+    total = np.nansum(rewards * weights, axis=-1)
+    return np.where(np.isnan(rewards).all(axis=-1), np.nan, total)
+
+
+class Texts:
+    """Decodes ids in bulk, and each sequence once: while the step is still under way."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[bytes, str] = {}
+
+    def learn(self, held: Iterable[Held]) -> None:
+        """Decode prompts and completions that were not seen since `forget`."""
+        ids = [ids for one in held for ids in (one.prompt_ids(), one.ids())]
+        fresh = {key: one for one in ids if (key := one.tobytes()) not in self._known}
+        if fresh:
+            texts = self._tokenizer.batch_decode([one.tolist() for one in fresh.values()])
+            self._known.update(zip(fresh, texts, strict=True))
+
+    def of(self, ids: np.ndarray) -> str:
+        return self._known[ids.tobytes()]
+
+    def forget(self) -> None:
+        """Later steps have other texts."""
+        self._known.clear()
+
+
+def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
+    """All that is known of one rollout; `texts` has learnt it."""
+    prompt, ids = one.prompt_ids(), one.ids()
+    row = _facts(one, prompt, ids, reader)
+    row |= _counted(one) if one.played is None else _episode(one, one.played)
+    row |= {"as_sampled": _as_sampled(one)}
+    return row | {"prompt": texts.of(prompt), "completion": texts.of(ids)}
+
+
+def prompt_name(data: Mapping[str, Any], ids: np.ndarray) -> str:
+    """The data's own name of a prompt, else a hash of its tokens."""
+    own = _own_name(data)
+    if own is not None:
+        return str(own)
+    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
+
+
+def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
+    """What is known of every rollout."""
+    data, authors = one.data, one.authors()
+    reward = total_reward(one.rewards, reader.reward_weights)
+    named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
+    gold = _gold(data)
+    is_model = None if authors is None else authors == Author.MODEL
+    return {
+        "step": one.generation.step,
+        "rank": reader.rank,
+        "rollout": one.position,
+        "group": one.position // reader.group_size,
+        "prompt_id": prompt_name(data, prompt),
+        "hops": _hops(data),
+        "reward": _known(reward),
+        "advantage": _known(one.batch.advantage[one.at]),
+        "parts": {name: value for name, value in named if value == value},
+        "weight_version": one.generation.weights,
+        "finish": _finish(ids, is_model, reader),
+        "turns": None if is_model is None else _runs(is_model),
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(ids),
+        "model_tokens": None if is_model is None else int(is_model.sum()),
+        "trained_tokens": int(one.batch.loss_mask[one.at, one.where()].sum()),
+        "gold": None if gold is None else str(gold)[:GOLD_LENGTH],
+    }
+
+
+def _known(value: Any) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str | None:
+    """`stop` is neither an end token nor a known limit: a stop string, or what else its player ends
+    with. None where no limit is known."""
+    if len(ids) and int(ids[-1]) in reader.eos:
+        return "eos"
+    if reader.longest is None:
+        return None
+    foreign = np.flatnonzero(() if is_model is None else ~is_model)
+    turn = len(ids) - (int(foreign[-1]) + 1 if len(foreign) else 0)
+    # What is longer than a limit was not cut by it: a player of somebody's own need not know it.
+    limits = ((len(ids), reader.longest), (turn, reader.longest_turn))
+    cut = any(most is not None and abs(length - most) <= NEAR for length, most in limits)
+    return "length" if cut else "stop"
+
+
+def _episode(one: Held, played: Rollout) -> Row:
+    """What our own record of an episode adds."""
+    shown = {id for turn in played.turns for id in turn.documents}
+    needed = one.data.get("supporting")
+    return {
+        "finish": played.finish.value,
+        "turns": len(played.turns),
+        "weight_version": played.weight_version,
+        "supporting": None if needed is None else len(set(needed)),
+        "supporting_seen": None if needed is None else len(shown & set(needed)),
+        "documents_dropped": sum(len(turn.dropped) for turn in played.turns),
+        **_events(played.events),
+    }
+
+
+def _counted(one: Held) -> Row:
+    """Tool calls, from an environment that counts them or from the messages."""
+    generation, row = one.generation, one.row
+    if len(generation.events) > row:
+        return _events(generation.events[row])
+    said = generation.completions[row] if len(generation.completions) > row else None
+    if not isinstance(said, list):
+        return {}
+    calls = sum(len(message.get("tool_calls") or ()) for message in said)
+    authors = one.authors()
+    # Somebody's own player answers calls inside the tokens: TRL then makes one message of it all.
+    answered = authors is None or bool((authors != Author.MODEL).any())
+    return {"tool_calls": None if answered and not calls else calls}
+
+
+def _events(counts: Mapping[str, int]) -> Row:
+    kinds = ("tool_calls", "tool_errors", "malformed_calls", "malformed_answers")
+    return {kind: counts.get(kind, 0) for kind in kinds}
+
+
+def token_row(one: Held, reader: Reader) -> Row:
+    """Every token of one rollout. Arrays are views of what TRL itself keeps."""
+    batch, at, where = one.batch, one.at, one.where()
+    prompt, start = one.before(), batch["prompt_ids"].shape[1]
+    attention = one.attention
+    return {
+        "step": one.generation.step,
+        "rank": reader.rank,
+        "rollout": one.position,
+        "prompt_ids": one.prompt_ids(),
+        "prompt_attended": None if attention is None else attention[prompt].view(np.uint8),
+        "ids": one.ids(),
+        "author": one.authors(),
+        "trained": batch.loss_mask[at, where].view(np.uint8),
+        "attended": None if attention is None else attention[start:][where].view(np.uint8),
+        "sampler": one.sampler(),
+        "trainer": None if one.logps is None else one.logps[where],
+        "old": batch.tokens("old_per_token_logps", at, where),
+        "reference": batch.tokens("ref_per_token_logps", at, where),
+        **_sampled(one),
+    }
+
+
+def _as_sampled(one: Held) -> int | None:
+    """Whether it is trained id by id as it was sampled; None where that is not known."""
+    if one.played is None and one.drawn is None:
+        return None
+    had_prompt, had_ids = one.had()
+    same = np.array_equal(had_prompt, one.prompt_ids()) and np.array_equal(had_ids, one.ids())
+    return int(same)
+
+
+def _sampled(one: Held) -> Row:
+    """What the sampler had, where it is known and not what is trained."""
+    if _as_sampled(one) != 0:
+        return {}
+    had_prompt, had_ids = one.had()
+    pairs = {
+        "sampled_prompt_ids": (had_prompt, one.prompt_ids()),
+        "sampled_ids": (had_ids, one.ids()),
+    }
+    return {
+        name: np.array(had, dtype=np.int32)
+        for name, (had, has) in pairs.items()
+        if not np.array_equal(had, has)
+    }
+
+
+class Vocabulary:
+    """Gives the text of every id once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: set[int] = set()
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Rows for the ids of these token rows that were not seen before."""
+        names = ("prompt_ids", "ids", "sampled_prompt_ids", "sampled_ids")
+        arrays = [row[name] for row in rows for name in names if row.get(name) is not None]
+        if not arrays:
+            return []
+        fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)
+        self._known.update(fresh)
+        return [{"id": id, "text": self._tokenizer.decode([id])} for id in fresh]
+
+
+def _runs(flags: np.ndarray) -> int:
+    """How many stretches of True there are."""
+    return int((np.diff(flags.astype(np.int8), prepend=0) == 1).sum())

@@ -1,0 +1,1 @@
+"""`flatline.watch`: any PyTorch loop, heard from its model and its optimizer alone."""

@@ -1,0 +1,284 @@
+"""`flatline.watch(model, optimizer, run_dir)`: records what any PyTorch loop really trains.
+
+    with flatline.watch(model, optimizer, "runs/x", tokenizer=tokenizer) as watch:
+        for ...:
+            ids = model.generate(...)       # or a loop of your own
+            watch.rewards(rewards)          # one for each row that was sampled
+            ...
+            loss.backward()
+            optimizer.step()
+
+Hooks on the model, on its head and on the optimizer listen. They change nothing: no random number
+is drawn, and the trained weights are the same bit for bit. What goes wrong in them is said once and
+never reaches the training. docs/watch.md says what can be known this way and what cannot.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flatline.errors import TraceError
+from flatline.live.hooks import Guard, nested_models
+from flatline.live.trl.settings import commit, lora_of, tf32, versions
+from flatline.live.watch.gradient import Pass
+from flatline.live.watch.heard import Ear, ends_of, head_of, inputs_of, names_of, refuse_foreign
+from flatline.live.watch.ledger import Ledger
+from flatline.live.watch.passes import Passes
+from flatline.live.watch.rows import KEPT, Read
+from flatline.live.watch.sampling import Sample, Sampling
+from flatline.live.watch.stepping import Stepping
+from flatline.live.weights import Looked
+from flatline.trace.announce import say
+from flatline.trace.settings import SETTINGS
+from flatline.trace.writer import Writer
+
+LOST = (
+    "Some sampling could not be followed: a cache went on with rows that are not those of the pass "
+    "before. The sampler's log-probs of these are not known."
+)
+BLIND = (
+    "The model samples with a cache that stays empty: each token is drawn from the one before it "
+    "alone. Gradient checkpointing in train mode does this; call `model.eval()` before `generate` "
+    "and `model.train()` after it."
+)
+
+_watched: "weakref.WeakKeyDictionary[nn.Module, Path]" = weakref.WeakKeyDictionary()
+"""Heads that are listened to, and where they are recorded."""
+
+
+def watch(
+    model: nn.Module, optimizer: Any, run_dir: str | Path, *, tokenizer: Any = None
+) -> "Watch":
+    """Record everything that this model samples and this optimizer trains, until `close`.
+
+    With the tokenizer, tokens are shown as text and its end token is known.
+    """
+    model = getattr(model, "module", model)  # as DDP wraps it
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # as accelerate wraps it
+    head = head_of(model)
+    held = refuse_foreign(model, optimizer)
+    if head in _watched:
+        raise TraceError(
+            f"This model is watched already, into {_watched[head]}.\n"
+            "Two records of one run would disagree on whose rewards are whose.\n"
+            "Close the first one: `watch.close()`, or leave its `with` block."
+        )
+    settings = {**dict.fromkeys(SETTINGS), **_known(optimizer), "lora": lora_of(model)}
+    run = {
+        "source": "watch",
+        "versions": versions(),
+        "commit": commit(),
+        "fault": None,
+        "settings": settings,
+    }
+    sink = Writer(run_dir, run=run, beside=held[0].device.type != "cpu")
+    return Watch(model, optimizer, sink, settings, tokenizer)
+
+
+class Watch:
+    """The hooks on one model and one optimizer; also a context manager, which takes them off."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        sink: Writer,
+        settings: Mapping[str, Any],
+        tokenizer: Any,
+    ) -> None:
+        ends = ends_of(model, tokenizer)
+        self.path = sink.folder
+        """The run's folder."""
+        self._sink, self._settings = sink, dict(settings)
+        self._notes: list[str] = []
+        self._guard = Guard(sink.stop)
+        self._ledger = Ledger(sink, tokenizer, ends)
+        self._sampling = Sampling(ends, self._sampled)
+        self._passes = Passes(self._note, self._settle)
+        self._stepping = Stepping(model, optimizer, self._note, self._settle)
+        self._recent: deque[Sample] = deque(maxlen=KEPT)
+        self._calls = 0
+        """Of `rewards`, so that groups of one name stay apart."""
+        self._head: nn.Module | None = head_of(model)
+        self._handles = self._listen(model, self._head, optimizer)
+        _watched[self._head] = self.path
+
+    def rewards(
+        self,
+        values: Iterable[float],
+        groups: Iterable[object] | None = None,
+        *,
+        parts: Mapping[str, Iterable[float]] | None = None,
+    ) -> None:
+        """The rewards of the latest rows that were sampled, in their order; before `step()`.
+
+        `groups` names the group of each row; without it, rows of one prompt are one group. `parts`
+        are what a reward is made of; call the one that says right or wrong `accuracy`.
+        """
+        given = [float(value) for value in values]
+        names = None if groups is None else [_plain(group) for group in groups]
+        named = {name: [float(value) for value in part] for name, part in (parts or {}).items()}
+        self._guard(self._sampling.close)
+        if self._guard.broken:
+            return
+        self._refuse_uneven(len(given), {**named, **({} if names is None else {"groups": names})})
+        self._calls += 1
+        latest = list(self._recent)[len(self._recent) - len(given) :]
+        for at, (sample, value) in enumerate(zip(latest, given, strict=True)):
+            sample.reward = value
+            sample.parts = {name: part[at] for name, part in named.items()} or None
+            sample.group = None if names is None else (self._calls, names[at])
+        if any(sample.place is not None for sample in latest):
+            self._note(
+                "Some rewards came after the optimizer step that trained their rows, so they are "
+                "not recorded. Call `watch.rewards(...)` before `optimizer.step()`."
+            )
+
+    def close(self, *, clean: bool = True) -> None:
+        """Take all hooks off, and write what is known."""
+        if self._head is None:
+            return
+        for handle in self._handles:
+            handle.remove()
+        del _watched[self._head]
+        self._head = None
+        self._guard(self._sampling.close)
+        self._guard(self._stepping.say_last)
+        self._sink.close(clean=clean and not self._guard.broken)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(clean=kind is None)
+
+    def _listen(self, model: nn.Module, head: nn.Module, optimizer: Any) -> list[Any]:
+        inner = nested_models(model)[-1]
+        names = names_of(inner)
+
+        def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._given({**dict(zip(names, args, strict=False)), **kwargs})
+
+        def ear(owner: Any, heard: Callable[..., None]) -> Ear:
+            return Ear(owner, heard, self._guard)
+
+        def accumulated(weight: Tensor) -> None:
+            self._guard(self._stepping.accumulated, weight)
+
+        weights: list[Any] = [weight for weight in model.parameters() if weight.requires_grad]
+        return [
+            inner.register_forward_pre_hook(ear(inner, given), with_kwargs=True),
+            head.register_forward_hook(ear(head, self._built)),
+            optimizer.register_step_pre_hook(ear(optimizer, self._before_step)),
+            optimizer.register_step_post_hook(ear(optimizer, self._after_step)),
+            *(weight.register_post_accumulate_grad_hook(accumulated) for weight in weights),
+        ]
+
+    def _given(self, values: Mapping[str, Any]) -> None:
+        inputs = inputs_of(values)
+        if inputs is None:
+            self._note("The model is not given token ids, so nothing is known of what it sees.")
+        self._passes.given(inputs)
+
+    def _built(self, _: Any, logits: Any) -> None:
+        inputs = self._passes.built(logits)
+        if inputs is None:
+            return
+        if self._settings["precision"] is None:
+            self._settle(precision=_precision(logits))
+        with torch.no_grad():
+            self._sampling.hear(inputs, logits, self._stepping.done)
+        if self._sampling.lost:
+            self._note(LOST)
+        if self._sampling.blind:
+            self._note(BLIND)
+        if logits.requires_grad:
+            one = self._passes.expect(inputs, logits)
+            guard, hear = self._guard, self._hear
+            logits.register_hook(lambda gradient: guard(hear, one, gradient.detach()))
+
+    @staticmethod
+    def _hear(one: Pass, gradient: Tensor) -> None:
+        with torch.no_grad():
+            one.hear(gradient)
+
+    def _sampled(self, samples: list[Sample]) -> None:
+        self._recent.extend(samples)
+        self._hand_on(lambda: self._ledger.sampled(samples))
+
+    def _before_step(self, *_: Any) -> None:
+        self._sampling.close()
+        self._stepping.before(scaled=self._passes.scaled)
+
+    def _after_step(self, *_: Any) -> None:
+        looked, facts = self._stepping.after()
+        reads, numbers = self._passes.step()
+        facts["metrics"] |= numbers
+        step = self._stepping.done
+        self._hand_on(lambda: self._write(step, reads, looked, facts))
+        self._sink.end_step()
+
+    def _write(
+        self, step: int, reads: list[Read], looked: Looked | None, facts: dict[str, Any]
+    ) -> None:
+        if looked is not None:
+            self._sink.write("weights", looked.rows())
+        self._ledger.stepped(step, reads, facts)
+
+    def _refuse_uneven(self, count: int, others: Mapping[str, Sequence[Any]]) -> None:
+        if count > len(self._recent):
+            raise TraceError(
+                f"There are {count} rewards for {len(self._recent)} rows that this model was "
+                "seen to sample.\nA reward without its row could not be placed.\n"
+                "Give one reward for each row, after it was sampled. Where another engine samples, "
+                "use `flatline.Recorder`."
+            )
+        for name, values in others.items():
+            if len(values) != count:
+                raise TraceError(
+                    f"There are {count} rewards, and `{name}` has {len(values)} entries.\n"
+                    "Give one entry for each row."
+                )
+
+    def _note(self, text: str) -> None:
+        """Said once: on stderr, and above every diagnosis."""
+        if text not in self._notes:
+            self._notes.append(text)
+            say(text)
+            self._sink.update_run(notes=list(self._notes))
+
+    def _settle(self, **values: Any) -> None:
+        self._settings |= values
+        self._sink.update_run(settings=dict(self._settings))
+
+    def _hand_on(self, work: Callable[[], None]) -> None:
+        """What goes wrong in it ends the recording, in whatever thread it is."""
+        self._sink.do(lambda: self._guard(work))
+
+
+def _known(optimizer: Any) -> dict[str, Any]:
+    first = optimizer.param_groups[0]
+    return {"learning_rate": float(first["lr"]), "weight_decay": first.get("weight_decay")}
+
+
+def _precision(logits: Tensor) -> str:
+    """What products are computed in, as their results are; autocast shows there too."""
+    name = str(logits.dtype).removeprefix("torch.")
+    return "tf32" if name == "float32" and logits.is_cuda and tf32() else name
+
+
+def _plain(group: Any) -> object:
+    """The name of a group that can be compared, also where it is a tensor of one number."""
+    return group.item() if isinstance(group, Tensor | np.generic) else group

@@ -1,0 +1,197 @@
+"""The table `weights`: norm, gradient, change of every trainable tensor.
+
+Gradients are read before they are clipped. What a step changed is read from a copy of at most
+`SAMPLE` elements of each tensor, every so many-th one, so that no random number is drawn. All of a
+step's numbers reach the host in one transfer. Large models are looked at every few steps only.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.held import elements, held, is_part, is_shared
+from flatline.live.trl.recorder.transfer import Transfer
+
+SAMPLE = 2**16
+"""Elements of one tensor that are compared before and after a step."""
+PER_STEP = {"cpu": 50_000_000, "cuda": 1_000_000_000}
+"""Trained elements that are read at every step; of more, one step in several is recorded."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is known in the middle of a step."""
+
+    before: list[Tensor]
+    """The samples, one behind the other; a tensor for each device."""
+    grads: list[Tensor | None] = field(default_factory=list)
+
+
+class Census:
+    """Looks at the trainable weights of a model around its optimizer steps."""
+
+    def __init__(self, model: Any, optimizer: Any = None) -> None:
+        trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in trained]
+        self._weights = [weight for _, weight in trained]
+        self._held = _held(optimizer, self._weights)
+        # Read once: rows are made in another thread, which must not ask DeepSpeed for anything.
+        self._parts = [is_part(weight) for weight in self._weights]
+        self._dtypes = [str(held(weight).dtype).removeprefix("torch.") for weight in self._weights]
+        self._sizes = [elements(weight) for weight in self._weights]
+        kind = self._weights[0].device.type if self._weights else "cpu"
+        self.every = max(1, math.ceil(sum(self._sizes) / PER_STEP.get(kind, PER_STEP["cuda"])))
+        """Optimizer steps from one record to the next."""
+        self._look: _Look | None = None
+
+    def is_due(self, step: int) -> bool:
+        """The first step, then every so many-th."""
+        return bool(self._weights) and (step == 1 or step % self.every == 0)
+
+    def before_step(self, *, readable: bool) -> None:
+        """Called with whole gradients; they are not `readable` if they are scaled (fp16), or if the
+        step is done with them."""
+        self._look = _Look(before=_joined(self._samples()))
+        pairs = zip(self._weights, self._parts, strict=True)
+        grads = [weight.grad if readable and not part else None for weight, part in pairs]
+        known = iter(_norms([grad for grad in grads if grad is not None]))
+        self._look.grads = [None if grad is None else next(known) for grad in grads]
+
+    def grad_norm(self) -> Tensor | None:
+        """Over all weights, for trainers that never clip."""
+        known = [norm for norm in self._look.grads if norm is not None] if self._look else []
+        return torch.stack([norm.to(known[0].device) for norm in known]).norm() if known else None
+
+    def along_gradient(self) -> Tensor | None:
+        """What the loss gains by the step, to first order and of the elements looked at: how far
+        the weights went along their gradients, which must still be there."""
+        if self._look is None:
+            return None
+        samples = self._samples()
+        pairs = zip(self._weights, samples, strict=True)
+        grads = _joined([_gradient(weight, sample) for weight, sample in pairs])
+        parts = zip(_joined(samples), self._look.before, grads, strict=True)
+        gains = [torch.dot((now - before).float(), grad.float()) for now, before, grad in parts]
+        return torch.stack([gain.to(gains[0].device) for gain in gains]).sum()
+
+    def after_step(self, step: int) -> "Looked | None":
+        """What the step did to every tensor; None where it was not looked at."""
+        if self._look is None:
+            return None
+        look, self._look = self._look, None
+        samples = self._samples()
+        pairs = zip(_joined(samples), look.before, strict=True)
+        moved = [after.float() - before.float() for after, before in pairs]
+        columns = {
+            "norm": _norms([held(weight) for weight in self._weights]),
+            "grad_norm": look.grads,
+            "update_norm": _norms(_parted(moved, samples)),
+            "changed": _norms(_parted([(move != 0).float() for move in moved], samples), order=1),
+        }
+        return Looked(self, step, [int(sample.numel()) for sample in samples], columns)
+
+    def _samples(self) -> list[Tensor]:
+        return [_sample(weight) for weight in self._weights]
+
+    def row(
+        self, step: int, at: int, sampled: int, numbers: dict[str, list[float | None]]
+    ) -> dict[str, Any]:
+        """Of one tensor, the `at`-th."""
+        size = self._sizes[at]
+        change, changed = numbers["update_norm"][at] or 0.0, numbers["changed"][at] or 0.0
+        return {
+            "step": step,
+            "name": self.names[at],
+            "size": size,
+            "dtype": self._dtypes[at],
+            "norm": None if self._parts[at] else numbers["norm"][at],
+            "grad_norm": numbers["grad_norm"][at],
+            # The sample stands for the whole tensor.
+            "update_norm": change * math.sqrt(size / sampled) if sampled else None,
+            "changed_share": changed / sampled if sampled else None,
+            "sampled": sampled,
+            "in_optimizer": self._held[at],
+        }
+
+
+class Looked:
+    """The numbers of one step, on their way to the host in one piece."""
+
+    def __init__(
+        self, census: Census, step: int, sampled: list[int], columns: dict[str, Any]
+    ) -> None:
+        self._census, self._step, self._sampled = census, step, sampled
+        known = [value for column in columns.values() for value in column if value is not None]
+        device = known[0].device
+        together = torch.stack([value.float().to(device) for value in known])
+        self._sent = Transfer({"numbers": together})
+        self._known = {n: [value is not None for value in column] for n, column in columns.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for every tensor."""
+        arrived = iter(self._sent.arrived()["numbers"].tolist())
+        numbers = {
+            name: [next(arrived) if known else None for known in column]
+            for name, column in self._known.items()
+        }
+        sizes = enumerate(self._sampled)
+        return [self._census.row(self._step, at, size, numbers) for at, size in sizes]
+
+
+def _held(optimizer: Any, weights: Sequence[Tensor]) -> list[int | None]:
+    """Whether the optimizer has each of the weights; a sharded one may stand there as another."""
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups:
+        return [None] * len(weights)
+    known = {id(weight) for group in groups for weight in group["params"]}
+    return [None if is_shared(weight) else int(id(weight) in known) for weight in weights]
+
+
+def _gradient(weight: Tensor, sample: Tensor) -> Tensor:
+    """The same elements of its gradient as of the weight; 0 where it has none."""
+    found = weight.grad
+    if found is None or is_part(weight):
+        return torch.zeros_like(sample)
+    return _sample(found).to(sample.dtype)
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """Every n-th element; n is odd, so that rows of even length are not met at one place only."""
+    flat = held(weight).reshape(-1)
+    stride = math.ceil(flat.numel() / SAMPLE)
+    return flat[:: stride | 1] if stride > 1 else flat
+
+
+def _joined(samples: Sequence[Tensor]) -> list[Tensor]:
+    """One behind the other: a few large kernels instead of several small ones for each tensor."""
+    return [torch.cat(together) for together in _by_device(samples).values()]
+
+
+def _parted(joined: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of what `_joined` made, in the order of the samples."""
+    groups = zip(joined, _by_device(samples).items(), strict=True)
+    parts = {
+        device: iter(torch.split(whole, [one.numel() for one in together]))
+        for whole, (device, together) in groups
+    }
+    return [next(parts[sample.device]) for sample in samples]
+
+
+def _by_device(samples: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for sample in samples:
+        found.setdefault(sample.device, []).append(sample)
+    return found
+
+
+def _norms(tensors: Sequence[Tensor], order: int = 2) -> list[Tensor]:
+    if not tensors:
+        return []
+    local = [held(tensor) for tensor in tensors]
+    half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in local)
+    dtype = torch.float32 if half else None  # a norm in 16 bits has three digits
+    return list(torch._foreach_norm(local, order, dtype))

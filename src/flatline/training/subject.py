@@ -1,0 +1,52 @@
+"""One of our own trainers under the checkup: task, problems and engine are known."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from flatline.errors import NotRecorded
+from flatline.live.records import HeldoutPath, Oracle
+from flatline.live.trl.subject import Subject
+from flatline.training import oracle
+from flatline.training.effective import effective
+from flatline.training.trainer import Built
+
+
+class OurSubject(Subject):
+    """What `flatline.training.trainer.build` made."""
+
+    def __init__(self, built: Built) -> None:
+        super().__init__(built.trainer)
+        self.built: Built = built
+        self._rollouts = built.rollouts
+
+    @property
+    def ours(self) -> bool:
+        return True
+
+    @property
+    def requested(self) -> Mapping[str, Any]:
+        return self.built.config.to_dict()
+
+    @cached_property
+    def effective(self) -> Mapping[str, Any]:
+        return effective(self.trainer, self.built.config)
+
+    def oracle(self, problems: int = 16) -> Oracle:
+        built = self._played_by_us("task.gold")
+        return self._take(("oracle", problems), oracle.oracle, built, built.problems[:problems])
+
+    def heldout_path(self, problems: int = 4) -> HeldoutPath:
+        built = self._played_by_us("steps.heldout_reward")
+        groups = range(problems * self.trainer.num_generations)
+        given = (built, self._recorded, groups)
+        return self._take(("heldout", problems), oracle.heldout_path, *given)
+
+    def _hops(self) -> Mapping[str, int]:
+        return {problem.id: problem.hops for problem in self.built.problems}
+
+    def _played_by_us(self, needed: str) -> Built:
+        """What only our engine can play."""
+        if self.built.config.engine != "embedded":
+            raise NotRecorded(needed)
+        return self.built
