@@ -45,8 +45,8 @@ def _alarm(finding: "Finding", cause: str | None) -> str:
     )
     symptom = f" (a symptom of {_text(cause)})" if cause else ""
     head = f"{badge} <b>{_text(finding.hypothesis)} {_text(finding.name)}</b>{symptom}"
-    lines = _lines(finding, symptom=cause is not None)
-    return f'<div style="{_CARD.format(back)}"><div>{head}</div>{lines}{_where(finding)}{_examples(finding)}</div>'
+    lines = _lines(finding, symptom=cause is not None) + _where(finding)
+    return f'<div style="{_CARD.format(back)}"><div>{head}</div>{lines}{_examples(finding)}</div>'
 
 
 def _lines(finding: "Finding", *, symptom: bool) -> str:

@@ -22,6 +22,7 @@ from flatline.live.records import (
 )
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.live.trl.departure import StageFound, examine
+from flatline.live.trl.departure.lines import lines
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import passes, replay, step, stepped
 from flatline.live.trl.measure.context import Which, context_effect
@@ -33,6 +34,7 @@ from flatline.live.trl.measure.scoring import Played, batch_of, fixed_logps
 from flatline.live.trl.measure.untouched import Snapshot
 from flatline.live.trl.recorder.attach import another_algorithm
 from flatline.live.trl.settings import settings
+from flatline.live.where.place import Where
 from flatline.rollout.writable import unwritable
 from flatline.trace import Trace
 
@@ -166,6 +168,14 @@ class Subject:
             order = self.data_order()
         given = (self.trainer, order, self._played, self._few, self._move)
         return self._take("departures", examine, *given)
+
+    def lines_of(self, found: StageFound) -> tuple[Where, ...]:
+        """Lines of the running code that may have made a stage what it is, likeliest first."""
+        order = None
+        with suppress(Exception):
+            order = self.data_order()
+        given = (self.trainer, order, self._played, self._few, self._move, found)
+        return self._take(("lines", found.stage), lines, *given)
 
     # -- more play
 
