@@ -29,6 +29,7 @@ FLOW = (
     "training",
     "serve",
     "hypotheses",
+    "found",
     "notebook",
     "lacking",
     "outcome",
@@ -53,21 +54,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imported(path: Path) -> list[str]:
-    """What a module imports when it runs; what only the type checker sees does not count."""
-    tree = ast.parse(path.read_text())
-    tree.body = [node for node in tree.body if not _for_types_only(node)]
+    """What a module imports, when it runs or for its types."""
     found = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append(node.module)
             found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
-
-
-def _for_types_only(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def part(dotted: str) -> str:
