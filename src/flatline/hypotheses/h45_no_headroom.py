@@ -51,6 +51,7 @@ from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import first_rows
 from flatline.hypotheses.groups import EQUAL, reward_rises, right_part
 from flatline.stats import UNKNOWN, Estimate, cluster_mean
+from flatline.tasks.base import ANSWER
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ ENOUGH = 32
 """Those that are played first. They can rule it out; an alarm takes all."""
 SURE = 10.0
 """Severity where rollouts that ended by themselves show it too."""
-ANSWER = "exact_match"
-"""The part of every task's reward that says whether the answer is right."""
 ELSEWHERE = 0.1
 """Held-out reward above the training reward that says the policy can do it."""
 
