@@ -11,14 +11,18 @@ from flatline.live.records import Floats, GoldTurns, HeldoutPath, Oracle, Proble
 from flatline.live.trl.subject import Subject
 from flatline.training import oracle
 from flatline.training.effective import effective
+from flatline.training.rewards import says_right
 from flatline.training.trainer import Built
 
 
 class OurSubject(Subject):
     """What `flatline.training.trainer.build` made."""
 
-    def __init__(self, built: Built) -> None:
-        super().__init__(built.trainer)
+    def __init__(
+        self, built: Built, *, correct: str | None = None, gold: str | None = None
+    ) -> None:
+        answer = says_right(built.trainer.reward_func_names)
+        super().__init__(built.trainer, correct=correct or answer, gold=gold)
         self._built = built
         self._rollouts = built.rollouts
 

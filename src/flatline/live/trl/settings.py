@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from flatline.errors import ConfigError
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
@@ -18,7 +19,7 @@ HALF = (torch.bfloat16, torch.float16)
 PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
 
 
-def run_facts(trainer: Any) -> dict[str, Any]:
+def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
@@ -27,7 +28,7 @@ def run_facts(trainer: Any) -> dict[str, Any]:
         "seed": getattr(trainer.args, "seed", None),
         "fault": None,
         "hardware": _hardware(trainer),
-        "settings": settings(trainer),
+        "settings": {**settings(trainer), **told},
     }
 
 
@@ -44,7 +45,26 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
+    found["algorithm"] = "grpo"
     return found
+
+
+def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:
+    """What the user says tells right from wrong; refused where nothing has that name."""
+    _refuse_unknown("correct", correct, list(trainer.reward_func_names), "reward function")
+    columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
+    _refuse_unknown("gold", gold, columns, "column of the training data")
+    return {"correct": correct, "gold": gold}
+
+
+def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, what: str) -> None:
+    if name is None or known is None or name in known:
+        return
+    raise ConfigError(
+        f"{argument}={name!r} names no {what}.\n"
+        "What says which answers are right would be looked for in vain.\n"
+        f"There are: {', '.join(map(repr, known))}."
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,7 @@ from flatline.live.trl.measure.recorded import Recorded, engine_at_hand, record
 from flatline.live.trl.measure.scoring import Played, batch_of, fixed_logps
 from flatline.live.trl.measure.untouched import Snapshot
 from flatline.live.trl.recorder.attach import another_algorithm
-from flatline.live.trl.settings import settings
+from flatline.live.trl.settings import settings, truth
 from flatline.rollout.writable import unwritable
 from flatline.trace import Trace
 
@@ -52,9 +52,16 @@ class Subject:
     returns None or empty arrays instead, because that itself is the answer.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(
+        self, trainer: Any, *, correct: str | None = None, gold: str | None = None
+    ) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
+        truth(trainer, correct, gold)
         self.trainer = trainer
+        self.correct = correct
+        """The reward function that says whether an answer is right, as the user named it."""
+        self.gold = gold
+        """The column of the dataset with the right answer, as the user named it."""
         func = getattr(trainer, "rollout_func", None)
         self._rollouts = func if isinstance(func, Rollouts) else None
         self._taken: dict[Any, Any] = {}
@@ -81,7 +88,7 @@ class Subject:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Canonical settings, as in `run.json` of a trace."""
-        return settings(self.trainer)
+        return settings(self.trainer) | {"correct": self.correct, "gold": self.gold}
 
     @property
     def epsilon_high(self) -> float | None:
@@ -246,7 +253,7 @@ class Subject:
     @property
     def _recorded(self) -> Recorded:
         """The first batch of the trainer's own loader."""
-        return self._take("recorded", record, self.trainer, self._rollouts)
+        return self._take("recorded", record, self.trainer, self._rollouts, self.correct, self.gold)
 
     @property
     def _played(self) -> Played:

@@ -27,8 +27,10 @@ again, or left off at the end, changes the count."""
 PROMPT_NAMES = ("problem_id", "prompt_id", "id")
 """Columns that may name a prompt, the first that is there counts."""
 
+GOLD_NAMES = ("answer", "solution", "gold", "ground_truth")
+"""Columns that may hold the right answer, where the user named none."""
+
 _own_name = column(PROMPT_NAMES)
-_gold = column(("answer", "solution", "gold", "ground_truth"))
 _hops = column(("hops", "n_hops"))
 
 Row = dict[str, Any]
@@ -47,6 +49,7 @@ class Reader:
     pad: int | None
     rank: int
     group_size: int
+    gold_names: Sequence[str]
     reward_names: Sequence[str]
     reward_weights: np.ndarray
 
@@ -223,7 +226,7 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
     data, authors = one.data, one.authors()
     reward = total_reward(one.rewards, reader.reward_weights)
     named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
-    gold = _gold(data)
+    gold = column(reader.gold_names)(data)
     is_model = None if authors is None else authors == Author.MODEL
     return {
         "step": one.generation.step,
