@@ -43,7 +43,8 @@ def _alarm(finding: Finding, cause: str | None) -> str:
     symptom = f" (a symptom of {_text(cause)})" if cause else ""
     head = f"{badge} <b>{_text(finding.hypothesis)} {_text(finding.name)}</b>{symptom}"
     lines = _lines(finding, symptom=cause is not None)
-    return f'<div style="{_CARD.format(back)}"><div>{head}</div>{lines}{_examples(finding)}</div>'
+    body = f"<div>{head}</div>{lines}{_where(finding)}{_examples(finding)}"
+    return f'<div style="{_CARD.format(back)}">{body}</div>'
 
 
 def _lines(finding: Finding, *, symptom: bool) -> str:
@@ -51,6 +52,11 @@ def _lines(finding: Finding, *, symptom: bool) -> str:
     if not symptom:
         lines += [("matters", finding.meaning), ("do", finding.fix)]
     told = (f"<div><i>{label}</i> {_text(text)}</div>" for label, text in lines if text)
+    return "".join(told)
+
+
+def _where(finding: Finding) -> str:
+    told = (f"<div><i>where</i> <code>{_text(str(one))}</code></div>" for one in finding.where)
     return "".join(told)
 
 

@@ -70,6 +70,7 @@ def _lines(finding: "Finding", *, symptom: bool) -> list[tuple[str, str]]:
     if not symptom:
         lines.append(("matters", finding.meaning))
         lines += [("example", _example(one)) for one in finding.evidence]
+        lines += [("where", str(one)) for one in finding.where]
         lines.append(("do", finding.fix))
     return [(label, text) for label, text in lines if text]
 

@@ -51,7 +51,6 @@ from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import first_rows
 from flatline.hypotheses.groups import EQUAL, reward_rises, right_part
 from flatline.stats import UNKNOWN, Estimate, cluster_mean
-from flatline.tasks.base import ANSWER
 from flatline.trace import Trace
 
 if TYPE_CHECKING:

@@ -83,5 +83,6 @@ def _alarm(finding: Finding, cause: str | None) -> str:
     else:
         lines += [("Matters", finding.meaning), ("Do", finding.fix)]
         lines += [("Example", one.text) for one in finding.evidence[:EXAMPLES]]
+        lines += [("Where", str(one)) for one in finding.where]
     listed = [f"- **{name}:** {inline(text, limit=LONGEST)}" for name, text in lines if text]
     return "\n".join([head, "", *listed])
