@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.passes import trained
@@ -52,7 +53,6 @@ class Heard:
 def hearing(trainer: Any) -> Iterator[Heard]:
     """Listens to the reward functions that are plain functions, and to what arrives of them."""
     heard, functions = Heard(), list(trainer.reward_funcs)
-    calculate = trainer._calculate_rewards
 
     def listener(at: int, function: Any) -> Any:
         def paid(*args: Any, **kwargs: Any) -> Any:
@@ -64,26 +64,21 @@ def hearing(trainer: Any) -> Iterator[Heard]:
 
         return paid
 
-    def arriving(*args: Any, **kwargs: Any) -> Tensor:
+    def arriving(calculate: Any, *args: Any, **kwargs: Any) -> Tensor:
         found: Tensor = calculate(*args, **kwargs)
         heard.arrived_BF = found.detach().double().cpu()
         return found
 
-    before = vars(trainer).get("_calculate_rewards")
     for at, function in enumerate(functions):
         if _plain(function):
             trainer.reward_funcs[at] = listener(at, function)
-    trainer._calculate_rewards = arriving
     try:
-        yield heard
+        with Patch(trainer, "_calculate_rewards", arriving):
+            yield heard
         logged = trainer._metrics["train"].get("reward") or [None]
         heard.mean = logged[-1]
     finally:
         trainer.reward_funcs[:] = functions
-        if before is None:
-            del trainer._calculate_rewards
-        else:
-            trainer._calculate_rewards = before
 
 
 def judge_rows(
