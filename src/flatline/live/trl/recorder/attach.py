@@ -33,7 +33,7 @@ from flatline.live.trl.recorder.batch import Pass
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
-from flatline.live.trl.settings import run_facts, settings, truth
+from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -72,19 +72,16 @@ def attach(
 
 
 def another_algorithm(trainer: Any) -> str | None:
-    """What to say of a TRL trainer that is not GRPO; None for GRPO, and for what is not TRL's.
-
-    RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
-    others: what a diagnosis knows of GRPO would be told of it, and be wrong.
-    """
+    """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
+    not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
     names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
-    if not names or any(kind.__name__.endswith("GRPOTrainer") for kind in kinds):
+    if not names or any(name in ALGORITHMS for name in names):
         return None
     return (
-        f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
-        "Advantages, KL and ratios mean other things there, so its findings would be false.\n"
-        "Give it a `trl.GRPOTrainer`, or what is built on one."
+        f"This is TRL's {names[0]}; flatline looks at GRPO, RLOO and what is built on them.\n"
+        "What it knows of their groups, advantages and ratios would be false here.\n"
+        "Any other loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
 
 
