@@ -16,6 +16,9 @@ from flatline.trace.settings import SETTINGS
 TRANSFORMERS = "transformers"
 """The engine that samples with the very model that is trained."""
 HALF = (torch.bfloat16, torch.float16)
+RLOO = "rloo"
+ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
+"""By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
 PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
 
 
@@ -45,8 +48,22 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
-    found["algorithm"] = "grpo"
-    return found
+    found["algorithm"] = algorithm_of(trainer)
+    return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
+
+
+def algorithm_of(trainer: Any) -> str | None:
+    """`grpo`, `rloo`, or a name of TRL's for what it builds on GRPO; None for anything else."""
+    names = [kind.__name__ for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
+    known = (kind for name in names for end, kind in ALGORITHMS.items() if name.endswith(end))
+    return next(known, None)
+
+
+def _of_rloo(args: Any) -> dict[str, Any]:
+    """RLOO under the names of GRPO: nothing is divided by the spread of a group, and a completion
+    has one ratio."""
+    scale = "batch" if args.normalize_advantages else "none"
+    return {"scale_rewards": scale, "importance_sampling_level": "product"}
 
 
 def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:

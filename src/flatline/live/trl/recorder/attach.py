@@ -20,20 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
-from flatline.live.hooks import (
-    Guard,
-    Hooked,
-    Once,
-    Replaced,
-    listening,
-    nested_models,
-    watching_attention,
-)
+from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
 from flatline.live.trl.recorder.batch import Pass
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
-from flatline.live.trl.settings import run_facts, settings, truth
+from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -72,19 +64,16 @@ def attach(
 
 
 def another_algorithm(trainer: Any) -> str | None:
-    """What to say of a TRL trainer that is not GRPO; None for GRPO, and for what is not TRL's.
-
-    RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
-    others: what a diagnosis knows of GRPO would be told of it, and be wrong.
-    """
+    """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
+    not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
     names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
-    if not names or any(kind.__name__.endswith("GRPOTrainer") for kind in kinds):
+    if not names or any(name in ALGORITHMS for name in names):
         return None
     return (
-        f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
-        "Advantages, KL and ratios mean other things there, so its findings would be false.\n"
-        "Give it a `trl.GRPOTrainer`, or what is built on one."
+        f"This is TRL's {names[0]}; flatline looks at GRPO, RLOO and what is built on them.\n"
+        "What it knows of their groups, advantages and ratios would be false here.\n"
+        "Any other loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
 
 
@@ -106,8 +95,7 @@ class Attachment:
         self._recording: Recording | None = self._open()
         self._say_beside(_folders(trainer))
         self._begun = False
-        self._replaced = Replaced()
-        self._install()
+        self._patches = self._install()
         self._watch = StepWatch(self)
         self._listeners = (self._watch, StepEnd(self._watch))
         _listen(trainer, *self._listeners)
@@ -154,7 +142,8 @@ class Attachment:
     def detach(self) -> None:
         """Leave the trainer as it was before."""
         self.close()
-        self._replaced.undo()
+        for patch in reversed(self._patches):
+            patch.undo()
         for listener in self._listeners:
             self.trainer.remove_callback(listener)
         self._forget()
@@ -208,25 +197,21 @@ class Attachment:
         sink = Writer(self.path, rank=rank, run=facts, beside=not on_cpu)
         return Recording(self.trainer, sink, self._guard, self._told["gold"])
 
-    def _install(self) -> None:
+    def _install(self) -> list[Patch]:
         trainer = self.trainer
-        for name, made in (
-            ("_generate_and_score_completions", self._generate),
-            ("_compute_loss", self._compute_loss),
-        ):
-            self._wrap(trainer, name, made)
-        if callable(getattr(trainer.accelerator, "clip_grad_norm_", None)):
-            self._wrap(trainer.accelerator, "clip_grad_norm_", self._clip)
+        return [
+            self._patch(trainer, "_generate_and_score_completions", self._generate),
+            self._patch(trainer, "_compute_loss", self._compute_loss),
+            self._patch(trainer.accelerator, "clip_grad_norm_", self._clip),
+        ]
 
-    def _wrap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
-        original = getattr(owner, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _patch(self, owner: Any, name: str, hook: Callable[..., None]) -> Patch:
+        def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if self._recording is None or self._guard.broken:
                 return original(*args, **kwargs)
             return Once(original, self._guard).through(hook, *args, **kwargs)
 
-        self._replaced.put(owner, name, Hooked(original, call))
+        return Patch(owner, name, around)
 
     def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Evaluation plays other problems and trains nothing: it is left alone."""
@@ -254,7 +239,7 @@ class Attachment:
             original(*args, **kwargs)
             return
         one = Pass(inputs)
-        name = next((n for n in LOGPS if hasattr(self.trainer, n)), None)
+        name = next((n for n in LOGPS if hasattr(self.trainer, n)), "")
         with (
             listening(self.trainer, name, one.hear_logps, self._guard),
             watching_attention(self._modules(), one.hear_mask, self._guard),
