@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flatline.live.texts import Texts, Vocabulary
+from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
 from flatline.live.trl.recorder.rows import (
     Held,
@@ -26,7 +27,6 @@ from flatline.live.trl.recorder.rows import (
     token_row,
 )
 from flatline.live.trl.recorder.steps import Clip, PassFacts, reward_facts, rollout_facts
-from flatline.live.trl.recorder.transfer import Transfer
 from flatline.live.weights import Looked
 from flatline.trace.writer import Sink
 
