@@ -8,26 +8,16 @@ from typing import Any
 
 import torch
 
-<<<<<<< HEAD
 from flatline.errors import ConfigError
-||||||| d066768
-=======
 from flatline.live.facts import commit, lora_of, tf32, versions
->>>>>>> recorder
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
 """The engine that samples with the very model that is trained."""
 HALF = (torch.bfloat16, torch.float16)
-<<<<<<< HEAD
 RLOO = "rloo"
 ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
 """By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
-PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
-||||||| d066768
-PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
-=======
->>>>>>> recorder
 
 
 def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
