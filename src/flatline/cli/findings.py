@@ -31,7 +31,7 @@ def print_report(report: "Report", *, console: Console | None = None) -> None:
 
 def report_text(report: "Report") -> RenderableType:
     """The answer first, then each alarm with its evidence, then what was ruled out and by what."""
-    from flatline.diagnosis import explained_by
+    from flatline.found import explained_by
 
     explained = explained_by(report.findings)
     alarms = [_alarm(f, explained.get(f.hypothesis)) for f in report.alarms]

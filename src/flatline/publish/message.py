@@ -6,7 +6,8 @@ alerts to chats, so all of it is escaped: no tag, link, mention or heading comes
 
 from dataclasses import dataclass
 
-from flatline.diagnosis import Report, explained_by
+from flatline.diagnosis import Report
+from flatline.found import explained_by
 from flatline.hypotheses.base import Finding, Level
 from flatline.journal.escape import inline, one_line
 

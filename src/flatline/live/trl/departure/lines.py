@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
 from flatline.live.trl.departure import data, rights
@@ -21,7 +22,7 @@ from flatline.live.trl.departure.stages import Step
 from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.measure.moving import Move
 from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import _SCORERS, Played, replaced
+from flatline.live.trl.measure.scoring import _SCORERS, Played
 from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right
@@ -73,14 +74,13 @@ class _Search:
     def _sampled(self) -> list[Event]:
         step, asked = self.step, list[Any]()
         model = step.trainer.accelerator.unwrap_model(step.trainer.model)
-        generate = model.generate
 
-        def listening(*args: Any, **kwargs: Any) -> Any:
+        def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
             asked.extend(kwargs.get(name) for name in ("input_ids", "attention_mask"))
             asked.append(self.follower.now())
             return generate(*args, **kwargs)
 
-        with replaced(model, "generate", listening), self.follower.following():
+        with Patch(model, "generate", listening), self.follower.following():
             step.sampling()
         if step.drawn is None:
             return []
@@ -167,21 +167,20 @@ def _dealt_wrong(step: Step, one: Pass) -> list[Any]:
 def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
     """While a loss is computed, values are also told by how they move with the log-probs."""
     name = next(one for one in _SCORERS if hasattr(trainer, one))
-    score, compute = getattr(trainer, name), trainer._compute_loss
 
-    def scoring(*args: Any, **kwargs: Any) -> Any:
+    def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
         logps = found[0] if isinstance(found, tuple) else found
         copies.leaf = logps if logps.requires_grad else None
         return found
 
-    def computing(*args: Any, **kwargs: Any) -> Any:
+    def computing(compute: Any, *args: Any, **kwargs: Any) -> Any:
         loss = compute(*args, **kwargs)
         losses.append(copies.of(loss))
         copies.leaf = None
         return loss
 
-    with replaced(trainer, name, scoring), replaced(trainer, "_compute_loss", computing):
+    with Patch(trainer, name, scoring), Patch(trainer, "_compute_loss", computing):
         yield
 
 
