@@ -74,7 +74,7 @@ class Departure(Hypothesis):
         return self._placed(alarm, found, subject) if first else alarm
 
     def _placed(self, alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
-        """With the lines that may have made it so; where they cannot be looked for, that is said."""
+        """With the lines that may have made it so; what hinders looking for them is said."""
         try:
             return replace(alarm, where=subject.lines_of(found))
         except Exception as error:

@@ -1,9 +1,10 @@
 """From a wrong value back to the statements that may have made it so.
 
-A value is followed by its content, through calls, dicts and attributes, to the statement that first
-made it. What that statement read is looked at in turn: right values are left alone, unknown ones
-are followed further. A statement that reads only right values and makes a wrong one is the likeliest;
-then come those between it and the wrong value, then the conditions that let them run or skipped one.
+A value is followed by its content, through calls, dicts and attributes, to the statement that
+first made it. What that statement read is looked at in turn: right values are left alone, unknown
+ones are followed further. A statement that reads only right values and makes a wrong one is the
+likeliest; then come those that made its right ones, perhaps for another place; those between it and
+the wrong value; and the conditions that let them run.
 """
 
 from collections import defaultdict, deque
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from flatline.live.where.specified import Right
-from flatline.live.where.tracing import RETURNED, Event, Path
+from flatline.live.where.statements import Path
+from flatline.live.where.tracing import RETURNED, Event
 from flatline.live.where.values import Value
 
 FAR = 40
@@ -103,12 +105,12 @@ class Trail:
             if made is not None and made is not event:
                 yield made
         for inner in event.calls:
-            value = inner.writes.get(RETURNED)
-            if value is not None and self._is_data(value) and not self._right.name(value):
-                yield self.maker(value) or inner
+            told = inner.writes.get(RETURNED)
+            if told is not None and self._is_data(told) and not self._right.name(told):
+                yield self.maker(told) or inner
 
     def _written(self, event: Event, path: Path, value: Value) -> Event | None:
-        """The last statement of the same call that wrote it, else the first that made its content."""
+        """The last statement of the same call that wrote it, else who first made its content."""
         for one in reversed(self._frames[event.frame]):
             if one.number < event.number and path in one.writes:
                 if one.writes[path].key == value.key:

@@ -8,6 +8,7 @@ from functools import cache
 
 Path = tuple[str, ...]
 """A local name, then `.attribute` and `[key]` steps from it: `("inputs", "[mask]")`."""
+Lines = tuple[int, ...]
 _GUARDS = (ast.If, ast.While, ast.For, ast.With, ast.Try)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -21,7 +22,7 @@ class Statement:
     end: int
     reads: tuple[Path, ...]
     writes: tuple[Path, ...]
-    guards: tuple[int, ...]
+    guards: Lines
     """Lines of the heads around it, innermost first."""
     inside: frozenset[str] = field(default=frozenset())
     """Names that are written below this head."""
@@ -46,9 +47,9 @@ def statements(file: str) -> dict[int, Statement]:
     return found
 
 
-def _every(body: list[ast.stmt], guards: tuple[int, ...]) -> Iterator[tuple[ast.stmt, Path]]:
+def _every(body: list[ast.stmt], guards: Lines) -> Iterator[tuple[ast.stmt, Lines]]:
     for node in body:
-        yield node, guards  # type: ignore[misc]
+        yield node, guards
         around = () if isinstance(node, _FUNCTIONS) else (node.lineno, *guards)
         for inner in _bodies(node):
             yield from _every(inner, around)
@@ -63,7 +64,7 @@ def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield case.body
 
 
-def _statement(node: ast.stmt, file: str, guards: tuple[int, ...]) -> Statement:
+def _statement(node: ast.stmt, file: str, guards: Lines) -> Statement:
     below = [inner for body in _bodies(node) for inner in body]
     end = min((inner.lineno - 1 for inner in below), default=node.end_lineno or node.lineno)
     heads = list(_heads(node))
@@ -119,7 +120,11 @@ def _got(call: ast.Call) -> Iterator[Path]:
     asked = isinstance(call.func, ast.Attribute) and call.func.attr == "get" and call.args
     if asked and isinstance(call.args[0], ast.Constant):
         path = _path(call.func.value)  # type: ignore[attr-defined]
-        yield from [(*path, f"[{call.args[0].value}]")] if path else []
+        yield from [(*path, _key(call.args[0]))] if path else []
+
+
+def _key(constant: ast.Constant) -> str:
+    return f"[{constant.value!s}]"
 
 
 def _path(node: ast.AST) -> Path:
@@ -132,6 +137,6 @@ def _path(node: ast.AST) -> Path:
     if isinstance(node, ast.Subscript):
         before = _path(node.value)
         if before and isinstance(node.slice, ast.Constant):
-            return (*before, f"[{node.slice.value}]")
+            return (*before, _key(node.slice))
         return before if isinstance(node.ctx, ast.Store) else ()
     return ()

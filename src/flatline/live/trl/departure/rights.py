@@ -119,7 +119,9 @@ def of_pass(step: "Step", one: Pass) -> Iterator[Specified]:
     yield told("ratio", ratio_BT)
     advantage_B1 = inputs["advantages"].double().cpu()
     advantage_B1 = advantage_B1[:, None] if advantage_B1.dim() == 1 else advantage_B1
-    loss_BT = yield from _policy_loss(asked, told, leaf_BT, ratio_BT, advantage_B1)
+    terms = _policy_terms(asked, leaf_BT, ratio_BT, advantage_B1)
+    yield from (told(name, value) for name, value in terms)
+    loss_BT = terms[-1][1]
     reference_BT = inputs.get("ref_per_token_logps")
     if asked.beta and reference_BT is not None:
         back_BT = reference_BT.double().cpu() - leaf_BT
@@ -159,21 +161,23 @@ def _given(step: "Step", one: Pass, mask_BT: Tensor) -> Iterator[Specified]:
         yield Specified("rows", torch.cat(both, 1))
 
 
-def _policy_loss(asked, told, leaf_BT, ratio_BT, advantage_B1):  # type: ignore[no-untyped-def]
+def _policy_terms(
+    asked: Asked, leaf_BT: Tensor, ratio_BT: Tensor, advantage_B1: Tensor
+) -> list[tuple[str, Tensor]]:
+    """What the policy's loss is made of, by name; itself last."""
     if asked.loss == "cispo":
         kept_BT = ratio_BT.clamp(max=asked.clip_high).detach()
-        yield told("clipped ratio", kept_BT)
-        loss_BT = -kept_BT * advantage_B1 * leaf_BT
-    else:
-        kept_BT = ratio_BT.clamp(1 - asked.clip_low, 1 + asked.clip_high)
-        free_BT = ratio_BT if asked.ceiling is None else ratio_BT.clamp(max=asked.ceiling)
-        yield told("clipped ratio", kept_BT)
-        yield told("ratio below the ceiling", free_BT)
-        yield told("free loss", free_BT * advantage_B1)
-        yield told("clipped loss", kept_BT * advantage_B1)
-        loss_BT = -torch.min(free_BT * advantage_B1, kept_BT * advantage_B1)
-    yield told("policy loss", loss_BT)
-    return loss_BT
+        return [("clipped ratio", kept_BT), ("policy loss", -kept_BT * advantage_B1 * leaf_BT)]
+    kept_BT = ratio_BT.clamp(1 - asked.clip_low, 1 + asked.clip_high)
+    free_BT = ratio_BT if asked.ceiling is None else ratio_BT.clamp(max=asked.ceiling)
+    free_loss_BT, kept_loss_BT = free_BT * advantage_B1, kept_BT * advantage_B1
+    return [
+        ("clipped ratio", kept_BT),
+        ("ratio below the ceiling", free_BT),
+        ("free loss", free_loss_BT),
+        ("clipped loss", kept_loss_BT),
+        ("policy loss", -torch.min(free_loss_BT, kept_loss_BT)),
+    ]
 
 
 def _padded(
