@@ -71,21 +71,22 @@ class Departure(Hypothesis):
         )
         first = next(stage for stage, one in stages.items() if one.departs) == self.stage
         alarm = replace(alarm, explains=self._follows(first))
-        return self._placed(alarm, found, subject) if first else alarm
-
-    def _placed(self, alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
-        """With the lines that may have made it so; what hinders looking for them is said."""
-        try:
-            return replace(alarm, where=subject.lines_of(found))
-        except Exception as error:
-            why = Evidence(text=f"The line that made it was not looked for: {error}.")
-            return replace(alarm, evidence=(*alarm.evidence, why))
+        return with_lines(alarm, found, subject) if first else alarm
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
         codes = list(CODES.values())
         alike = [code for code in LOOK_ALIKES if first and code not in self.named_by]
         return (*codes[codes.index(self.id) + 1 :], *alike)
+
+
+def with_lines(alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
+    """With the lines that may have made it so; what hinders looking for them is said."""
+    try:
+        return replace(alarm, where=subject.lines_of(found))
+    except Exception as error:
+        why = Evidence(text=f"The line that made it was not looked for: {error}.")
+        return replace(alarm, evidence=(*alarm.evidence, why))
 
 
 def named_by_the_catalogue(

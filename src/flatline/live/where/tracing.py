@@ -191,8 +191,11 @@ def follows(file: str) -> bool:
     """TRL's files and those that are no library's: the user's own."""
     if file.startswith(_NOT_OURS_TO_FOLLOW) or not os.path.isfile(file):
         return False
-    if f"{os.sep}trl{os.sep}" in file:
-        return True
+    return f"{os.sep}trl{os.sep}" in file or not in_library(file)
+
+
+def in_library(file: str) -> bool:
+    """Whether it was installed rather than written here."""
     paths = sysconfig.get_paths()
     libraries = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    return not file.startswith(libraries) and "site-packages" not in file
+    return file.startswith(libraries) or "site-packages" in file
