@@ -1,7 +1,8 @@
-"""Where an attribute of an object was set before anybody followed it: found in its classes' text."""
+"""Where an attribute was set before anybody followed it: found in the text of the classes."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 from flatline.live.where.statements import Statement, statements
@@ -43,6 +44,6 @@ def _assignments(kind: type, name: str) -> Iterator[tuple[Statement, str]]:
                 yield one, code.co_qualname.replace(".<locals>", "")
 
 
-def _inside(one: Statement, code: Any) -> bool:
+def _inside(one: Statement, code: CodeType) -> bool:
     lines = [line for _, _, line in code.co_lines() if line is not None]
     return code.co_firstlineno <= one.line <= max(lines, default=0)
