@@ -92,17 +92,16 @@ def with_lines(alarm: Finding, found: "StageFound", subject: "Subject") -> Findi
 def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
-    """The same findings; what accounts for a departure also explains it, and was made where it was
-    made."""
+    """The same findings; what accounts for a departure also explains it, and lies where the first
+    stage that departs was made."""
     departing = {one.hypothesis: one for one in findings if one.level in ALARMS}
     stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
+    where = next((departing[one.id].where for one in stages if departing[one.id].where), ())
     named = []
     for finding in findings:
         more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
         if finding.level in ALARMS and more:
-            where = finding.where or next(
-                (departing[i].where for i in more if departing[i].where), ()
-            )
-            finding = replace(finding, explains=(*finding.explains, *more), where=where)
+            explains = (*finding.explains, *more)
+            finding = replace(finding, explains=explains, where=finding.where or where)
         named.append(finding)
     return named

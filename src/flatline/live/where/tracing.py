@@ -1,5 +1,6 @@
 """One piece of a step, followed statement by statement: what each read, wrote and returned."""
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -189,7 +190,7 @@ def _reached(thing: Any, steps: Path) -> Any:
 
 def follows(file: str) -> bool:
     """TRL's files and those that are no library's: the user's own."""
-    if file.startswith(_NOT_OURS_TO_FOLLOW) or not os.path.isfile(file):
+    if file.startswith(_NOT_OURS_TO_FOLLOW) or not linecache.getlines(file):
         return False
     return f"{os.sep}trl{os.sep}" in file or not in_library(file)
 

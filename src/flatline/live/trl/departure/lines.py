@@ -30,7 +30,7 @@ from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right
 from flatline.live.where.statements import Statement
-from flatline.live.where.tracing import Event, Follower
+from flatline.live.where.tracing import CannotFollow, Event, Follower
 from flatline.live.where.values import Copies, Value
 
 SHOWN = 5
@@ -52,6 +52,8 @@ def lines(
     found: StageFound,
 ) -> tuple[Where, ...]:
     """Of a stage that departs, the likeliest first; empty where nothing can be said."""
+    if getattr(trainer.args, "torch_compile", False):
+        raise CannotFollow("compiled code cannot be followed")
     trainer.model.train()
     no_dropout(trainer)
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
