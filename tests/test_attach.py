@@ -25,7 +25,7 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.hooks import Guard
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import heldout_reward

@@ -15,7 +15,7 @@ from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.logprobs import at_equal_weights
 from flatline.live.hooks import Guard, without_adapter
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.live.trl.sampler import Call, drawn, hearing
 from flatline.outcome import Outcome
 from flatline.rollout.record import Author

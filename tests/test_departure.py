@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flatline.errors import NotRecorded
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.stages import _dealt, _ways

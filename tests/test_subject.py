@@ -14,13 +14,13 @@ from trl import GRPOConfig, GRPOTrainer
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
-from flatline.live.trl import Subject
-from flatline.live.trl import subject as subject_module
-from flatline.live.trl.measure import moving, replay
+from flatline.live import subject as subject_module
+from flatline.live.measure import moving, replay
+from flatline.live.measure.few import half, together
+from flatline.live.measure.step import HIGHEST_RATE, fitting
+from flatline.live.subject import Subject
 from flatline.live.trl.measure.brief import longest_turn
-from flatline.live.trl.measure.few import half, together
 from flatline.live.trl.measure.scoring import Played
-from flatline.live.trl.measure.step import HIGHEST_RATE, fitting
 from flatline.rollout.engine import Engine
 from flatline.tasks import make_task
 from flatline.training import oracle as ours

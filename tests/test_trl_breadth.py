@@ -13,8 +13,8 @@ from trl import GRPOConfig, GRPOTrainer
 import flatline
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import Level
-from flatline.live.trl import Subject
-from flatline.live.trl.inputs import select, trimmed
+from flatline.live.inputs import select, trimmed
+from flatline.live.subject import Subject
 from flatline.live.trl.measure.scoring import fixed_logps, scoring_logps
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with

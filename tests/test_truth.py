@@ -5,7 +5,7 @@ from datasets import Dataset
 
 import flatline
 from flatline.errors import ConfigError
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.trace.writer import MemorySink
 from tests.test_trl_breadth import QUESTIONS, trained, trainer_in
 

@@ -15,7 +15,7 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:

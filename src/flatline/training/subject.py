@@ -8,7 +8,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.live.records import Floats, GoldTurns, HeldoutPath, Oracle, Problems
-from flatline.live.trl.subject import Subject
+from flatline.live.subject import Subject
 from flatline.training import oracle
 from flatline.training.effective import effective
 from flatline.training.rewards import says_right

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.measure.scoring import _SCORERS, replaced
 from flatline.spec import Asked
 from flatline.spec.numerics import Tolerance

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure.scoring import Played, first_rows, play, trained_logps
-from flatline.live.trl.measure.untouched import random_numbers
 from flatline.live.trl.recorder.attach import attach
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from flatline.errors import NotRecorded
 from flatline.live.hooks import Guard, Patch
+from flatline.live.inputs import Inputs, rows_of, select, trimmed
 from flatline.live.records import Batch, Floats
-from flatline.live.trl.inputs import Inputs, rows_of, select, trimmed
 from flatline.live.trl.recorder.batch import mean_advantage
 from flatline.live.trl.recorder.rows import prompt_name
 from flatline.live.trl.sampler import Drawn, drawn, hearing

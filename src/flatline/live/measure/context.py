@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from flatline.errors import NotRecorded
+from flatline.live.inputs import Inputs, select, trimmed
 from flatline.live.records import ContextEffect
-from flatline.live.trl.inputs import Inputs, select, trimmed
 from flatline.live.trl.measure.scoring import Played, fixed_logps
 from flatline.rollout.record import Author
 

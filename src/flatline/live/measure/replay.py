@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.untouched import Undo, random_numbers
 from flatline.live.records import Delivery, Ints, Replay
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS, turns_of
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.passes import no_dropout
 from flatline.live.trl.measure.scoring import Played, fixed_logps, play
-from flatline.live.trl.measure.untouched import Undo, random_numbers
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import Inputs, select, trimmed
+from flatline.live.measure.moving import Move, moved
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
     ReferenceGap,
     ScoredTwice,
 )
-from flatline.live.trl.inputs import Inputs, select, trimmed
-from flatline.live.trl.measure.moving import Move, moved
 from flatline.live.trl.measure.scoring import (
     Played,
     fixed_logps,

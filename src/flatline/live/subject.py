@@ -7,7 +7,12 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flatline.errors import ConfigError, NotRecorded
+from flatline.live.measure import passes, replay, step, stepped
+from flatline.live.measure.context import Which, context_effect
+from flatline.live.measure.few import few, half, together
+from flatline.live.measure.moving import Move, visible_move
 from flatline.live.measure.tokenizer import tokenizer_fit
+from flatline.live.measure.untouched import Snapshot
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
@@ -28,14 +33,9 @@ from flatline.live.records import (
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.live.trl.departure import StageFound, examine
 from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure import passes, replay, step, stepped
-from flatline.live.trl.measure.context import Which, context_effect
-from flatline.live.trl.measure.few import few, half, together
-from flatline.live.trl.measure.moving import Move, visible_move
 from flatline.live.trl.measure.order import data_order, planned_steps, problems
 from flatline.live.trl.measure.recorded import Recorded, engine_at_hand, record
 from flatline.live.trl.measure.scoring import Played, batch_of, fixed_logps
-from flatline.live.trl.measure.untouched import Snapshot
 from flatline.live.trl.recorder.attach import another_algorithm
 from flatline.live.trl.settings import settings, truth
 from flatline.rollout.writable import unwritable

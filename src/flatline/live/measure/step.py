@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
+from flatline.live.measure.passes import lora_untrained
 from flatline.live.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.passes import lora_untrained
 from flatline.live.trl.measure.scoring import Played, fixed_logps
 from flatline.rollout.record import Author
 

@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
-from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.replay import (
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.replay import (
     NO_REFERENCE,
     engine_of,
     played_gap,
     rows_to_play,
     short_turns,
 )
+from flatline.live.measure.step import Backward, backward, take_step
+from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.trl.engine import Rollouts
+from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS
 from flatline.live.trl.measure.scoring import Played, play
-from flatline.live.trl.measure.step import Backward, backward, take_step
 
 Gradients = Mapping[str, Tensor]
 
