@@ -14,8 +14,8 @@ import flatline
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import Level
 from flatline.live.inputs import select, trimmed
-from flatline.live.subject import Subject
 from flatline.live.trl.measure.scoring import fixed_logps, scoring_logps
+from flatline.live.trl.subject import TrlSubject
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
@@ -242,7 +242,7 @@ def test_rollouts_without_loss_have_no_part_in_what_is_measured(tmp_path):
         stops=list(range(0, 250, 3)),
         per_device_train_batch_size=16,
     )
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     used = set(np.flatnonzero(subject.trace.rollouts["trained_tokens"] > 0))
     assert 0 < len(used) < 16, "some are left out, some are not"
     assert set(subject.one_step().rollouts) <= used
@@ -289,7 +289,7 @@ class OwnLoss(GRPOTrainer):
 
 
 def test_a_trainer_with_a_loss_of_its_own_is_measured(tmp_path):
-    step = Subject(trainer_in(tmp_path, kind=OwnLoss)).one_step()
+    step = TrlSubject(trainer_in(tmp_path, kind=OwnLoss)).one_step()
     assert len(step.rollouts) == 8 and np.isfinite(step.kl)
 
 
@@ -357,7 +357,7 @@ def vision_trainer(folder, **changes):
 
 def test_a_rollout_is_scored_with_its_own_image_wherever_it_stands(tmp_path):
     trainer = vision_trainer(tmp_path)
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     inputs, whole = subject._played.inputs, subject._logps_BT
     assert len(inputs["pixel_values"]) != len(inputs["prompt_ids"])
     trained_BT = subject._played.trained_BT

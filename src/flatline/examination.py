@@ -16,6 +16,7 @@ from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Lev
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
 from flatline.live.subject import Subject
+from flatline.live.trl.subject import TrlSubject
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def subject_of(
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)
-    return Subject(trainer, correct=correct, gold=gold)
+    return TrlSubject(trainer, correct=correct, gold=gold)
 
 
 def _looks(hypothesis: Hypothesis) -> list[Look]:

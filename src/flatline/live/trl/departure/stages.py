@@ -11,6 +11,7 @@ from torch import Tensor
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, same, unknown
 from flatline.live.trl.departure import data, rloo, stepped
@@ -32,7 +33,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
-from flatline.live.trl.measure.scoring import Played, score_again
+from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import Tolerance
 
@@ -274,7 +275,7 @@ class _Step:
         """The log-probs that a KL in the reward comes from: the trainer's own, which have a stage
         of their own, or the specified ones where it takes none."""
         if len(self.scored) > 1:
-            return self.scored[0], self.scored[1]
+            return list(self.scored[0]), list(self.scored[1])
         return self.old, self.start if self.reference is None else self.reference
 
     def _specified_reference(self) -> list[Tensor] | None:
