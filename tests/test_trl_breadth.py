@@ -14,8 +14,10 @@ import flatline
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import Level
 from flatline.live.inputs import select, trimmed
-from flatline.live.trl.measure.scoring import fixed_logps, scoring_logps
+from flatline.live.measure.played import fixed_logps
+from flatline.live.trl.measure.scoring import scoring_logps
 from flatline.live.trl.subject import TrlSubject
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
@@ -362,7 +364,7 @@ def test_a_rollout_is_scored_with_its_own_image_wherever_it_stands(tmp_path):
     assert len(inputs["pixel_values"]) != len(inputs["prompt_ids"])
     trained_BT = subject._played.trained_BT
     for row in (0, 3, 7):
-        alone = fixed_logps(trainer, trimmed(select(inputs, [row])))[0]
+        alone = fixed_logps(TrlTrainer(trainer, None, None), trimmed(select(inputs, [row])))[0]
         kept = trained_BT[row, : len(alone)]
         assert torch.allclose(alone[kept], whole[row, : len(alone)][kept], atol=1e-5)
     scored = scoring_logps(trainer, inputs)
