@@ -51,7 +51,7 @@ from flatline.hypotheses.weights import updates_once
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 MANY, NOTED = 0.1, 0.05
 """Share of trained tokens that are clipped, at steps with a ratio. Healthy: 0.005."""

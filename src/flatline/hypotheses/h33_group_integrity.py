@@ -60,7 +60,7 @@ from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 CONTRADICTED = 0.1
 """Share of right answers that are paid as wrong, and of prompts behind wrong ones paid as right,

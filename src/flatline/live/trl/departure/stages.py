@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, same, unknown
 from flatline.live.trl.departure import data, rloo, stepped
@@ -29,10 +33,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import Played, score_again
+from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import Tolerance
 
