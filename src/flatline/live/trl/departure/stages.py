@@ -274,7 +274,7 @@ class _Step:
         """The log-probs that a KL in the reward comes from: the trainer's own, which have a stage
         of their own, or the specified ones where it takes none."""
         if len(self.scored) > 1:
-            return self.scored[0], self.scored[1]
+            return list(self.scored[0]), list(self.scored[1])
         return self.old, self.start if self.reference is None else self.reference
 
     def _specified_reference(self) -> list[Tensor] | None:
@@ -331,7 +331,7 @@ class _Step:
             ways_B = rloo.log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
             for way, k in zip(ways_B.tolist(), one.rows, strict=True):
                 found[k] = rloo.apart_by(way, self.new[k], self.rows[k].mask_T)
-        return [found[k] for k in range(len(self.rows))]
+        return [found.get(k, new_T) for k, new_T in enumerate(self.new)]
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:

@@ -92,12 +92,12 @@ def reference_gap(
     adapters are moved, and for which rollouts the gap is then measured again."""
     own_BT = played.inputs.get("ref_per_token_logps")
     lora = has_adapters(trainer)
-    if own_BT is None and not lora:
+    if own_BT is None and not lora and getattr(trainer, "ref_model", None) is None:
         return None
     reference_BT = own_BT if own_BT is not None else reference_logps(trainer, played.inputs)
     kept = batch.trained_T
     return ReferenceGap(
-        source="trainer" if own_BT is not None else "adapter off",
+        source="adapter off" if own_BT is None and lora else "trainer",
         rollout_T=batch.rollout_T[kept],
         position_T=batch.position_T[kept],
         ids_T=batch.ids_T[kept],
@@ -113,7 +113,10 @@ def has_adapters(trainer: Any) -> bool:
 
 
 def reference_logps(trainer: Any, inputs: Inputs) -> Tensor:
-    """The adapter switched off, or the adapter that TRL keeps as reference, as TRL does it."""
+    """The adapter switched off, or the adapter or model that TRL keeps as reference, as TRL does
+    it."""
+    if not has_adapters(trainer):
+        return scoring_logps(trainer, inputs, trainer.ref_model)
     from trl.trainer.utils import use_adapter
 
     model = trainer.accelerator.unwrap_model(trainer.model)
