@@ -57,7 +57,7 @@ def examine(
 
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
-        asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+        asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
         no_dropout(trainer)
@@ -126,7 +126,7 @@ class _Step:
         trainer.args.gradient_accumulation_steps = passes
         trainer.args.steps_per_generation = in_generation
         trainer.current_gradient_accumulation_steps = passes
-        self.asked: Asked = asked_of(trainer.args, size)
+        self.asked: Asked = asked_of(trainer, size)
         self.limit = tolerance_of(trainer)
         self.scorer = Scorer(trainer, self.asked.temperature)
 
