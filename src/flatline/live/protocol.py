@@ -151,6 +151,12 @@ class Trainer:
         return self.model
 
     @property
+    def keeps_reference(self) -> bool:
+        """Whether it has a reference model of its own, even where a batch has none of its
+        log-probs."""
+        return False
+
+    @property
     def steps_done(self) -> int:
         """Optimizer steps until now."""
         return 0

@@ -88,6 +88,10 @@ class TrlTrainer(Trainer):
         return self.trl.accelerator.unwrap_model(self.trl.model)
 
     @property
+    def keeps_reference(self) -> bool:
+        return getattr(self.trl, "ref_model", None) is not None
+
+    @property
     def steps_done(self) -> int:
         return int(self.trl.state.global_step)
 
@@ -158,6 +162,8 @@ class TrlTrainer(Trainer):
         if "ref_per_token_logps" in played.inputs:
             found: Tensor = score_again(self.trl, played)["ref_per_token_logps"]
             return found
+        if self.keeps_reference:
+            return scoring_logps(self.trl, played.inputs, self.trl.ref_model)
         from trl.trainer.utils import use_adapter
 
         name = "ref" if "ref" in self.whole_model.peft_config else None

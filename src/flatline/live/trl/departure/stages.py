@@ -58,7 +58,7 @@ def examine(
 
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
-        asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+        asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
         no_dropout(trainer)
@@ -127,7 +127,7 @@ class _Step:
         trainer.args.gradient_accumulation_steps = passes
         trainer.args.steps_per_generation = in_generation
         trainer.current_gradient_accumulation_steps = passes
-        self.asked: Asked = asked_of(trainer.args, size)
+        self.asked: Asked = asked_of(trainer, size)
         self.limit = tolerance_of(trainer)
         self.scorer = Scorer(trainer, self.asked.temperature)
 
@@ -332,7 +332,7 @@ class _Step:
             ways_B = rloo.log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
             for way, k in zip(ways_B.tolist(), one.rows, strict=True):
                 found[k] = rloo.apart_by(way, self.new[k], self.rows[k].mask_T)
-        return [found[k] for k in range(len(self.rows))]
+        return [found.get(k, new_T) for k, new_T in enumerate(self.new)]
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:
