@@ -16,6 +16,8 @@ from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.records import DataOrder, Problems
 from flatline.live.stage_found import StageFound
+from flatline.live.trl.departure.lines import lines
+from flatline.live.where.place import Where
 from flatline.live.trl.departure import examine
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import backward
@@ -197,6 +199,11 @@ class TrlTrainer(Trainer):
         self, order: DataOrder | None, played: Played, few: Played, move: Move
     ) -> Mapping[str, StageFound]:
         return examine(self.trl, order, played, few, move)
+
+    def lines_of(
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
+    ) -> tuple[Where, ...]:
+        return lines(self.trl, order, played, few, move, found)
 
 
 def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
