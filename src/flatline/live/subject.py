@@ -33,8 +33,8 @@ from flatline.live.records import (
     TokenizerFit,
 )
 from flatline.live.stage_found import StageFound
-from flatline.live.where.place import Where
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.where.place import Where
 from flatline.trace import Trace
 
 T = TypeVar("T")

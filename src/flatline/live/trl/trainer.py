@@ -16,9 +16,8 @@ from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.records import DataOrder, Problems
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure.lines import lines
-from flatline.live.where.place import Where
 from flatline.live.trl.departure import examine
+from flatline.live.trl.departure.lines import lines
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import backward
 from flatline.live.trl.measure.order import data_order, planned_steps, problems
@@ -27,6 +26,7 @@ from flatline.live.trl.measure.scoring import play, score_again, scoring_logps, 
 from flatline.live.trl.recorder.attach import another_algorithm
 from flatline.live.trl.recorder.callback import StepWatch
 from flatline.live.trl.settings import settings, truth
+from flatline.live.where.place import Where
 from flatline.rollout.engine import Engine
 from flatline.rollout.weights import WeightCopy
 from flatline.rollout.writable import unwritable
