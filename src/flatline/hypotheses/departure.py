@@ -13,7 +13,7 @@ from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Leve
 
 if TYPE_CHECKING:
     from flatline.live.stage_found import StageFound
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 CODES = {
     "prompts": "H49",

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
 from flatline.live.trl.departure import data, rights
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.moving import Move
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import _SCORERS, Played
+from flatline.live.trl.measure.scoring import _SCORERS
 from flatline.live.where.attributes import set_elsewhere
 from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail, is_own

@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, same, unknown
 from flatline.live.trl.departure import data, rloo, stepped
@@ -30,10 +34,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import Played, score_again
+from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import Tolerance
 
@@ -58,7 +59,7 @@ def examine(
 
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
-        asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+        asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
         no_dropout(trainer)
@@ -133,7 +134,7 @@ class Step:
         trainer.args.gradient_accumulation_steps = passes
         trainer.args.steps_per_generation = in_generation
         trainer.current_gradient_accumulation_steps = passes
-        self.asked: Asked = asked_of(trainer.args, size)
+        self.asked: Asked = asked_of(trainer, size)
         self.limit = tolerance_of(trainer)
         self.scorer = Scorer(trainer, self.asked.temperature)
 
@@ -342,7 +343,7 @@ class Step:
             ways_B = rloo.log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
             for way, k in zip(ways_B.tolist(), one.rows, strict=True):
                 found[k] = rloo.apart_by(way, self.new[k], self.rows[k].mask_T)
-        return [found[k] for k in range(len(self.rows))]
+        return [found.get(k, new_T) for k, new_T in enumerate(self.new)]
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:
