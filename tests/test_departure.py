@@ -68,7 +68,7 @@ def test_the_first_line_that_is_named_is_in_the_users_own_fault(name):
     fault = next(one for one in FAULTS if one.name == name)
     trainer = build(faulty(name))
     before, drawn = state_of(trainer), torch.get_rng_state()
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     with subject.standing_still():
         where = subject.lines_of(subject.departures()[fault.stage])
     lines, start = inspect.getsourcelines(fault.plant)
