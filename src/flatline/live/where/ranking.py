@@ -91,9 +91,19 @@ class Trail:
         for above, caller in enumerate(_callers(event)):
             yield _Suspect(caller, 0 if helper and not above else 3, depth + above)
         if group == 0:
+            yield from (_Suspect(one, 1, depth) for one in self._sources(event))
             for path, value in event.reads.items():
-                yield from (_Suspect(one, 1, depth) for one in self._assigned(event, path))
                 yield from self._skipped(event, path, value)
+
+    def _sources(self, event: Event) -> Iterator[Event]:
+        """Who wrote what it read. Where two names hold one and the same specified value, one of
+        them should hold another: then also who wrote what those read."""
+        made = [one for path in event.reads for one in self._assigned(event, path)]
+        yield from made
+        names = [self._right.name(one) for one in event.reads.values() if self._is_data(one)]
+        if len(set(names)) < len(names):
+            more = {two for one in made for path in one.reads for two in self._assigned(one, path)}
+            yield from sorted(more, key=lambda one: -one.number)
 
     def _assigned(self, event: Event, path: Path) -> list[Event]:
         """The last statement of the same call that wrote to a path, in a list of one; or none."""
