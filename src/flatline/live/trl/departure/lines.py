@@ -115,16 +115,16 @@ class _Search:
             return self._ranked(right, [step.drawn.prompts])
         if "goes on with other completions" in self.found.text:
             return self._ranked(right, [step.drawn.given])
-        called = [one for one in asked if isinstance(one, Event)]
-        return [*called[:1], *self._ranked(right, asked[:2])]
+        called = [one for one in asked if isinstance(one, Event)][:1]
+        given = [self.follower.copies.of(one) for one in asked[:2]]
+        wrong = [one for one in given if one is not None and not right.name(one)]
+        return [*self._ranked(right, wrong), *called] if wrong else [*self._own_events(), *called]
 
     def _own(self, act: Callable[[], None]) -> list[Event]:
-        """The statements of the piece that are the user's; else of TRL's functions, the last."""
+        """The statements of the piece that are the user's own; of rows also TRL's."""
         with self.follower.following():
             act()
-        events = [one for one in self.follower.events if not self._pays(one)]
-        own = [one for one in events if is_own(one)]
-        return own or (events if self.found.stage == "rows" else [])
+        return self._own_events() or (self.follower.events if self.found.stage == "rows" else [])
 
     def _dealt(self) -> None:
         trainer = self.step.trainer
@@ -163,11 +163,13 @@ class _Search:
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
-        own = self._own_since(scored_events) if self.found.stage == "gradient" else []
+        own = self._own_events(scored_events) if self.found.stage == "gradient" else []
         return [*own, *self._ranked(Right(known, self._tolerance), wrong)]
 
-    def _own_since(self, number: int) -> list[Event]:
-        return [one for one in self.follower.events[number:] if is_own(one)]
+    def _own_events(self, since: int = 0) -> list[Event]:
+        """The user's own statements that ran, but for those of reward functions."""
+        ran = self.follower.events[since:]
+        return [one for one in ran if is_own(one) and not self._pays(one)]
 
     @property
     def _tolerance(self) -> float:
