@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 
 if TYPE_CHECKING:
-    from flatline.live.stage_found import StageFound
     from flatline.live.subject import Subject
 
 CODES = {
@@ -71,7 +71,7 @@ class Departure(Hypothesis):
         )
         first = next(stage for stage, one in stages.items() if one.departs) == self.stage
         alarm = replace(alarm, explains=self._follows(first))
-        return with_lines(alarm, found, subject) if first else alarm
+        return with_lines(alarm, self.stage, subject) if first else alarm
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
@@ -80,10 +80,13 @@ class Departure(Hypothesis):
         return (*codes[codes.index(self.id) + 1 :], *alike)
 
 
-def with_lines(alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
-    """With the lines that may have made it so; what hinders looking for them is said."""
+def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:
+    """With the lines that may have made the stage depart; what hinders looking for them is said."""
     try:
-        return replace(alarm, where=subject.lines_of(found))
+        found = subject.departures()[stage]
+        return replace(alarm, where=subject.lines_of(found)) if found.departs else alarm
+    except NotRecorded:
+        return alarm
     except Exception as error:
         why = Evidence(text=f"The line that made it was not looked for: {error}.")
         return replace(alarm, evidence=(*alarm.evidence, why))
