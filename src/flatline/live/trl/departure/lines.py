@@ -144,9 +144,11 @@ class _Search:
     def _scored(self) -> list[Event]:
         with self.follower.following():
             self.step.scoring()
-        arrived = "do not get what" not in self.found.text
-        known = rights.of_scoring(self.step, arrived=arrived)
-        return self._ranked(Right(known, self._tolerance), _scored_wrong(self.step, self.found))
+        step, text = self.step, self.found.text
+        paying = self.found.stage == "rewards" and _pay_of_named(step, text)
+        arrived = not paying and "do not get what" not in text
+        known = rights.of_scoring(step, paid=not paying, arrived=arrived)
+        return self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
 
     def _passed(self) -> list[Event]:
         step, losses = self.step, list[Any]()
@@ -195,7 +197,7 @@ def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
 def _pay_of_named(step: Step, text: str) -> list[Any]:
     """What was given to and paid by the function that the finding is about."""
     for at, (given, paid) in sorted(step.heard.calls.items()):
-        if f"`{data._name(step.trainer, at)}`" in text:
+        if "do not get what" not in text and f"`{data._name(step.trainer, at)}`" in text:
             return [given[name] for name in given if f"`{name}`" in text] or [paid]
     return []
 
