@@ -192,9 +192,11 @@ def is_own(event: Event) -> bool:
 
 
 def _callers(event: Event) -> Iterator[Event]:
+    """From the inside out; a decorator's wrapper only hands on."""
     above = event.parent
     while above is not None:
-        yield above
+        if not above.function.endswith("wrapper"):
+            yield above
         above = above.parent
 
 

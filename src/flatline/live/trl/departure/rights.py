@@ -80,6 +80,7 @@ def _advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
     yield Specified("spread of the batch", batch)
     yield Specified("spread of the batch", batch.expand_as(reward_B))
     yield Specified("centred rewards", centred_B)
+    yield Specified("centred rewards", centred_B.view(-1, asked.group))
     yield Specified("advantages", advantages(asked, paid_BF))
 
 
