@@ -15,6 +15,8 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
+from flatline.live.loop.loop import Loop
+from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.subject import Subject
 from flatline.live.trl.subject import TrlSubject
 from flatline.training.subject import OurSubject
@@ -58,6 +60,8 @@ def subject_of(
     trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
 ) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
+    if isinstance(trainer, Loop):
+        return Subject(LoopTrainer(trainer))
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)

@@ -37,7 +37,7 @@ from flatline.live.watch.stepping import Stepping
 from flatline.live.weights import Looked
 from flatline.trace.announce import say
 from flatline.trace.settings import SETTINGS
-from flatline.trace.writer import Writer
+from flatline.trace.writer import MemorySink, Sink, Writer
 
 LOST = (
     "Some sampling could not be followed: a cache went on with rows that are not those of the pass "
@@ -49,7 +49,7 @@ BLIND = (
     "and `model.train()` after it."
 )
 
-_watched: "weakref.WeakKeyDictionary[nn.Module, Path]" = weakref.WeakKeyDictionary()
+_watched: "weakref.WeakKeyDictionary[nn.Module, Path | None]" = weakref.WeakKeyDictionary()
 """Heads that are listened to, and where they are recorded."""
 
 
@@ -60,26 +60,44 @@ def watch(
 
     With the tokenizer, tokens are shown as text and its end token is known.
     """
-    model = getattr(model, "module", model)  # as DDP wraps it
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # as accelerate wraps it
+    model, optimizer = _unwrapped(model, optimizer)
+    run = _run(model, optimizer)
+    held = next(weight for group in optimizer.param_groups for weight in group["params"])
+    sink = Writer(run_dir, run=run, beside=held.device.type != "cpu")
+    return Watch(model, optimizer, sink, tokenizer, run["settings"], path=sink.folder, tell=say)
+
+
+def watch_in_memory(model: nn.Module, optimizer: Any, tokenizer: Any) -> tuple[MemorySink, "Watch"]:
+    """The same for a step or two that nobody keeps."""
+    model, optimizer = _unwrapped(model, optimizer)
+    run = _run(model, optimizer)
+    sink = MemorySink(run=run)
+    return sink, Watch(model, optimizer, sink, tokenizer, run["settings"])
+
+
+def _unwrapped(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """Without what DDP and accelerate put around them."""
+    return getattr(model, "module", model), getattr(optimizer, "optimizer", optimizer)
+
+
+def _run(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    """What is known of the run; an error where it cannot be watched."""
     head = head_of(model)
-    held = refuse_foreign(model, optimizer)
+    refuse_foreign(model, optimizer)
     if head in _watched:
         raise TraceError(
-            f"This model is watched already, into {_watched[head]}.\n"
+            f"This model is watched already, into {_watched[head] or 'memory'}.\n"
             "Two records of one run would disagree on whose rewards are whose.\n"
             "Close the first one: `watch.close()`, or leave its `with` block."
         )
     settings = {**dict.fromkeys(SETTINGS), **_known(optimizer), "lora": lora_of(model)}
-    run = {
+    return {
         "source": "watch",
         "versions": versions(),
         "commit": commit(),
         "fault": None,
         "settings": settings,
     }
-    sink = Writer(run_dir, run=run, beside=held[0].device.type != "cpu")
-    return Watch(model, optimizer, sink, settings, tokenizer)
 
 
 class Watch:
@@ -89,13 +107,17 @@ class Watch:
         self,
         model: nn.Module,
         optimizer: Any,
-        sink: Writer,
-        settings: Mapping[str, Any],
+        sink: Sink,
         tokenizer: Any,
+        settings: Mapping[str, Any],
+        *,
+        path: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         ends = ends_of(model, tokenizer)
-        self.path = sink.folder
-        """The run's folder."""
+        self.path = path
+        """The run's folder; None where it is kept in memory."""
+        self._tell = tell
         self._sink, self._settings = sink, dict(settings)
         self._notes: list[str] = []
         self._guard = Guard(sink.stop)
@@ -140,6 +162,11 @@ class Watch:
                 "Some rewards came after the optimizer step that trained their rows, so they are "
                 "not recorded. Call `watch.rewards(...)` before `optimizer.step()`."
             )
+
+    def sampled(self) -> list[Sample]:
+        """The latest sequences that were sampled, in their order."""
+        self._guard(self._sampling.close)
+        return list(self._recent)
 
     def close(self, *, clean: bool = True) -> None:
         """Take all hooks off, and write what is known."""
@@ -256,7 +283,7 @@ class Watch:
         """Said once: on stderr, and above every diagnosis."""
         if text not in self._notes:
             self._notes.append(text)
-            say(text)
+            self._tell(text)
             self._sink.update_run(notes=list(self._notes))
 
     def _settle(self, **values: Any) -> None:
