@@ -36,7 +36,7 @@ def checkup(
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -44,6 +44,7 @@ def checkup(
     before it looks.
     """
     subject = subject_of(trainer, correct=correct, gold=gold)
+    origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)
@@ -51,7 +52,7 @@ def checkup(
             looks = _looks(hypothesis)
             if looks and on_probe:
                 on_probe(hypothesis)
-            findings += _first_that_tells(hypothesis, looks, subject)
+            findings += _first_that_tells(hypothesis, looks, subject, origin)
     named = named_by_the_catalogue(findings, hypotheses)
     return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
 
@@ -78,12 +79,12 @@ def _looks(hypothesis: Hypothesis) -> list[Look]:
 
 
 def _first_that_tells(
-    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject
+    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject, origin: Origin
 ) -> list[Finding]:
     """One finding, none where there is no way to look. Where none tells, one with a remedy."""
     findings = []
     for look in looks:
-        findings.append(guarded(hypothesis, look, subject, origin=Origin.LIVE))
+        findings.append(guarded(hypothesis, look, subject, origin=origin))
         if findings[-1].level is not Level.UNKNOWN:
             return findings[-1:]
     return sorted(findings, key=lambda finding: not finding.needs)[:1]

@@ -9,9 +9,16 @@ class NobodyWatches:
         pass
 
 
+def told(batch, prompts):
+    """With what a loop knows of its rewards beside them."""
+    gold = [problem.answer for _, problem in prompts for _ in range(8)]
+    return {**batch, "parts": {"accuracy": batch["rewards"]}, "gold": gold}
+
+
 def adapted_notebook(model, tokenizer, optimizer, rows, *, defect=False):
     def sample(prompts):
-        return [notebook.experience(model, tokenizer, *one, defect=defect) for one in prompts]
+        found = [notebook.experience(model, tokenizer, *one, defect=defect) for one in prompts]
+        return [told(batch, [one]) for batch, one in zip(found, prompts, strict=True)]
 
     def step():
         notebook.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
@@ -25,12 +32,13 @@ def adapted_notebook(model, tokenizer, optimizer, rows, *, defect=False):
         logprobs=lambda batch: notebook.token_logprobs(model, batch["ids"]),
         loss=notebook.loss_of,
         step=step,
+        settings={"beta": 0, "tools": 0},
     )
 
 
 def adapted_padded(model, tokenizer, optimizer, rows, *, defect=False):
     def sample(prompts):
-        return padded.experience(model, tokenizer, prompts, defect=defect)
+        return told(padded.experience(model, tokenizer, prompts, defect=defect), prompts)
 
     def step():
         padded.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
@@ -44,12 +52,14 @@ def adapted_padded(model, tokenizer, optimizer, rows, *, defect=False):
         logprobs=lambda batch: padded.logprobs(model, batch["ids"], batch["attended"]),
         loss=padded.loss_of,
         step=step,
+        settings={"beta": 0, "tools": 0},
     )
 
 
 def adapted_engine(model, tokenizer, optimizer, rows, *, defect=False):
     def sample(prompts):
-        return [engine.experience(model, tokenizer, *one, defect=defect) for one in prompts]
+        found = [engine.experience(model, tokenizer, *one, defect=defect) for one in prompts]
+        return [told(batch, [one]) for batch, one in zip(found, prompts, strict=True)]
 
     def step():
         engine.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
@@ -63,6 +73,7 @@ def adapted_engine(model, tokenizer, optimizer, rows, *, defect=False):
         logprobs=lambda batch: engine.token_logprobs(model, batch),
         loss=engine.loss_of,
         step=step,
+        settings={"beta": 0, "tools": 0},
     )
 
 

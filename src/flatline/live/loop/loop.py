@@ -25,7 +25,8 @@ from flatline.trace.settings import SETTINGS
 Batch = dict[str, Any]
 """What one pass trains, row by row, by the loop's own names and these: `ids` and `trained` (whether
 each token has a loss), rows x tokens; `rewards` and `advantages`, one a row. `parts` may say what
-the rewards are made of."""
+the rewards are made of, `gold` which answers are right, `attended` which tokens are seen, and
+`reference` (as wide as log-probs) what a KL term compares with."""
 PER_TOKEN = ("ids", "trained")
 PER_ROW = ("rewards", "advantages")
 

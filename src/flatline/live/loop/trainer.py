@@ -29,6 +29,17 @@ from flatline.trace.writer import MemorySink
 
 PROMPT = "loop_prompt"
 """Of a row: what `sample` is given."""
+ALWAYS = frozenset(
+    {
+        Capability.BATCH,
+        Capability.TOKENIZER,
+        Capability.SCORE,
+        Capability.GRADIENT,
+        Capability.STEP,
+        Capability.WEIGHTS,
+        Capability.SAMPLE,
+    }
+)
 WIDEST = 1_000_000
 """Rows of a pass, at most: a place is the number of its pass times this, and that of the row."""
 
@@ -44,21 +55,15 @@ class _Pass(NamedTuple):
 class LoopTrainer(Trainer):
     """The loop's own functions, called one at a time."""
 
-    can = frozenset(
-        {
-            Capability.BATCH,
-            Capability.TOKENIZER,
-            Capability.SCORE,
-            Capability.GRADIENT,
-            Capability.STEP,
-            Capability.WEIGHTS,
-            Capability.SAMPLE,
-        }
-    )
     how: ClassVar = {
-        Capability.REFERENCE: "Record the reference's log-probs with `flatline.Recorder`",
-        Capability.DATA_ORDER: "Record a run with `flatline.watch`, which shows what is visited",
-        Capability.HELDOUT: "Compare your held-out prompts with the training prompts by hand",
+        Capability.REFERENCE: (
+            "Give the batches of `sample` the reference's log-probs (`reference`), or say "
+            '`settings={"beta": 0}` where the loss has no KL term'
+        ),
+        Capability.DATA_ORDER: (
+            'Record a run with `flatline.watch(model, optimizer, "runs/x")`, which shows what is '
+            "visited"
+        ),
     }
 
     def __init__(self, loop: Loop) -> None:
@@ -68,6 +73,17 @@ class LoopTrainer(Trainer):
         """By their number; places of rows hold it."""
         self._settings: dict[str, Any] = dict.fromkeys(SETTINGS)
         self._group = 0
+        self._has_reference = False
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        known = self._loop.settings.get("beta") == 0 or self._has_reference
+        return ALWAYS | {Capability.REFERENCE} if known else ALWAYS
+
+    @property
+    def beta(self) -> float:
+        told = self._loop.settings.get("beta")
+        return float("nan") if told is None else float(told)
 
     @property
     def model(self) -> nn.Module:
@@ -112,7 +128,7 @@ class LoopTrainer(Trainer):
             passes = self._sampled(watch, self._loop.prompts)
             rewards = torch.cat([one.batch["rewards"] for one in passes]).tolist()
             with suppress(TraceError):  # another engine samples: rewards have no row to stand in
-                watch.rewards(rewards, parts=_parts(passes))
+                watch.rewards(rewards, parts=_parts(passes), gold=_gold(passes))
             played = self._played(passes, self._loop.prompts, watch)
             self._loop.optimizer.zero_grad()
             logps_BT = self._through_loss(played.inputs)[0]
@@ -127,7 +143,7 @@ class LoopTrainer(Trainer):
     def play(self, rows: Sequence[Mapping[str, Any]], step: int) -> Played:
         prompts = [row[PROMPT] for row in rows[:: self._group]]
         _, watch = self._watch()
-        with watch:
+        with watch, torch.no_grad():
             return self._played(self._sampled(watch, prompts), prompts, watch)
 
     def logps(self, inputs: Inputs, size: int | None = None) -> Tensor:
@@ -137,6 +153,11 @@ class LoopTrainer(Trainer):
     def plain_logps(self, inputs: Inputs) -> Tensor:
         with torch.no_grad():
             return self._scored(inputs)
+
+    def reference_logps(self, played: Played) -> Tensor:
+        """The adapter off: what a loop says of its reference is not taken anew."""
+        with self.model.disable_adapter():  # type: ignore[operator]
+            return self.plain_logps(played.inputs)
 
     def backward(
         self, played: Played, *, size: int | None = None, beta: float | None = None
@@ -182,6 +203,7 @@ class LoopTrainer(Trainer):
         """Sample; the passes are kept under new numbers."""
         batches = self._loop.batches(prompts)
         self._group = sum(len(batch["ids"]) for batch in batches) // len(prompts)
+        self._has_reference = all("reference" in batch for batch in batches)
         return [_Pass(batch, 0) for batch in batches]
 
     def _played(self, passes: Sequence[_Pass], prompts: Sequence[Any], watch: Watch) -> Played:
@@ -196,7 +218,7 @@ class LoopTrainer(Trainer):
             parts.append(_inputs(self._passes[at], at, rows))
         inputs = _joined(parts)
         rows_of_data = [{PROMPT: prompt} for prompt in prompts for _ in range(self._group)]
-        return Played(rows_of_data, inputs)
+        return Played(rows_of_data, inputs, by_trained=bool(samples))
 
     def _scored(self, inputs: Inputs) -> Tensor:
         found = torch.zeros(inputs["completion_ids"].shape)
@@ -214,7 +236,7 @@ class LoopTrainer(Trainer):
             if loss.requires_grad:  # a batch without any advantage may have none
                 loss.backward()  # type: ignore[no-untyped-call]
             found[rows, :width] = logps[:, -width:].detach().float().cpu()
-            total += float(loss)
+            total += float(loss.detach())
         return found, total
 
     def _given(self, inputs: Inputs) -> Iterator[tuple[list[int], Batch, int]]:
@@ -260,13 +282,22 @@ def _parts(passes: Sequence[_Pass]) -> dict[str, list[float]] | None:
     return {name: [float(v) for one in given for v in (one or {})[name]] for name in names}
 
 
+def _gold(passes: Sequence[_Pass]) -> list[str] | None:
+    """The right answer of every row, where every batch says so."""
+    given = [one.batch.get("gold") for one in passes]
+    return None if None in given else [str(one) for part in given for one in part or ()]
+
+
 def _inputs(one: _Pass, number: int, rows: Sequence[Written]) -> Inputs:
     """A pass by TRL's names."""
     ids_BL, start = one.batch["ids"], one.start
     columns = np.arange(ids_BL.shape[1])
     inside_BL = np.stack([(columns >= row.begin) & (columns < row.end) for row in rows])
     trained_BL = one.batch["trained"].bool()
+    told = one.batch.get("reference")
+    reference = {} if told is None else {"ref_per_token_logps": told[:, start - 1 :].cpu()}
     return {
+        **reference,
         "prompt_ids": ids_BL[:, :start],
         "prompt_mask": torch.from_numpy(_in_prompt(one.batch, rows)[:, :start]).long(),
         "completion_ids": ids_BL[:, start:],

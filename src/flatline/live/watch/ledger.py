@@ -152,7 +152,8 @@ class Ledger:
         }
 
     def _of(self, sample: Sample) -> Row:
-        return {"reward": sample.reward, "parts": sample.parts, "weight_version": sample.version}
+        known = {"reward": sample.reward, "parts": sample.parts, "gold": sample.gold}
+        return {**known, "weight_version": sample.version}
 
     def _as_text(self, rows: Sequence[Row]) -> None:
         """Ids become texts, all at once and each prompt once; without a tokenizer they are left."""
@@ -179,6 +180,7 @@ def _hand_back(row: Seen) -> None:
         first = row.turns[0]
         first.reward = turn.reward if first.reward is None else first.reward
         first.parts, first.group = first.parts or turn.parts, first.group or turn.group
+        first.gold = first.gold or turn.gold
 
 
 def _key(row: Seen) -> Any:

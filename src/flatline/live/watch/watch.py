@@ -138,24 +138,29 @@ class Watch:
         groups: Iterable[object] | None = None,
         *,
         parts: Mapping[str, Iterable[float]] | None = None,
+        gold: Iterable[str] | None = None,
     ) -> None:
         """The rewards of the latest rows that were sampled, in their order; before `step()`.
 
         `groups` names the group of each row; without it, rows of one prompt are one group. `parts`
-        are what a reward is made of; call the one that says right or wrong `accuracy`.
+        are what a reward is made of; call the one that says right or wrong `accuracy`. `gold` are
+        the right answers.
         """
         given = [float(value) for value in values]
         names = None if groups is None else [_plain(group) for group in groups]
+        answers = None if gold is None else [str(answer) for answer in gold]
         named = {name: [float(value) for value in part] for name, part in (parts or {}).items()}
         self._guard(self._sampling.close)
         if self._guard.broken:
             return
-        self._refuse_uneven(len(given), {**named, **({} if names is None else {"groups": names})})
+        others = {"groups": names, "gold": answers, **named}
+        self._refuse_uneven(len(given), {n: one for n, one in others.items() if one is not None})
         self._calls += 1
         latest = list(self._recent)[len(self._recent) - len(given) :]
         for at, (sample, value) in enumerate(zip(latest, given, strict=True)):
             sample.reward = value
             sample.parts = {name: part[at] for name, part in named.items()} or None
+            sample.gold = None if answers is None else answers[at]
             sample.group = None if names is None else (self._calls, names[at])
         if any(sample.place is not None for sample in latest):
             self._note(
