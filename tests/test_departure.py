@@ -122,9 +122,9 @@ def test_rewards_that_are_all_the_same_depart_nowhere():
 
 
 def test_an_argument_without_a_definition_is_named():
-    args = build(script_of("grpo")).args
-    args.off_policy_mask_threshold = 0.5
-    assert asked_of(args, 4).besides == ("off-policy masking",)
+    trainer = build(script_of("grpo"))
+    trainer.args.off_policy_mask_threshold = 0.5
+    assert asked_of(trainer, 4).besides == ("off-policy masking",)
 
 
 def test_ratios_are_put_on_both_sides_of_the_clip_and_between():

@@ -11,7 +11,7 @@ from transformers import Qwen2Model
 from trl import GRPOConfig, GRPOTrainer
 
 import flatline
-from flatline.errors import ConfigError, TraceError
+from flatline.errors import TraceError
 from flatline.hypotheses.base import Level
 from flatline.live.inputs import select, trimmed
 from flatline.live.measure.played import fixed_logps
@@ -253,25 +253,6 @@ def test_rollouts_without_loss_have_no_part_in_what_is_measured(tmp_path):
 
 
 # -- other trainers, other data
-
-
-def test_rloo_is_refused_by_name(tmp_path):
-    from trl import RLOOConfig, RLOOTrainer
-
-    model, tokenizer = model_and_tokenizer()
-    args = RLOOConfig(str(tmp_path), beta=0.0, use_cpu=True, bf16=False, report_to=[])
-    trainer = RLOOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=letters,
-        args=args,
-        train_dataset=Dataset.from_list(QUESTIONS),
-    )
-    with pytest.raises(ConfigError, match="RLOOTrainer; flatline knows GRPO alone"):
-        flatline.checkup(trainer)
-    with pytest.raises(TraceError, match="RLOOTrainer; flatline knows GRPO alone"):
-        flatline.attach(trainer, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_streamed_data_is_looked_at_as_far_as_it_can_be(tmp_path):

@@ -56,6 +56,7 @@ from flatline.hypotheses.groups import (
     within_correlation,
 )
 from flatline.hypotheses.logs import imported
+from flatline.hypotheses.weights import kl_in_reward
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
@@ -198,7 +199,7 @@ class GroupIntegrity(Hypothesis):
         )
 
     def _advantages(self, trace: Trace) -> Finding | None:
-        if "advantage" not in trace.rollouts:
+        if "advantage" not in trace.rollouts or kl_in_reward(trace.settings):
             return None
         reward, advantage = trace.rollouts["reward"], trace.rollouts["advantage"]
         index = trace.groups().index

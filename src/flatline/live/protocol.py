@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flatline.live.measure.untouched import Snapshot
     from flatline.live.records import DataOrder, Problems
     from flatline.live.stage_found import StageFound
+    from flatline.live.where.place import Where
     from flatline.rollout.engine import Engine
 
 P = ParamSpec("P")
@@ -155,6 +156,12 @@ class Trainer:
         return self.model
 
     @property
+    def keeps_reference(self) -> bool:
+        """Whether it has a reference model of its own, even where a batch has none of its
+        log-probs."""
+        return False
+
+    @property
     def steps_done(self) -> int:
         """Optimizer steps until now."""
         return 0
@@ -227,4 +234,15 @@ class Trainer:
         self, order: "DataOrder | None", played: "Played", few: "Played", move: "Move"
     ) -> "Mapping[str, StageFound]":
         """One real step beside the specified one, stage by stage."""
+        raise NotImplementedError
+
+    def lines_of(
+        self,
+        order: "DataOrder | None",
+        played: "Played",
+        few: "Played",
+        move: "Move",
+        found: "StageFound",
+    ) -> "tuple[Where, ...]":
+        """Lines of the running code that may have made a stage what it is, likeliest first."""
         raise NotImplementedError

@@ -86,12 +86,12 @@ def reference_gap(
     adapters are moved, and for which rollouts the gap is then measured again."""
     own_BT = played.inputs.get("ref_per_token_logps")
     lora = has_adapters(trainer)
-    if own_BT is None and not lora:
+    if own_BT is None and not lora and not trainer.keeps_reference:
         return None
     reference_BT = own_BT if own_BT is not None else trainer.reference_logps(played)
     kept = batch.trained_T
     return ReferenceGap(
-        source="trainer" if own_BT is not None else "adapter off",
+        source="adapter off" if own_BT is None and lora else "trainer",
         rollout_T=batch.rollout_T[kept],
         position_T=batch.position_T[kept],
         ids_T=batch.ids_T[kept],
