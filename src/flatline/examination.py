@@ -15,6 +15,8 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
+from flatline.live.loop.loop import Loop
+from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.subject import Subject
 from flatline.live.trl.subject import TrlSubject
 from flatline.training.subject import OurSubject
@@ -34,7 +36,7 @@ def checkup(
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -42,6 +44,7 @@ def checkup(
     before it looks.
     """
     subject = subject_of(trainer, correct=correct, gold=gold)
+    origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)
@@ -49,7 +52,7 @@ def checkup(
             looks = _looks(hypothesis)
             if looks and on_probe:
                 on_probe(hypothesis)
-            findings += _first_that_tells(hypothesis, looks, subject)
+            findings += _first_that_tells(hypothesis, looks, subject, origin)
     named = named_by_the_catalogue(findings, hypotheses)
     return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
 
@@ -58,6 +61,8 @@ def subject_of(
     trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
 ) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
+    if isinstance(trainer, Loop):
+        return Subject(LoopTrainer(trainer))
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)
@@ -74,12 +79,12 @@ def _looks(hypothesis: Hypothesis) -> list[Look]:
 
 
 def _first_that_tells(
-    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject
+    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject, origin: Origin
 ) -> list[Finding]:
     """One finding, none where there is no way to look. Where none tells, one with a remedy."""
     findings = []
     for look in looks:
-        findings.append(guarded(hypothesis, look, subject, origin=Origin.LIVE))
+        findings.append(guarded(hypothesis, look, subject, origin=origin))
         if findings[-1].level is not Level.UNKNOWN:
             return findings[-1:]
     return sorted(findings, key=lambda finding: not finding.needs)[:1]

@@ -119,7 +119,7 @@ class Subject:
     @needs(Capability.BATCH)
     def batch(self) -> Batch:
         """The batch that all measurements share."""
-        return self._take("batch", batch_of, self.live.group, self._played, self._logps_BT)
+        return self._take("batch", batch_of, self._played, self._logps_BT, self.live.group)
 
     @property
     @needs(Capability.BATCH)
@@ -185,6 +185,9 @@ class Subject:
     @needs(Capability.GRADIENT, Capability.STEP, Capability.REFERENCE)
     def kl_pull(self) -> KlPull | None:
         """Reward and KL parts of the gradient after one step; None where beta is 0."""
+        if self.live.beta == 0:
+            return None
+        self.live.require(Capability.PASSES)  # with another weight of the KL
         given = (self.live, self._few, self._backward)
         return self._take("kl pull", stepped.kl_pull, *given)
 
@@ -286,8 +289,8 @@ class Subject:
     @property
     def _some(self) -> Played:
         """The first groups of the batch, whose prompts are played again."""
-        rows = range(replay.PROMPTS * self.live.group)
-        return self._take("some", self._played.part, rows)
+        played = self._played
+        return self._take("some", played.part, range(replay.PROMPTS * self.live.group))
 
     @property
     def _gap(self) -> float:

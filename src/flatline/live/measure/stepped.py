@@ -81,13 +81,10 @@ def gradient_twice(trainer: Trainer, played: Played, back: Backward) -> float:
     return _cosine(back.gradients, trainer.backward(played).gradients)
 
 
-def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
+def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull:
     """Both parts of the gradient a small step away from the start, and that of the KL once more
-    further away; None where beta is 0. Before any step the policy is its reference, and the KL
+    further away. Before any step the policy is its reference, and the KL
     pulls nowhere."""
-    beta = trainer.beta
-    if beta == 0:
-        return None
     size = math.gcd(len(few.rows), trainer.size)
     # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
@@ -101,7 +98,7 @@ def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
         for weight, value in zip(weights, start, strict=True):
             weight.copy_(value + FURTHER * (weight - value))
     return KlPull(
-        beta=beta,
+        beta=trainer.beta,
         scale=SMALL,
         reward=_norm(reward),
         kl=_norm(near),

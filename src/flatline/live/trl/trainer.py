@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -31,14 +31,9 @@ from flatline.rollout.engine import Engine
 from flatline.rollout.weights import WeightCopy
 from flatline.rollout.writable import unwritable
 
-OURS_ALONE = "Only flatline's own tasks (`flatline checkup TASK`) can be played by a script"
-
 
 class TrlTrainer(Trainer):
     """Ours or anyone's."""
-
-    can = frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION}
-    how: ClassVar = {Capability.GOLD: OURS_ALONE, Capability.EVALUATION: OURS_ALONE}
 
     def __init__(self, trainer: Any, correct: str | None, gold: str | None) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
@@ -47,6 +42,10 @@ class TrlTrainer(Trainer):
         func = getattr(trainer, "rollout_func", None)
         self.rollouts: Rollouts | None = func if isinstance(func, Rollouts) else None
         self._correct, self._gold = correct, gold
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        return frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION}
 
     @property
     def model(self) -> Any:

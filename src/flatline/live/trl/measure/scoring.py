@@ -58,6 +58,7 @@ def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(own, inputs, caught[0] if caught else None)
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
+    played.by_trained = bool(played.drawn)
     return played
 
 
