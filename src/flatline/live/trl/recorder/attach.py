@@ -21,8 +21,8 @@ from typing import Any
 
 from flatline.errors import TraceError
 from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
-from flatline.live.trl.recorder.batch import Pass
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
+from flatline.live.trl.recorder.heard import Pass
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import run_facts, settings

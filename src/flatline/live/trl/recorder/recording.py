@@ -17,7 +17,8 @@ from torch import Tensor
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
 from flatline.live.transfer import Transfer
-from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
+from flatline.live.trl.batch import to_numpy
+from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip

@@ -16,7 +16,8 @@ import numpy as np
 
 from flatline.live.texts import Texts, Vocabulary
 from flatline.live.transfer import Transfer
-from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
+from flatline.live.trl.batch import to_numpy
+from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import (
     Held,
     Reader,
