@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flatline.live.facts import commit, lora_of, tf32, versions
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
@@ -16,7 +17,7 @@ TRANSFORMERS = "transformers"
 HALF = (torch.bfloat16, torch.float16)
 
 
-def run_facts(trainer: Any) -> dict[str, Any]:
+def run_facts(trainer: TrlTrainer) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
@@ -29,7 +30,7 @@ def run_facts(trainer: Any) -> dict[str, Any]:
     }
 
 
-def settings(trainer: Any) -> dict[str, Any]:
+def settings(trainer: TrlTrainer) -> dict[str, Any]:
     """The trainer's settings under the names of the trace; None where it has none."""
     args = trainer.args
     found = {name: _plain(getattr(args, name, None)) for name in SETTINGS}
@@ -57,7 +58,7 @@ def _warmup(args: Any, max_steps: int | None) -> float | None:
     return getattr(args, "warmup_steps", None)
 
 
-def engine_of(trainer: Any) -> str:
+def engine_of(trainer: TrlTrainer) -> str:
     """What samples: a player's own name, `vllm-` and its mode, or `TRANSFORMERS`."""
     player = getattr(trainer, "rollout_func", None)
     if player is not None:
@@ -67,7 +68,7 @@ def engine_of(trainer: Any) -> str:
     return TRANSFORMERS
 
 
-def _precision(trainer: Any) -> str:
+def _precision(trainer: TrlTrainer) -> str:
     """What the trainer computes in: as it was asked to, else as its weights are."""
     for name, asked in (("bfloat16", "bf16"), ("float16", "fp16")):
         mixed = getattr(trainer.accelerator, "mixed_precision", None) == asked
@@ -94,14 +95,14 @@ def _prompts(found: Mapping[str, Any]) -> int | None:
     return int(batch * passes * processes) // int(found["num_generations"])
 
 
-def _tools(trainer: Any) -> int | None:
+def _tools(trainer: TrlTrainer) -> int | None:
     """None where somebody's own player decides about turns."""
     if getattr(trainer, "rollout_func", None) is not None:
         return None
     return len(getattr(trainer, "tools", None) or ())
 
 
-def _hardware(trainer: Any) -> dict[str, Any]:
+def _hardware(trainer: TrlTrainer) -> dict[str, Any]:
     device = trainer.accelerator.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"device": str(device.type), "name": name, "cpus": os.cpu_count(), "os": sys.platform}

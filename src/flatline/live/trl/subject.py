@@ -33,6 +33,7 @@ from flatline.live.trl.measure.scoring import Played, batch_of, fixed_logps
 from flatline.live.trl.measure.untouched import Snapshot
 from flatline.live.trl.recorder.attach import another_algorithm
 from flatline.live.trl.settings import settings
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.rollout.writable import unwritable
 from flatline.trace import Trace
 
@@ -52,7 +53,7 @@ class Subject:
 
     def __init__(self, trainer: Any) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
-        self.trainer = trainer
+        self.trainer: TrlTrainer = trainer
         func = getattr(trainer, "rollout_func", None)
         self._rollouts = func if isinstance(func, Rollouts) else None
         self._taken: dict[Any, Any] = {}

@@ -11,6 +11,7 @@ from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure.scoring import Played, first_rows, play, trained_logps
 from flatline.live.trl.measure.untouched import random_numbers
 from flatline.live.trl.recorder.attach import attach
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout
 from flatline.trace import Trace
@@ -28,7 +29,7 @@ class Recorded(NamedTuple):
     """Sampling and limits while it was sampled; empty where the engine is not ours."""
 
 
-def record(trainer: Any, rollouts: Rollouts | None) -> Recorded:
+def record(trainer: TrlTrainer, rollouts: Rollouts | None) -> Recorded:
     """Sample the first batch, pass it through the loss, and keep all of it."""
     sink = MemorySink()
     attachment = attach(trainer, sink)
@@ -51,7 +52,7 @@ def in_force(engine: Engine) -> dict[str, Any]:
 
 
 @contextmanager
-def engine_at_hand(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
+def engine_at_hand(rollouts: Rollouts | None, trainer: TrlTrainer) -> Iterator[None]:
     """Our engine, made if the trainer samples with it, and afterwards unmade. Where it cannot be
     made, the first play says why."""
     its_own = getattr(trainer, "rollout_func", None) is rollouts

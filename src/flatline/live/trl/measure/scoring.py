@@ -20,10 +20,8 @@ from flatline.live.records import Batch, Floats
 from flatline.live.trl.batch import Padded, episode
 from flatline.live.trl.inputs import Inputs, rows_of, select, trimmed
 from flatline.live.trl.sampler import Drawn, drawn, hearing
+from flatline.live.trl.trainer import TrlTrainer, scored, scorer_of
 from flatline.rollout.record import Author
-
-_SCORERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
-"""The method that computes log-probs, by its name today and in older releases."""
 
 
 class Generated(NamedTuple):
@@ -124,13 +122,13 @@ class Played:
         return [tuple(ids[kept].tolist()) for ids, kept in zip(ids_BT, self.mask_BT, strict=True)]
 
 
-def first_rows(trainer: Any) -> list[dict[str, Any]]:
+def first_rows(trainer: TrlTrainer) -> list[dict[str, Any]]:
     """The rows of the first generation, off a fresh iterator."""
     rows = next(iter(trainer.get_train_dataloader()))
     return [dict(row) for row in rows]  # sampling adds to them
 
 
-def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
+def play(trainer: TrlTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     """Sample and score the rows as in training."""
     trainer.model.train()
     own = [dict(row) for row in rows]
@@ -150,7 +148,7 @@ def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
     return played
 
 
-def score_again(trainer: Any, played: Played) -> Inputs:
+def score_again(trainer: TrlTrainer, played: Played) -> Inputs:
     """Old and reference log-probs, rewards and advantages of the same completions, as in training
     with the weights as they are now."""
     if played.generated is None:
@@ -163,7 +161,7 @@ def score_again(trainer: Any, played: Played) -> Inputs:
         return dict(trainer._generate_and_score_completions(rows))
 
 
-def trained_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tensor:
+def trained_logps(trainer: TrlTrainer, inputs: Inputs, size: int | None = None) -> Tensor:
     """Log-probs as the loss uses them, in passes of the trainer's size unless another is given."""
     size = size or int(trainer.args.per_device_train_batch_size)
     # The training loop sets it before the first pass.
@@ -176,13 +174,13 @@ def trained_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tens
     return torch.cat(found)
 
 
-def fixed_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tensor:
+def fixed_logps(trainer: TrlTrainer, inputs: Inputs, size: int | None = None) -> Tensor:
     """The same without dropout: two calls of one size differ only by what was changed between."""
     with without_dropout(trainer):
         return trained_logps(trainer, inputs, size)
 
 
-def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:
+def scoring_logps(trainer: TrlTrainer, inputs: Inputs, model: Any = None) -> Tensor:
     """Log-probs without gradients, as TRL takes those of the old policy and of the reference."""
     ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask_BT = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -199,11 +197,11 @@ def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:
             batch_size=size,
             **images,
         )
-    return _logps(found)
+    return scored(found)[0]
 
 
 @contextmanager
-def without_dropout(trainer: Any) -> Iterator[None]:
+def without_dropout(trainer: TrlTrainer) -> Iterator[None]:
     """TRL asks the outermost module whether it trains; only the layers inside drop anything."""
     flags = [(module, module.training) for module in trainer.model.modules()]
     trainer.model.eval()
@@ -215,7 +213,7 @@ def without_dropout(trainer: Any) -> Iterator[None]:
             module.training = flag
 
 
-def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:
+def batch_of(trainer: TrlTrainer, played: Played, trainer_BT: Tensor) -> Batch:
     """The batch as plain numbers."""
     rollout_T, position_T = played.batch.mask.nonzero()
     sampler_BT = played.sampler_BT
@@ -238,13 +236,13 @@ def prompt_ids(played: Played) -> list[str]:
     return [played.batch.prompt_name(i, row) for i, row in enumerate(played.rows)]
 
 
-def _caught(trainer: Any, inputs: Inputs) -> Tensor:
+def _caught(trainer: TrlTrainer, inputs: Inputs) -> Tensor:
     """The log-probs that one call of `_compute_loss` asks for."""
     found: list[Tensor] = []
 
     def catch(scorer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = scorer(*args, **kwargs)
-        found.append(_logps(result).detach())
+        found.append(scored(result)[0].detach())
         return result
 
     with Patch(trainer, _scorer(trainer), catch):
@@ -254,13 +252,8 @@ def _caught(trainer: Any, inputs: Inputs) -> Tensor:
     return found[0]
 
 
-def _scorer(trainer: Any) -> str:
-    name = next((name for name in _SCORERS if hasattr(trainer, name)), None)
-    if name is None:
+def _scorer(trainer: TrlTrainer) -> str:
+    name = scorer_of(trainer)
+    if not name:
         raise NotRecorded("tokens.trainer")
     return name
-
-
-def _logps(found: Any) -> Tensor:
-    logps: Tensor = found[0] if isinstance(found, tuple) else found
-    return logps

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from flatline.live.trl.recorder.steps import heldout_reward, logged_facts
+from flatline.live.trl.trainer import TrlTrainer
 
 if TYPE_CHECKING:
     from flatline.live.trl.recorder.attach import Attachment
@@ -139,7 +140,7 @@ class StepWatch(Listener):
             self._attachment.note(notes=[left])
 
 
-def _sets(trainer: Any) -> list[str]:
+def _sets(trainer: TrlTrainer) -> list[str]:
     """Names of the sets that the trainer evaluates on; none where it has only one, unnamed."""
     found = getattr(trainer, "eval_dataset", None)
     return [str(name) for name in found] if isinstance(found, dict) else []

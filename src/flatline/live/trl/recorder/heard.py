@@ -15,6 +15,7 @@ from flatline.live.hooks import is_mask
 from flatline.live.transfer import Transfer
 from flatline.live.trl.batch import Padded, to_numpy
 from flatline.live.trl.sampler import Call
+from flatline.live.trl.trainer import scored
 
 ROLLOUT = "rollout_idx"
 """Key of the numbers by which rows are found again after TRL has shuffled and split them."""
@@ -122,11 +123,10 @@ class Pass:
 
     def hear_logps(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
         """The pass that is trained through counts; what is compared with it has no gradient."""
-        logps = result[0] if isinstance(result, tuple) else result
+        logps, entropies = scored(result)
         if self.logps is not None and (self._graded or not logps.requires_grad):
             return
         self.logps, self._graded = logps.detach(), bool(logps.requires_grad)
-        entropies = result[1] if isinstance(result, tuple) and len(result) > 1 else None
         self.entropies = None if entropies is None else entropies.detach()
 
     def hear_mask(self, depth: int, mask: Any) -> None:

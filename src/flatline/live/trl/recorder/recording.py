@@ -24,6 +24,7 @@ from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Call
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.live.weights import Census
 from flatline.trace.writer import Sink
 
@@ -58,7 +59,7 @@ class Clock:
 class Recording:
     """Hears one trainer and hands on what it heard."""
 
-    def __init__(self, trainer: Any, sink: Sink, guard: Guard) -> None:
+    def __init__(self, trainer: TrlTrainer, sink: Sink, guard: Guard) -> None:
         self.sink = sink
         self.clock = Clock()
         self._trainer = trainer
@@ -213,7 +214,7 @@ def _sent(norm: Any) -> Transfer:
     return Transfer({} if known is None else {"grad_norm": known})
 
 
-def _clip(trainer: Any) -> Clip:
+def _clip(trainer: TrlTrainer) -> Clip:
     low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
     return Clip(
         low=low,
@@ -222,13 +223,13 @@ def _clip(trainer: Any) -> Clip:
     )
 
 
-def _turn_limit(trainer: Any) -> int | None:
+def _turn_limit(trainer: TrlTrainer) -> int | None:
     """Tokens that the trainer lets its sampler write at once, where that is less than all."""
     given = getattr(trainer.args, "generation_kwargs", None) or {}
     return given.get("max_tokens", given.get("max_new_tokens"))
 
 
-def _events(trainer: Any, rows: int) -> list[Mapping[str, int]]:
+def _events(trainer: TrlTrainer, rows: int) -> list[Mapping[str, int]]:
     """Counts that an environment's episode keeps; copied, since environments are used again."""
     environments = getattr(trainer, "environments", None) or ()
     episodes = [getattr(environment, "episode", None) for environment in environments]
