@@ -21,6 +21,8 @@ from flatline.rollout.record import Author, Rollout
 
 PROMPT_NAMES = ("problem_id", "prompt_id", "id")
 """Columns that may name a prompt, the first that is there counts."""
+GOLD_NAMES = ("answer", "solution", "gold", "ground_truth")
+"""Columns that may hold the right answer, where the user named none."""
 
 
 def column(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
@@ -33,7 +35,6 @@ def column(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
 
 
 own_name = column(PROMPT_NAMES)
-gold = column(("answer", "solution", "gold", "ground_truth"))
 hops = column(("hops", "n_hops"))
 
 

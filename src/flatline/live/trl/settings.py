@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from flatline.errors import ConfigError
 from flatline.live.facts import commit, lora_of, tf32, versions
 from flatline.live.trl.trainer import TrlTrainer
 from flatline.trace.settings import SETTINGS
@@ -15,9 +16,12 @@ from flatline.trace.settings import SETTINGS
 TRANSFORMERS = "transformers"
 """The engine that samples with the very model that is trained."""
 HALF = (torch.bfloat16, torch.float16)
+RLOO = "rloo"
+ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
+"""By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
 
 
-def run_facts(trainer: TrlTrainer) -> dict[str, Any]:
+def run_facts(trainer: TrlTrainer, told: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
@@ -26,7 +30,7 @@ def run_facts(trainer: TrlTrainer) -> dict[str, Any]:
         "seed": getattr(trainer.args, "seed", None),
         "fault": None,
         "hardware": _hardware(trainer),
-        "settings": settings(trainer),
+        "settings": {**settings(trainer), **told},
     }
 
 
@@ -43,7 +47,40 @@ def settings(trainer: TrlTrainer) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
-    return found
+    found["algorithm"] = algorithm_of(trainer)
+    return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
+
+
+def algorithm_of(trainer: Any) -> str | None:
+    """`grpo`, `rloo`, or a name of TRL's for what it builds on GRPO; None for anything else."""
+    names = [kind.__name__ for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
+    known = (kind for name in names for end, kind in ALGORITHMS.items() if name.endswith(end))
+    return next(known, None)
+
+
+def _of_rloo(args: Any) -> dict[str, Any]:
+    """RLOO under the names of GRPO: nothing is divided by the spread of a group, and a completion
+    has one ratio."""
+    scale = "batch" if args.normalize_advantages else "none"
+    return {"scale_rewards": scale, "importance_sampling_level": "product"}
+
+
+def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:
+    """What the user says tells right from wrong; refused where nothing has that name."""
+    _refuse_unknown("correct", correct, list(trainer.reward_func_names), "reward function")
+    columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
+    _refuse_unknown("gold", gold, columns, "column of the training data")
+    return {"correct": correct, "gold": gold}
+
+
+def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, what: str) -> None:
+    if name is None or known is None or name in known:
+        return
+    raise ConfigError(
+        f"{argument}={name!r} names no {what}.\n"
+        "What says which answers are right would be looked for in vain.\n"
+        f"There are: {', '.join(map(repr, known))}."
+    )
 
 
 def _plain(value: Any) -> Any:

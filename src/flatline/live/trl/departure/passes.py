@@ -9,12 +9,13 @@ from torch import Tensor
 
 from flatline.live.hooks import Patch
 from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.trl.departure import rloo
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.trainer import scored, scorer_of
 from flatline.spec import Asked
 from flatline.spec.delivery import apart
-from flatline.spec.loss import shares
+from flatline.spec.loss import of_no_token, shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
 
@@ -73,7 +74,10 @@ def run_passes(
     ):
         for k in range(n):
             trainer.accelerator.gradient_state._set_sync_gradients(k == n - 1)
-            trainer.training_step(trainer.model_wrapped, list(data), None)
+            loss = trainer.training_step(trainer.model_wrapped, list(data), None)
+            # Of a loss that is not yet divided by the passes of a step, transformers takes a share.
+            if len(passes) == k + 1:
+                passes[-1].loss = float(loss)
     return passes
 
 
@@ -144,7 +148,7 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
         stage or in_rows,
         f"The loss weighs tokens otherwise than asked, by up to {weight:.2g} of the largest weight."
         f"{instead}",
-        _token_example(passes, expected),
+        _token_example(asked, passes, expected),
         measured=weight,
         limit=limit.weight,
     )
@@ -166,7 +170,7 @@ def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _
     mask_BT = trained(inputs)
     assert one.logps_BT is not None
     leaf_BT = one.logps_BT.detach().clone().requires_grad_()
-    old_BT = inputs.get("old_per_token_logps")
+    old_BT = rloo.old_tokens(inputs, leaf_BT.detach(), mask_BT)
     old_BT = leaf_BT.detach() if old_BT is None or own_old else old_BT
     reference_BT = inputs.get("ref_per_token_logps")
     chosen = [None] * len(mask_BT)
@@ -186,6 +190,8 @@ def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _
             chosen_T=chosen[k],
         )
         kept_T = torch.where(mask_T, loss_T, torch.zeros_like(loss_T))
+        if not mask_T.any():
+            loss = loss + share[k] * of_no_token(asked, float(inputs["advantages"][k].mean()))
         loss = loss + share[k] * kept_T.sum()
         size += share[k] * float(kept_T.detach().abs().sum())
     loss.backward()  # type: ignore[no-untyped-call]
@@ -229,6 +235,11 @@ def _instead(
         "with a KL of the wrong sign": ("ratio and KL", replace(asked, beta=-asked.beta), False),
         "with every ratio 1": ("ratio and KL", asked, True),
         "with the two clip bounds exchanged": ("ratio and KL", swapped, False),
+        "with the ratio of the mean token": (
+            "ratio and KL",
+            replace(asked, level="sequence"),
+            False,
+        ),
     }
     for loss in ("grpo", "dr_grpo", "bnpo", "dapo"):
         others[f"with loss_type {loss!r}"] = ("loss", replace(asked, loss=loss), False)
@@ -244,7 +255,7 @@ def _instead(
     return "", ""
 
 
-def _token_example(passes: Sequence[Pass], expected: Sequence[_Right]) -> str:
+def _token_example(asked: Asked, passes: Sequence[Pass], expected: Sequence[_Right]) -> str:
     places = []
     for one, right in zip(passes, expected, strict=True):
         assert one.weight_BT is not None
@@ -254,8 +265,7 @@ def _token_example(passes: Sequence[Pass], expected: Sequence[_Right]) -> str:
         places.append((float(off_BT.max()), one, right, k, t))
     _, one, right, k, t = max(places, key=lambda place: place[0])
     assert one.weight_BT is not None and one.logps_BT is not None
-    old_BT = one.inputs.get("old_per_token_logps")
-    ratio = 1.0 if old_BT is None else float((one.logps_BT[k, t] - old_BT[k, t]).exp())
+    ratio = float(rloo.log_ratio(asked, one.inputs, one.logps_BT, trained(one.inputs))[k, t].exp())
     advantage = float(one.inputs["advantages"][k].flatten()[0])
     return (
         f"row {one.rows[k]}, token {t}: advantage {advantage:.3f}, ratio {ratio:.3f}; the loss "

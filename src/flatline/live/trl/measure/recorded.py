@@ -29,10 +29,12 @@ class Recorded(NamedTuple):
     """Sampling and limits while it was sampled; empty where the engine is not ours."""
 
 
-def record(trainer: TrlTrainer, rollouts: Rollouts | None) -> Recorded:
+def record(
+    trainer: TrlTrainer, rollouts: Rollouts | None, correct: str | None, gold: str | None
+) -> Recorded:
     """Sample the first batch, pass it through the loss, and keep all of it."""
     sink = MemorySink()
-    attachment = attach(trainer, sink)
+    attachment = attach(trainer, sink, correct=correct, gold=gold)
     try:
         with _noting(rollouts) as seen:
             played = play(trainer, first_rows(trainer))

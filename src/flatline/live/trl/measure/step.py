@@ -190,6 +190,8 @@ def _census(trainer: Any) -> GradientCensus:
         total_norm=float(np.linalg.norm(norms)),
         max_grad_norm=float(trainer.args.max_grad_norm or 0.0),
         lora_untrained=lora_untrained(trainer.model),
+        sizes=np.array([weight.numel() for _, weight in weights], dtype=np.int64),
+        epsilon=float(trainer.optimizer.param_groups[0].get("eps") or 0.0),
     )
 
 

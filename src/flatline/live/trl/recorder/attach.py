@@ -15,7 +15,7 @@ stderr and never reaches the training.
 import atexit
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from flatline.live.trl.recorder.callback import StepEnd, StepWatch
 from flatline.live.trl.recorder.heard import Pass
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
-from flatline.live.trl.settings import run_facts, settings
+from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.live.trl.trainer import TrlTrainer, scorer_of
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
@@ -36,11 +36,19 @@ HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards
 """Methods that TRL has kept from 0.20 on. What has them can be recorded."""
 
 
-def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
+def attach(
+    trainer: Any,
+    run_dir: str | Path | Sink,
+    *,
+    correct: str | None = None,
+    gold: str | None = None,
+) -> "Attachment":
     """Record everything that this trainer trains from now on.
 
     `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
-    is complete when training ends, and can be read at any time before.
+    is complete when training ends, and can be read at any time before. `correct` names the reward
+    function that says whether an answer is right, `gold` the column of the dataset with the right
+    answer; a diagnosis reads both from the trace.
     """
     another = another_algorithm(trainer)
     if another:
@@ -52,31 +60,32 @@ def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
             "There is nothing to listen to: `attach` records TRL's GRPOTrainer and what is built "
             "on it.\nRecord another loop with `flatline.Recorder(run_dir)`."
         )
-    return Attachment(trainer, run_dir)
+    return Attachment(trainer, run_dir, truth(trainer, correct, gold))
 
 
 def another_algorithm(trainer: Any) -> str | None:
-    """What to say of a TRL trainer that is not GRPO; None for GRPO, and for what is not TRL's.
-
-    RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
-    others: what a diagnosis knows of GRPO would be told of it, and be wrong.
-    """
+    """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
+    not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
     names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
-    if not names or any(kind.__name__.endswith("GRPOTrainer") for kind in kinds):
+    if not names or any(name in ALGORITHMS for name in names):
         return None
     return (
-        f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
-        "Advantages, KL and ratios mean other things there, so its findings would be false.\n"
-        "Give it a `trl.GRPOTrainer`, or what is built on one."
+        f"This is TRL's {names[0]}; flatline looks at GRPO, RLOO and what is built on them.\n"
+        "What it knows of their groups, advantages and ratios would be false here.\n"
+        "Any other loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
 
 
 class Attachment:
     """The hooks on one trainer."""
 
-    def __init__(self, trainer: TrlTrainer, run_dir: str | Path | Sink) -> None:
+    def __init__(
+        self, trainer: TrlTrainer, run_dir: str | Path | Sink, told: Mapping[str, str | None]
+    ) -> None:
         self.trainer = trainer
+        self._told = told
+        """What says which answers are right, as the user named it."""
         self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
         """The run's folder; None for a sink."""
         self._guard = Guard(self._tell_stop)
@@ -150,7 +159,7 @@ class Attachment:
         self._begun = True
         if self._recording is None:
             self._recording = self._open()
-        self._recording.sink.update_run(settings=settings(self.trainer))
+        self._recording.sink.update_run(settings={**settings(self.trainer), **self._told})
         if self._replaces and self.trainer.state.global_step == 0:
             say(
                 f"{self.path} has the steps of an earlier training. This one begins at step 0 and "
@@ -178,14 +187,15 @@ class Attachment:
 
     def _open(self) -> Recording:
         if self._sink is not None:
-            self._sink.update_run(**run_facts(self.trainer))
-            return Recording(self.trainer, self._sink, self._guard)
+            self._sink.update_run(**run_facts(self.trainer, self._told))
+            return Recording(self.trainer, self._sink, self._guard, self._told["gold"])
         assert self.path is not None
         rank = int(self.trainer.accelerator.process_index)
         self._replaces = rank == 0 and _has_steps(self.path)
         on_cpu = self.trainer.accelerator.device.type == "cpu"
-        sink = Writer(self.path, rank=rank, run=run_facts(self.trainer), beside=not on_cpu)
-        return Recording(self.trainer, sink, self._guard)
+        facts = run_facts(self.trainer, self._told)
+        sink = Writer(self.path, rank=rank, run=facts, beside=not on_cpu)
+        return Recording(self.trainer, sink, self._guard, self._told["gold"])
 
     def _install(self) -> list[Patch]:
         trainer = self.trainer

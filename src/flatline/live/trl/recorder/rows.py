@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flatline.live.texts import Texts
-from flatline.live.trl.batch import Padded, episode, gold, hops, to_numpy
+from flatline.live.trl.batch import Padded, column, episode, hops, to_numpy
 from flatline.live.trl.recorder.heard import Generation
 from flatline.live.trl.sampler import Drawn, drawn
 from flatline.rollout.record import Author, Rollout
@@ -36,6 +36,7 @@ class Reader:
     pad: int | None
     rank: int
     group_size: int
+    gold_names: Sequence[str]
     reward_names: Sequence[str]
     reward_weights: np.ndarray
 
@@ -174,7 +175,7 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
     data, authors = one.data, one.authors()
     reward = total_reward(one.rewards, reader.reward_weights)
     named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
-    answer = gold(data)
+    answer = column(reader.gold_names)(data)
     is_model = None if authors is None else authors == Author.MODEL
     return {
         "step": one.generation.step,
