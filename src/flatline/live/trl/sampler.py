@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from flatline.live.hooks import Guard, Patch, listening, without_adapter
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
-from flatline.live.trl.trainer import TrlTrainer
 
 SAMPLE = "sample"
 """How transformers calls drawing one token after another from a distribution."""
@@ -71,7 +71,7 @@ class Drawn:
 
 
 @contextmanager
-def hearing(trainer: TrlTrainer, guard: Guard) -> Iterator[list[Call | None]]:
+def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
     """Inside, every call of `generate` on the model that is trained is heard; None stands for one
     whose log-probs cannot be told. Other samplers say for themselves what they drew."""
     calls: list[Call | None] = []
@@ -183,7 +183,7 @@ def _call(ears: list[_Ear], args: Any, kwargs: dict[str, Any], found: Any) -> Ca
     return Call(context_BL, mask_BL, sampled_BT, logps_BT, ends_E)
 
 
-def _sampled_from(trainer: TrlTrainer) -> nn.Module | None:
+def _sampled_from(trainer: GrpoTrainer) -> nn.Module | None:
     """The model whose `generate` TRL calls, without the shells of adapter and compiler."""
     if engine_of(trainer) != TRANSFORMERS:
         return None

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.trainer import scored, scorer_of
+from flatline.live.trl.grpo import scored, scorer_of
 from flatline.spec import Asked
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import distance

@@ -21,12 +21,12 @@ from typing import Any
 
 from flatline.errors import TraceError
 from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
+from flatline.live.trl.grpo import GrpoTrainer, scorer_of
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
 from flatline.live.trl.recorder.heard import Pass
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
-from flatline.live.trl.trainer import TrlTrainer, scorer_of
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -81,7 +81,7 @@ class Attachment:
     """The hooks on one trainer."""
 
     def __init__(
-        self, trainer: TrlTrainer, run_dir: str | Path | Sink, told: Mapping[str, str | None]
+        self, trainer: GrpoTrainer, run_dir: str | Path | Sink, told: Mapping[str, str | None]
     ) -> None:
         self.trainer = trainer
         self._told = told
@@ -261,14 +261,14 @@ class Attachment:
         return found
 
 
-def _listen(trainer: TrlTrainer, watch: StepWatch, step_end: StepEnd) -> None:
+def _listen(trainer: GrpoTrainer, watch: StepWatch, step_end: StepEnd) -> None:
     """`add_callback` would take a second attachment for a mistake, and print its classes."""
     callbacks = trainer.callback_handler.callbacks
     callbacks.append(watch)
     callbacks.insert(1, step_end)  # the first one decides what a step is followed by
 
 
-def _folders(trainer: TrlTrainer) -> list[Path]:
+def _folders(trainer: GrpoTrainer) -> list[Path]:
     """Where this trainer is recorded already."""
     watches = (one for one in trainer.callback_handler.callbacks if isinstance(one, StepWatch))
     return [one.folder for one in watches if one.folder is not None]

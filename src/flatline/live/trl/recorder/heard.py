@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from flatline.live.batch import Padded, to_numpy
 from flatline.live.hooks import is_mask
 from flatline.live.transfer import Transfer
-from flatline.live.trl.batch import Padded, to_numpy
+from flatline.live.trl.grpo import scored
 from flatline.live.trl.sampler import Call
-from flatline.live.trl.trainer import scored
 
 ROLLOUT = "rollout_idx"
 """Key of the numbers by which rows are found again after TRL has shuffled and split them."""
@@ -28,6 +28,7 @@ READ = (
     "tool_mask",
     "advantages",
     "old_per_token_logps",
+    "old_logps",
     "ref_per_token_logps",
     "sampling_per_token_logps",
 )

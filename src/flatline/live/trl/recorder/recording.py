@@ -5,6 +5,7 @@ the thread that writes (`Scribe`).
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.batch import GOLD_NAMES, to_numpy
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
 from flatline.live.transfer import Transfer
-from flatline.live.trl.batch import GOLD_NAMES, to_numpy
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Call
-from flatline.live.trl.settings import TRANSFORMERS, engine_of
-from flatline.live.trl.trainer import TrlTrainer
+from flatline.live.trl.settings import RLOO, TRANSFORMERS, algorithm_of, engine_of
 from flatline.live.weights import Census
 from flatline.trace.writer import Sink
 
@@ -60,7 +61,7 @@ class Recording:
     """Hears one trainer and hands on what it heard."""
 
     def __init__(
-        self, trainer: TrlTrainer, sink: Sink, guard: Guard, gold: str | None = None
+        self, trainer: GrpoTrainer, sink: Sink, guard: Guard, gold: str | None = None
     ) -> None:
         self.sink = sink
         self.clock = Clock()
@@ -218,22 +219,22 @@ def _sent(norm: Any) -> Transfer:
     return Transfer({} if known is None else {"grad_norm": known})
 
 
-def _clip(trainer: TrlTrainer) -> Clip:
+def _clip(trainer: GrpoTrainer) -> Clip:
     low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
-    return Clip(
-        low=low,
-        high=float(getattr(trainer, "epsilon_high", low) or low),
-        by_sequence=getattr(trainer, "importance_sampling_level", None) == "sequence",
-    )
+    high = float(getattr(trainer, "epsilon_high", low) or low)
+    if algorithm_of(trainer) == "gmpo":  # whose bounds are those of the log-ratio
+        return Clip(low=-math.expm1(-low), high=math.expm1(high))
+    by_sequence = getattr(trainer, "importance_sampling_level", None) == "sequence"
+    return Clip(low=low, high=high, by_sequence=by_sequence or algorithm_of(trainer) == RLOO)
 
 
-def _turn_limit(trainer: TrlTrainer) -> int | None:
+def _turn_limit(trainer: GrpoTrainer) -> int | None:
     """Tokens that the trainer lets its sampler write at once, where that is less than all."""
     given = getattr(trainer.args, "generation_kwargs", None) or {}
     return given.get("max_tokens", given.get("max_new_tokens"))
 
 
-def _events(trainer: TrlTrainer, rows: int) -> list[Mapping[str, int]]:
+def _events(trainer: GrpoTrainer, rows: int) -> list[Mapping[str, int]]:
     """Counts that an environment's episode keeps; copied, since environments are used again."""
     environments = getattr(trainer, "environments", None) or ()
     episodes = [getattr(environment, "episode", None) for environment in environments]

@@ -1,6 +1,6 @@
-"""A batch of TRL's, read: for the recorder, row by row, and for the checkup, as a whole.
+"""A batch, read: for the recorder, row by row, and for the checkup, as a whole.
 
-Generation and loss hand on one dict of padded tensors: prompts to the right, completions to the
+A loss takes one dict of padded tensors, by TRL's names: prompts to the right, completions to the
 left. Who wrote a token, which carry loss and where a prompt begins is told here and nowhere else.
 
 Dataset columns that are understood, each optional: `problem_id`, `prompt_id` or `id`; `answer`,
@@ -112,7 +112,9 @@ class Padded:
         return np.broadcast_to(given if given.ndim == 2 else given[:, None], self.mask.shape)
 
     def authors(self, row: int, where: slice, played: Rollout | None) -> np.ndarray | None:
-        """Who wrote each token: from the record of the rollout, else from the tool mask."""
+        """Who wrote each token: as a loop says, by the rollout's record, or by the tool mask."""
+        if "authors" in self:
+            return self.tokens("authors", row, where)
         if played is not None and len(played.authors) == where.stop:
             return np.array(played.authors, dtype=np.uint8)
         mask = self.tokens("tool_mask", row, where)
