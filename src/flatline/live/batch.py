@@ -9,6 +9,7 @@ that the answer needs; and `rollout`, a `flatline.rollout.record.Rollout`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -126,6 +127,40 @@ class Padded:
 
     def tokens(self, name: str, row: int, where: slice) -> np.ndarray | None:
         return self[name][row, where] if name in self else None
+
+
+@dataclass(slots=True)
+class Drawn:
+    """One rollout as its sampler had it, over all its turns."""
+
+    prompt_ids: np.ndarray
+    ids: np.ndarray
+    """What was drawn, with what was put between turns."""
+    logps: np.ndarray
+    """NaN where nothing was drawn."""
+
+    def goes_on_in(self, context: np.ndarray) -> bool:
+        """Whether another turn may have been asked for with this context."""
+        so_far = np.concatenate([self.prompt_ids, self.ids])
+        return np.array_equal(context[: len(so_far)], so_far)
+
+    def go_on(self, context: np.ndarray, ids: np.ndarray, logps: np.ndarray) -> None:
+        """Add a turn."""
+        between = context[len(self.prompt_ids) + len(self.ids) :]
+        unknown = np.full(len(between), np.nan, dtype=np.float32)
+        self.ids = np.concatenate([self.ids, between, ids])
+        self.logps = np.concatenate([self.logps, unknown, logps])
+
+    def logps_at(self, tokens: int) -> np.ndarray:
+        """Of the first so many places, NaN behind the last: as TRL puts the log-probs of a sampler
+        beside what it trains, be it the same ids or not."""
+        known = np.full(tokens, np.nan, dtype=np.float32)
+        known[: len(self.logps)] = self.logps[:tokens]
+        return known
+
+    def ids_beside(self, ids: np.ndarray) -> np.ndarray:
+        """What was drawn in place of a completion; one that ends earlier was cut, not changed."""
+        return ids if np.array_equal(self.ids[: len(ids)], ids) else self.ids
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

@@ -3,22 +3,31 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.live.batch import Padded, episode
-from flatline.live.inputs import Inputs, select, trimmed
+from flatline.live.batch import Drawn, Padded, episode
+from flatline.live.inputs import Inputs, rows_of, select, trimmed
 from flatline.live.protocol import Trainer
 from flatline.live.records import Batch, Floats
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 
-if TYPE_CHECKING:
-    from flatline.live.trl.measure.scoring import Generated
-    from flatline.live.trl.sampler import Drawn
+
+class Generated(NamedTuple):
+    """What `_generate` gave, before log-probs and rewards."""
+
+    result: Any
+    """Ids, masks, sampler log-probs and messages."""
+    left: dict[str, Any]
+    """Attributes that it left on the trainer, which a subclass may read afterwards."""
+
+    def part(self, kept: Sequence[int], size: int) -> "Generated":
+        """What it gave for some of the rows."""
+        return Generated(rows_of(self.result, kept, size), rows_of(self.left, kept, size))
 
 
 @dataclass(slots=True)
@@ -29,9 +38,9 @@ class Played:
     """Rows of the training data, one per rollout, with what the sampler added to them."""
     inputs: Inputs
     """What a loss takes, by TRL's names; a loop says besides who wrote each token (`authors`)."""
-    generated: "Generated | None" = None
+    generated: Generated | None = None
     """What the sampler gave; None where TRL has no such step."""
-    drawn: "Sequence[Drawn]" = ()
+    drawn: Sequence[Drawn] = ()
     """What transformers' `generate` drew for each row; empty where it did not, or was not heard."""
 
     batch: Padded = field(init=False)

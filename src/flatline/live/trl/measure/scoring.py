@@ -6,7 +6,7 @@ way to its loss (its masks, its temperature, a subclass, a planted fault) is in 
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,23 +14,10 @@ from torch import Tensor
 
 from flatline.errors import NotRecorded
 from flatline.live.hooks import Guard, Patch
-from flatline.live.inputs import Inputs, rows_of, select
-from flatline.live.measure.played import Played
+from flatline.live.inputs import Inputs, select
+from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.grpo import GrpoTrainer, scored, scorer_of
 from flatline.live.trl.sampler import drawn, hearing
-
-
-class Generated(NamedTuple):
-    """What `_generate` gave, before log-probs and rewards."""
-
-    result: Any
-    """Ids, masks, sampler log-probs and messages."""
-    left: dict[str, Any]
-    """Attributes that it left on the trainer, which a subclass may read afterwards."""
-
-    def part(self, kept: Sequence[int], size: int) -> "Generated":
-        """What it gave for some of the rows."""
-        return Generated(rows_of(self.result, kept, size), rows_of(self.left, kept, size))
 
 
 def first_rows(trainer: GrpoTrainer) -> list[dict[str, Any]]:

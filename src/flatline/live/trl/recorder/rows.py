@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flatline.live.batch import Padded, column, episode, hops, to_numpy
+from flatline.live.batch import Drawn, Padded, column, episode, hops, to_numpy
 from flatline.live.texts import Texts
 from flatline.live.trl.recorder.heard import Generation
-from flatline.live.trl.sampler import Drawn, drawn
+from flatline.live.trl.sampler import drawn
 from flatline.rollout.record import Author, Rollout
 
 GOLD_LENGTH = 500
