@@ -10,6 +10,7 @@ import torch
 
 from flatline.errors import ConfigError
 from flatline.live.facts import commit, lora_of, tf32, versions
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
@@ -20,7 +21,7 @@ ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
 """By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
 
 
-def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def run_facts(trainer: GrpoTrainer, told: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
@@ -33,7 +34,7 @@ def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings(trainer: Any) -> dict[str, Any]:
+def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     """The trainer's settings under the names of the trace; None where it has none."""
     args = trainer.args
     found = {name: _plain(getattr(args, name, None)) for name in SETTINGS}
@@ -50,7 +51,7 @@ def settings(trainer: Any) -> dict[str, Any]:
     return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
 
 
-def algorithm_of(trainer: Any) -> str | None:
+def algorithm_of(trainer: GrpoTrainer) -> str | None:
     """`grpo`, `rloo`, or a name of TRL's for what it builds on GRPO; None for anything else."""
     names = [kind.__name__ for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
     known = (kind for name in names for end, kind in ALGORITHMS.items() if name.endswith(end))
@@ -64,7 +65,7 @@ def _of_rloo(args: Any) -> dict[str, Any]:
     return {"loss_type": RLOO, "scale_rewards": scale, "importance_sampling_level": "product"}
 
 
-def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:
+def truth(trainer: GrpoTrainer, correct: str | None, gold: str | None) -> dict[str, str | None]:
     """What the user says tells right from wrong; refused where nothing has that name."""
     _refuse_unknown("correct", correct, list(trainer.reward_func_names), "reward function")
     columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
@@ -94,7 +95,7 @@ def _warmup(args: Any, max_steps: int | None) -> float | None:
     return getattr(args, "warmup_steps", None)
 
 
-def engine_of(trainer: Any) -> str:
+def engine_of(trainer: GrpoTrainer) -> str:
     """What samples: a player's own name, `vllm-` and its mode, or `TRANSFORMERS`."""
     player = getattr(trainer, "rollout_func", None)
     if player is not None:
@@ -104,7 +105,7 @@ def engine_of(trainer: Any) -> str:
     return TRANSFORMERS
 
 
-def _precision(trainer: Any) -> str:
+def _precision(trainer: GrpoTrainer) -> str:
     """What the trainer computes in: as it was asked to, else as its weights are."""
     for name, asked in (("bfloat16", "bf16"), ("float16", "fp16")):
         mixed = getattr(trainer.accelerator, "mixed_precision", None) == asked
@@ -131,14 +132,14 @@ def _prompts(found: Mapping[str, Any]) -> int | None:
     return int(batch * passes * processes) // int(found["num_generations"])
 
 
-def _tools(trainer: Any) -> int | None:
+def _tools(trainer: GrpoTrainer) -> int | None:
     """None where somebody's own player decides about turns."""
     if getattr(trainer, "rollout_func", None) is not None:
         return None
     return len(getattr(trainer, "tools", None) or ())
 
 
-def _hardware(trainer: Any) -> dict[str, Any]:
+def _hardware(trainer: GrpoTrainer) -> dict[str, Any]:
     device = trainer.accelerator.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"device": str(device.type), "name": name, "cpus": os.cpu_count(), "os": sys.platform}
