@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flatline.errors import ConfigError, NotRecorded
+from flatline.live import ranks
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
@@ -21,6 +22,7 @@ from flatline.live.records import (
     ScoredTwice,
 )
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.trl.alone import agreeing, alone
 from flatline.live.trl.departure import StageFound, examine
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import passes, replay, step, stepped
@@ -194,7 +196,10 @@ class Subject:
         # What is inside another measurement goes back to the middle of that, not to the start.
         snapshot, self._snapshot = self._snapshot, None
         try:
-            with (snapshot or Snapshot(self.trainer, self._rollouts)).kept():
+            with (
+                alone(self.trainer),
+                (snapshot or Snapshot(self.trainer, self._rollouts)).kept(),
+            ):
                 yield
         finally:
             self._snapshot = snapshot
@@ -204,7 +209,7 @@ class Subject:
         """Nobody trains inside: every measurement goes back to one and the same snapshot, which
         takes longer to make than many a measurement. They share the engine too: on a GPU it records
         its steps, and a new one would have to record them anew."""
-        with engine_at_hand(self._rollouts, self.trainer):
+        with alone(self.trainer), engine_at_hand(self._rollouts, self.trainer):
             self._snapshot = Snapshot(self.trainer, self._rollouts)
             try:
                 yield
@@ -299,7 +304,7 @@ class Subject:
         """Measure once, without leaving a mark; what failed once is not tried again."""
         if name not in self._taken:
             try:
-                with self.untouched():
+                with agreeing(), self.untouched():
                     self._taken[name] = measure(*given)
             except Exception as error:
                 self._taken[name] = error
@@ -328,11 +333,10 @@ def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
             "A checkup looks at how TRL samples, scores and steps.\n"
             "Give the trainer itself: `flatline.checkup(trainer)`."
         )
-    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    if sharded or trainer.accelerator.num_processes > 1:
+    if ranks.count() > 1 and getattr(trainer, "use_vllm", False):
         raise ConfigError(
-            f"This trainer runs on {trainer.accelerator.num_processes} processes"
-            f"{' with sharded weights' if sharded else ''}.\n"
-            "A checkup moves the weights and puts them back, and needs all of them in one place.\n"
-            "Run it in one process without DeepSpeed or FSDP, on the same model and data."
+            f"This trainer samples with vLLM and trains on {ranks.count()} processes.\n"
+            "A checkup has every process play the same prompts, and only one of them speaks to "
+            "vLLM.\nRun it on one process (`accelerate launch --num-processes 1`), or on these "
+            "with `use_vllm=False`."
         )

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.held import at_rest, read, totals
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
@@ -124,8 +125,9 @@ def reference_logps(trainer: Any, inputs: Inputs) -> Tensor:
 
 def lora_untrained(model: Any) -> bool:
     """Whether every B is still zero, so that the adapters change nothing."""
+    at_rest(model)
     halves = [p for n, p in model.named_parameters() if "lora_B" in n or "lora_embedding_B" in n]
-    return bool(halves) and not any(bool(half.any()) for half in halves)
+    return bool(halves) and not any(totals([float(read(half).any()) for half in halves], halves))
 
 
 def _moved_gap(trainer: Any, move: Move, some: Played) -> float:

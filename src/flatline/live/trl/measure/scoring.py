@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.errors import NotRecorded
+from flatline.live import ranks
 from flatline.live.hooks import Guard
 from flatline.live.records import Batch, Floats
 from flatline.live.trl.inputs import Inputs, rows_of, select, trimmed
@@ -176,7 +177,7 @@ def trained_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tens
     for start in rollouts[::size]:
         piece = select(inputs, rollouts[start : start + size])
         found.append(_caught(trainer, piece))
-    return torch.cat(found)
+    return ranks.first(torch.cat(found))
 
 
 def fixed_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tensor:
@@ -202,7 +203,7 @@ def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:
             batch_size=size,
             **images,
         )
-    return _logps(found)
+    return ranks.first(_logps(found))
 
 
 @contextmanager

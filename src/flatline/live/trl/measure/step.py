@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.errors import NotRecorded
+from flatline.live.held import at_rest, elements, held, named, read, steps_in_backward, totals
 from flatline.live.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
 from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.measure.passes import lora_untrained
@@ -53,6 +55,7 @@ class Stepped(NamedTuple):
 
 def backward(trainer: Any, played: Played) -> Backward:
     """Accumulate the gradients of one optimizer step, as the training loop does."""
+    refuse_hidden_steps(trainer)
     _ready_optimizer(trainer)
     trainer.model.zero_grad()
     trainer._step, trainer._buffered_inputs = 0, None
@@ -76,8 +79,9 @@ def backward(trainer: Any, played: Played) -> Backward:
     census = _census(trainer)
     if trainer.args.max_grad_norm:
         trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), trainer.args.max_grad_norm)
-    named = trainer.model.named_parameters()
-    left = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
+    at_rest(trainer.model)
+    weights = trainer.model.named_parameters()
+    left = {name: weight.grad.clone() for name, weight in weights if weight.grad is not None}
     return Backward(left, census, loss, sorted(rows))
 
 
@@ -85,11 +89,11 @@ def one_step(
     trainer: Any, played: Played, before_BT: Tensor, back: Backward, scale: float
 ) -> Stepped:
     """Step with the gradients and score the batch again."""
-    old = {name: weight.detach().clone() for name, weight in _trainable(trainer)}
+    old = {name: held(weight).clone() for name, weight in named(trainer.model)}
     rate = take_step(trainer, back, scale)
     after_BT = fixed_logps(trainer, played.inputs)
     shares, norms = _changes(trainer, old)
-    sizes = np.array([weight.numel() for weight in old.values()])
+    sizes = np.array([elements(weight) for _, weight in named(trainer.model)])
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     change_BT = (after_BT - before_BT).cpu().double()
     sums_B = (change_BT * model_BT).sum(1)
@@ -148,6 +152,12 @@ def _next_factor(kl: float) -> float:
     return float(np.clip(np.sqrt(wanted / max(kl, 1e-300)), 1 / FARTHEST, FARTHEST))
 
 
+def refuse_hidden_steps(trainer: Any) -> None:
+    """DeepSpeed's last backward pass also steps."""
+    if steps_in_backward(trainer):
+        raise NotRecorded("weights.grad_norm under DeepSpeed")
+
+
 def _ready_optimizer(trainer: Any) -> None:
     """The trainer's own, or the one that it would create."""
     if trainer.optimizer is None:
@@ -157,6 +167,7 @@ def _ready_optimizer(trainer: Any) -> None:
 def take_step(trainer: Any, back: Backward, scale: float) -> float:
     """Take the step, with the callbacks that stand around it; the rate in force."""
     _ready_optimizer(trainer)
+    at_rest(trainer.model)
     for name, weight in trainer.model.named_parameters():
         gradient = back.gradients.get(name)
         weight.grad = None if gradient is None else gradient.clone()
@@ -172,20 +183,18 @@ def take_step(trainer: Any, back: Backward, scale: float) -> float:
     return max(rates, default=0.0)
 
 
-def _trainable(trainer: Any) -> list[tuple[str, Tensor]]:
-    return [(n, p) for n, p in trainer.model.named_parameters() if p.requires_grad]
-
-
 def _census(trainer: Any) -> GradientCensus:
-    weights = _trainable(trainer)
-    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
-    norms = [0.0 if p.grad is None else float(p.grad.float().norm()) for _, p in weights]
+    weights = named(trainer.model)
+    stepped = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    grads = [p.grad for _, p in weights]
+    squares = [0.0 if grad is None else float(read(grad).float().square().sum()) for grad in grads]
+    norms = np.sqrt(totals(squares, [p for _, p in weights]))
     return GradientCensus(
         names=tuple(name for name, _ in weights),
         kinds=tuple(_kind(name) for name, _ in weights),
-        missing=np.array([p.grad is None for _, p in weights], dtype=bool),
-        norms=np.array(norms),
-        in_optimizer=np.array([id(p) in held for _, p in weights], dtype=bool),
+        missing=np.array([grad is None for grad in grads], dtype=bool),
+        norms=norms,
+        in_optimizer=np.array([id(p) in stepped for _, p in weights], dtype=bool),
         total_norm=float(np.linalg.norm(norms)),
         max_grad_norm=float(trainer.args.max_grad_norm or 0.0),
         lora_untrained=lora_untrained(trainer.model),
@@ -199,15 +208,14 @@ def _kind(name: str) -> str:
     return "weight"
 
 
-def _changes(
-    trainer: Any, old: Mapping[str, Tensor]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _changes(trainer: Any, old: Mapping[str, Tensor]) -> tuple[Floats, Floats]:
     """Per tensor: share of elements that changed, and the norm of the change."""
-    new = dict(trainer.model.named_parameters())
-    with torch.no_grad():
-        shares = [float((new[n] != value).float().mean()) for n, value in old.items()]
-        norms = [float((new[n] - value).float().norm()) for n, value in old.items()]
-    return np.array(shares), np.array(norms)
+    weights = named(trainer.model)
+    changes = [held(weight) - old[name] for name, weight in weights]
+    whole = [weight for _, weight in weights]
+    counts = totals([float((change != 0).sum()) for change in changes], whole)
+    squares = totals([float(change.float().square().sum()) for change in changes], whole)
+    return np.array(counts) / [elements(weight) for weight in whole], np.sqrt(squares)
 
 
 def _correlation(a: Floats, b: Floats) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.held import at_rest, named, read, totals
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS
@@ -41,7 +42,8 @@ def stepped_delivery(
     """Step at the configured rate and play some prompts as the next step would. `visible` is what
     the step does to the batch's rollouts of the same prompts: others may move far more."""
     engine = engine_of(rollouts, trainer)
-    old = [weight.detach().clone() for weight in trainer.model.parameters()]
+    at_rest(trainer.model)
+    old = [read(weight).clone() for weight in trainer.model.parameters()]
     take_step(trainer, back, 1.0)
     trainer.state.global_step += 1
     trainer.beta = NO_REFERENCE
@@ -49,9 +51,10 @@ def stepped_delivery(
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         following = play(trainer, rows_to_play(some))
     gap_new = played_gap(trainer, following)
+    at_rest(trainer.model)
     with torch.no_grad():
         for weight, value in zip(trainer.model.parameters(), old, strict=True):
-            weight.copy_(value)
+            read(weight).copy_(value)
     return SteppedDelivery(
         visible=visible,
         gap_before=gap_before,
@@ -79,8 +82,8 @@ def accumulation(trainer: Any, few: Played) -> Accumulation | None:
     halves = _gradient(trainer, few, size // 2)
     return Accumulation(
         passes=(rows // size, 2 * rows // size),
-        norms=(_norm(whole), _norm(halves)),
-        cosine=_cosine(whole, halves),
+        norms=(norm(trainer, whole), norm(trainer, halves)),
+        cosine=cosine(trainer, whole, halves),
     )
 
 
@@ -88,7 +91,7 @@ def gradient_twice(trainer: Any, played: Played, back: Backward) -> float:
     """Cosine of the gradient with another one of the same batch, in which chance falls otherwise;
     NaN without a gradient."""
     torch.manual_seed(1)  # every measurement begins with the same random numbers
-    return _cosine(back.gradients, backward(trainer, played).gradients)
+    return cosine(trainer, back.gradients, backward(trainer, played).gradients)
 
 
 def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
@@ -102,24 +105,26 @@ def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
     # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
     only_kl = Played(few.rows, without)
-    weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
-    start = [weight.detach().clone() for weight in weights]
+    weights = [weight for _, weight in named(trainer.model)]
+    start = [read(weight).clone() for weight in weights]
     take_step(trainer, back, SMALL)
     near = _gradient(trainer, only_kl, size)
     trainer.beta = 0.0
     reward = _gradient(trainer, few, size)
     trainer.beta = beta
+    at_rest(trainer.model)
     with torch.no_grad():
         for weight, value in zip(weights, start, strict=True):
-            weight.copy_(value + FURTHER * (weight - value))
+            part = read(weight)
+            part.copy_(value + FURTHER * (part - value))
     return KlPull(
         beta=beta,
         scale=SMALL,
-        reward=_norm(reward),
-        kl=_norm(near),
+        reward=norm(trainer, reward),
+        kl=norm(trainer, near),
         further=FURTHER,
-        kl_further=_norm(_gradient(trainer, only_kl, size)),
-        cosine=_cosine(reward, near),
+        kl_further=norm(trainer, _gradient(trainer, only_kl, size)),
+        cosine=cosine(trainer, reward, near),
     )
 
 
@@ -132,11 +137,19 @@ def _gradient(trainer: Any, played: Played, size: int) -> Gradients:
     return backward(trainer, played).gradients
 
 
-def _norm(gradients: Gradients) -> float:
-    return math.sqrt(sum(float(one.float().square().sum()) for one in gradients.values()))
+def norm(trainer: Any, gradients: Gradients) -> float:
+    """Of all weights together, whoever holds their parts."""
+    return math.sqrt(_product(trainer, gradients, gradients))
 
 
-def _cosine(a: Gradients, b: Gradients) -> float:
-    product = sum(float((a[name].float() * b[name].float()).sum()) for name in a if name in b)
-    size = _norm(a) * _norm(b)
-    return float(product / size) if size else float("nan")
+def cosine(trainer: Any, a: Gradients, b: Gradients) -> float:
+    """NaN where one of them is 0."""
+    size = norm(trainer, a) * norm(trainer, b)
+    return _product(trainer, a, b) / size if size else float("nan")
+
+
+def _product(trainer: Any, a: Gradients, b: Gradients) -> float:
+    weights = dict(trainer.model.named_parameters())
+    both = [name for name in a if name in b]
+    values = [float((read(a[name]).float() * read(b[name]).float()).sum()) for name in both]
+    return sum(totals(values, [weights[name] for name in both]))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.held import at_rest, elements, parts, read
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.recorder.attach import Attachment
 from flatline.live.trl.recorder.callback import StepWatch
@@ -39,6 +40,7 @@ class Snapshot:
 
     def __init__(self, trainer: Any, rollouts: Rollouts | None = None) -> None:
         self._trainer = trainer
+        self._rest()
         objects, gradients = _objects(trainer, rollouts), _gradients(trainer)
         self._undo = [*objects, _values_of(_tensors(trainer, rollouts)), *gradients]
         self._undo.append(random_numbers())
@@ -51,8 +53,13 @@ class Snapshot:
         try:
             yield
         finally:
+            self._rest()
             for put_back in self._undo:
                 put_back()
+
+    def _rest(self) -> None:
+        for model in _models(self._trainer):
+            at_rest(model)
 
 
 def _objects(trainer: Any, rollouts: Rollouts | None) -> Iterator[Undo]:
@@ -102,10 +109,11 @@ def _tensors(trainer: Any, rollouts: Rollouts | None) -> list[Tensor]:
     """Tensors that are written in place."""
     found: dict[int, Tensor] = {}
     for model in _models(trainer):
-        size = sum(weight.numel() for weight in model.parameters())
+        size = sum(elements(weight) for weight in model.parameters())
         every = size <= SAVE_ALL_UP_TO and model is trainer.model
         weights = [p for p in model.parameters() if every or p.requires_grad]
-        found |= {id(tensor): tensor for tensor in (*weights, *model.buffers())}
+        own = [part for weight in weights for part in parts(weight)]
+        found |= {id(tensor): tensor for tensor in (*own, *model.buffers())}
     optimizer = _optimizer(trainer)
     if optimizer is not None:
         found |= {id(tensor): tensor for tensor in _state_tensors(optimizer)}
@@ -117,7 +125,7 @@ def _tensors(trainer: Any, rollouts: Rollouts | None) -> list[Tensor]:
 def _values_of(tensors: Sequence[Tensor]) -> Undo:
     """Puts values back. Where there is room they are kept on the device: the way to the host and
     back is slow, and every measurement goes it."""
-    own = [tensor.detach() for tensor in tensors]
+    own = [read(tensor) for tensor in tensors]
     near = bool(own) and _room_for(own)
     saved = [tensor.clone() if near else tensor.to("cpu", copy=True) for tensor in own]
 

@@ -1,0 +1,67 @@
+"""What the processes that train one model tell each other while they are looked at.
+
+All of them measure the same things in the same order. What each says is plain JSON in a tensor of
+bytes: nothing of another process is unpickled.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+def count() -> int:
+    """Processes that train together."""
+    on = dist.is_available() and dist.is_initialized()
+    return int(dist.get_world_size()) if on else 1
+
+
+def number() -> int:
+    """This process among them."""
+    return int(dist.get_rank()) if count() > 1 else 0
+
+
+def told(value: Any) -> list[Any]:
+    """What each process says, in their order."""
+    if count() == 1:
+        return [value]
+    own = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=_place())
+    sizes = [int(size) for size in _gathered(torch.tensor([len(own)], device=_place()))]
+    wide = torch.nn.functional.pad(own, (0, max(sizes) - len(own)))
+    pairs = zip(_gathered(wide), sizes, strict=True)
+    return [json.loads(bytes(said[:size].tolist())) for said, size in pairs]
+
+
+def first(tensor: Tensor) -> Tensor:
+    """That of process 0, on all of them: what is decided by it is decided alike everywhere."""
+    if count() == 1:
+        return tensor
+    found = tensor.detach().to(_place(tensor.device)).contiguous().clone()
+    dist.broadcast(found, 0)
+    return found.to(tensor.device)
+
+
+def summed(values: Sequence[float]) -> list[float]:
+    """Each number, summed over all processes."""
+    if count() == 1 or not values:
+        return list(values)
+    found = torch.tensor(values, dtype=torch.float64, device=_place())
+    dist.all_reduce(found)
+    return [float(value) for value in found.tolist()]
+
+
+def _gathered(own: Tensor) -> list[Tensor]:
+    found = [torch.empty_like(own) for _ in range(count())]
+    dist.all_gather(found, own)
+    return found
+
+
+def _place(wanted: torch.device | None = None) -> torch.device:
+    """Where tensors must be to travel: NCCL carries those of GPUs alone."""
+    if "gloo" in str(dist.get_backend()):
+        return torch.device("cpu")
+    at = wanted if wanted is not None and wanted.type != "cpu" else None
+    return at or torch.device(torch.accelerator.current_accelerator() or "cpu")

@@ -1,0 +1,136 @@
+"""A trainer of several processes, looked at as if it were the only one.
+
+Every process plays the whole batch of a step, in as many more passes as there are processes: the
+same prompts and the same random numbers, so that each measures what the others measure, and all of
+them meet wherever weights that they share are put together. A reward function is asked by process 0
+alone. What only exists between processes is looked at before (`flatline.live.trl.measure.between`).
+"""
+
+import functools
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from flatline.live import ranks
+from flatline.live.trl.measure.untouched import random_numbers
+
+Changes = Mapping[str, Any]
+
+
+@contextmanager
+def alone(trainer: Any) -> Iterator[None]:
+    """Inside, the trainer is one process; a trainer that is one anyway is not changed."""
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+
+    if ranks.count() == 1 or PartialState._shared_state["num_processes"] == 1:
+        yield
+        return
+    one: Changes = {"num_processes": 1, "process_index": 0, "local_process_index": 0}
+    times, args = ranks.count(), trainer.args
+    passes = {
+        name: times * getattr(args, name)
+        for name in ("gradient_accumulation_steps", "steps_per_generation")
+    }
+    own_numbers, rewards = random_numbers(), list(trainer.reward_funcs)
+    with (
+        _changed(vars(args), passes),
+        _changed(vars(trainer), {"model_wrapped": _unwrapped(trainer.model_wrapped)}),
+        # Gathering looks at the first, and backward passes look at the second.
+        _changed(PartialState._shared_state, {**one, "distributed_type": DistributedType.NO}),
+        _changed(AcceleratorState._shared_state, one),
+    ):
+        trainer.reward_funcs[:] = [_asked_once(function) for function in rewards]
+        _same_numbers()
+        try:
+            yield
+        finally:
+            trainer.reward_funcs[:] = rewards
+            own_numbers()
+
+
+def agreed(error: Exception | None) -> Exception | None:
+    """What went wrong in this process, or in another; None where it went well in all of them."""
+    said = ranks.told(None if error is None else f"{type(error).__name__}: {error}")
+    known = [(at, text) for at, text in enumerate(said) if text is not None]
+    if error is not None or not known:
+        return error
+    return RuntimeError(f"process {known[0][0]} of {len(said)}: {known[0][1]}")
+
+
+@contextmanager
+def agreeing() -> Iterator[None]:
+    """What raises inside in one process raises in all of them."""
+    failed: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failed = error
+    failed = agreed(failed)
+    if failed is not None:
+        raise failed
+
+
+@contextmanager
+def _changed(held: dict[str, Any], changes: Changes) -> Iterator[None]:
+    before = {name: held[name] for name in changes}
+    held.update(changes)
+    try:
+        yield
+    finally:
+        held.update(before)
+
+
+def _unwrapped(model: Any) -> Any:
+    """Without what averages gradients over processes: they are all the same here."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _same_numbers() -> None:
+    """Every process draws what process 0 draws."""
+    seed = int(ranks.first(torch.randint(2**31, ())))
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _asked_once(function: Any) -> Any:
+    """Process 0 asks and tells the others; models and coroutines are asked by each."""
+    if not is_plain(function):
+        return function
+
+    @functools.wraps(function)
+    def asked(*args: Any, **kwargs: Any) -> list[float | None]:
+        paid: list[float | None] = []
+        with agreeing():
+            if ranks.number() == 0:
+                paid = [None if one is None else float(one) for one in function(*args, **kwargs)]
+        found: list[float | None] = ranks.told(paid)[0]
+        return found
+
+    return asked
+
+
+def is_plain(function: Any) -> bool:
+    """Whether a reward is paid by a call that returns when it is done."""
+    call = getattr(function, "__call__", None)  # noqa: B004 -- an object may be async in its call
+    slow = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return callable(function) and not isinstance(function, torch.nn.Module) and not slow
+
+
+def on_all(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work; where it fails in one process, it fails in all."""
+
+    @functools.wraps(work)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with agreeing():
+            found = work(*args, **kwargs)
+        return found
+
+    return call
