@@ -27,7 +27,7 @@ Changes = Mapping[str, Any]
 def alone(trainer: Any) -> Iterator[None]:
     """Inside, the trainer is one process; a trainer that is one anyway is not changed."""
     from accelerate.state import AcceleratorState, PartialState
-    from accelerate.utils import DistributedType
+    from accelerate.utils import operations
 
     if ranks.count() == 1 or PartialState._shared_state["num_processes"] == 1:
         yield
@@ -42,9 +42,10 @@ def alone(trainer: Any) -> Iterator[None]:
     with (
         _changed(vars(args), passes),
         _changed(vars(trainer), {"model_wrapped": _unwrapped(trainer.model_wrapped)}),
-        # Gathering looks at the first, and backward passes look at the second.
-        _changed(PartialState._shared_state, {**one, "distributed_type": DistributedType.NO}),
+        _changed(PartialState._shared_state, one),
         _changed(AcceleratorState._shared_state, one),
+        # Nothing is gathered, reduced or broadcast but what is inside the model.
+        _changed(vars(operations), {"TORCH_DISTRIBUTED_OPERATION_TYPES": []}),
     ):
         trainer.reward_funcs[:] = [_asked_once(function) for function in rewards]
         _same_numbers()
