@@ -54,6 +54,7 @@ def at_rest(model: Any) -> None:
             module.reshard()
     for weight in model.parameters():
         if hasattr(weight, "ds_tensor") and weight.numel():
+            weight.ds_active_sub_modules.clear()  # what waits for a backward pass that never came
             weight.partition()
 
 

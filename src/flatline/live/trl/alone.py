@@ -17,10 +17,19 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from flatline.errors import NotRecorded
 from flatline.live import ranks
+from flatline.live.held import steps_in_backward
+from flatline.live.hooks import put_in_place
 from flatline.live.trl.measure.untouched import random_numbers
 
 Changes = Mapping[str, Any]
+
+HIDDEN = (
+    "DeepSpeed steps inside its last backward pass, so no gradient can be looked at before it.\n"
+    "Run the checkup once without DeepSpeed, on the same model and data: on one process, or with "
+    "FSDP2."
+)
 
 
 @contextmanager
@@ -76,6 +85,21 @@ def agreeing() -> Iterator[None]:
     failed = agreed(failed)
     if failed is not None:
         raise failed
+
+
+@contextmanager
+def without_hidden_steps(trainer: Any) -> Iterator[None]:
+    """Inside, a backward pass of DeepSpeed is refused: the last one of a step also steps, and what
+    it leaves in DeepSpeed's buffers cannot be put back."""
+    if not steps_in_backward(trainer):
+        yield
+        return
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotRecorded("gradients", seen=HIDDEN)
+
+    with put_in_place(trainer, "training_step", refuse):
+        yield
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from flatline.live.records import (
     ScoredTwice,
 )
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
-from flatline.live.trl.alone import agreeing, alone
+from flatline.live.trl.alone import agreeing, alone, without_hidden_steps
 from flatline.live.trl.departure import StageFound, examine
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import passes, replay, step, stepped
@@ -198,6 +198,7 @@ class Subject:
         try:
             with (
                 alone(self.trainer),
+                without_hidden_steps(self.trainer),
                 (snapshot or Snapshot(self.trainer, self._rollouts)).kept(),
             ):
                 yield

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.errors import NotRecorded
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, same, unknown
 from flatline.live.trl.departure import data, stepped
@@ -75,6 +76,8 @@ def _guarded(look: Callable[[], None], found: Found) -> None:
         look()
     except NotSpecified as missing:
         _fill(found, f"Not specified: {missing}.")
+    except NotRecorded as missing:
+        _fill(found, str(missing))
     except Exception as error:
         _fill(found, f"Could not be compared: {type(error).__name__}: {error}.")
 

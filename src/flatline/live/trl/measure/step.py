@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.errors import NotRecorded
-from flatline.live.held import at_rest, elements, held, named, read, steps_in_backward, totals
+from flatline.live.held import at_rest, elements, held, named, read, totals
 from flatline.live.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
 from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.measure.passes import lora_untrained
@@ -55,7 +54,6 @@ class Stepped(NamedTuple):
 
 def backward(trainer: Any, played: Played) -> Backward:
     """Accumulate the gradients of one optimizer step, as the training loop does."""
-    refuse_hidden_steps(trainer)
     _ready_optimizer(trainer)
     trainer.model.zero_grad()
     trainer._step, trainer._buffered_inputs = 0, None
@@ -150,12 +148,6 @@ def _next_factor(kl: float) -> float:
         return 1 / FARTHEST
     wanted = np.sqrt(VISIBLE_STEP[0] * VISIBLE_STEP[1])
     return float(np.clip(np.sqrt(wanted / max(kl, 1e-300)), 1 / FARTHEST, FARTHEST))
-
-
-def refuse_hidden_steps(trainer: Any) -> None:
-    """DeepSpeed's last backward pass also steps."""
-    if steps_in_backward(trainer):
-        raise NotRecorded("weights.grad_norm under DeepSpeed")
 
 
 def _ready_optimizer(trainer: Any) -> None:
