@@ -16,6 +16,7 @@ from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Lev
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
 from flatline.live.trl import Subject
+from flatline.live.trl.begun import in_training
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
@@ -34,9 +35,14 @@ def checkup(
     """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
-    itself. `on_probe` is told of each hypothesis before it looks.
+    itself. `on_probe` is told of each hypothesis before it looks. Of several processes each must
+    ask for it; all get the same report.
     """
     subject = subject_of(trainer)
+    return in_training(subject.trainer, lambda: _look(subject, hypotheses, on_probe))
+
+
+def _look(subject: Subject, hypotheses: Sequence[Hypothesis], on_probe: Heard | None) -> Report:
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)

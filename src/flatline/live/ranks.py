@@ -5,7 +5,7 @@ bytes: nothing of another process is unpickled.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,20 @@ def first(tensor: Tensor) -> Tensor:
     found = tensor.detach().to(_place(tensor.device)).contiguous().clone()
     dist.broadcast(found, 0)
     return found.to(tensor.device)
+
+
+def of(process: int, tensors: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor]:
+    """What one of them holds, on all of them, one tensor after another."""
+    shapes = {name: [str(one.dtype)[6:], list(one.shape)] for name, one in tensors.items()}
+    found = {}
+    for name, (kind, shape) in told(shapes)[process].items():
+        dtype = getattr(torch, kind)
+        sent = torch.empty(shape, dtype=dtype) if number() != process else tensors[name].detach()
+        # Not every backend carries truth values.
+        sent = (sent.byte() if dtype is torch.bool else sent).to(_place(place)).contiguous()
+        dist.broadcast(sent, process)
+        found[name] = sent.to(place, dtype)
+    return found
 
 
 def summed(values: Sequence[float]) -> list[float]:

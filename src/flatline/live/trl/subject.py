@@ -21,11 +21,12 @@ from flatline.live.records import (
     Replay,
     ScoredTwice,
 )
-from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.step_records import Accumulation, Between, KlPull, SteppedDelivery
 from flatline.live.trl.alone import agreeing, alone, without_hidden_steps
 from flatline.live.trl.departure import StageFound, examine
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import passes, replay, step, stepped
+from flatline.live.trl.measure.between import between
 from flatline.live.trl.measure.context import Which, context_effect
 from flatline.live.trl.measure.few import few, half, together
 from flatline.live.trl.measure.moving import Move, visible_move
@@ -169,6 +170,19 @@ class Subject:
         given = (self.trainer, order, self._played, self._few, self._move)
         return self._take("departures", examine, *given)
 
+    def between(self) -> Between | None:
+        """One real step of all processes together; None where there is one. It is taken before the
+        processes are looked at as one (`standing_still`)."""
+        if ranks.count() == 1:
+            return None
+        if "between" not in self._taken:
+            try:
+                with agreeing(), Snapshot(self.trainer, self._rollouts).kept():
+                    self._taken["between"] = between(self.trainer)
+            except Exception as error:
+                self._taken["between"] = error
+        return self._take("between", between, self.trainer)
+
     # -- more play
 
     def stepped_delivery(self) -> SteppedDelivery:
@@ -210,6 +224,8 @@ class Subject:
         """Nobody trains inside: every measurement goes back to one and the same snapshot, which
         takes longer to make than many a measurement. They share the engine too: on a GPU it records
         its steps, and a new one would have to record them anew."""
+        with suppress(Exception):
+            self.between()
         with alone(self.trainer), engine_at_hand(self._rollouts, self.trainer):
             self._snapshot = Snapshot(self.trainer, self._rollouts)
             try:
