@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 
 from flatline.errors import ConfigError
 from flatline.live import ranks
+from flatline.live.trl.measure.untouched import random_numbers
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ def _between_begin_and_first_step(trainer: Any, look: Callable[[], T]) -> T:
     so: training goes on from there."""
     own, held = dict(vars(trainer)), dict(vars(trainer.accelerator))
     lists = {name: list(one) for name, one in held.items() if isinstance(one, list)}
-    callback = _Look(look)
+    callback, same_numbers = _Look(look), random_numbers()
     trainer.callback_handler.callbacks.insert(0, callback)
     try:
         trainer.train()
@@ -71,5 +72,6 @@ def _between_begin_and_first_step(trainer: Any, look: Callable[[], T]) -> T:
         vars(trainer.accelerator).update(held)
         for name, before in lists.items():
             held[name][:] = before
+        same_numbers()
     found: T = callback.found  # type: ignore[assignment]
     return found

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from flatline.live import ranks
 from flatline.live.held import is_shared, named, read, steps_in_backward
@@ -173,7 +172,7 @@ def _advantage_off(trainer: Any, rewards_BF: Tensor | None, played: Played) -> f
 
 def _differing(trainer: Any) -> tuple[str, ...] | None:
     """Of weights that every process holds whole, compared by the sum of their bits."""
-    if not isinstance(trainer.model_wrapped, DistributedDataParallel):
+    if not trainer.is_in_train:
         return None
     weights = [(name, read(w)) for name, w in named(trainer.model) if not is_shared(w)]
     said = ranks.told([_bits(weight) for _, weight in weights])
@@ -189,10 +188,7 @@ def _bits(weight: Tensor) -> int:
 
 def _gradients(trainer: Any, played: Played) -> list[tuple[float, float]] | None:
     """Of each process: length over that of the same passes in one process, and their cosine."""
-    in_step = isinstance(trainer.model_wrapped, DistributedDataParallel) or any(
-        is_shared(weight) for weight in trainer.model.parameters()
-    )
-    if steps_in_backward(trainer) or not in_step:
+    if steps_in_backward(trainer) or not trainer.is_in_train:
         return None
     trainer.args.max_grad_norm = 0
     real, passes = _real(trainer, played)

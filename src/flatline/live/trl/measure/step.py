@@ -207,7 +207,8 @@ def _changes(trainer: Any, old: Mapping[str, Tensor]) -> tuple[Floats, Floats]:
     whole = [weight for _, weight in weights]
     counts = totals([float((change != 0).sum()) for change in changes], whole)
     squares = totals([float(change.float().square().sum()) for change in changes], whole)
-    return np.array(counts) / [elements(weight) for weight in whole], np.sqrt(squares)
+    sizes = totals([change.numel() for change in changes], whole)
+    return np.array(counts) / sizes, np.sqrt(squares)
 
 
 def _correlation(a: Floats, b: Floats) -> float:
