@@ -167,7 +167,7 @@ def look(folder, kind):
     import flatline
 
     trainer = trainer_in(folder, kind)
-    flatline.attach(trainer, folder.parent / "run")
+    flatline.attach(trainer, folder.parents[1] / "run")
     if kind == "zero3":
         trainer.add_callback(_look_at_begin(trainer))
     else:

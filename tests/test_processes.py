@@ -3,6 +3,7 @@
 import pytest
 
 import flatline
+from flatline.diagnosis import diagnose
 from flatline.hypotheses.base import ALARMS
 from tests.launched import launched
 from tests.ranks_child import FAULTS
@@ -38,8 +39,9 @@ def test_both_processes_get_the_same_report_and_no_alarm(said):
 
 
 def test_what_two_processes_record_is_diagnosed_without_an_alarm(said):
-    trace = flatline.Trace.open(said["folder"] / "0" / "run")
-    assert set(trace.rollouts["rank"].tolist()) == {0}
+    trace = flatline.Trace.open(said["folder"] / "run")
+    assert set(trace.rollouts["rank"].tolist()) == {0, 1}
+    assert not diagnose(trace).alarms
 
 
 @pytest.mark.parametrize("name", FAULTS)

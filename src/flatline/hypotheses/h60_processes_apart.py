@@ -88,8 +88,8 @@ class ProcessesApart(Hypothesis):
             return self.found(Level.OK, ONE)
         return (
             self._judge_weights(found)
-            or self._judge_prompts(_drawn(found))
             or self._judge_groups(found)
+            or self._judge_prompts(_drawn(found))
             or self._judge_gathering(found)
             or self._judge_gradients(found)
             or self._healthy(found)

@@ -64,6 +64,30 @@ def named(model: Any) -> list[tuple[str, Tensor]]:
     return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
 
 
+def like(part: Tensor | None, weight: Tensor) -> Tensor | None:
+    """A part of a tensor that is split as the weight is, as that tensor."""
+    if part is None:
+        return None
+    local = part.to(read(weight).device)
+    if not hasattr(weight, "to_local"):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(weight, DTensor)
+    mesh, where = weight.device_mesh, weight.placements
+    found: Tensor = DTensor.from_local(
+        local, mesh, where, shape=weight.shape, stride=weight.stride()
+    )
+    return found
+
+
+def whole(tensor: Tensor | None, weight: Tensor) -> Tensor | None:
+    """All of it, put together in every process: one tensor at a time."""
+    if tensor is not None and hasattr(weight, "to_local") and not hasattr(tensor, "to_local"):
+        tensor = like(tensor, weight)
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[union-attr]
+
+
 def totals(values: Sequence[float], weights: Sequence[Tensor]) -> list[float]:
     """Sums over whole weights from sums over what this process holds of each."""
     shared = [is_shared(weight) for weight in weights]
