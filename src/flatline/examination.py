@@ -7,6 +7,7 @@ looks at the trace of the batch, if it needs no history. The others need a recor
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flatline.diagnosis import Report, guarded, rank
@@ -15,8 +16,9 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.live.trl.begun import in_training
+from flatline.live.trl.subject import TrlSubject
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
@@ -29,17 +31,21 @@ Heard = Callable[[Hypothesis], None]
 def checkup(
     trainer: "Any | Built",
     *,
+    correct: str | None = None,
+    gold: str | None = None,
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     on_probe: Heard | None = None,
 ) -> Report:
     """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
-    itself. `on_probe` is told of each hypothesis before it looks. Of several processes each must
-    ask for it; all get the same report.
+    itself. `correct` names the reward function that says whether an answer is right, `gold` the
+    column of the dataset with the right answer. `on_probe` is told of each hypothesis
+    before it looks. Of several processes each must ask for it; all get the same report.
     """
-    subject = subject_of(trainer)
-    return in_training(subject.trainer, lambda: _look(subject, hypotheses, on_probe))
+    subject = subject_of(trainer, correct=correct, gold=gold)
+    look = partial(_look, subject, hypotheses, on_probe)
+    return in_training(subject.trainer, look) if isinstance(subject, TrlSubject) else look()
 
 
 def _look(subject: Subject, hypotheses: Sequence[Hypothesis], on_probe: Heard | None) -> Report:
@@ -55,10 +61,14 @@ def _look(subject: Subject, hypotheses: Sequence[Hypothesis], on_probe: Heard | 
     return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
 
 
-def subject_of(trainer: "Any | Built") -> Subject:
+def subject_of(
+    trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
+) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     inner = getattr(trainer, "trainer", None)
-    return Subject(trainer) if inner is None else OurSubject(trainer)
+    if inner is not None:
+        return OurSubject(trainer, correct=correct, gold=gold)
+    return TrlSubject(trainer, correct=correct, gold=gold)
 
 
 def _looks(hypothesis: Hypothesis) -> list[Look]:

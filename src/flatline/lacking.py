@@ -58,11 +58,6 @@ _NO_RIGHT_OR_WRONG = Lack(
 _NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps=1`)")
 _OF_TRL: Mapping[str, Lack] = {
     "tokens.sampler": _NO_LOGPROBS,
-    "gradients": Lack(
-        "DeepSpeed steps inside its last backward pass",
-        "Run the checkup once without DeepSpeed, on the same model and data: on one process, or "
-        "with FSDP2",
-    ),
     "rollouts.gold": _NO_GOLD,
     "task.": Lack("only flatline's own tasks can be played by a script"),
     "rollouts.parts": _NO_RIGHT_OR_WRONG,

@@ -46,7 +46,7 @@ from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.step_records import Between
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 Groups = dict[tuple[int, int], str]
 """Step and number of a group -> its prompt."""

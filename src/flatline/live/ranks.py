@@ -4,8 +4,10 @@ All of them measure the same things in the same order. What each says is plain J
 bytes: nothing of another process is unpickled.
 """
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,6 +67,40 @@ def summed(values: Sequence[float]) -> list[float]:
     found = torch.tensor(values, dtype=torch.float64, device=_place())
     dist.all_reduce(found)
     return [float(value) for value in found.tolist()]
+
+
+def agreed(error: Exception | None) -> Exception | None:
+    """What went wrong in this process, or in another; None where it went well in all of them."""
+    said = told(None if error is None else f"{type(error).__name__}: {error}")
+    known = [(at, text) for at, text in enumerate(said) if text is not None]
+    if error is not None or not known:
+        return error
+    return RuntimeError(f"process {known[0][0]} of {len(said)}: {known[0][1]}")
+
+
+@contextmanager
+def agreeing() -> Iterator[None]:
+    """What raises inside in one process raises in all of them."""
+    failed: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failed = error
+    failed = agreed(failed)
+    if failed is not None:
+        raise failed
+
+
+def on_all(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work; where it fails in one process, it fails in all."""
+
+    @functools.wraps(work)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with agreeing():
+            found = work(*args, **kwargs)
+        return found
+
+    return call
 
 
 def _gathered(own: Tensor) -> list[Tensor]:

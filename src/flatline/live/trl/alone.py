@@ -9,7 +9,7 @@ alone. What only exists between processes is looked at before (`flatline.live.tr
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,18 +17,19 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from flatline.errors import NotRecorded
+from flatline.errors import Lacking
 from flatline.live import ranks
 from flatline.live.held import steps_in_backward
-from flatline.live.hooks import put_in_place
-from flatline.live.trl.measure.untouched import random_numbers
+from flatline.live.hooks import Patch
+from flatline.live.measure.untouched import random_numbers
+from flatline.live.protocol import Capability
 
 Changes = Mapping[str, Any]
 
-HIDDEN = (
-    "DeepSpeed steps inside its last backward pass, so no gradient can be looked at before it.\n"
+HIDDEN = "DeepSpeed steps inside its last backward pass"
+WITHOUT = (
     "Run the checkup once without DeepSpeed, on the same model and data: on one process, or with "
-    "FSDP2."
+    "FSDP2"
 )
 
 
@@ -65,28 +66,6 @@ def alone(trainer: Any) -> Iterator[None]:
             own_numbers()
 
 
-def agreed(error: Exception | None) -> Exception | None:
-    """What went wrong in this process, or in another; None where it went well in all of them."""
-    said = ranks.told(None if error is None else f"{type(error).__name__}: {error}")
-    known = [(at, text) for at, text in enumerate(said) if text is not None]
-    if error is not None or not known:
-        return error
-    return RuntimeError(f"process {known[0][0]} of {len(said)}: {known[0][1]}")
-
-
-@contextmanager
-def agreeing() -> Iterator[None]:
-    """What raises inside in one process raises in all of them."""
-    failed: Exception | None = None
-    try:
-        yield
-    except Exception as error:
-        failed = error
-    failed = agreed(failed)
-    if failed is not None:
-        raise failed
-
-
 @contextmanager
 def without_hidden_steps(trainer: Any) -> Iterator[None]:
     """Inside, a backward pass of DeepSpeed is refused: the last one of a step also steps, and what
@@ -96,9 +75,9 @@ def without_hidden_steps(trainer: Any) -> Iterator[None]:
         return
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise NotRecorded("gradients", seen=HIDDEN)
+        raise Lacking(Capability.GRADIENT, f"{HIDDEN}. {WITHOUT}.")
 
-    with put_in_place(trainer, "training_step", refuse):
+    with Patch(trainer, "training_step", refuse):
         yield
 
 
@@ -133,7 +112,7 @@ def _asked_once(function: Any) -> Any:
     @functools.wraps(function)
     def asked(*args: Any, **kwargs: Any) -> list[float | None]:
         paid: list[float | None] = []
-        with agreeing():
+        with ranks.agreeing():
             if ranks.number() == 0:
                 paid = [None if one is None else float(one) for one in function(*args, **kwargs)]
         found: list[float | None] = ranks.told(paid)[0]
@@ -147,15 +126,3 @@ def is_plain(function: Any) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 -- an object may be async in its call
     slow = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     return callable(function) and not isinstance(function, torch.nn.Module) and not slow
-
-
-def on_all(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same work; where it fails in one process, it fails in all."""
-
-    @functools.wraps(work)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with agreeing():
-            found = work(*args, **kwargs)
-        return found
-
-    return call

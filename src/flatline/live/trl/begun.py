@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from flatline.errors import ConfigError
 from flatline.live import ranks
-from flatline.live.trl.measure.untouched import random_numbers
+from flatline.live.measure.untouched import random_numbers
 
 T = TypeVar("T")
 

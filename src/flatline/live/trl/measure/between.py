@@ -15,15 +15,18 @@ from torch import Tensor
 
 from flatline.live import ranks
 from flatline.live.held import is_shared, named, read, steps_in_backward
-from flatline.live.hooks import put_in_place
+from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
+from flatline.live.measure.step import Backward
+from flatline.live.measure.stepped import cosine, norm
+from flatline.live.ranks import agreeing, on_all
 from flatline.live.step_records import Between
-from flatline.live.trl.alone import agreeing, alone, is_plain, on_all
+from flatline.live.trl.alone import alone, is_plain
 from flatline.live.trl.departure.asked import asked_of, tolerance_of
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import Played, play
-from flatline.live.trl.measure.step import Backward, backward
-from flatline.live.trl.measure.stepped import cosine, norm
+from flatline.live.trl.measure.backward import backward
+from flatline.live.trl.measure.scoring import play
 from flatline.spec import NotSpecified
 from flatline.spec.advantages import advantages
 
@@ -86,12 +89,8 @@ def _in_step(trainer: Any) -> Iterator[None]:
     would wait for what it has to give."""
     functions = list(trainer.reward_funcs)
     trainer.reward_funcs[:] = [on_all(one) if is_plain(one) else one for one in functions]
-    sample = getattr(trainer, "_generate", None)
     try:
-        if sample is None:
-            yield
-            return
-        with put_in_place(trainer, "_generate", on_all(sample)):
+        with Patch(trainer, "_generate", on_all(lambda sample, *a, **k: sample(*a, **k))):
             yield
     finally:
         trainer.reward_funcs[:] = functions
@@ -107,7 +106,7 @@ class _Paid:
 
 @contextmanager
 def _paid(trainer: Any) -> Iterator[_Paid]:
-    heard, calculate = _Paid(), trainer._calculate_rewards
+    heard = _Paid()
     functions = list(trainer.reward_funcs)
 
     def listener(at: int, function: Any) -> Any:
@@ -118,7 +117,7 @@ def _paid(trainer: Any) -> Iterator[_Paid]:
 
         return pay
 
-    def arriving(*args: Any, **kwargs: Any) -> Tensor:
+    def arriving(calculate: Any, *args: Any, **kwargs: Any) -> Tensor:
         found: Tensor = calculate(*args, **kwargs)
         heard.arrived_BF = found.detach().double().cpu()
         return found
@@ -126,7 +125,7 @@ def _paid(trainer: Any) -> Iterator[_Paid]:
     for at, function in enumerate(functions):
         if is_plain(function):
             trainer.reward_funcs[at] = listener(at, function)
-    with put_in_place(trainer, "_calculate_rewards", arriving):
+    with Patch(trainer, "_calculate_rewards", arriving):
         try:
             yield heard
         finally:
@@ -162,7 +161,7 @@ def _advantage_off(trainer: Any, rewards_BF: Tensor | None, played: Played) -> f
     if rewards_BF is None or None in said:
         return None
     found_B = torch.tensor([value for one in said for value in one], dtype=torch.float64)
-    asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+    asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
     try:
         expected_B = advantages(asked, rewards_BF)
     except (NotSpecified, RuntimeError):  # rows that fill no whole groups
@@ -202,13 +201,12 @@ def _gradients(trainer: Any, played: Played) -> list[tuple[float, float]] | None
 def _real(trainer: Any, played: Played) -> tuple[Backward, list[Inputs]]:
     """The gradient of the step, and what each of this process's passes was given."""
     passes: list[Inputs] = []
-    compute = trainer.compute_loss
 
-    def noting(model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
+    def noting(compute: Any, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         passes.append(dict(inputs))
         return compute(model, inputs, *args, **kwargs)
 
-    with put_in_place(trainer, "compute_loss", noting):
+    with Patch(trainer, "compute_loss", noting):
         return backward(trainer, played), passes
 
 
@@ -224,7 +222,7 @@ def _as_one(trainer: Any, passes: Sequence[Inputs]) -> dict[str, Tensor]:
                 given = {**own, **ranks.of(process, tensors, place)}
                 last = (at, process) == (len(passes) - 1, processes - 1)
                 trainer.accelerator.gradient_state._set_sync_gradients(last)
-                with put_in_place(trainer, "_prepare_inputs", lambda _, given=given: given):
+                with Patch(trainer, "_prepare_inputs", lambda *_, given=given: given):
                     trainer.training_step(trainer.model_wrapped, [], None)
         weights = named(trainer.model)
         return {name: weight.grad.clone() for name, weight in weights if weight.grad is not None}

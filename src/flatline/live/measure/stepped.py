@@ -2,25 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from flatline.live.held import at_rest, named, read, totals
+from flatline.live.measure.brief import MOVED_TURN, MOVED_TURNS
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
+from flatline.live.measure.replay import played_gap, rows_to_play, short_turns
+from flatline.live.measure.step import Backward
+from flatline.live.protocol import HasModel, Trainer
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
-from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.replay import (
-    NO_REFERENCE,
-    engine_of,
-    played_gap,
-    rows_to_play,
-    short_turns,
-)
-from flatline.live.trl.measure.scoring import Played, play
-from flatline.live.trl.measure.step import Backward, backward, take_step
 
 Gradients = Mapping[str, Tensor]
 
@@ -32,8 +25,7 @@ FURTHER = 10
 
 
 def stepped_delivery(
-    trainer: Any,
-    rollouts: Rollouts | None,
+    trainer: Trainer,
     some: Played,
     back: Backward,
     visible: float,
@@ -41,15 +33,13 @@ def stepped_delivery(
 ) -> SteppedDelivery:
     """Step at the configured rate and play some prompts as the next step would. `visible` is what
     the step does to the batch's rollouts of the same prompts: others may move far more."""
-    engine = engine_of(rollouts, trainer)
+    engine = trainer.engine()
     at_rest(trainer.model)
     old = [read(weight).clone() for weight in trainer.model.parameters()]
-    take_step(trainer, back, 1.0)
-    trainer.state.global_step += 1
-    trainer.beta = NO_REFERENCE
+    trainer.take_step(back, 1.0)
     no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
-        following = play(trainer, rows_to_play(some))
+        following = trainer.play(rows_to_play(some), trainer.steps_done + 1)
     gap_new = played_gap(trainer, following)
     at_rest(trainer.model)
     with torch.no_grad():
@@ -70,16 +60,16 @@ def mean_change(played: Played, rows: int, before_BT: Tensor, after_BT: Tensor) 
     return float(change_T.mean()) if change_T.numel() else 0.0
 
 
-def accumulation(trainer: Any, few: Played) -> Accumulation | None:
+def accumulation(trainer: Trainer, few: Played) -> Accumulation | None:
     """The gradient of a few rollouts in passes of the configured size, and in twice as many of half
     the size; None where a pass cannot be halved."""
     rows = len(few.rows)
-    size = math.gcd(rows, trainer.args.per_device_train_batch_size)
+    size = math.gcd(rows, trainer.size)
     if size % 2:
         return None
     no_dropout(trainer)  # its noise says nothing about how passes are added up
-    whole = _gradient(trainer, few, size)
-    halves = _gradient(trainer, few, size // 2)
+    whole = trainer.backward(few, size=size).gradients
+    halves = trainer.backward(few, size=size // 2).gradients
     return Accumulation(
         passes=(rows // size, 2 * rows // size),
         norms=(norm(trainer, whole), norm(trainer, halves)),
@@ -87,31 +77,29 @@ def accumulation(trainer: Any, few: Played) -> Accumulation | None:
     )
 
 
-def gradient_twice(trainer: Any, played: Played, back: Backward) -> float:
+def gradient_twice(trainer: Trainer, played: Played, back: Backward) -> float:
     """Cosine of the gradient with another one of the same batch, in which chance falls otherwise;
     NaN without a gradient."""
     torch.manual_seed(1)  # every measurement begins with the same random numbers
-    return cosine(trainer, back.gradients, backward(trainer, played).gradients)
+    return cosine(trainer, back.gradients, trainer.backward(played).gradients)
 
 
-def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
+def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
     """Both parts of the gradient a small step away from the start, and that of the KL once more
     further away; None where beta is 0. Before any step the policy is its reference, and the KL
     pulls nowhere."""
-    beta = float(trainer.beta)
+    beta = trainer.beta
     if beta == 0:
         return None
-    size = math.gcd(len(few.rows), trainer.args.per_device_train_batch_size)
+    size = math.gcd(len(few.rows), trainer.size)
     # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
     only_kl = Played(few.rows, without)
     weights = [weight for _, weight in named(trainer.model)]
     start = [read(weight).clone() for weight in weights]
-    take_step(trainer, back, SMALL)
-    near = _gradient(trainer, only_kl, size)
-    trainer.beta = 0.0
-    reward = _gradient(trainer, few, size)
-    trainer.beta = beta
+    trainer.take_step(back, SMALL)
+    near = trainer.backward(only_kl, size=size).gradients
+    reward = trainer.backward(few, size=size, beta=0.0).gradients
     at_rest(trainer.model)
     with torch.no_grad():
         for weight, value in zip(weights, start, strict=True):
@@ -123,32 +111,23 @@ def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
         reward=norm(trainer, reward),
         kl=norm(trainer, near),
         further=FURTHER,
-        kl_further=norm(trainer, _gradient(trainer, only_kl, size)),
+        kl_further=norm(trainer, trainer.backward(only_kl, size=size).gradients),
         cosine=cosine(trainer, reward, near),
     )
 
 
-def _gradient(trainer: Any, played: Played, size: int) -> Gradients:
-    """The gradient of one optimizer step on these rollouts, in passes of this size; not clipped."""
-    args = trainer.args
-    args.max_grad_norm = 0
-    args.per_device_train_batch_size = size
-    args.gradient_accumulation_steps = args.steps_per_generation = len(played.rows) // size
-    return backward(trainer, played).gradients
-
-
-def norm(trainer: Any, gradients: Gradients) -> float:
+def norm(trainer: HasModel, gradients: Gradients) -> float:
     """Of all weights together, whoever holds their parts."""
     return math.sqrt(_product(trainer, gradients, gradients))
 
 
-def cosine(trainer: Any, a: Gradients, b: Gradients) -> float:
+def cosine(trainer: HasModel, a: Gradients, b: Gradients) -> float:
     """NaN where one of them is 0."""
     size = norm(trainer, a) * norm(trainer, b)
     return _product(trainer, a, b) / size if size else float("nan")
 
 
-def _product(trainer: Any, a: Gradients, b: Gradients) -> float:
+def _product(trainer: HasModel, a: Gradients, b: Gradients) -> float:
     weights = dict(trainer.model.named_parameters())
     both = [name for name in a if name in b]
     values = [float((read(a[name]).float() * read(b[name]).float()).sum()) for name in both]
