@@ -11,11 +11,11 @@ SOON = 240
 """Seconds after which somebody waits for a process that does not come."""
 
 
-def launched(folder, *asked, extra=""):
+def launched(folder, *asked):
     """What each process said, by its name and process."""
     command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     command += ["--num_machines", "1", "--mixed_precision", "no", "--main_process_port", "0"]
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), extra])
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, *command, str(ROOT / "tests" / "ranks_child.py"), str(folder), *asked],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},

@@ -54,13 +54,13 @@ def trainer_in(folder, kind, **changes):
 def fingerprint(trainer):
     """Of all bits that this process holds of weights and of what the optimizer knows of them."""
     from flatline.live.held import at_rest, parts
-    from flatline.live.trl.measure.untouched import _optimizer, _state_tensors
+    from flatline.live.measure.untouched import _state_tensors
 
     at_rest(trainer.model)
     found = hashlib.sha256()
     own = [part for weight in trainer.model.parameters() for part in parts(weight)]
-    optimizer = _optimizer(trainer)
-    own += [] if optimizer is None else list(_state_tensors(optimizer))
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    own += [] if optimizer is None else list(_state_tensors([optimizer]))
     for tensor in own:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         found.update(local.detach().contiguous().cpu().numpy().tobytes())
