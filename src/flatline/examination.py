@@ -7,6 +7,7 @@ looks at the trace of the batch, if it needs no history. The others need a recor
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flatline.diagnosis import Report, guarded, rank
@@ -18,6 +19,7 @@ from flatline.lacking import Origin
 from flatline.live.loop.loop import Loop
 from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.subject import Subject
+from flatline.live.trl.begun import in_training
 from flatline.live.trl.subject import TrlSubject
 from flatline.training.subject import OurSubject
 
@@ -41,10 +43,17 @@ def checkup(
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
     column of the dataset with the right answer. `on_probe` is told of each hypothesis
-    before it looks.
+    before it looks. Of several processes each must ask for it; all get the same report.
     """
     subject = subject_of(trainer, correct=correct, gold=gold)
     origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
+    look = partial(_look, subject, hypotheses, on_probe, origin)
+    return in_training(subject.trainer, look) if isinstance(subject, TrlSubject) else look()
+
+
+def _look(
+    subject: Subject, hypotheses: Sequence[Hypothesis], on_probe: Heard | None, origin: Origin
+) -> Report:
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)

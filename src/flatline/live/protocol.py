@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flatline.live.measure.untouched import Snapshot
     from flatline.live.records import DataOrder, Problems
     from flatline.live.stage_found import StageFound
+    from flatline.live.step_records import Between
     from flatline.live.where.place import Where
     from flatline.rollout.engine import Engine
 
@@ -178,6 +179,15 @@ class Trainer:
     def standing_still(self) -> AbstractContextManager[None]:
         """Nobody trains inside; what is costly to make is made once."""
         return nullcontext()
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """Around each measurement: what is looked at is one process with whole steps."""
+        return nullcontext()
+
+    def between(self) -> "Between | None":
+        """One real step of all processes together, looked at before they are taken as one; None
+        where there is one."""
+        return None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision of passes."""

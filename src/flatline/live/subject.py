@@ -15,6 +15,7 @@ from flatline.live.measure.played import Played, Recorded, batch_of, fixed_logps
 from flatline.live.measure.tokenizer import tokenizer_fit
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer, needs
+from flatline.live.ranks import agreeing
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
@@ -33,7 +34,7 @@ from flatline.live.records import (
     TokenizerFit,
 )
 from flatline.live.stage_found import StageFound
-from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.step_records import Accumulation, Between, KlPull, SteppedDelivery
 from flatline.live.where.place import Where
 from flatline.trace import Trace
 
@@ -239,7 +240,7 @@ class Subject:
         # What is inside another measurement goes back to the middle of that, not to the start.
         snapshot, self._snapshot = self._snapshot, None
         try:
-            with (snapshot or self.live.snapshot()).kept():
+            with self.live.measuring(), (snapshot or self.live.snapshot()).kept():
                 yield
         finally:
             self._snapshot = snapshot
@@ -249,12 +250,25 @@ class Subject:
         """Nobody trains inside: every measurement goes back to one and the same snapshot, which
         takes longer to make than many a measurement. They share the engine too: on a GPU it records
         its steps, and a new one would have to record them anew."""
+        with suppress(Exception):
+            self.between()
         with self.live.standing_still():
             self._snapshot = self.live.snapshot()
             try:
                 yield
             finally:
                 self._snapshot = None
+
+    def between(self) -> Between | None:
+        """One real step of all processes together; None where there is one. It is taken before
+        these are looked at as one."""
+        if "between" not in self._taken:
+            try:
+                with agreeing(), self.live.snapshot().kept():
+                    self._taken["between"] = self.live.between()
+            except Exception as error:
+                self._taken["between"] = error
+        return self._take("between", self.live.between)
 
     # -- what the measurements share
 
@@ -350,7 +364,7 @@ class Subject:
         """Measure once, without leaving a mark; what failed once is not tried again."""
         if name not in self._taken:
             try:
-                with self.untouched():
+                with agreeing(), self.untouched():
                     self._taken[name] = measure(*given)
             except Exception as error:
                 self._taken[name] = error

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.held import at_rest, read, totals
 from flatline.live.inputs import select, trimmed
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, fixed_logps
@@ -108,8 +109,9 @@ def has_adapters(trainer: Trainer) -> bool:
 
 def lora_untrained(model: Any) -> bool:
     """Whether every B is still zero, so that the adapters change nothing."""
+    at_rest(model)
     halves = [p for n, p in model.named_parameters() if "lora_B" in n or "lora_embedding_B" in n]
-    return bool(halves) and not any(bool(half.any()) for half in halves)
+    return bool(halves) and not any(totals([float(read(half).any()) for half in halves], halves))
 
 
 def _moved_gap(trainer: Trainer, move: Move, some: Played) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.errors import NotRecorded
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
@@ -77,6 +78,8 @@ def _guarded(look: Callable[[], None], found: Found) -> None:
         look()
     except NotSpecified as missing:
         _fill(found, f"Not specified: {missing}.")
+    except NotRecorded as missing:
+        _fill(found, str(missing))
     except Exception as error:
         _fill(found, f"Could not be compared: {type(error).__name__}: {error}.")
 
