@@ -9,7 +9,7 @@ looks at the trace of the batch, if it needs no history. The others need a recor
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flatline.diagnosis import Report, guarded, rank
+from flatline.diagnosis import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
@@ -50,7 +50,10 @@ def checkup(
                 on_probe(hypothesis)
             findings += _first_that_tells(hypothesis, looks, subject)
     named = named_by_the_catalogue(findings, hypotheses)
-    return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
+    open_question = asked(findings, subject.trace)
+    return Report(
+        subject="this trainer", findings=tuple(rank(named)), trend=None, question=open_question
+    )
 
 
 def subject_of(

@@ -115,11 +115,12 @@ def summarise(report: "Report") -> str:
     opening = [trouble.text for trouble in report.troubles]
     if report.trend is not None and report.trend.text not in opening:
         opening.append(report.trend.text)
+    closing = [report.question] if report.question else []
     if report.outcome is Outcome.ALARM:
-        return " ".join([*opening, *_causes(report.causes)])
+        return " ".join([*opening, *_causes(report.causes), *closing])
     found = _pointer(report) if report.pointers else _none(report)
-    if report.outcome is Outcome.HEALTHY or not report.next:
-        return " ".join([*opening, found])
+    if report.outcome is Outcome.HEALTHY or not report.next or report.question:
+        return " ".join([*opening, found, *closing])
     return " ".join([*opening, found, f"Next: {report.next}"])
 
 
