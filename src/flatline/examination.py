@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatline.diagnosis import Report, guarded, rank
+from flatline.diagnosis import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
@@ -63,7 +63,10 @@ def _look(
                 on_probe(hypothesis)
             findings += _first_that_tells(hypothesis, looks, subject, origin)
     named = named_by_the_catalogue(findings, hypotheses)
-    return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
+    open_question = asked(findings, subject.trace)
+    return Report(
+        subject="this trainer", findings=tuple(rank(named)), trend=None, question=open_question
+    )
 
 
 def subject_of(
