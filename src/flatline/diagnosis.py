@@ -20,6 +20,7 @@ from flatline.errors import NotRecorded
 from flatline.files import write_atomically
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
+from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.hypotheses.trend import Trend, too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import Origin, lack, more, origin_of
@@ -125,6 +126,7 @@ def diagnose(
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
+    findings = named_by_the_catalogue(findings, hypotheses)
     trend = trend_of(trace)
     short = None if trend else too_short(trace)
     return Report(

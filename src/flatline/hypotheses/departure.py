@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flatline.hypotheses.along import LOOKS, first_departing
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.live.stage_found import StageFound
+from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.trl import Subject
@@ -56,7 +59,11 @@ class Departure(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Is this stage of a real step the specified one?"""
         stages = subject.departures()
-        found = stages[self.stage]
+        first = next((stage for stage, one in stages.items() if one.departs), None)
+        return self._told(stages[self.stage], first)
+
+    def _told(self, found: StageFound, first: str | None) -> Finding:
+        """What was found, as a finding; `first` is the first stage that departs."""
         if found.departs is None:
             return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
         if not found.departs:
@@ -68,8 +75,8 @@ class Departure(Hypothesis):
             expected="the specified step",
             evidence=[Evidence(text=example) for example in found.examples],
         )
-        first = next(stage for stage, one in stages.items() if one.departs)
-        return replace(alarm, explains=self._follows(first == self.stage))
+        accounted = self.named_by if found.direct else ()
+        return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
@@ -78,15 +85,25 @@ class Departure(Hypothesis):
         return (*codes[codes.index(self.id) + 1 :], *alike)
 
 
+class DepartureAlong(Departure):
+    """A stage that recorded steps show as well (`flatline.hypotheses.along`)."""
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is this stage of every recorded step the specified one?"""
+        return self._told(LOOKS[self.stage](trace), first_departing(trace))
+
+
 def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
     """The same findings; what accounts for a departure also explains it."""
-    departing = {one.hypothesis for one in findings if one.level in ALARMS}
-    stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
+    alarms = {one.hypothesis: one for one in findings if one.level in ALARMS}
+    stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in alarms]
     named = []
     for finding in findings:
-        more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
+        code = finding.hypothesis
+        accounts = [one.id for one in stages if code in one.named_by]
+        more = [stage for stage in accounts if code not in alarms[stage].explains]
         alarm = finding.level in ALARMS and more
         named.append(replace(finding, explains=(*finding.explains, *more)) if alarm else finding)
     return named

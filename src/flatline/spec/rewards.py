@@ -6,20 +6,21 @@ A function that pays nothing for a row (None) is left out of its sum; a row that
 has no reward, NaN.
 """
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from flatline.spec.asked import Asked
 
+Floats = NDArray[np.float64]
 
-def weights(asked: Asked, functions: int) -> Tensor:
+
+def weights(asked: Asked, functions: int) -> Floats:
     """One for each function."""
-    return torch.tensor(asked.reward_weights or [1.0] * functions, dtype=torch.float64)
+    return np.array(asked.reward_weights or [1.0] * functions, dtype=np.float64)
 
 
-def total(asked: Asked, paid_BF: Tensor) -> Tensor:
+def total(asked: Asked, paid_BF: ArrayLike) -> Floats:
     """The reward of each row."""
-    paid_BF = paid_BF.double().cpu()
-    total_B = (paid_BF * weights(asked, paid_BF.shape[1])).nansum(1)
-    total_B[paid_BF.isnan().all(1)] = torch.nan
-    return total_B
+    paid_BF = np.asarray(paid_BF, dtype=np.float64)
+    total_B = np.nansum(paid_BF * weights(asked, paid_BF.shape[1]), axis=1)
+    return np.where(np.isnan(paid_BF).all(axis=1), np.nan, total_B)

@@ -10,11 +10,16 @@ from typing import Any
 
 import torch
 
+from flatline.spec.schedule import GIVEN
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
 """The engine that samples with the very model that is trained."""
 HALF = (torch.bfloat16, torch.float16)
+MOST_COUNTED = 20_000
+"""Rows of data whose prompts are counted: a tenth of a second."""
+PROMPT_NAMES = ("problem_id", "prompt_id", "id")
+"""Columns that may name a prompt, the first that is there counts."""
 PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
 
 
@@ -44,7 +49,50 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
+    found["lr_scheduler_type"] = _schedule(trainer)
+    found["reward_weights"] = _weights(trainer)
+    found["dropout"] = dropout(trainer)
+    found["distinct_prompts"] = _distinct(getattr(trainer, "train_dataset", None))
     return found
+
+
+def dropout(trainer: Any) -> float:
+    """Largest p in the model, of layers and of attention."""
+    modules = list(trainer.model.modules())
+    layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
+    attention = [getattr(module, "attention_dropout", 0.0) for module in modules]
+    return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
+
+
+def _schedule(trainer: Any) -> str | None:
+    """As asked for by its name; `given` where the user made it, or the optimizer, or the method
+    that makes it."""
+    made = trainer.lr_scheduler is not None and not getattr(trainer, "_created_lr_scheduler", False)
+    method = getattr(type(trainer), "create_scheduler", None)
+    own = not str(getattr(method, "__module__", "")).startswith(("transformers.", "trl."))
+    if made or own:
+        return GIVEN
+    name = _plain(getattr(trainer.args, "lr_scheduler_type", None))
+    options = getattr(trainer.args, "lr_scheduler_kwargs", None)
+    return f"{name} with options" if options else name
+
+
+def _weights(trainer: Any) -> dict[str, float] | None:
+    """As asked for, and not as the trainer keeps them."""
+    names = list(trainer.reward_func_names)
+    asked = getattr(trainer.args, "reward_weights", None) or [1.0] * len(names)
+    if len(set(names)) < len(names) or len(asked) != len(names):
+        return None
+    return dict(zip(names, map(float, asked), strict=True))
+
+
+def _distinct(dataset: Any) -> int | None:
+    """How many prompts the data has; None where it is too long to count."""
+    size, columns = _length(dataset), getattr(dataset, "column_names", None)
+    if size is None or size > MOST_COUNTED or not isinstance(columns, list):
+        return None
+    name = next((one for one in (*PROMPT_NAMES, "prompt") if one in columns), None)
+    return None if name is None else len({repr(value) for value in dataset[name]})
 
 
 def _plain(value: Any) -> Any:

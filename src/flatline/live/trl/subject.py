@@ -32,7 +32,7 @@ from flatline.live.trl.measure.recorded import Recorded, engine_at_hand, record
 from flatline.live.trl.measure.scoring import Played, batch_of, fixed_logps
 from flatline.live.trl.measure.untouched import Snapshot
 from flatline.live.trl.recorder.attach import another_algorithm
-from flatline.live.trl.settings import settings
+from flatline.live.trl.settings import dropout, settings
 from flatline.rollout.writable import unwritable
 from flatline.trace import Trace
 
@@ -285,7 +285,7 @@ class Subject:
     @property
     def _logps_BT(self) -> Tensor:
         """The trainer's log-probs of the batch, dropout off."""
-        if passes.dropout(self.trainer) == 0:
+        if dropout(self.trainer) == 0:
             return self._recorded.logps_BT
         return self._take("logps", fixed_logps, self.trainer, self._played.inputs)
 

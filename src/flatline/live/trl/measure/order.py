@@ -13,7 +13,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.live.records import DataOrder, Floats
-from flatline.live.trl.recorder.rows import PROMPT_NAMES
+from flatline.live.trl.settings import PROMPT_NAMES
 
 AT_MOST = 5_000_000
 """Row numbers read of one epoch."""

@@ -22,6 +22,7 @@ from flatline.live.trl.measure.scoring import (
     trained_logps,
     without_dropout,
 )
+from flatline.live.trl.settings import dropout
 
 
 def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
@@ -44,14 +45,6 @@ def _twice(trainer: Any, played: Played) -> tuple[float, float]:
     third, fourth = (scoring_logps(trainer, played.inputs) for _ in range(2))
     where_BT = played.trained_BT
     return _largest(first, second, where_BT), _largest(third, fourth, where_BT)
-
-
-def dropout(trainer: Any) -> float:
-    """Largest p in the model, of layers and of attention."""
-    modules = list(trainer.model.modules())
-    layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
-    attention = [getattr(module, "attention_dropout", 0.0) for module in modules]
-    return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
 
 
 def no_dropout(trainer: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from flatline.live.trl.recorder.batch import Batch, Generation, column, to_numpy
 from flatline.live.trl.sampler import Drawn, drawn
+from flatline.live.trl.settings import PROMPT_NAMES
 from flatline.rollout.record import Author, Rollout
 
 GOLD_LENGTH = 500
@@ -23,9 +24,6 @@ ENDED = ("answered", "eos", "stop")
 NEAR = 2
 """Tokens by which the length of a completion may differ from the limit that cut it: what is encoded
 again, or left off at the end, changes the count."""
-
-PROMPT_NAMES = ("problem_id", "prompt_id", "id")
-"""Columns that may name a prompt, the first that is there counts."""
 
 _own_name = column(PROMPT_NAMES)
 _gold = column(("answer", "solution", "gold", "ground_truth"))
