@@ -222,8 +222,9 @@ class GroupIntegrity(Hypothesis):
     def _narrow(self, trace: Trace) -> Finding | None:
         """Far fewer prompts than even a blind draw from the data would have shown."""
         data = trace.settings.get("dataset_size")
-        each_its_own = data and trace.settings.get("distinct_prompts") == data
-        if not each_its_own or "prompt_id" not in trace.rollouts:
+        if not data or "prompt_id" not in trace.rollouts:
+            return None
+        if trace.settings.get("distinct_prompts") != data:  # rows share their prompts
             return None
         prompt = prompts_of(trace)
         drawn, seen = len(prompt), len(set(prompt.tolist()))
