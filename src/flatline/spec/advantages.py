@@ -5,6 +5,8 @@
     A_i = (r_i - mean(r)) / std(R)      R the whole batch: Hu et al., 2025, REINFORCE++
     A_i = G / (G - 1) (r_i - mean(r))   Ahmadian et al., 2024, RLOO: the mean of the others
 
+RLOO may divide its advantages by the spread of all of them, less their mean, instead.
+
 Std has n - 1 below it, and 1e-4 is added against a division by 0. Rows without a reward count
 nowhere and get 0. Several rewards, each normalised in its group before they are summed and the sum
 normalised over the batch: Liu et al., 2026, GDPO.
@@ -16,40 +18,55 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flatline.spec.asked import Asked, NotSpecified
-from flatline.spec.rewards import Floats, total, weights
+from flatline.spec.rewards import Floats, penalised, total, weights
 
 TINY = 1e-4
 """Added to a spread before it divides."""
 
 
-def advantages(asked: Asked, paid_BF: ArrayLike) -> Floats:
-    """One for each row, in double precision; rows of a group stand together."""
+def advantages(asked: Asked, paid_BF: ArrayLike, kl_B: ArrayLike | None = None) -> Floats:
+    """One for each row, in double precision; rows of a group stand together. `kl_B` is the distance
+    of each row from the reference, where that is in the reward."""
     if asked.aggregation == "normalize_then_sum":
         return _normalised_then_summed(asked, np.asarray(paid_BF, dtype=np.float64))
     if asked.aggregation != "sum_then_normalize":
         raise NotSpecified(f"rewards put together by {asked.aggregation!r}")
-    return of_totals(asked, total(asked, paid_BF))
+    return of_totals(asked, total(asked, paid_BF), kl_B)
 
 
-def of_totals(asked: Asked, reward_B: Floats) -> Floats:
+def of_totals(asked: Asked, reward_B: Floats, kl_B: ArrayLike | None = None) -> Floats:
     """The same where the sums are known already."""
-    reward_PG = reward_B.reshape(-1, asked.group)
-    centred_PG = reward_PG - _mean(reward_PG)
+    reward_PG = penalised(asked, reward_B, kl_B).reshape(-1, asked.group)
+    centred_PG = _centred(asked, reward_PG)
     if asked.scale == "none":
         found_PG = centred_PG
     elif asked.scale == "group":
         found_PG = centred_PG / (spread(reward_PG) + TINY)
     elif asked.scale == "batch":
         found_PG = centred_PG / (spread(reward_PG.reshape(1, -1)) + TINY)
+    elif asked.scale == "advantages":
+        off_PG = centred_PG - np.nanmean(centred_PG)
+        found_PG = off_PG / (spread(off_PG.reshape(1, -1)) + TINY)
     else:
         raise NotSpecified(f"advantages scaled by {asked.scale!r}")
     return np.asarray(np.nan_to_num(found_PG.reshape(-1), nan=0.0))
 
 
 def leave_one_out(reward_PG: Floats) -> Floats:
-    """RLOO: each row against the mean of the others of its group."""
-    group = reward_PG.shape[1]
-    return np.asarray((reward_PG - reward_PG.mean(1, keepdims=True)) * group / (group - 1))
+    """RLOO: each row against the mean of the others of its group that have a reward; NaN where
+    there are none."""
+    known_P = (~np.isnan(reward_PG)).sum(1, keepdims=True)
+    others_PG = np.nansum(reward_PG, axis=1, keepdims=True) - reward_PG
+    with np.errstate(all="ignore"):
+        return np.asarray(reward_PG - others_PG / (known_P - 1))
+
+
+def _centred(asked: Asked, reward_PG: Floats) -> Floats:
+    if asked.baseline == "others":
+        return leave_one_out(reward_PG)
+    if asked.baseline != "group":
+        raise NotSpecified(f"a baseline of {asked.baseline!r}")
+    return np.asarray(reward_PG - _mean(reward_PG))
 
 
 def spread(values_PG: Floats) -> Floats:
