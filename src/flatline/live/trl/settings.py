@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatline.errors import ConfigError
-from flatline.live.facts import commit, lora_of, tf32, versions
+from flatline.live.facts import commit, dropout_of, lora_of, tf32, versions
 from flatline.spec.schedule import GIVEN
 from flatline.trace.settings import SETTINGS
 
@@ -53,7 +53,7 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["tools"] = _tools(trainer)
     found["lr_scheduler_type"] = _schedule(trainer)
     found["reward_weights"] = _weights(trainer)
-    found["dropout"] = dropout(trainer)
+    found["dropout"] = dropout_of(trainer.model)
     found["distinct_prompts"] = _distinct(getattr(trainer, "train_dataset", None))
     found["algorithm"] = algorithm_of(trainer)
     return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
@@ -70,7 +70,7 @@ def _of_rloo(args: Any) -> dict[str, Any]:
     """RLOO under the names of GRPO: nothing is divided by the spread of a group, and a completion
     has one ratio."""
     scale = "batch" if args.normalize_advantages else "none"
-    return {"scale_rewards": scale, "importance_sampling_level": "product"}
+    return {"loss_type": RLOO, "scale_rewards": scale, "importance_sampling_level": "product"}
 
 
 def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:
@@ -89,14 +89,6 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
         "What says which answers are right would be looked for in vain.\n"
         f"There are: {', '.join(map(repr, known))}."
     )
-
-
-def dropout(trainer: Any) -> float:
-    """Largest p in the model, of layers and of attention."""
-    modules = list(trainer.model.modules())
-    layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
-    attention = [getattr(module, "attention_dropout", 0.0) for module in modules]
-    return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
 
 
 def _schedule(trainer: Any) -> str | None:
