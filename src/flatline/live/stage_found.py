@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NOT_REACHED = "Not reached in the time that was given."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFound:

@@ -1,12 +1,14 @@
 """`Subject`: one method per measurement, each taken once."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from flatline.errors import NotRecorded
+from flatline.errors import NotReached, NotRecorded
 from flatline.live.facts import dropout_of
 from flatline.live.measure import passes, replay, step, stepped
 from flatline.live.measure.context import Which, context_effect
@@ -51,6 +53,8 @@ class Subject:
 
     def __init__(self, live: Trainer) -> None:
         self.live = live
+        self.until = math.inf
+        """No measurement begins after this, by `time.perf_counter()`."""
         self._taken: dict[Any, Any] = {}
         self._snapshot: Snapshot | None = None
         """What measurements go back to while nobody trains."""
@@ -192,7 +196,7 @@ class Subject:
     @needs(Capability.SPECIFICATION)
     def departures(self) -> Mapping[str, StageFound]:
         """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
-        given = (self._countable_order(), self._played, self._few, self._move)
+        given = (self._countable_order(), self._played, self._few, self._move, self.until)
         return self._take("departures", self.live.departures, *given)
 
     @needs(Capability.SPECIFICATION)
@@ -347,6 +351,8 @@ class Subject:
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""
         if name not in self._taken:
+            if time.perf_counter() > self.until:
+                raise NotReached
             try:
                 with self.untouched():
                     self._taken[name] = measure(*given)
