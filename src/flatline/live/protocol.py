@@ -241,9 +241,14 @@ class Trainer:
         return {}
 
     def departures(
-        self, order: "DataOrder | None", played: "Played", few: "Played", move: "Move"
+        self,
+        order: "DataOrder | None",
+        played: "Played",
+        few: "Played",
+        move: "Move",
+        until: float,
     ) -> "Mapping[str, StageFound]":
-        """One real step beside the specified one, stage by stage."""
+        """One real step beside the specified one, stage by stage, as far as it gets by `until`."""
         raise NotImplementedError
 
     def lines_of(

@@ -1,12 +1,15 @@
 """`Subject`: one method per measurement, each taken once."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from flatline.errors import NotRecorded
+from flatline.errors import NotReached, NotRecorded
+from flatline.live.facts import dropout_of
 from flatline.live.measure import passes, replay, step, stepped
 from flatline.live.measure.context import Which, context_effect
 from flatline.live.measure.few import few, half, together
@@ -51,6 +54,8 @@ class Subject:
 
     def __init__(self, live: Trainer) -> None:
         self.live = live
+        self.until = math.inf
+        """No measurement begins after this, by `time.perf_counter()`."""
         self._taken: dict[Any, Any] = {}
         self._snapshot: Snapshot | None = None
         """What measurements go back to while nobody trains."""
@@ -195,7 +200,7 @@ class Subject:
     @needs(Capability.SPECIFICATION)
     def departures(self) -> Mapping[str, StageFound]:
         """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
-        given = (self._countable_order(), self._played, self._few, self._move)
+        given = (self._countable_order(), self._played, self._few, self._move, self.until)
         return self._take("departures", self.live.departures, *given)
 
     @needs(Capability.SPECIFICATION)
@@ -344,7 +349,7 @@ class Subject:
     @property
     def _logps_BT(self) -> Tensor:
         """The trainer's log-probs of the batch, dropout off."""
-        if passes.dropout(self.live) == 0:
+        if dropout_of(self.live.model) == 0:
             return self._recorded.logps_BT
         return self._take("logps", fixed_logps, self.live, self._played.inputs)
 
@@ -363,6 +368,8 @@ class Subject:
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""
         if name not in self._taken:
+            if time.perf_counter() > self.until:
+                raise NotReached
             try:
                 with agreeing(), self.untouched():
                     self._taken[name] = measure(*given)

@@ -216,9 +216,9 @@ class TrlTrainer(Trainer):
         return unwritable(self.whole_model, self.rollouts.chat)
 
     def departures(
-        self, order: DataOrder | None, played: Played, few: Played, move: Move
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
     ) -> Mapping[str, StageFound]:
-        return examine(self.trl, order, played, few, move)
+        return examine(self.trl, order, played, few, move, until)
 
     def lines_of(
         self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
