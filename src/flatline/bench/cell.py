@@ -181,10 +181,10 @@ def _versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "from source"
-    return {**found, "source": _digest()}
+    return {**found, "source": source_digest()}
 
 
-def _digest() -> str:
+def source_digest() -> str:
     """Of all our code: two cells that differ here were not made by the same flatline."""
     package = Path(flatline.__file__).parent
     total = sha256()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flatline.bench.mutants.trial import Effect
+from flatline.bench.mutants.difference import Effect
 from flatline.bench.tables import table_head, table_row
 
 Row = dict[str, Any]
