@@ -41,6 +41,10 @@ Seeds = Annotated[
     int, typer.Option(min=0, help="Train whoever learns otherwise whole, with so many seeds.")
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="NAME=PYTHON", help="Ask rlprobe or rldoctor about the traces."),
+]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the results.")]
 
 
@@ -89,18 +93,14 @@ def run(
 
 
 @group.command()
-def report(folder: Folder, json: options.Json = False) -> None:
-    """Print what the tried mutants show."""
-    from flatline.bench.mutants.study import MUTANTS_FILE, rows_in
+def report(folder: Folder, peer: Peers = None, json: options.Json = False) -> None:
+    """Print what the tried mutants of a study show, or of all studies in a folder."""
+    from flatline.bench.mutants.results import ask_peers, healthy_runs, read
     from flatline.bench.mutants.tables import markdown, score
+    from flatline.bench.peers_asked import pythons_of
 
-    rows = rows_in(folder / MUTANTS_FILE)
-    if not rows:
-        raise ConfigError(
-            f"{folder} has no results.\nThere is nothing to count yet.\n"
-            f"Type `flatline bench mutants run SCRIPT --out {folder}`."
-        )
-    figures = score(rows)
+    ask_peers(folder, pythons_of(peer or ()), say)
+    figures = score(read(folder), healthy_runs(folder))
     if json:
         print_json(figures)
     else:

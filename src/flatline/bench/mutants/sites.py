@@ -71,6 +71,10 @@ class Sites:
         wanted = frozenset(lines)
         return [one for one, place in self._places.items() if place.statement.lineno in wanted]
 
+    def statement(self, mutation: Mutation) -> int:
+        """The line on which the changed statement begins."""
+        return self._places[mutation].statement.lineno
+
     def put(self, mutation: Mutation) -> ast.Module:
         """The module with the change in it; the lines of everything else stay what they are."""
         place = self._places.get(mutation)

@@ -18,11 +18,14 @@ from flatline.bench.mutants.script import Reached, run_until_train
 from flatline.bench.mutants.sites import Mutation
 from flatline.bench.mutants.whole import scored, trained_whole
 from flatline.diagnosis import Report, diagnose
+from flatline.text import shortened
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 
 Found = dict[str, Any]
 Act = Callable[[Any], Found]
+TOLD = 200
+"""Characters of an alarm that are kept."""
 TRAINER = "trainer"
 """Whether the script has one."""
 
@@ -122,7 +125,10 @@ def _nothing_trained(setup: Setup) -> Found:
 
 def _told(report: Report) -> Found:
     """Alarms, most likely cause first."""
-    told = [{"hypothesis": one.hypothesis, "text": one.text} for one in report.alarms]
+    told = [
+        {"hypothesis": one.hypothesis, "text": shortened(one.text, limit=TOLD)}
+        for one in report.alarms
+    ]
     return {"alarms": told, "tested": report.tested}
 
 

@@ -131,7 +131,7 @@ class _Bench:
             assert job.mutation is not None
             first = job._replace(what="compare")
             if job.what == "compare":
-                rows[first] = self._row(job.mutation, found)
+                rows[first] = self._row(job, job.mutation, found)
                 if _needs_checkup(job, rows[first]):
                     asked.appendleft(job._replace(what="checkup"))
                     continue
@@ -141,12 +141,14 @@ class _Bench:
             left -= 1
         return left
 
-    def _row(self, mutation: Mutation, found: Row) -> Row:
+    def _row(self, job: _Job, mutation: Mutation, found: Row) -> Row:
+        sites = self._setups[job.study].grounds[mutation.module].sites
         told = {name: value for name, value in found.items() if name != trial.TRAINER}
         if found.get("error") == nursery.TIMEOUT:
             told["effect"] = Effect.HANGS.value
         told.setdefault("effect", Effect.STOPS.value)  # the process died
-        return {"mutation": named(mutation), **told, "source": self._source}
+        begins = {"statement": sites.statement(mutation), "source": self._source}
+        return {"mutation": named(mutation), **told, **begins}
 
     def train_seeds(self) -> int:
         """Whole trainings, seed by seed: broken off, all mutants have about as many."""
