@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 CODES = {
     "prompts": "H49",

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flatline.live.hooks import Patch
+
 Array = NDArray[Any]
 
 _CLOCK = ("time", "per_second", "profiling")
@@ -106,16 +108,13 @@ class _Ears:
             self._wrap(trainer, "compute_loss", self._lost)
 
     def _wrap(self, trainer: Any, name: str, hear: Callable[[Any, Any, Any], None]) -> None:
-        inner = getattr(trainer, name, None)
-        if inner is None:
-            return
-
-        def listening(*args: Any, **kwargs: Any) -> Any:
+        def listening(inner: Any, *args: Any, **kwargs: Any) -> Any:
             found = inner(*args, **kwargs)
             hear(trainer, args, found)
             return found
 
-        setattr(trainer, name, listening)
+        if hasattr(trainer, name):
+            Patch(trainer, name, listening)
 
     def hear(self, stage: str, *tensors: Any) -> None:
         numbers = _numbers(tensors)

@@ -26,8 +26,8 @@ Found = dict[str, Any]
 Act = Callable[[Any], Found]
 TOLD = 200
 """Characters of an alarm that are kept."""
-TRAINER = "trainer"
-"""Whether the script has one."""
+KIND, TRAINER, LOOP = "kind", "trainer", "loop"
+"""Who steps in a script: a trainer, or the script itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +101,15 @@ def _few_steps(setup: Setup, mutation: Mutation | None, hear: Callable[[Heard], 
     found: Found = {}
 
     def loop_ends(heard: Heard) -> None:
-        found.update(hear(heard))
+        told = hear(heard)
+        if told.get("stage") == "gradient":  # nothing was heard of the stages before it
+            del told["stage"]
+        found.update({KIND: LOOP, **told})
         raise Reached
 
     def train(trainer: Any) -> Found:
         loop.close()
-        return {TRAINER: True, **hear(train_for(trainer, setup.steps))}
+        return {KIND: TRAINER, **hear(train_for(trainer, setup.steps))}
 
     def run() -> Found:
         return _at_train(setup, mutation, train) or found or _nothing_trained(setup)

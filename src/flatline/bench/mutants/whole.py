@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flatline.live.hooks import Patch
+
 PROBLEMS = 32
 """Rows of the training data on which a policy is scored."""
 AT_ONCE = 8
@@ -63,11 +65,10 @@ def scored(trainer: Any, weights: Mapping[str, Any]) -> dict[str, Any]:
 def _listening(trainer: Any) -> list[Any]:
     """What the reward functions pay from now on."""
     paid: list[Any] = []
-    calculate = trainer._calculate_rewards
 
-    def listening(*args: Any, **kwargs: Any) -> Any:
+    def listening(calculate: Any, *args: Any, **kwargs: Any) -> Any:
         paid.append(calculate(*args, **kwargs))
         return paid[-1]
 
-    trainer._calculate_rewards = listening
+    Patch(trainer, "_calculate_rewards", listening)
     return paid

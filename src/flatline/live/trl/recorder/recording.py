@@ -5,6 +5,7 @@ the thread that writes (`Scribe`).
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,13 @@ from torch import Tensor
 
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
+from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
-from flatline.live.trl.recorder.rows import Reader, Row
+from flatline.live.trl.recorder.rows import GOLD_NAMES, Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
-from flatline.live.trl.recorder.transfer import Transfer
 from flatline.live.trl.sampler import Call
-from flatline.live.trl.settings import TRANSFORMERS, engine_of
+from flatline.live.trl.settings import RLOO, TRANSFORMERS, algorithm_of, engine_of
 from flatline.live.weights import Census
 from flatline.trace.writer import Sink
 
@@ -57,11 +58,12 @@ class Clock:
 class Recording:
     """Hears one trainer and hands on what it heard."""
 
-    def __init__(self, trainer: Any, sink: Sink, guard: Guard) -> None:
+    def __init__(self, trainer: Any, sink: Sink, guard: Guard, gold: str | None = None) -> None:
         self.sink = sink
         self.clock = Clock()
         self._trainer = trainer
         self._guard = guard
+        self._gold_names = GOLD_NAMES if gold is None else (gold,)
         self._scribe = Scribe(sink, _copied(trainer.processing_class))
         self._rank = int(trainer.accelerator.process_index)
         self._census: Census | None = None
@@ -194,6 +196,7 @@ class Recording:
             longest_turn=_turn_limit(trainer),
             rank=self._rank,
             group_size=int(trainer.num_generations),
+            gold_names=self._gold_names,
             reward_names=names,
             reward_weights=np.ones(len(names)) if weights is None else to_numpy(weights),
         )
@@ -214,11 +217,11 @@ def _sent(norm: Any) -> Transfer:
 
 def _clip(trainer: Any) -> Clip:
     low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
-    return Clip(
-        low=low,
-        high=float(getattr(trainer, "epsilon_high", low) or low),
-        by_sequence=getattr(trainer, "importance_sampling_level", None) == "sequence",
-    )
+    high = float(getattr(trainer, "epsilon_high", low) or low)
+    if algorithm_of(trainer) == "gmpo":  # whose bounds are those of the log-ratio
+        return Clip(low=-math.expm1(-low), high=math.expm1(high))
+    by_sequence = getattr(trainer, "importance_sampling_level", None) == "sequence"
+    return Clip(low=low, high=high, by_sequence=by_sequence or algorithm_of(trainer) == RLOO)
 
 
 def _turn_limit(trainer: Any) -> int | None:
