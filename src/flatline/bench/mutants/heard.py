@@ -113,8 +113,7 @@ class _Ears:
             hear(trainer, args, found)
             return found
 
-        if hasattr(trainer, name):
-            Patch(trainer, name, listening)
+        Patch(trainer, name, listening)
 
     def hear(self, stage: str, *tensors: Any) -> None:
         numbers = _numbers(tensors)
