@@ -356,7 +356,7 @@ def test_silence_on_a_change_and_an_alarm_on_none_are_both_listed(kept_study, tm
     kept_study([*rows, row("same", "H24")])
     found = figures_of(tmp_path)["splits"]["test"]
     assert found["effects"]["changes"] == {"mutants": 2, "looked at": 2, "alarm": 1}
-    assert found["shares"]["change nothing: alarm"]["count"] == 1
+    assert found["shares"]["all"]["change nothing: alarm"]["count"] == 1
     assert len(found["silent"]) == len(found["false alarms"]) == 1
     assert found["seconds"] == {"a mutant": 6.0, "a mutant with checkup": 6.0}
     assert "| sign | 2 | 1 | 1 |" in markdown(figures_of(tmp_path))
@@ -397,9 +397,9 @@ def test_the_changed_line_is_looked_for_among_the_first_five_shown(kept_study, t
             found(place(12, file="lib/other.py"), number=4),
         ]
     )
-    shares = figures_of(tmp_path)["splits"]["test"]["shares"]
-    assert shares["alarm: the changed line among the first 5 shown"]["count"] == 2
-    assert shares["alarm: its function first"]["count"] == 2
+    shares = figures_of(tmp_path)["splits"]["test"]["shares"]["all"]
+    assert shares["with lines: the changed one among the first 5"]["count"] == 2
+    assert shares["with lines: its function first"]["count"] == 2
 
 
 def trained(number, *rewards, **told):
@@ -427,9 +427,9 @@ def test_harm_is_what_the_same_seeds_lose_and_a_training_that_breaks_down_hurts(
     )
     verdicts = [one.harm and one.harm.verdict for one in read(tmp_path)]
     assert verdicts == [Verdict.HURTS, Verdict.HARMLESS, Verdict.HURTS, Verdict.OPEN]
-    shares = figures_of(tmp_path)["splits"]["test"]["shares"]
-    assert shares["hurt: alarm in the checkup"]["count"] == 0
-    assert shares["hurt: alarm in the checkup or the diagnosis"]["count"] == 1
+    shares = figures_of(tmp_path)["splits"]["test"]["shares"]["all"]
+    assert shares["hurt: alarm"]["count"] == 0
+    assert shares["hurt: alarm, or one in the diagnosis"]["count"] == 1
     assert figures_of(tmp_path)["unchanged scripts"]["flatline, diagnosis"] == 0
 
 

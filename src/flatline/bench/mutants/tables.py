@@ -14,6 +14,8 @@ from flatline.bench.tables import table_head, table_row
 LINES = 5
 """Among so many shown lines the changed one should be."""
 
+EVERYTHING = "all"
+
 Holds = Callable[[Tried], bool]
 _BY: Mapping[str, Callable[[Tried], str]] = {
     "script": lambda one: " ".join((one.study["script"], *one.study["arguments"])),
@@ -68,28 +70,8 @@ def _figures(tried: Sequence[Tried]) -> dict[str, Any]:
         "effects": {effect.value: _counted(tried, effect) for effect in Effect},
         "seconds": _seconds(tried),
         "shares": {
-            "change the training: alarm in the checkup": _share(changes, _alarm),
-            "change the training: right stage first": _share(
-                [one for one in changes if one.alarms and one.row.get("stage")],
-                lambda one: one.right_stage,
-            ),
-            "hurt: alarm in the checkup": _share(hurting, _alarm),
-            "hurt: alarm in the checkup or the diagnosis": _share(
-                hurting, lambda one: _alarm(one) or bool(one.diagnosed)
-            ),
-            "hurt: right stage first": _share(
-                [one for one in hurting if one.alarms and one.row.get("stage")],
-                lambda one: one.right_stage,
-            ),
-            "alarm: the changed line among the first 5 shown": _share(
-                [one for one in changes if _where(one)], _line_shown
-            ),
-            "alarm: its function first": _share(
-                [one for one in changes if _where(one)], _function_first
-            ),
-            "change nothing: alarm": _share(
-                [one for one in tried if one.effect is Effect.SAME and one.looked_at], _alarm
-            ),
+            name: _shares([one for one in tried if name in (EVERYTHING, _ground(one))])
+            for name in (EVERYTHING, *sorted({_ground(one) for one in changes}))
         },
         "by": {name: _by(changes, key) for name, key in _BY.items()},
         "harm": _harm(tried),
@@ -97,6 +79,36 @@ def _figures(tried: Sequence[Tried]) -> dict[str, Any]:
         "first alarm": dict(Counter(_first(one) for one in changes).most_common()),
         "silent": [_told(one) for one in changes if not one.alarms],
         "false alarms": [_told(one) for one in tried if one.effect is Effect.SAME and one.alarms],
+    }
+
+
+def _ground(one: Tried) -> str:
+    """What was changed: nothing of the arguments says what a reward function should pay."""
+    if one.row.get("kind") == "loop":
+        return "a loop without a trainer"
+    own = str(one.change["module"]).endswith(".py")
+    return "the user's script" if own else "a library"
+
+
+def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
+    changes = [one for one in tried if one.effect is Effect.CHANGES]
+    placed = [one for one in changes if one.alarms and one.row.get("stage")]
+    shown = [one for one in changes if _where(one)]
+    hurting = [one for one in tried if one.hurts]
+    same = [one for one in tried if one.effect is Effect.SAME and one.looked_at]
+    return {
+        "change the training: alarm": _share(changes, _alarm),
+        "with an alarm: right stage first": _share(placed, lambda one: one.right_stage),
+        "hurt: alarm": _share(hurting, _alarm),
+        "hurt: alarm, or one in the diagnosis": _share(
+            hurting, lambda one: _alarm(one) or bool(one.diagnosed)
+        ),
+        "hurt, with an alarm: right stage first": _share(
+            [one for one in placed if one.hurts], lambda one: one.right_stage
+        ),
+        "with lines: the changed one among the first 5": _share(shown, _line_shown),
+        "with lines: its function first": _share(shown, _function_first),
+        "change nothing: alarm": _share(same, _alarm),
     }
 
 
@@ -225,8 +237,11 @@ def _split_tables(found: Mapping[str, Any]) -> Iterator[str]:
     for effect, counts in found["effects"].items():
         yield table_row((effect, *counts.values()))
     yield ""
-    yield from table_head(("", "share"))
-    yield from (table_row((name, _percent(one))) for name, one in found["shares"].items())
+    grounds = list(found["shares"])
+    yield from table_head(("", *grounds))
+    for name in found["shares"][EVERYTHING]:
+        cells = [_percent(found["shares"][ground][name]) for ground in grounds]
+        yield table_row((name, *cells))
     for name, counts in found["by"].items():
         yield ""
         yield from table_head((name, "change the training", "alarm", "right stage first"))
@@ -239,6 +254,13 @@ def _split_tables(found: Mapping[str, Any]) -> Iterator[str]:
     if found["peers"]["diagnosed"]:
         yield ""
         yield from _peers_table("mutants that hurt", found["peers"])
+    yield from _listed("Change the training, and the checkup says nothing", found["silent"])
+    yield from _listed("Change nothing, and the checkup alarms", found["false alarms"])
+
+
+def _listed(what: str, mutants: Sequence[str]) -> Iterator[str]:
+    yield f"\n{what}: {len(mutants) or 'none'}.\n"
+    yield from (f"- {' '.join(one.split())}" for one in mutants)
 
 
 def _peers_table(what: str, found: Mapping[str, Any]) -> Iterator[str]:

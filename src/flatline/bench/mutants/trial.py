@@ -26,6 +26,8 @@ Found = dict[str, Any]
 Act = Callable[[Any], Found]
 TOLD = 200
 """Characters of an alarm that are kept."""
+PLACES = 10
+"""Lines of code that an alarm shows, of which so many are kept."""
 KIND, TRAINER, LOOP = "kind", "trainer", "loop"
 """Who steps in a script: a trainer, or the script itself."""
 
@@ -129,7 +131,11 @@ def _nothing_trained(setup: Setup) -> Found:
 def _told(report: Report) -> Found:
     """Alarms, most likely cause first."""
     told = [
-        {"hypothesis": one.hypothesis, "text": shortened(one.text, limit=TOLD)}
+        {
+            "hypothesis": one.hypothesis,
+            "text": shortened(one.text, limit=TOLD),
+            "where": [place.to_json() for place in one.where[:PLACES]],
+        }
         for one in report.alarms
     ]
     return {"alarms": told, "tested": report.tested}

@@ -143,7 +143,7 @@ class _Bench:
 
     def _row(self, job: _Job, mutation: Mutation, found: Row) -> Row:
         sites = self._setups[job.study].grounds[mutation.module].sites
-        told = {name: value for name, value in found.items() if name != trial.KIND}
+        told = dict(found)
         if found.get("error") == nursery.TIMEOUT:
             told["effect"] = Effect.HANGS.value
         told.setdefault("effect", Effect.STOPS.value)  # the process died
