@@ -11,11 +11,10 @@ FOLDER/
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flatline import __version__
+from flatline.bench.cell import versions_of
 from flatline.bench.mutants.difference import Effect
 from flatline.bench.mutants.draw import Split, drawn
 from flatline.bench.mutants.sites import Mutation
@@ -60,10 +59,7 @@ class Study:
             "modules": [Path(name).name for name in self.modules],
             "split": self.split.value,
             "seed": self.seed,
-            "versions": {
-                "flatline": __version__,
-                **{name: version(name) for name in ("trl", "torch", "transformers", "peft")},
-            },
+            "versions": versions_of(("flatline", "trl", "torch", "transformers", "peft")),
         }
 
     @property
