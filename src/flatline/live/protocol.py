@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flatline.live.measure.untouched import Snapshot
     from flatline.live.records import DataOrder, Problems
     from flatline.live.stage_found import StageFound
+    from flatline.live.where.place import Where
     from flatline.rollout.engine import Engine
 
 P = ParamSpec("P")
@@ -229,4 +230,15 @@ class Trainer:
         self, order: "DataOrder | None", played: "Played", few: "Played", move: "Move"
     ) -> "Mapping[str, StageFound]":
         """One real step beside the specified one, stage by stage."""
+        raise NotImplementedError
+
+    def lines_of(
+        self,
+        order: "DataOrder | None",
+        played: "Played",
+        few: "Played",
+        move: "Move",
+        found: "StageFound",
+    ) -> "tuple[Where, ...]":
+        """Lines of the running code that may have made a stage what it is, likeliest first."""
         raise NotImplementedError

@@ -34,6 +34,7 @@ from flatline.live.records import (
 )
 from flatline.live.stage_found import StageFound
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.where.place import Where
 from flatline.trace import Trace
 
 T = TypeVar("T")
@@ -190,11 +191,14 @@ class Subject:
     @needs(Capability.SPECIFICATION)
     def departures(self) -> Mapping[str, StageFound]:
         """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
-        order = None
-        with suppress(Exception):  # data that cannot be counted, such as a stream
-            order = self.data_order()
-        given = (order, self._played, self._few, self._move)
+        given = (self._countable_order(), self._played, self._few, self._move)
         return self._take("departures", self.live.departures, *given)
+
+    @needs(Capability.SPECIFICATION)
+    def lines_of(self, found: StageFound) -> tuple[Where, ...]:
+        """Lines of the running code that may have made a stage what it is, likeliest first."""
+        given = (self._countable_order(), self._played, self._few, self._move, found)
+        return self._take(("lines", found.stage), self.live.lines_of, *given)
 
     # -- more play
 
@@ -332,6 +336,12 @@ class Subject:
         """How far the trainable weights must be moved to be seen."""
         given = (self.live, self._few, self._few_logps_BT, self._together)
         return self._take("move", visible_move, *given)
+
+    def _countable_order(self) -> DataOrder | None:
+        """None for data that cannot be counted, such as a stream."""
+        with suppress(Exception):
+            return self.data_order()
+        return None
 
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flatline.bench.mutants.changed_text import show_changed
 from flatline.bench.mutants.difference import Effect, difference
 from flatline.bench.mutants.heard import Heard, hearing_optimizers, kept, train_for
 from flatline.bench.mutants.planting import Ground, lines_executed
@@ -70,6 +71,9 @@ def checked(setup: Setup, mutation: Mutation | None) -> Found:
     def look(trainer: Any) -> Found:
         import flatline
 
+        if mutation is not None:
+            ground = setup.grounds[mutation.module]
+            show_changed(ground.file, ground.sites.tree)
         return _told(flatline.checkup(trainer))
 
     return _guarded(lambda: _at_train(setup, mutation, look) or _watched(Path.cwd()))

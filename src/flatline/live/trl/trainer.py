@@ -17,6 +17,7 @@ from flatline.live.protocol import Capability, Trainer
 from flatline.live.records import DataOrder, Problems
 from flatline.live.stage_found import StageFound
 from flatline.live.trl.departure import examine
+from flatline.live.trl.departure.lines import lines
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import backward
 from flatline.live.trl.measure.order import data_order, planned_steps, problems
@@ -25,6 +26,7 @@ from flatline.live.trl.measure.scoring import play, score_again, scoring_logps, 
 from flatline.live.trl.recorder.attach import another_algorithm
 from flatline.live.trl.recorder.callback import StepWatch
 from flatline.live.trl.settings import settings, truth
+from flatline.live.where.place import Where
 from flatline.rollout.engine import Engine
 from flatline.rollout.weights import WeightCopy
 from flatline.rollout.writable import unwritable
@@ -197,6 +199,11 @@ class TrlTrainer(Trainer):
         self, order: DataOrder | None, played: Played, few: Played, move: Move
     ) -> Mapping[str, StageFound]:
         return examine(self.trl, order, played, few, move)
+
+    def lines_of(
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
+    ) -> tuple[Where, ...]:
+        return lines(self.trl, order, played, few, move, found)
 
 
 def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:

@@ -25,6 +25,7 @@ from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
 from flatline.live.trl.departure.sampled import (
     ROWS,
+    Sampled,
     drawn_rows,
     judge_completions,
     judge_drawing,
@@ -62,7 +63,7 @@ def examine(
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
         no_dropout(trainer)
-        step = _Step(trainer, order, whole, some, move, found)
+        step = Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
             _guarded(one, found)
 
@@ -85,7 +86,7 @@ def _fill(found: Found, why: str) -> None:
         found.setdefault(stage, unknown(stage, why))
 
 
-class _Step:
+class Step:
     """One step of a trainer, looked at in three pieces."""
 
     rows: list[Row]
@@ -99,6 +100,12 @@ class _Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    prompts: Sequence[Any] = ()
+    """That were sampled for."""
+    drawn: Sampled | None = None
+    """What was sampled for them last."""
+    heard: data.Heard
+    passes: Sequence[Pass] = ()
     kl_B: Tensor | None = None
     """Of each row, where it is in the reward."""
     given_optimizer = ""
@@ -143,7 +150,8 @@ class _Step:
         group = self.asked.group
         asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
         prompts = [row["prompt"] for row in asked]
-        drawn = sample(self.trainer, prompts)
+        self.prompts = prompts
+        self.drawn = drawn = sample(self.trainer, prompts)
         if drawn is None:
             for stage in ("completions", "delivery"):
                 self.found[stage] = unknown(stage, "The sampler cannot be heard.")
@@ -160,6 +168,7 @@ class _Step:
             after = sample(self.trainer, prompts)
             if after is None:
                 return
+            self.drawn = after
             rows = drawn_rows(after, drawn.prompts)
             policy = self.scorer.all(rows)
         start = self.scorer.all(rows)
@@ -176,6 +185,7 @@ class _Step:
         self.rows = rows
         self.start = self.scorer.all(rows)
         with moved(trainer, self.gentle), data.hearing(trainer) as heard:
+            self.heard = heard
             with rloo.hearing_scores(trainer) as self.scored:
                 self.inputs = score_again(trainer, self.some)
             self.old = self.scorer.all(rows)
@@ -202,6 +212,7 @@ class _Step:
             self.trainer.model.zero_grad()
             stepped.called(self.trainer, "on_step_begin")
             passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
+            self.passes = passes
             raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
             self.found["log-probs"] = self._logprobs(passes)
             self._loss(passes)
