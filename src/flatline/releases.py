@@ -67,5 +67,21 @@ DEFECTS: dict[str, Defect] = {
         when="a model with several in its `generation_config`",
         reference=TRL + "7039",
     ),
+    "trl_temperature": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.16.0",
+        what="log-probs are taken at temperature 1, whatever was sampled at",
+        when="`temperature` other than 1; the default is 0.9",
+        reference=TRL + "3029",
+    ),
+    "trl_attention_mask": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.15.0",
+        what="the policy attends to the padding of its prompts",
+        when="prompts of different lengths in a batch",
+        reference=TRL + "2708",
+    ),
 }
 """By the name of the exhibit."""

@@ -140,6 +140,7 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     if not isinstance(result, tuple) or len(result) < 3:
         return None
     prompts, completions, own = result[:3]
+    own = own if isinstance(own, list) else None  # TRL up to 0.25 has no tools, and no mask here
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     ends = stop_ids(trainer) | {tokenizer.pad_token_id}
     rows = []
