@@ -129,6 +129,22 @@ def test_weights_are_the_same_with_and_without_recording(tmp_path, name):
     assert all(torch.equal(expected[n], p) for n, p in weights_of(watched).items())
 
 
+def test_a_method_that_is_replaced_while_it_is_listened_to_stays_replaced(tmp_path):
+    """A curriculum may change the trainer from inside a reward function."""
+    calls = []
+
+    def replaces(completions, **_):
+        if not calls:
+            inner = trainer._calculate_rewards
+            trainer._calculate_rewards = lambda *args: calls.append("theirs") or inner(*args)
+        calls.append("reward")
+        return [0.0] * len(completions)
+
+    trainer = trainer_of(tmp_path, reward_funcs=[replaces], max_steps=3)
+    assert len(recorded(trainer).rollouts) == 12
+    assert calls == ["reward", *("theirs", "reward") * 2]
+
+
 @pytest.mark.parametrize("name", SETUPS)
 def test_every_rollout_has_its_tokens_and_whole_groups(tmp_path, name):
     trainer = trainer_of(tmp_path, **SETUPS[name])

@@ -179,7 +179,7 @@ def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_pat
     before = state_of(subject.trainer)
     look_at_everything(subject)
     assert_same(before, state_of(subject.trainer))
-    assert subject.built.rollouts.weights is None and subject.built.rollouts.engine is None
+    assert subject._built.rollouts.weights is None and subject._built.rollouts.engine is None
     assert_same(plain, trained(subject.trainer))
 
 
@@ -368,7 +368,7 @@ def test_one_engine_serves_every_measurement_while_nobody_trains(tmp_path, monke
     with subject.standing_still():
         subject.heldout_path(), subject.delivery(), subject.stepped_delivery()
     assert made == [1]
-    assert subject.built.rollouts.engine is None and subject.built.rollouts.weights is None
+    assert subject._built.rollouts.engine is None and subject._built.rollouts.weights is None
 
 
 def test_what_is_only_compared_is_not_scored_with_the_reference(tmp_path, monkeypatch):
@@ -413,7 +413,7 @@ def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypa
     subject = subject_in(tmp_path, batch_size=8)
     found = subject.delivery()
     assert found.visible > 0.1 and max(found.gap_moved, found.gap_restored) < 1e-3
-    assert subject.built.rollouts.engine is None
+    assert subject._built.rollouts.engine is None
     assert max(np.bincount(subject.batch.rollout_T)) > 3
 
 
@@ -500,7 +500,7 @@ def test_a_hidden_context_has_no_effect(tmp_path):
 
 def test_a_sampler_that_is_never_updated_stays_behind(tmp_path):
     subject = subject_in(tmp_path, sampler_weights="copy")
-    rollouts = subject.built.rollouts
+    rollouts = subject._built.rollouts
     deliver = rollouts._deliver
 
     def once(model, trainer):

@@ -17,10 +17,8 @@ from flatline.errors import ConfigError
 from flatline.files import write_atomically
 from flatline.rollout.record import Author, Finish, Rollout
 from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference, pass_at_k
-from flatline.tasks.base import COMBINED, Message, Problem, Task
+from flatline.tasks.base import ANSWER, COMBINED, Message, Problem, Task
 
-SUCCESS = "exact_match"
-"""The part that must be 1 for a play to count as right."""
 EVENTS = ("tool_calls", "tool_errors", "malformed_calls", "malformed_answers")
 
 Estimates = Mapping[str, Estimate]
@@ -126,7 +124,7 @@ def summarise(
     ordered = [rollout for group in groups for rollout in group]
     samples = len(groups[0])
     hops = {problem.id: problem.hops for problem in problems}
-    right = np.array([[r.score.parts.get(SUCCESS) == 1.0 for r in group] for group in groups])
+    right = np.array([[r.score.parts.get(ANSWER) == 1.0 for r in group] for group in groups])
     return Evaluation(
         parts=_part_means(ordered),
         per_hop={

@@ -28,15 +28,19 @@ Heard = Callable[[Hypothesis], None]
 def checkup(
     trainer: "Any | Built",
     *,
+    correct: str | None = None,
+    gold: str | None = None,
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     on_probe: Heard | None = None,
 ) -> Report:
     """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
-    itself. `on_probe` is told of each hypothesis before it looks.
+    itself. `correct` names the reward function that says whether an answer is right, `gold` the
+    column of the dataset with the right answer. `on_probe` is told of each hypothesis
+    before it looks.
     """
-    subject = subject_of(trainer)
+    subject = subject_of(trainer, correct=correct, gold=gold)
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)
@@ -49,10 +53,14 @@ def checkup(
     return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
 
 
-def subject_of(trainer: "Any | Built") -> Subject:
+def subject_of(
+    trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
+) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     inner = getattr(trainer, "trainer", None)
-    return Subject(trainer) if inner is None else OurSubject(trainer)
+    if inner is not None:
+        return OurSubject(trainer, correct=correct, gold=gold)
+    return Subject(trainer, correct=correct, gold=gold)
 
 
 def _looks(hypothesis: Hypothesis) -> list[Look]:

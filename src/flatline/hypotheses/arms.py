@@ -9,10 +9,7 @@ from typing import Any
 
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Arms, Hypothesis
-from flatline.tasks.base import COMBINED
-
-ANSWER = "exact_match"
-"""The part of every task's reward that says right or wrong."""
+from flatline.tasks.base import ANSWER, COMBINED
 
 
 def arms(

@@ -80,11 +80,8 @@ class HopFactor(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Does gold earn more at more hops?"""
-        if subject.built is None:
-            raise NotRecorded("task.gold")
-        gold = subject.oracle().gold_R
-        hops = np.array([float(problem.hops) for problem in subject.built.problems[: len(gold)]])
-        return self._judge(hops, gold, subject.settings.get("scale_rewards"), least=1)
+        paid = subject.oracle()
+        return self._judge(paid.hops_R, paid.gold_R, subject.settings.get("scale_rewards"), least=1)
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""

@@ -5,6 +5,8 @@
     A_i = (r_i - mean(r)) / std(R)      R the whole batch: Hu et al., 2025, REINFORCE++
     A_i = G / (G - 1) (r_i - mean(r))   Ahmadian et al., 2024, RLOO: the mean of the others
 
+RLOO may divide its advantages by the spread of all of them, less their mean, instead.
+
 Std has n - 1 below it, and 1e-4 is added against a division by 0. Rows without a reward count
 nowhere and get 0. Several rewards, each normalised in its group before they are summed and the sum
 normalised over the batch: Liu et al., 2026, GDPO.
@@ -14,35 +16,49 @@ import torch
 from torch import Tensor
 
 from flatline.spec.asked import Asked, NotSpecified
-from flatline.spec.rewards import total, weights
+from flatline.spec.rewards import penalised, weights
 
 TINY = 1e-4
 """Added to a spread before it divides."""
 
 
-def advantages(asked: Asked, paid_BF: Tensor) -> Tensor:
-    """One for each row, in double precision; rows of a group stand together."""
+def advantages(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None = None) -> Tensor:
+    """One for each row, in double precision; rows of a group stand together. `kl_B` is the distance
+    of each row from the reference, where that is in the reward."""
     if asked.aggregation == "normalize_then_sum":
         return _normalised_then_summed(asked, paid_BF.double().cpu())
     if asked.aggregation != "sum_then_normalize":
         raise NotSpecified(f"rewards put together by {asked.aggregation!r}")
-    reward_PG = total(asked, paid_BF).view(-1, asked.group)
-    centred_PG = reward_PG - reward_PG.nanmean(1, keepdim=True)
+    reward_PG = penalised(asked, paid_BF, kl_B).view(-1, asked.group)
+    centred_PG = _centred(asked, reward_PG)
     if asked.scale == "none":
         found_PG = centred_PG
     elif asked.scale == "group":
         found_PG = centred_PG / (spread(reward_PG) + TINY)
     elif asked.scale == "batch":
         found_PG = centred_PG / (spread(reward_PG.reshape(1, -1)) + TINY)
+    elif asked.scale == "advantages":
+        off_PG = centred_PG - centred_PG.nanmean()
+        found_PG = off_PG / (spread(off_PG.reshape(1, -1)) + TINY)
     else:
         raise NotSpecified(f"advantages scaled by {asked.scale!r}")
     return found_PG.flatten().nan_to_num(nan=0.0)
 
 
 def leave_one_out(reward_PG: Tensor) -> Tensor:
-    """RLOO: each row against the mean of the others of its group."""
-    group = reward_PG.shape[1]
-    return (reward_PG - reward_PG.mean(1, keepdim=True)) * group / (group - 1)
+    """RLOO: each row against the mean of the others of its group that have a reward; NaN where
+    there are none."""
+    known = (~reward_PG.isnan()).sum(1, keepdim=True)
+    others_PG = reward_PG.nansum(1, keepdim=True) - reward_PG
+    return reward_PG - others_PG / (known - 1)
+
+
+def _centred(asked: Asked, reward_PG: Tensor) -> Tensor:
+    if asked.baseline == "others":
+        return leave_one_out(reward_PG)
+    if asked.baseline != "group":
+        raise NotSpecified(f"a baseline of {asked.baseline!r}")
+    return reward_PG - reward_PG.nanmean(1, keepdim=True)
 
 
 def spread(values_PG: Tensor) -> Tensor:

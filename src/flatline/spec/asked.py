@@ -29,14 +29,20 @@ class Asked:
     """One for each reward function; None for all 1."""
     aggregation: str = "sum_then_normalize"
     """How several rewards become one advantage."""
+    reward_range: tuple[float, float] | None = None
+    """What a row earns is cut to this range; None for no range."""
+    baseline: str = "group"
+    """Whose mean is taken off a reward: that of the whole `group`, or of its `others`."""
     scale: str = "group"
-    """Whose spread divides the advantage: `group`, `batch` or `none`."""
+    """Whose spread divides the advantage: of the rewards of the `group` or the `batch`, of all
+    `advantages` themselves, or `none`."""
     mask_cut: bool = False
     """Whether completions that were cut at the limit carry no loss."""
     loss: str = "grpo"
     """How token losses become one number."""
     level: str = "token"
-    """What has an importance ratio: each `token`, or the whole `sequence`."""
+    """What has an importance ratio: each `token`, the whole `sequence` by its mean token, or the
+    `product` of all its tokens."""
     clip_low: float = 0.2
     """The ratio is clipped below 1 minus this."""
     clip_high: float = 0.2
@@ -45,6 +51,8 @@ class Asked:
     """Two-sided clip: the ratio itself is never above this."""
     beta: float = 0.0
     """Weight of the KL to the reference."""
+    kl_place: str = "loss"
+    """Whether that KL is added to the `loss` or taken off the `reward`."""
     corrected_kl: bool = False
     """Whether each token's KL is weighted by its ratio."""
     entropy_share: float = 1.0

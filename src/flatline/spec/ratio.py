@@ -2,10 +2,12 @@
 
     rho_t = pi(o_t) / pi_old(o_t)                               each token: PPO, GRPO
     rho   = (prod_t rho_t) ^ (1 / |o|)                          sequence: Zheng et al., 2025, GSPO
+    rho   = prod_t rho_t                                        product: Ahmadian et al., 2024, RLOO
     policy loss = -min(rho A, clip(rho, 1 - low, 1 + high) A)   Shao et al., 2024; Yu et al., 2025
     policy loss = -sg(min(rho, high)) A log pi                  MiniMax, 2025, CISPO
     KL_t  = pi_ref / pi - log(pi_ref / pi) - 1                  Schulman, 2020, k3
     KL_t * rho_t                                                off policy: DeepSeek-V3.2, 2025
+    KL    = sum_t log(pi_old / pi_ref)                          k1, where the reward has it: RLOO
 
 sg: no gradient. With `delta` (INTELLECT-2, 2025) rho itself is never above it. With an entropy
 share (Wang et al., 2025) the policy loss is that of the tokens with the highest entropy only; the
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from flatline.spec.asked import Asked, NotSpecified
 
-CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "rloo")
 """Losses with PPO's clip."""
 
 
@@ -28,6 +30,8 @@ def ratio(asked: Asked, new_T: Tensor, old_T: Tensor, mask_T: Tensor) -> Tensor:
         return torch.exp(log_T)
     if asked.level == "sequence":
         return torch.exp((log_T * mask_T).sum() / mask_T.sum().clamp(min=1)).expand_as(log_T)
+    if asked.level == "product":
+        return torch.exp((log_T * mask_T).sum()).expand_as(log_T)
     raise NotSpecified(f"an importance ratio of each {asked.level}")
 
 
@@ -36,6 +40,11 @@ def kl(asked: Asked, new_T: Tensor, reference_T: Tensor, ratio_T: Tensor) -> Ten
     log_T = reference_T - new_T
     kl_T = torch.exp(log_T) - log_T - 1
     return kl_T * ratio_T if asked.corrected_kl else kl_T
+
+
+def distance(old_T: Tensor, reference_T: Tensor, mask_T: Tensor) -> Tensor:
+    """Of a whole completion from the reference, as a reward has it."""
+    return ((old_T - reference_T) * mask_T).sum()
 
 
 def policy_loss(asked: Asked, new_T: Tensor, ratio_T: Tensor, advantage: Tensor) -> Tensor:
@@ -64,7 +73,7 @@ def token_loss(
     loss_T = policy_loss(asked, new_T, ratio_T, advantage)
     if chosen_T is not None:
         loss_T = loss_T * chosen_T
-    if asked.beta and reference_T is not None:
+    if asked.beta and asked.kl_place == "loss" and reference_T is not None:
         loss_T = loss_T + asked.beta * kl(asked, new_T, reference_T, ratio_T)
     return loss_T
 

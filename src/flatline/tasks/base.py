@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 Message = dict[str, Any]
 """One chat message in the format of Hugging Face chat templates."""
 
+ANSWER = "exact_match"
+"""Name of the part that says whether the answer is right; every task has it."""
 COMBINED = "combined"
 """Name of the weighted sum among the reward parts."""
 

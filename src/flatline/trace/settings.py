@@ -40,11 +40,15 @@ SETTINGS = (
     "dataset_size",
     "prompts_per_step",
     "tools",
+    "algorithm",
+    "correct",
+    "gold",
 )
 """`tools` is how many a completion may call; with none, and no player of somebody's own, it is one
 turn. `lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the products
-in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. The other names are those of
-TRL."""
+in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. `algorithm` is `grpo` or
+`rloo`. `correct` is the part of the reward and `gold` the column of the dataset that, as the user
+says, tell which answers are right. The other names are those of TRL."""
 
 NO_NUMBERS = frozenset(
     {
@@ -55,6 +59,9 @@ NO_NUMBERS = frozenset(
         "precision",
         "lora",
         "engine",
+        "algorithm",
+        "correct",
+        "gold",
     }
 )
 """Settings that are text or a dict; all others are numbers or truth values."""

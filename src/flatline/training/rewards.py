@@ -13,7 +13,7 @@ from typing import Any
 
 from flatline.errors import ConfigError, DataError
 from flatline.rollout.record import Rollout
-from flatline.tasks.base import COMBINED, Message, Problem, Task
+from flatline.tasks.base import ANSWER, COMBINED, Message, Problem, Task
 from flatline.training.environment import Environment, environment_reward, final_message
 
 RewardFunction = Callable[..., list[float | None]]
@@ -45,6 +45,11 @@ def reward_weights(functions: Sequence[RewardFunction], reward: str = COMBINED) 
             f"There would be nothing to train on.\nIt takes: {', '.join(names)}."
         )
     return [float(name == reward) for name in names]
+
+
+def says_right(functions: Sequence[str]) -> str | None:
+    """Of these names, the one of the part that says whether an answer is right."""
+    return ANSWER if ANSWER in functions else None
 
 
 def combined(rollout: Sequence[Rollout], log_extra: Any = None, **_: Any) -> list[float | None]:

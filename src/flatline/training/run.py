@@ -35,6 +35,7 @@ from flatline.training.effective import (
 from flatline.training.heldout import HeldOut
 from flatline.training.memory import keep_freed_memory
 from flatline.training.progress import ProgressDisplay
+from flatline.training.rewards import says_right
 from flatline.training.trainer import Built, build
 
 ALMOST_NOTHING = 2**20
@@ -125,7 +126,7 @@ def check_all(built: Built) -> None:
 @contextmanager
 def _recorded(built: Built, folder: Path) -> Iterator[None]:
     """The run's trace in its folder; `run.json` also has what was asked for and what is done."""
-    attachment = attach(built.trainer, folder)
+    attachment = attach(built.trainer, folder, correct=says_right(built.trainer.reward_func_names))
     attachment.note(
         fault=built.config.fault,
         requested=built.config.to_dict(),

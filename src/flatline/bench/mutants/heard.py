@@ -12,12 +12,13 @@ def train_for(trainer: Any, steps: int) -> dict[str, Any]:
     """Train for some steps. What is asked for otherwise (schedule, saving) stays as it is."""
     from transformers import TrainerCallback
 
+    from flatline.live.hooks import Patch
+
     heard: list[dict[str, Any]] = []
     rewards: list[str] = []
     gradients: list[str] = []
-    scored = trainer._calculate_rewards
 
-    def listening(*args: Any, **kwargs: Any) -> Any:
+    def listening(scored: Any, *args: Any, **kwargs: Any) -> Any:
         found = scored(*args, **kwargs)
         rewards.append(_digest([found]))
         return found
@@ -37,9 +38,9 @@ def train_for(trainer: Any, steps: int) -> dict[str, Any]:
             if state.global_step >= steps:
                 control.should_training_stop = True
 
-    trainer._calculate_rewards = listening
     trainer.add_callback(Listener())
-    trainer.train()
+    with Patch(trainer, "_calculate_rewards", listening):
+        trainer.train()
     return {"steps": heard, "log": _log(trainer.state.log_history)}
 
 

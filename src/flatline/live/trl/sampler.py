@@ -7,7 +7,7 @@ was drawn, and never keeps more than one position's. Beams, greedy search and th
 such distribution: nothing is said of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatline.live.hooks import Guard, Hooked, listening, put_in_place, without_adapter
+from flatline.live.hooks import Guard, Patch, listening, without_adapter
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
 
 SAMPLE = "sample"
@@ -78,7 +78,6 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
     if model is None:
         yield calls
         return
-    original = model.generate
     under_way: list[list[_Ear]] = []
     """One list for each call: continuous batching asks for processors outside of any."""
 
@@ -88,7 +87,7 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
             under_way[-1].append(ear)
             processors.append(ear)
 
-    def generate(*args: Any, **kwargs: Any) -> Any:
+    def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         under_way.append([])
         try:
             found = original(*args, **kwargs)
@@ -99,7 +98,7 @@ def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
 
     with (
         listening(model, "_get_logits_processor", listen, guard),
-        put_in_place(model, "generate", Hooked(original, generate)),
+        Patch(model, "generate", generate),
     ):
         yield calls
 

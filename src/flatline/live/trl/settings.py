@@ -2,23 +2,25 @@
 
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
+from flatline.errors import ConfigError
+from flatline.live.facts import commit, lora_of, tf32, versions
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
 """The engine that samples with the very model that is trained."""
 HALF = (torch.bfloat16, torch.float16)
-PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
+RLOO = "rloo"
+ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
+"""By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
 
 
-def run_facts(trainer: Any) -> dict[str, Any]:
+def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
@@ -27,7 +29,7 @@ def run_facts(trainer: Any) -> dict[str, Any]:
         "seed": getattr(trainer.args, "seed", None),
         "fault": None,
         "hardware": _hardware(trainer),
-        "settings": settings(trainer),
+        "settings": {**settings(trainer), **told},
     }
 
 
@@ -44,7 +46,40 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
-    return found
+    found["algorithm"] = algorithm_of(trainer)
+    return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
+
+
+def algorithm_of(trainer: Any) -> str | None:
+    """`grpo`, `rloo`, or a name of TRL's for what it builds on GRPO; None for anything else."""
+    names = [kind.__name__ for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
+    known = (kind for name in names for end, kind in ALGORITHMS.items() if name.endswith(end))
+    return next(known, None)
+
+
+def _of_rloo(args: Any) -> dict[str, Any]:
+    """RLOO under the names of GRPO: nothing is divided by the spread of a group, and a completion
+    has one ratio."""
+    scale = "batch" if args.normalize_advantages else "none"
+    return {"scale_rewards": scale, "importance_sampling_level": "product"}
+
+
+def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:
+    """What the user says tells right from wrong; refused where nothing has that name."""
+    _refuse_unknown("correct", correct, list(trainer.reward_func_names), "reward function")
+    columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
+    _refuse_unknown("gold", gold, columns, "column of the training data")
+    return {"correct": correct, "gold": gold}
+
+
+def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, what: str) -> None:
+    if name is None or known is None or name in known:
+        return
+    raise ConfigError(
+        f"{argument}={name!r} names no {what}.\n"
+        "What says which answers are right would be looked for in vain.\n"
+        f"There are: {', '.join(map(repr, known))}."
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -57,21 +92,6 @@ def _warmup(args: Any, max_steps: int | None) -> float | None:
     if callable(ask) and max_steps and max_steps > 0:
         return int(ask(max_steps))
     return getattr(args, "warmup_steps", None)
-
-
-def lora_of(model: Any) -> dict[str, Any] | None:
-    """What an adapter was asked to be; None without one."""
-    adapters = getattr(model, "peft_config", None)
-    if not adapters:
-        return None
-    config = next(iter(adapters.values()))
-    targets = getattr(config, "target_modules", None)
-    return {
-        "r": getattr(config, "r", None),
-        "alpha": getattr(config, "lora_alpha", None),
-        "dropout": getattr(config, "lora_dropout", None),
-        "targets": sorted(targets) if isinstance(targets, set | list | tuple) else targets,
-    }
 
 
 def engine_of(trainer: Any) -> str:
@@ -98,14 +118,6 @@ def _precision(trainer: Any) -> str:
     return "tf32" if any(weight.is_cuda for weight in weights) and tf32() else "float32"
 
 
-def tf32() -> bool:
-    """Whether a GPU rounds the factors of float32 products to 11 bits. Since torch 2.9 a name per
-    backend says so, and asking for the older flag may raise."""
-    matmul = torch.backends.cuda.matmul
-    named = getattr(matmul, "fp32_precision", None)
-    return bool(matmul.allow_tf32) if named is None else named == "tf32"
-
-
 def _length(dataset: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
@@ -124,28 +136,6 @@ def _tools(trainer: Any) -> int | None:
     if getattr(trainer, "rollout_func", None) is not None:
         return None
     return len(getattr(trainer, "tools", None) or ())
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that train."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def commit() -> str | None:
-    """Of the repository around the working directory."""
-    try:
-        asked = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return asked.stdout.strip() or None
 
 
 def _hardware(trainer: Any) -> dict[str, Any]:

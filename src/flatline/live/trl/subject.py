@@ -7,18 +7,23 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flatline.errors import ConfigError, NotRecorded
+from flatline.live.measure.tokenizer import tokenizer_fit
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
     ContextEffect,
     DataOrder,
     Delivery,
+    Floats,
+    GoldTurns,
     HeldoutPath,
     OneStep,
     Oracle,
+    Problems,
     ReferenceGap,
     Replay,
     ScoredTwice,
+    TokenizerFit,
 )
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
 from flatline.live.trl.departure import StageFound, examine
@@ -27,12 +32,12 @@ from flatline.live.trl.measure import passes, replay, step, stepped
 from flatline.live.trl.measure.context import Which, context_effect
 from flatline.live.trl.measure.few import few, half, together
 from flatline.live.trl.measure.moving import Move, visible_move
-from flatline.live.trl.measure.order import data_order
+from flatline.live.trl.measure.order import data_order, planned_steps, problems
 from flatline.live.trl.measure.recorded import Recorded, engine_at_hand, record
 from flatline.live.trl.measure.scoring import Played, batch_of, fixed_logps
 from flatline.live.trl.measure.untouched import Snapshot
 from flatline.live.trl.recorder.attach import another_algorithm
-from flatline.live.trl.settings import settings
+from flatline.live.trl.settings import settings, truth
 from flatline.rollout.writable import unwritable
 from flatline.trace import Trace
 
@@ -47,12 +52,16 @@ class Subject:
     returns None or empty arrays instead, because that itself is the answer.
     """
 
-    built: Any = None
-    """What `flatline.training.trainer.build` made, where the trainer is one of ours."""
-
-    def __init__(self, trainer: Any) -> None:
+    def __init__(
+        self, trainer: Any, *, correct: str | None = None, gold: str | None = None
+    ) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
+        truth(trainer, correct, gold)
         self.trainer = trainer
+        self.correct = correct
+        """The reward function that says whether an answer is right, as the user named it."""
+        self.gold = gold
+        """The column of the dataset with the right answer, as the user named it."""
         func = getattr(trainer, "rollout_func", None)
         self._rollouts = func if isinstance(func, Rollouts) else None
         self._taken: dict[Any, Any] = {}
@@ -79,7 +88,18 @@ class Subject:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Canonical settings, as in `run.json` of a trace."""
-        return settings(self.trainer)
+        return settings(self.trainer) | {"correct": self.correct, "gold": self.gold}
+
+    @property
+    def epsilon_high(self) -> float | None:
+        """How far the ratio may rise above 1; None where only `epsilon` is known."""
+        found = getattr(self.trainer, "epsilon_high", None)
+        return None if found is None else float(found)
+
+    @property
+    def planned_steps(self) -> int | None:
+        """Optimizer steps of the run; None where neither they nor what an epoch has are known."""
+        return planned_steps(self.settings, getattr(self.trainer.args, "num_train_epochs", None))
 
     # -- data and reward: no model
 
@@ -87,8 +107,21 @@ class Subject:
         """What the trainer's sampler will visit in its first steps, and over an epoch."""
         return self._take(("order", steps), data_order, self.trainer, steps, self._hops())
 
+    def problems(self) -> Problems:
+        """What names the training problems, and the held-out ones."""
+        return self._take("problems", problems, self.trainer)
+
+    def tokenizer_fit(self) -> TokenizerFit:
+        """What tokenizer and chat template do, and whether they are the model's."""
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        return self._take("tokenizer", tokenizer_fit, self.trainer.processing_class, model)
+
     def oracle(self, problems: int = 16) -> Oracle:
         """Gold and corruptions through the trainer's reward functions. Ours only."""
+        raise NotRecorded("task.gold")
+
+    def gold_turns(self, problems: int) -> GoldTurns:
+        """How many turns gold takes, of a task with tools. Ours only."""
         raise NotRecorded("task.gold")
 
     # -- one batch, no update
@@ -188,6 +221,10 @@ class Subject:
         """Training against held-out evaluation on prompts of the batch. Ours only."""
         raise NotRecorded("steps.heldout_reward")
 
+    def solved(self, first: int, last: int) -> Floats:
+        """Whether each of some training problems is solved, played once. Ours only."""
+        raise NotRecorded("task.problems")
+
     @contextmanager
     def untouched(self) -> Iterator[None]:
         """What happens inside leaves no mark on the trainer."""
@@ -216,7 +253,7 @@ class Subject:
     @property
     def _recorded(self) -> Recorded:
         """The first batch of the trainer's own loader."""
-        return self._take("recorded", record, self.trainer, self._rollouts)
+        return self._take("recorded", record, self.trainer, self._rollouts, self.correct, self.gold)
 
     @property
     def _played(self) -> Played:

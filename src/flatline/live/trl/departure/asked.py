@@ -18,11 +18,15 @@ _BESIDES = (
 """Arguments that change the loss and are not specified: name, value without effect, in words."""
 
 
+SPECIFIED = ("GRPOTrainer", "RLOOTrainer")
+"""Trainers of TRL whose step is specified."""
+
+
 def refuse_other_trainers(trainer: Any, inputs: Mapping[str, Any]) -> None:
-    """Only GRPO on text is specified; experimental trainers are GRPO with something else."""
+    """GRPO and RLOO on text are specified; experimental trainers are GRPO with something else."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
     odd = [kind for kind in kinds if kind.__module__.startswith("trl.experimental")]
-    if odd or not any(kind.__name__ == "GRPOTrainer" for kind in kinds):
+    if odd or not any(kind.__name__ in SPECIFIED for kind in kinds):
         raise NotSpecified(f"a step of {(odd or [type(trainer)])[0].__name__}")
     if hasattr(trainer.processing_class, "tokenizer") or "pixel_values" in inputs:
         raise NotSpecified("a model that is shown pictures")
@@ -46,16 +50,12 @@ def asked_of(args: Any, rows_in_pass: int) -> Asked:
         longest=args.max_completion_length,
         temperature=args.temperature,
         reward_weights=None if weights is None else tuple(weights),
-        aggregation=getattr(args, "multi_objective_aggregation", "sum_then_normalize"),
-        scale=_scale(args.scale_rewards),
         mask_cut=args.mask_truncated_completions,
-        loss=args.loss_type,
-        level=getattr(args, "importance_sampling_level", "token"),
+        **(_of_rloo(args) if is_rloo(args) else _of_grpo(args)),
         clip_low=args.epsilon,
         clip_high=args.epsilon if high is None else high,
         ceiling=getattr(args, "delta", None),
         beta=args.beta,
-        corrected_kl=bool(getattr(args, "use_bias_correction_kl", False)),
         entropy_share=getattr(args, "top_entropy_quantile", 1.0),
         learning_rate=args.learning_rate,
         schedule=_schedule(args),
@@ -68,6 +68,34 @@ def asked_of(args: Any, rows_in_pass: int) -> Asked:
         decay=args.weight_decay,
         besides=tuple(besides),
     )
+
+
+def is_rloo(args: Any) -> bool:
+    """Whether these are arguments of RLOO, which alone has this one."""
+    return hasattr(args, "normalize_advantages")
+
+
+def _of_grpo(args: Any) -> dict[str, Any]:
+    return {
+        "aggregation": getattr(args, "multi_objective_aggregation", "sum_then_normalize"),
+        "scale": _scale(args.scale_rewards),
+        "loss": args.loss_type,
+        "level": getattr(args, "importance_sampling_level", "token"),
+        "corrected_kl": bool(getattr(args, "use_bias_correction_kl", False)),
+    }
+
+
+def _of_rloo(args: Any) -> dict[str, Any]:
+    """A completion is one act: one ratio, one loss, and its KL in its reward."""
+    limits = args.reward_clip_range
+    return {
+        "reward_range": None if limits is None else tuple(limits),
+        "baseline": "others",
+        "scale": "advantages" if args.normalize_advantages else "none",
+        "loss": "rloo",
+        "level": "product",
+        "kl_place": "reward",
+    }
 
 
 def tolerance_of(trainer: Any) -> Tolerance:

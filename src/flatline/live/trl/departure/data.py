@@ -4,12 +4,13 @@ import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.passes import trained
@@ -52,7 +53,6 @@ class Heard:
 def hearing(trainer: Any) -> Iterator[Heard]:
     """Listens to the reward functions that are plain functions, and to what arrives of them."""
     heard, functions = Heard(), list(trainer.reward_funcs)
-    calculate = trainer._calculate_rewards
 
     def listener(at: int, function: Any) -> Any:
         def paid(*args: Any, **kwargs: Any) -> Any:
@@ -64,26 +64,21 @@ def hearing(trainer: Any) -> Iterator[Heard]:
 
         return paid
 
-    def arriving(*args: Any, **kwargs: Any) -> Tensor:
+    def arriving(calculate: Any, *args: Any, **kwargs: Any) -> Tensor:
         found: Tensor = calculate(*args, **kwargs)
         heard.arrived_BF = found.detach().double().cpu()
         return found
 
-    before = vars(trainer).get("_calculate_rewards")
     for at, function in enumerate(functions):
         if _plain(function):
             trainer.reward_funcs[at] = listener(at, function)
-    trainer._calculate_rewards = arriving
     try:
-        yield heard
+        with Patch(trainer, "_calculate_rewards", arriving):
+            yield heard
         logged = trainer._metrics["train"].get("reward") or [None]
         heard.mean = logged[-1]
     finally:
         trainer.reward_funcs[:] = functions
-        if before is None:
-            del trainer._calculate_rewards
-        else:
-            trainer._calculate_rewards = before
 
 
 def judge_rows(
@@ -139,8 +134,8 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     result = None if played.generated is None else played.generated.result
     if not isinstance(result, tuple) or len(result) < 3:
         return None
-    prompts, completions, own = result[:3]
-    own = own if isinstance(own, list) else None  # TRL up to 0.25 has no tools, and no mask here
+    prompts, completions = result[:2]
+    own = result[2] if isinstance(result[2], list) else None  # of TRL up to 0.25 it is a count
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     ends = stop_ids(trainer) | {tokenizer.pad_token_id}
     rows = []
@@ -257,14 +252,17 @@ def _judge_order(trainer: Any, heard: Heard) -> StageFound | None:
     return None
 
 
-def judge_advantages(asked: Asked, heard: Heard, found: Tensor) -> StageFound:
-    """Is each row's advantage that of its rewards, by the baseline and scale asked for?"""
+def judge_advantages(
+    asked: Asked, heard: Heard, found: Tensor, kl_B: Tensor | None = None
+) -> StageFound:
+    """Is each row's advantage that of its rewards, by the baseline and scale asked for? `kl_B` is
+    each row's KL, where that is in the reward."""
     if heard.arrived_BF is None:
         return unknown("advantages", "The trainer computes no rewards where TRL does.")
     if found.dim() != 1:
         return unknown("advantages", "Not specified: an advantage for each token.")
     try:
-        expected_B = advantages(asked, heard.arrived_BF)
+        expected_B = advantages(asked, heard.arrived_BF, kl_B)
     except NotSpecified as missing:
         return unknown("advantages", f"Not specified: {missing}.")
     found_B = found.detach().double().cpu()
@@ -278,12 +276,38 @@ def judge_advantages(asked: Asked, heard: Heard, found: Tensor) -> StageFound:
     return departs(
         "advantages",
         f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "
-        f"rewards (baseline: the group; scale: {asked.scale}).",
+        f"rewards ({_formula(asked)}).{_instead(asked, heard.arrived_BF, kl_B, found_B)}",
         f"group of rows {at} to {at + asked.group - 1}: rewards {_numbers(reward_B[group])}, "
+        f"{f'KL {_numbers(kl_B[group])}, ' if asked.beta and kl_B is not None else ''}"
         f"expected {_numbers(expected_B[group])}, found {_numbers(found_B[group])}",
         measured=worst,
         limit=ADVANTAGE,
     )
+
+
+def _formula(asked: Asked) -> str:
+    """How advantages are made, in words."""
+    whose = "the group" if asked.baseline == "group" else "the others of the group"
+    less = f"; less {asked.beta:g} times the KL" if asked.beta and asked.kl_place != "loss" else ""
+    return f"baseline: {whose}; scale: {asked.scale}{less}"
+
+
+def _instead(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor) -> str:
+    """What else, had it been asked for, would give what was found, in words; empty for nothing."""
+    others = {
+        "without the KL in the reward": replace(asked, beta=0.0),
+        "with a KL of the wrong sign": replace(asked, beta=-asked.beta),
+        "with the mean of the whole group as baseline": replace(asked, baseline="group"),
+        "with the mean of the others as baseline": replace(asked, baseline="others"),
+        "without a scale": replace(asked, scale="none"),
+        "scaled by the group": replace(asked, scale="group"),
+        "scaled by the batch": replace(asked, scale="batch"),
+    }
+    for words, changed in others.items():
+        expected_B = advantages(changed, paid_BF, kl_B)
+        if float(((found_B - expected_B).abs() / (1 + expected_B.abs())).max()) <= ADVANTAGE:
+            return f" They are what would come {words}."
+    return ""
 
 
 def _plain(function: Any) -> bool:

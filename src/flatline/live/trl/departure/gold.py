@@ -32,7 +32,7 @@ def judge_gold(
         return None
     result = None if whole.generated is None else whole.generated.result
     places = _places(trainer.train_dataset, order, whole)
-    if heard.seconds > CHEAP or not isinstance(result, tuple) or len(result) < 4 or places is None:
+    if heard.seconds > CHEAP or not isinstance(result, tuple) or len(result) < 3 or places is None:
         return None
     for at, (given, _) in sorted(heard.calls.items()):
         columns = [name for name in given if name in trainer.train_dataset.column_names]
@@ -45,7 +45,8 @@ def judge_gold(
             if name not in columns
         }
         plain["prompts"] = [row["prompt"] for row in whole.rows]
-        plain |= {"completions": list(result[3]), "completion_ids": list(result[1])}
+        said = result[3] if len(result) > 3 else result[2]
+        plain |= {"completions": list(said), "completion_ids": list(result[1])}
         pay = _Pay(trainer.reward_funcs[at], plain, trainer.train_dataset, columns, places)
         with suppress(Exception):  # a function that cannot take another row's gold tells nothing
             found = _shifted(_name(trainer, at), pay, trainer.num_generations)

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.trl.departure import rloo
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.scoring import _SCORERS, replaced
+from flatline.live.trl.measure.scoring import _SCORERS
 from flatline.spec import Asked
 from flatline.spec.delivery import apart
-from flatline.spec.loss import shares
+from flatline.spec.loss import of_no_token, shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
 
@@ -40,17 +42,16 @@ def run_passes(
 ) -> list[Pass]:
     """`n` backward passes of the trainer's own over the given batch."""
     passes: list[Pass] = []
-    compute, scorer = trainer._compute_loss, next(s for s in _SCORERS if hasattr(trainer, s))
-    score = getattr(trainer, scorer)
+    scorer = next(name for name in _SCORERS if hasattr(trainer, name))
     heard: list[Any] = []
 
-    def scoring(*args: Any, **kwargs: Any) -> Any:
+    def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
         if torch.is_grad_enabled():
             heard.append(found if isinstance(found, tuple) else (found, None))
         return found
 
-    def computing(model: Any, batch: Inputs) -> Any:
+    def computing(compute: Any, model: Any, batch: Inputs) -> Any:
         heard.clear()
         loss = compute(model, batch)
         one = Pass(batch[ROW].tolist(), dict(batch), float(loss.detach()))
@@ -68,13 +69,16 @@ def run_passes(
     numbered = {**inputs, ROW: torch.arange(len(data), device=inputs["completion_ids"].device)}
     trainer._step, trainer._buffered_inputs = 0, None
     with (
-        replaced(trainer, "_generate_and_score_completions", lambda _: dict(numbered)),
-        replaced(trainer, "_compute_loss", computing),
-        replaced(trainer, scorer, scoring),
+        Patch(trainer, "_generate_and_score_completions", lambda *_: dict(numbered)),
+        Patch(trainer, "_compute_loss", computing),
+        Patch(trainer, scorer, scoring),
     ):
         for k in range(n):
             trainer.accelerator.gradient_state._set_sync_gradients(k == n - 1)
-            trainer.training_step(trainer.model_wrapped, list(data), None)
+            loss = trainer.training_step(trainer.model_wrapped, list(data), None)
+            # Of a loss that is not yet divided by the passes of a step, transformers takes a share.
+            if len(passes) == k + 1:
+                passes[-1].loss = float(loss)
     return passes
 
 
@@ -145,7 +149,7 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
         stage or in_rows,
         f"The loss weighs tokens otherwise than asked, by up to {weight:.2g} of the largest weight."
         f"{instead}",
-        _token_example(passes, expected),
+        _token_example(asked, passes, expected),
         measured=weight,
         limit=limit.weight,
     )
@@ -167,7 +171,7 @@ def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _
     mask_BT = trained(inputs)
     assert one.logps_BT is not None
     leaf_BT = one.logps_BT.detach().clone().requires_grad_()
-    old_BT = inputs.get("old_per_token_logps")
+    old_BT = rloo.old_tokens(inputs, leaf_BT.detach(), mask_BT)
     old_BT = leaf_BT.detach() if old_BT is None or own_old else old_BT
     reference_BT = inputs.get("ref_per_token_logps")
     chosen = [None] * len(mask_BT)
@@ -187,6 +191,8 @@ def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _
             chosen_T=chosen[k],
         )
         kept_T = torch.where(mask_T, loss_T, torch.zeros_like(loss_T))
+        if not mask_T.any():
+            loss = loss + share[k] * of_no_token(asked, float(inputs["advantages"][k].mean()))
         loss = loss + share[k] * kept_T.sum()
         size += share[k] * float(kept_T.detach().abs().sum())
     loss.backward()  # type: ignore[no-untyped-call]
@@ -230,6 +236,11 @@ def _instead(
         "with a KL of the wrong sign": ("ratio and KL", replace(asked, beta=-asked.beta), False),
         "with every ratio 1": ("ratio and KL", asked, True),
         "with the two clip bounds exchanged": ("ratio and KL", swapped, False),
+        "with the ratio of the mean token": (
+            "ratio and KL",
+            replace(asked, level="sequence"),
+            False,
+        ),
     }
     for loss in ("grpo", "dr_grpo", "bnpo", "dapo"):
         others[f"with loss_type {loss!r}"] = ("loss", replace(asked, loss=loss), False)
@@ -245,7 +256,7 @@ def _instead(
     return "", ""
 
 
-def _token_example(passes: Sequence[Pass], expected: Sequence[_Right]) -> str:
+def _token_example(asked: Asked, passes: Sequence[Pass], expected: Sequence[_Right]) -> str:
     places = []
     for one, right in zip(passes, expected, strict=True):
         assert one.weight_BT is not None
@@ -255,8 +266,7 @@ def _token_example(passes: Sequence[Pass], expected: Sequence[_Right]) -> str:
         places.append((float(off_BT.max()), one, right, k, t))
     _, one, right, k, t = max(places, key=lambda place: place[0])
     assert one.weight_BT is not None and one.logps_BT is not None
-    old_BT = one.inputs.get("old_per_token_logps")
-    ratio = 1.0 if old_BT is None else float((one.logps_BT[k, t] - old_BT[k, t]).exp())
+    ratio = float(rloo.log_ratio(asked, one.inputs, one.logps_BT, trained(one.inputs))[k, t].exp())
     advantage = float(one.inputs["advantages"][k].flatten()[0])
     return (
         f"row {one.rows[k]}, token {t}: advantage {advantage:.3f}, ratio {ratio:.3f}; the loss "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, same, unknown
-from flatline.live.trl.departure import data, stepped
+from flatline.live.trl.departure import data, rloo, stepped
 from flatline.live.trl.departure.asked import (
     asked_of,
     precision_of,
@@ -98,8 +98,12 @@ class _Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    kl_B: Tensor | None = None
+    """Of each row, where it is in the reward."""
     given_optimizer = ""
     """What the user steps with instead of what the arguments say; empty for that."""
+    scored: list[Tensor]
+    """Log-probs as the trainer took them when it scored the rows."""
     reference: list[Tensor] | None
     """Of the base under the adapters; None without any."""
 
@@ -171,15 +175,18 @@ class _Step:
         self.rows = rows
         self.start = self.scorer.all(rows)
         with moved(trainer, self.gentle), data.hearing(trainer) as heard:
-            self.inputs = score_again(trainer, self.some)
+            with rloo.hearing_scores(trainer) as self.scored:
+                self.inputs = score_again(trainer, self.some)
             self.old = self.scorer.all(rows)
         self.reference = self.scorer.reference(rows) if asked.beta else None
+        if asked.kl_place == "reward" and asked.beta:
+            self.kl_B = rloo.distances(rows, *self._penalised())
         self.found["mask"] = data.judge_mask(self.whole.inputs, every)
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         shifted = None if paid.departs else judge_gold(trainer, heard, self.order, self.whole)
         self.found["rewards"] = shifted or paid
-        self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B)
+        self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B, self.kl_B)
 
     # -- log-probs, ratio and KL, loss, gradient, update
 
@@ -204,6 +211,9 @@ class _Step:
         """The passes are given old log-probs from which the policy has gone known ways, so that the
         clip has something to do on either side of it and rounding decides nowhere."""
         self.new = self.scorer.all(self.rows)
+        if rloo.OLD in self.inputs:
+            self._go_apart_as_a_whole()
+            return
         old_BT = self.inputs.get("old_per_token_logps")
         if old_BT is None:
             return
@@ -219,6 +229,16 @@ class _Step:
         for k, own_T in enumerate(self.given_old):
             given_BT[k, : len(own_T)] = own_T
         self.inputs = {**self.inputs, "old_per_token_logps": given_BT}
+
+    def _go_apart_as_a_whole(self) -> None:
+        """The same where a completion has one ratio."""
+        old_B = self.inputs[rloo.OLD]
+        self.judged_old = rloo.judge_old(old_B, self.old, self.rows, self.limit)
+        ways, draw = _ways(self.asked, self.limit), torch.Generator().manual_seed(0)
+        drawn_B = torch.randint(len(ways), (len(old_B),), generator=draw).tolist()
+        each = zip(drawn_B, self.new, self.rows, strict=True)
+        old = [rloo.apart_by(ways[way], new_T, row.mask_T) for way, new_T, row in each]
+        self.inputs = {**self.inputs, rloo.OLD: rloo.summed(old, self.rows).to(old_B)}
 
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
@@ -236,13 +256,26 @@ class _Step:
     def _judged_reference(self) -> list[StageFound]:
         """Where the policy began, or the base under its adapters. A reference that is neither that
         nor the policy may be one that was asked for: it is left alone."""
-        found_BT = self.inputs.get("ref_per_token_logps")
+        found_BT = self._trainers_reference()
         if found_BT is None or not self.asked.beta:
             return []
         expected = self.start if self.reference is None else self.reference
         judged = judge_logps("reference's", found_BT, expected, self.rows, self.limit)
         follows = judge_logps("reference's", found_BT, self.old, self.rows, self.limit)
         return [judged] if not (judged.departs and follows.departs) else []
+
+    def _trainers_reference(self) -> Tensor | None:
+        """As it is handed on to the loss, or heard where it goes into the reward."""
+        if self.asked.kl_place == "loss":
+            return self.inputs.get("ref_per_token_logps")
+        return self.scored[1] if len(self.scored) > 1 else None
+
+    def _penalised(self) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
+        """The log-probs that a KL in the reward comes from: the trainer's own, which have a stage
+        of their own, or the specified ones where it takes none."""
+        if len(self.scored) > 1:
+            return list(self.scored[0]), list(self.scored[1])
+        return self.old, self.start if self.reference is None else self.reference
 
     def _specified_reference(self) -> list[Tensor] | None:
         """The trainer's own where another may have been asked for."""
@@ -271,7 +304,7 @@ class _Step:
         self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
     ) -> StageFound:
         reference = self._specified_reference()
-        if self.asked.beta and reference is None:
+        if self.asked.beta and self.asked.kl_place == "loss" and reference is None:
             return unknown("gradient", "The reference is not known.")
         if self.asked.entropy_share < 1 and precision_of(self.trainer) != "fp32":
             return unknown("gradient", "Rounding decides which tokens have the highest entropy.")
@@ -282,10 +315,23 @@ class _Step:
             self.rows,
             [one.rows for one in passes],
             self.inputs["advantages"],
-            self.given_old,
+            self._ratios_of(passes) if self.asked.level == "product" else self.given_old,
             reference,
         )
         return stepped.judge_gradient(self.trainer, raw, handed, self.asked, self.limit)
+
+    def _ratios_of(self, passes: Sequence[Pass]) -> list[Tensor] | None:
+        """Old log-probs from which each completion has gone as far as in its pass: the roundings of
+        its tokens add up in a product, and the ratio has a stage of its own."""
+        found: dict[int, Tensor] = {}
+        for one in passes:
+            if one.logps_BT is None:
+                return None
+            mask_BT = trained(one.inputs)
+            ways_B = rloo.log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
+            for way, k in zip(ways_B.tolist(), one.rows, strict=True):
+                found[k] = rloo.apart_by(way, self.new[k], self.rows[k].mask_T)
+        return [found[k] for k in range(len(self.rows))]
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:

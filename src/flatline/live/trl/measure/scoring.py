@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.errors import NotRecorded
-from flatline.live.hooks import Guard
+from flatline.live.hooks import Guard, Patch
 from flatline.live.records import Batch, Floats
 from flatline.live.trl.inputs import Inputs, rows_of, select, trimmed
 from flatline.live.trl.recorder.batch import mean_advantage
@@ -157,17 +157,16 @@ def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
     """Sample and score the rows as in training."""
     trainer.model.train()
     own = [dict(row) for row in rows]
-    sample = getattr(trainer, "_generate", None)
     caught: list[Generated] = []
 
-    def catch(*args: Any, **kwargs: Any) -> Any:
+    def catch(sample: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = set(vars(trainer))
-        result = sample(*args, **kwargs)  # type: ignore[misc]
+        result = sample(*args, **kwargs)
         left = {name: value for name, value in vars(trainer).items() if name not in before}
         caught.append(Generated(result, left))
         return result
 
-    with replaced(trainer, "_generate", catch), hearing(trainer, Guard()) as calls:
+    with Patch(trainer, "_generate", catch), hearing(trainer, Guard()) as calls:
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(own, inputs, caught[0] if caught else None)
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
@@ -183,7 +182,7 @@ def score_again(trainer: Any, played: Played) -> Inputs:
     rows = [dict(row) for row in played.rows]
     vars(trainer).update(played.generated.left)
     result = played.generated.result
-    with replaced(trainer, "_generate", lambda *_, **__: result):
+    with Patch(trainer, "_generate", lambda *_, **__: result):
         return dict(trainer._generate_and_score_completions(rows))
 
 
@@ -239,18 +238,6 @@ def without_dropout(trainer: Any) -> Iterator[None]:
             module.training = flag
 
 
-@contextmanager
-def replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """`owner.name` is `method` for a while; an attribute of the instance is put back as it was."""
-    before = {name: vars(owner)[name]} if name in vars(owner) else {}
-    vars(owner)[name] = method
-    try:
-        yield
-    finally:
-        del vars(owner)[name]
-        vars(owner).update(before)
-
-
 def batch_of(trainer: Any, played: Played, trainer_BT: Tensor) -> Batch:
     """The batch as plain numbers."""
     rows_BT, at_BT = np.indices(played.mask_BT.shape)
@@ -279,16 +266,14 @@ def prompt_ids(played: Played) -> list[str]:
 
 def _caught(trainer: Any, inputs: Inputs) -> Tensor:
     """The log-probs that one call of `_compute_loss` asks for."""
-    name = _scorer(trainer)
-    scorer = getattr(trainer, name)
     found: list[Tensor] = []
 
-    def catch(*args: Any, **kwargs: Any) -> Any:
+    def catch(scorer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = scorer(*args, **kwargs)
         found.append(_logps(result).detach())
         return result
 
-    with replaced(trainer, name, catch):
+    with Patch(trainer, _scorer(trainer), catch):
         trainer._compute_loss(trainer.model_wrapped, dict(inputs))
     if not found:
         raise NotRecorded("tokens.trainer")

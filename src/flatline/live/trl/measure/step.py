@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
 from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.measure.passes import lora_untrained
-from flatline.live.trl.measure.scoring import Played, fixed_logps, replaced
+from flatline.live.trl.measure.scoring import Played, fixed_logps
 from flatline.rollout.record import Author
 
 ROW = "checkup_row"
@@ -59,16 +60,16 @@ def backward(trainer: Any, played: Played) -> Backward:
     passes = trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = passes
     # Not `_compute_loss`: a subclass may have a loss of its own and never call it.
-    compute_loss, rows, loss = trainer.compute_loss, set(), 0.0
+    rows, loss = set(), 0.0
 
-    def noting(model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
+    def noting(compute_loss: Any, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         rows.update(inputs[ROW].tolist())
         return compute_loss(model, inputs, *args, **kwargs)
 
     numbered = {**played.inputs, ROW: torch.arange(len(played.rows))}
     with (
-        replaced(trainer, "_generate_and_score_completions", lambda _: dict(numbered)),
-        replaced(trainer, "compute_loss", noting),
+        Patch(trainer, "_generate_and_score_completions", lambda *_: dict(numbered)),
+        Patch(trainer, "compute_loss", noting),
     ):
         for i in range(passes):
             trainer.accelerator.gradient_state._set_sync_gradients(i == passes - 1)
@@ -189,6 +190,8 @@ def _census(trainer: Any) -> GradientCensus:
         total_norm=float(np.linalg.norm(norms)),
         max_grad_norm=float(trainer.args.max_grad_norm or 0.0),
         lora_untrained=lora_untrained(trainer.model),
+        sizes=np.array([weight.numel() for _, weight in weights], dtype=np.int64),
+        epsilon=float(trainer.optimizer.param_groups[0].get("eps") or 0.0),
     )
 
 

@@ -15,25 +15,17 @@ stderr and never reaches the training.
 import atexit
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
-from flatline.live.hooks import (
-    Guard,
-    Hooked,
-    Once,
-    Replaced,
-    listening,
-    nested_models,
-    watching_attention,
-)
+from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
 from flatline.live.trl.recorder.batch import Pass
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
-from flatline.live.trl.settings import run_facts, settings
+from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -44,11 +36,19 @@ HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards
 LOGPS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 
 
-def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
+def attach(
+    trainer: Any,
+    run_dir: str | Path | Sink,
+    *,
+    correct: str | None = None,
+    gold: str | None = None,
+) -> "Attachment":
     """Record everything that this trainer trains from now on.
 
     `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
-    is complete when training ends, and can be read at any time before.
+    is complete when training ends, and can be read at any time before. `correct` names the reward
+    function that says whether an answer is right, `gold` the column of the dataset with the right
+    answer; a diagnosis reads both from the trace.
     """
     another = another_algorithm(trainer)
     if another:
@@ -60,31 +60,32 @@ def attach(trainer: Any, run_dir: str | Path | Sink) -> "Attachment":
             "There is nothing to listen to: `attach` records TRL's GRPOTrainer and what is built "
             "on it.\nRecord another loop with `flatline.Recorder(run_dir)`."
         )
-    return Attachment(trainer, run_dir)
+    return Attachment(trainer, run_dir, truth(trainer, correct, gold))
 
 
 def another_algorithm(trainer: Any) -> str | None:
-    """What to say of a TRL trainer that is not GRPO; None for GRPO, and for what is not TRL's.
-
-    RLOO has the methods that are listened to, but its KL is in the reward and its old log-probs are
-    others: what a diagnosis knows of GRPO would be told of it, and be wrong.
-    """
+    """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
+    not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
     names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
-    if not names or any(kind.__name__.endswith("GRPOTrainer") for kind in kinds):
+    if not names or any(name in ALGORITHMS for name in names):
         return None
     return (
-        f"This is TRL's {names[0]}; flatline knows GRPO alone.\n"
-        "Advantages, KL and ratios mean other things there, so its findings would be false.\n"
-        "Give it a `trl.GRPOTrainer`, or what is built on one."
+        f"This is TRL's {names[0]}; flatline looks at GRPO, RLOO and what is built on them.\n"
+        "What it knows of their groups, advantages and ratios would be false here.\n"
+        "Any other loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
 
 
 class Attachment:
     """The hooks on one trainer."""
 
-    def __init__(self, trainer: Any, run_dir: str | Path | Sink) -> None:
+    def __init__(
+        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, str | None]
+    ) -> None:
         self.trainer = trainer
+        self._told = told
+        """What says which answers are right, as the user named it."""
         self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
         """The run's folder; None for a sink."""
         self._guard = Guard(self._tell_stop)
@@ -94,8 +95,7 @@ class Attachment:
         self._recording: Recording | None = self._open()
         self._say_beside(_folders(trainer))
         self._begun = False
-        self._replaced = Replaced()
-        self._install()
+        self._patches = self._install()
         self._watch = StepWatch(self)
         self._listeners = (self._watch, StepEnd(self._watch))
         _listen(trainer, *self._listeners)
@@ -142,7 +142,8 @@ class Attachment:
     def detach(self) -> None:
         """Leave the trainer as it was before."""
         self.close()
-        self._replaced.undo()
+        for patch in reversed(self._patches):
+            patch.undo()
         for listener in self._listeners:
             self.trainer.remove_callback(listener)
         self._forget()
@@ -158,7 +159,7 @@ class Attachment:
         self._begun = True
         if self._recording is None:
             self._recording = self._open()
-        self._recording.sink.update_run(settings=settings(self.trainer))
+        self._recording.sink.update_run(settings={**settings(self.trainer), **self._told})
         if self._replaces and self.trainer.state.global_step == 0:
             say(
                 f"{self.path} has the steps of an earlier training. This one begins at step 0 and "
@@ -186,34 +187,31 @@ class Attachment:
 
     def _open(self) -> Recording:
         if self._sink is not None:
-            self._sink.update_run(**run_facts(self.trainer))
-            return Recording(self.trainer, self._sink, self._guard)
+            self._sink.update_run(**run_facts(self.trainer, self._told))
+            return Recording(self.trainer, self._sink, self._guard, self._told["gold"])
         assert self.path is not None
         rank = int(self.trainer.accelerator.process_index)
         self._replaces = rank == 0 and _has_steps(self.path)
         on_cpu = self.trainer.accelerator.device.type == "cpu"
-        sink = Writer(self.path, rank=rank, run=run_facts(self.trainer), beside=not on_cpu)
-        return Recording(self.trainer, sink, self._guard)
+        facts = run_facts(self.trainer, self._told)
+        sink = Writer(self.path, rank=rank, run=facts, beside=not on_cpu)
+        return Recording(self.trainer, sink, self._guard, self._told["gold"])
 
-    def _install(self) -> None:
+    def _install(self) -> list[Patch]:
         trainer = self.trainer
-        for name, made in (
-            ("_generate_and_score_completions", self._generate),
-            ("_compute_loss", self._compute_loss),
-        ):
-            self._wrap(trainer, name, made)
-        if callable(getattr(trainer.accelerator, "clip_grad_norm_", None)):
-            self._wrap(trainer.accelerator, "clip_grad_norm_", self._clip)
+        return [
+            self._patch(trainer, "_generate_and_score_completions", self._generate),
+            self._patch(trainer, "_compute_loss", self._compute_loss),
+            self._patch(trainer.accelerator, "clip_grad_norm_", self._clip),
+        ]
 
-    def _wrap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
-        original = getattr(owner, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _patch(self, owner: Any, name: str, hook: Callable[..., None]) -> Patch:
+        def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if self._recording is None or self._guard.broken:
                 return original(*args, **kwargs)
             return Once(original, self._guard).through(hook, *args, **kwargs)
 
-        self._replaced.put(owner, name, Hooked(original, call))
+        return Patch(owner, name, around)
 
     def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Evaluation plays other problems and trains nothing: it is left alone."""
@@ -241,7 +239,7 @@ class Attachment:
             original(*args, **kwargs)
             return
         one = Pass(inputs)
-        name = next((n for n in LOGPS if hasattr(self.trainer, n)), None)
+        name = next((n for n in LOGPS if hasattr(self.trainer, n)), "")
         with (
             listening(self.trainer, name, one.hear_logps, self._guard),
             watching_attention(self._modules(), one.hear_mask, self._guard),

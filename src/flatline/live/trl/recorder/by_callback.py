@@ -19,20 +19,27 @@ from flatline.trace.writer import Sink
 class FlatlineCallback(TrainerCallback):  # type: ignore[misc]
     """Records what the trainer that it is given to trains."""
 
-    def __init__(self, run_dir: str | Path | Sink) -> None:
-        self.run_dir = run_dir
+    def __init__(
+        self, run_dir: str | Path | Sink, *, correct: str | None = None, gold: str | None = None
+    ) -> None:
+        self.run_dir, self.correct, self.gold = run_dir, correct, gold
         """As in `attach`."""
         self.attachment: Attachment | None = None
         """What `attach` returned; None before training."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TrainerCallback:
         """In a copy of a trainer that it records it is deaf, as what `attach` adds is."""
-        return TrainerCallback() if self.attachment else FlatlineCallback(self.run_dir)
+        return TrainerCallback() if self.attachment else self._anew()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.attachment is None:
             # The handler goes on to the callback that `attach` adds: it hears this event too.
-            self.attachment = attach(_trainer_of(self), self.run_dir)
+            self.attachment = attach(
+                _trainer_of(self), self.run_dir, correct=self.correct, gold=self.gold
+            )
+
+    def _anew(self) -> TrainerCallback:
+        return FlatlineCallback(self.run_dir, correct=self.correct, gold=self.gold)
 
 
 def _trainer_of(callback: TrainerCallback) -> Any:

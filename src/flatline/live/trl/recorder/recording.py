@@ -16,11 +16,11 @@ from torch import Tensor
 
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
+from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
-from flatline.live.trl.recorder.rows import Reader, Row
+from flatline.live.trl.recorder.rows import GOLD_NAMES, Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
-from flatline.live.trl.recorder.transfer import Transfer
 from flatline.live.trl.sampler import Call
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
 from flatline.live.weights import Census
@@ -57,11 +57,12 @@ class Clock:
 class Recording:
     """Hears one trainer and hands on what it heard."""
 
-    def __init__(self, trainer: Any, sink: Sink, guard: Guard) -> None:
+    def __init__(self, trainer: Any, sink: Sink, guard: Guard, gold: str | None = None) -> None:
         self.sink = sink
         self.clock = Clock()
         self._trainer = trainer
         self._guard = guard
+        self._gold_names = GOLD_NAMES if gold is None else (gold,)
         self._scribe = Scribe(sink, _copied(trainer.processing_class))
         self._rank = int(trainer.accelerator.process_index)
         self._census: Census | None = None
@@ -194,6 +195,7 @@ class Recording:
             longest_turn=_turn_limit(trainer),
             rank=self._rank,
             group_size=int(trainer.num_generations),
+            gold_names=self._gold_names,
             reward_names=names,
             reward_weights=np.ones(len(names)) if weights is None else to_numpy(weights),
         )
