@@ -1,5 +1,7 @@
-"""TRL 0.15 to 0.18 with an engine of its own: `attach` lacks methods there, and `watch` hears only
-the model that is trained. What the engine drew and what the trainer scored is recorded instead."""
+"""TRL 0.15 to 0.18 lacks methods that `attach` listens to; `watch` hears neither the temperature that
+was sampled at nor an engine beside the model. What was drawn and what the trainer scored is handed
+to `flatline.Recorder` instead.
+"""
 
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +11,27 @@ from museum import lab
 
 if TYPE_CHECKING:
     from flatline.diagnosis import Report
+
+
+class Ear:
+    """What transformers' `generate` drew in the latest pass, as flatline hears it."""
+
+    def __init__(self, trainer: Any) -> None:
+        from flatline.live.hooks import Guard
+        from flatline.live.trl.sampler import drawn, hearing
+
+        self.drawn: list[tuple[list[int], list[int], list[float]]] = []
+        prepare = trainer._prepare_inputs
+
+        def preparing(inputs: Any) -> Any:
+            with hearing(trainer, Guard()) as calls:
+                found = prepare(inputs)
+            pairs = zip(found["completion_ids"], found["completion_mask"].bool(), strict=True)
+            rows = drawn(calls, [ids[mask].numpy() for ids, mask in pairs])
+            self.drawn = [(r.prompt_ids.tolist(), r.ids.tolist(), r.logps.tolist()) for r in rows]
+            return found
+
+        trainer._prepare_inputs = preparing
 
 
 class Bridge:
@@ -83,8 +106,7 @@ class Bridge:
 
 
 def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
-    """A recorded training of a trainer that samples with vLLM, and its diagnosis."""
-    import vllm
+    """A recorded training, and its diagnosis. With `use_vllm` the stand-in samples."""
     from transformers import TrainerCallback
 
     import flatline
@@ -92,20 +114,33 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
     run = folder / "run"
     bridge = Bridge(run, {"num_generations": 4, "temperature": given.get("temperature", 1.0)})
 
-    class Steps(TrainerCallback):
+    class Steps(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             bridge.recorder.log_step(step=bridge.step, learning_rate=args.learning_rate)
             bridge.step, bridge.rollout = bridge.step + 1, 0
 
     parts = lab.parts()
-    vllm.Client.model_path = parts[0].name_or_path
-    own = import_module("trl.trainer.grpo_trainer")
-    if hasattr(own, "VLLMClient"):  # 0.16 and later ask a server
-        own.VLLMClient = vllm.Client
-    given = {"parts": parts, "rewards": [bridge.reward], "use_vllm": True, **given}
-    trainer = lab.trainer(folder, **given)
+    if given.get("use_vllm"):
+        _serve(parts[0].name_or_path)
+    trainer = lab.trainer(folder, parts=parts, rewards=[bridge.reward], **given)
     trainer.add_callback(Steps())
-    bridge.listen(trainer, vllm.ENGINES[0])
+    bridge.listen(trainer, _engine() if given.get("use_vllm") else Ear(trainer))
     trainer.train()
     bridge.recorder.close()
     return {"diagnose": flatline.diagnose(flatline.Trace.open(run))}
+
+
+def _serve(model: str) -> None:
+    """From 0.16 on TRL asks a server."""
+    import vllm
+
+    own = import_module("trl.trainer.grpo_trainer")
+    vllm.Client.model_path = model
+    if hasattr(own, "VLLMClient"):
+        own.VLLMClient = vllm.Client
+
+
+def _engine() -> Any:
+    import vllm
+
+    return vllm.ENGINES[0]

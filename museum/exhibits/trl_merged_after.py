@@ -23,5 +23,5 @@ def run(folder: Path) -> dict[str, Any]:
     from peft import LoraConfig
 
     adapter = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    given = {"temperature": 1.0, "vllm_device": "cpu", "max_steps": 5, "learning_rate": 3e-3}
+    given = {"use_vllm": True, "temperature": 1.0, "vllm_device": "cpu", "max_steps": 5, "learning_rate": 3e-3}
     return bridged(folder, more={"peft_config": adapter}, **given)
