@@ -99,5 +99,29 @@ DEFECTS: dict[str, Defect] = {
         when="`use_vllm`",
         reference=TRL + "2900",
     ),
+    "trl_processed_logprobs": Defect(
+        library="trl",
+        since="0.23.0",
+        mended="0.24.0",
+        what="vLLM's log-probs are taken from before the temperature",
+        when="`use_vllm` with its importance-sampling correction, `temperature` other than 1",
+        reference=TRL + "4163",
+    ),
+    "trl_retokenised_tools": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="0.29.1",
+        what="what the model wrote before a tool's answer is tokenised anew",
+        when="`tools`",
+        reference=TRL + "5242",
+    ),
+    "openrlhf_temperature": Defect(
+        library="openrlhf",
+        since="0.5.0",
+        mended="0.6.2",
+        what="the actor's log-probs are taken at temperature 1, whatever was sampled at",
+        when="`--temperature` other than 1",
+        reference="https://github.com/OpenRLHF/OpenRLHF/pull/857",
+    ),
 }
 """By the name of the exhibit."""
