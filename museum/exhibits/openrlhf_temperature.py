@@ -3,6 +3,7 @@ Ratios and gradients are those of another policy than the one that sampled.
 """
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,5 +98,6 @@ def _without_kernels() -> None:
     """OpenRLHF imports what only a GPU needs; nothing of it is called here."""
     names = ("flash_attn", "flash_attn.utils", "flash_attn.utils.distributed", "deepspeed")
     for name in names:
-        sys.modules.setdefault(name, ModuleType(name))
+        module = sys.modules.setdefault(name, ModuleType(name))
+        module.__spec__ = ModuleSpec(name, None)  # transformers asks for it
     sys.modules["flash_attn.utils.distributed"].all_gather = None  # type: ignore[attr-defined]

@@ -16,6 +16,8 @@ from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Lev
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
 from flatline.live.trl import Subject
+from flatline.releases import note_on
+from flatline.trace.announce import say
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ def checkup(
     before it looks.
     """
     subject = subject_of(trainer, correct=correct, gold=gold)
+    known = note_on(subject.trainer)
+    if known:
+        say(known)
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)

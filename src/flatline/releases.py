@@ -4,7 +4,9 @@ One table: `flatline doctor` reads it, and every exhibit of the museum (docs/mus
 entry of it, under the same name.
 """
 
+import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 TRL = "https://github.com/huggingface/trl/pull/"
 
@@ -125,3 +127,55 @@ DEFECTS: dict[str, Defect] = {
     ),
 }
 """By the name of the exhibit."""
+
+
+def installed(library: str) -> str | None:
+    """Its version here; None where it is not."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def defects_of(library: str, release: str) -> dict[str, Defect]:
+    """What is known of a release, by the name of the exhibit; the one mended last comes last."""
+    at = _numbers(release)
+    known = {
+        name: one
+        for name, one in DEFECTS.items()
+        if one.library == library and _numbers(one.since) <= at < _numbers(one.mended)
+    }
+    return dict(sorted(known.items(), key=lambda pair: _numbers(pair[1].mended)))
+
+
+def note_on(trainer: object) -> str | None:
+    """One line on the release that a trainer is from; None where nothing is known of it."""
+    origins = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
+    notes = filter(None, map(_note, sorted(origins & libraries())))
+    return next(notes, None)
+
+
+def libraries() -> set[str]:
+    """Those of which something is known."""
+    return {one.library for one in DEFECTS.values()}
+
+
+def _note(library: str) -> str | None:
+    release = installed(library)
+    found = list(defects_of(library, release).values()) if release else []
+    if not found:
+        return None
+    count = "a known defect" if len(found) == 1 else f"{len(found)} known defects"
+    return (
+        f"{library} {release} has {count}, mended in {found[-1].mended} at the latest; "
+        "`flatline doctor` says which."
+    )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """For comparison: `1.9` is `1.9.0`, and what comes before a release counts as that release."""
+    numbers = re.match(r"[\d.]*(?:\.?post\d+)?", release)
+    found = [int(one) for one in re.findall(r"\d+", numbers.group() if numbers else "")]
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)
