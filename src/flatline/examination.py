@@ -15,7 +15,8 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
+from flatline.live.trl.subject import TrlSubject
 from flatline.releases import note_on
 from flatline.trace.announce import say
 from flatline.training.subject import OurSubject
@@ -43,7 +44,7 @@ def checkup(
     before it looks.
     """
     subject = subject_of(trainer, correct=correct, gold=gold)
-    known = note_on(subject.trainer)
+    known = note_on(getattr(trainer, "trainer", trainer))
     if known:
         say(known)
     findings = []
@@ -65,7 +66,7 @@ def subject_of(
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)
-    return Subject(trainer, correct=correct, gold=gold)
+    return TrlSubject(trainer, correct=correct, gold=gold)
 
 
 def _looks(hypothesis: Hypothesis) -> list[Look]:
