@@ -1,5 +1,5 @@
-"""The actor takes log-probs of undivided logits, whatever temperature its rollouts were sampled at.
-Ratios and gradients are those of another policy than the one that sampled.
+"""The actor takes log-probs of undivided logits, whatever temperature its rollouts were sampled
+at. Ratios and gradients are those of another policy than the one that sampled.
 """
 
 import sys
@@ -48,10 +48,16 @@ def _train(recorder: Any) -> None:
     rows = lab.rows()
     for step in range(1, STEPS + 1):
         asked = rows[(step - 1) * PROMPTS : step * PROMPTS]
-        chat = [tokenizer.apply_chat_template(r["prompt"], tokenize=False, add_generation_prompt=True) for r in asked]
+        chat = [
+            tokenizer.apply_chat_template(r["prompt"], tokenize=False, add_generation_prompt=True)
+            for r in asked
+        ]
         engine.drawn.clear()
         engine.generate(chat, params)
-        texts = [[{"content": tokenizer.decode(ids, skip_special_tokens=True)}] for _, ids, _ in engine.drawn]
+        texts = [
+            [{"content": tokenizer.decode(ids, skip_special_tokens=True)}]
+            for _, ids, _ in engine.drawn
+        ]
         names = [r["problem_id"] for r in asked for _ in range(GROUP)]
         reward_B = torch.tensor(lab.right(texts, names))
         centred = reward_B - reward_B.view(-1, GROUP).mean(1).repeat_interleave(GROUP)
@@ -79,7 +85,9 @@ def _padded(drawn: Any, pad: int) -> tuple[Any, Any, Any]:
     return torch.tensor(ids), torch.tensor(seen), torch.tensor(action)
 
 
-def _record(recorder: Any, step: int, drawn: Any, reward_B: Any, centred: Any, logps_BT: Any) -> None:
+def _record(
+    recorder: Any, step: int, drawn: Any, reward_B: Any, centred: Any, logps_BT: Any
+) -> None:
     rollouts, tokens = [], []
     for k, (prompt, said, logps) in enumerate(drawn):
         own = {"step": step, "rollout": k}

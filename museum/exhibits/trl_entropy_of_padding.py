@@ -1,5 +1,5 @@
-"""The threshold that picks the tokens of the highest entropy is taken over padding as well. How many
-tokens are trained depends on how uneven the completions of a batch are.
+"""The threshold that picks the tokens of the highest entropy is taken over padding as well. How
+many tokens are trained depends on how uneven the completions of a batch are.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""vLLM returns log-probs from before the temperature, and they are taken for those that completions
-were drawn with. At any temperature but 1 the correction for the gap between sampler and trainer
-corrects a gap that is not there.
+"""vLLM returns log-probs from before the temperature, and they are taken for those that
+completions were drawn with. At any temperature but 1 the correction for the gap between sampler
+and trainer corrects a gap that is not there.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""After a tool has answered, the whole conversation is made text and tokenised anew, so the model's
-own words may come back as other ids than it sampled. They are trained with log-probs that nobody
-sampled them with.
+"""After a tool has answered, the whole conversation is made text and tokenised anew, so the
+model's own words may come back as other ids than it sampled. They are trained with log-probs
+that nobody sampled them with.
 """
 
 import json

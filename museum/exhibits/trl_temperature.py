@@ -1,5 +1,5 @@
-"""Completions are sampled at `temperature` and scored as if it were 1. Every log-prob of the trainer
-is that of another policy than the one that sampled, and so is every gradient.
+"""Completions are sampled at `temperature` and scored as if it were 1. Every log-prob of the
+trainer is that of another policy than the one that sampled, and so is every gradient.
 """
 
 from pathlib import Path

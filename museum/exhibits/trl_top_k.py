@@ -1,5 +1,5 @@
-"""`top_k` is None unless it is given, and transformers takes None for its own default of 50. Tokens
-beyond the 50 likeliest are never drawn, and scored as if they could have been.
+"""`top_k` is None unless it is given, and transformers takes None for its own default of 50.
+Tokens beyond the 50 likeliest are never drawn, and scored as if they could have been.
 """
 
 from pathlib import Path

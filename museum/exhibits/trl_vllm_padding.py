@@ -1,5 +1,5 @@
-"""Prompts are decoded with the padding that aligns them, and vLLM reads that padding as text. The
-shorter a prompt beside the longest of its batch, the more of it stands in front.
+"""Prompts are decoded with the padding that aligns them, and vLLM reads that padding as text.
+The shorter a prompt beside the longest of its batch, the more of it stands in front.
 """
 
 from pathlib import Path

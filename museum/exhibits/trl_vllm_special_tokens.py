@@ -1,5 +1,5 @@
-"""Prompts are decoded without their special tokens before vLLM gets them, so the turns of a chat run
-into each other. The trainer scores the completions behind the prompt as it should have been.
+"""Prompts are decoded without their special tokens before vLLM gets them, so the turns of a chat
+run into each other. The trainer scores the completions behind the prompt as it should have been.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""With `max_prompt_length` the trainer scores the end of each prompt, and vLLM samples behind the whole
-of it. What is trained is a completion of a prompt that the policy never saw.
+"""With `max_prompt_length` the trainer scores the end of each prompt, and vLLM samples behind
+the whole of it. What is trained is a completion of a prompt that the policy never saw.
 """
 
 from pathlib import Path

@@ -64,7 +64,7 @@ DEFECTS: dict[str, Defect] = {
     "trl_one_end_of_sequence": Defect(
         library="trl",
         since="0.14.0",
-        mended="1.15.0",
+        mended="1.14.2",
         what="only the tokenizer's end of sequence ends a completion",
         when="a model with several in its `generation_config`",
         reference=TRL + "7039",
