@@ -27,7 +27,7 @@ quality: $(READY) audit
 
 # Real releases with real defects, each beside the one that mended it. Fetches their wheels.
 museum: $(READY)
-	$(BIN)/python -m museum
+	$(BIN)/python -m museum --keep
 
 # Known holes in what is pinned. Asks pypi.org; without it, that is said and nothing else.
 audit: $(READY)

@@ -15,10 +15,11 @@ LONGEST = 400
 
 HEAD = """# The museum: real releases with real defects
 
-Each exhibit is a release of an RL library that shipped with a silent defect, beside the release that
-mended it. Both are run unchanged, as wheels, with the same script on the lab policy, and flatline is
-asked about both. The bad release must be named, by its cause or its stage, before anything else; on
-the good one nothing may be said. `flatline doctor` tells which of these releases you have installed.
+Each exhibit is a release of an RL library that shipped with a silent defect, beside the release
+that mended it. Both are run unchanged, as wheels, with the same script on the lab policy, and
+flatline is asked about both. The bad release must be named, by its cause or its stage, before
+anything else; on the good one nothing may be said. `flatline doctor` tells which of these releases
+you have installed.
 
 ```sh
 make museum                              # all; fetches the wheels that are missing
@@ -55,8 +56,8 @@ def _count(shown: Sequence[str], results: Mapping[str, Any]) -> str:
     right = sum(named(exhibit(one), results[one]["bad"]) for one in shown)
     quiet = sum(silent(results[one]["good"]) for one in shown)
     return (
-        f"{len(shown)} exhibits have been run: the bad release is named in {right}, the good one is "
-        f"silent in {quiet}.\n\n"
+        f"{len(shown)} exhibits have been run: the bad release is named in {right}, the good one "
+        f"is silent in {quiet}.\n\n"
     )
 
 
