@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flatline.errors import NotRecorded
+from flatline.hypotheses.along import LOOKS, first_departing
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.live.stage_found import StageFound
+from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
@@ -57,7 +60,13 @@ class Departure(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Is this stage of a real step the specified one?"""
         stages = subject.departures()
+        first = next((stage for stage, one in stages.items() if one.departs), None)
         found = stages[self.stage]
+        told = self._told(found, first)
+        return with_lines(told, self.stage, subject) if first == self.stage else told
+
+    def _told(self, found: StageFound, first: str | None) -> Finding:
+        """What was found, as a finding; `first` is the first stage that departs."""
         if found.departs is None:
             return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
         if not found.departs:
@@ -69,15 +78,22 @@ class Departure(Hypothesis):
             expected="the specified step",
             evidence=[Evidence(text=example) for example in found.examples],
         )
-        first = next(stage for stage, one in stages.items() if one.departs) == self.stage
-        alarm = replace(alarm, explains=self._follows(first))
-        return with_lines(alarm, self.stage, subject) if first else alarm
+        accounted = self.named_by if found.direct else ()
+        return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
         codes = list(CODES.values())
         alike = [code for code in LOOK_ALIKES if first and code not in self.named_by]
         return (*codes[codes.index(self.id) + 1 :], *alike)
+
+
+class DepartureAlong(Departure):
+    """A stage that recorded steps show as well (`flatline.hypotheses.along`)."""
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is this stage of every recorded step the specified one?"""
+        return self._told(LOOKS[self.stage](trace), first_departing(trace))
 
 
 def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:
@@ -102,7 +118,9 @@ def named_by_the_catalogue(
     where = next((departing[one.id].where for one in stages if departing[one.id].where), ())
     named = []
     for finding in findings:
-        more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
+        code = finding.hypothesis
+        accounts = [one.id for one in stages if code in one.named_by]
+        more = [stage for stage in accounts if code not in departing[stage].explains]
         if finding.level in ALARMS and more:
             explains = (*finding.explains, *more)
             finding = replace(finding, explains=explains, where=finding.where or where)

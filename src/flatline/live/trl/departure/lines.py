@@ -25,7 +25,7 @@ from flatline.live.trl.departure import data, rights
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
-from flatline.live.trl.measure.scoring import _SCORERS
+from flatline.live.trl.grpo import scorer_of
 from flatline.live.where.attributes import set_elsewhere
 from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail, is_own
@@ -225,7 +225,7 @@ def _dealt_wrong(step: Step, one: Pass) -> list[Any]:
 @contextmanager
 def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
     """While a loss is computed, values are also told by how they move with the log-probs."""
-    name = next(one for one in _SCORERS if hasattr(trainer, one))
+    name = scorer_of(trainer)
 
     def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
