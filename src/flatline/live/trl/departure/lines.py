@@ -124,7 +124,8 @@ class _Search:
         """The statements of the piece that are the user's own; of rows also TRL's."""
         with self.follower.following():
             act()
-        return self._own_events() or (self.follower.events if self.found.stage == "rows" else [])
+        own = self._own_events()
+        return own if own or self.found.stage != "rows" else _last_first(self.follower.events)
 
     def _dealt(self) -> None:
         trainer = self.step.trainer
@@ -181,6 +182,12 @@ class _Search:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
         return trail.ranked([one for one in found if one is not None])
+
+
+def _last_first(events: Sequence[Event]) -> list[Event]:
+    """The function that ran last first, each in the order of its statements: it gave the rows."""
+    order = list(dict.fromkeys(one.function for one in reversed(events)))
+    return sorted(events, key=lambda one: order.index(one.function))
 
 
 def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
