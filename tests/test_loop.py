@@ -15,6 +15,7 @@ from flatline.hypotheses.base import Level
 from flatline.live.loop.agree import refuse_if_other
 from flatline.live.protocol import Capability
 from flatline.rollout.record import Author
+from tests import capability_table
 from tests.loops import notebook
 from tests.loops.adapted import ADAPTED
 from tests.loops.lab import problems
@@ -83,7 +84,9 @@ def test_a_loop_with_a_reference_is_compared_with_it():
     def sample(prompts):
         return [{**batch, "reference": batch["old"] - 0.25} for batch in loop.sample(prompts)]
 
-    gap = subject_of(replace(loop, sample=sample, settings={})).reference_gap()
+    subject = subject_of(replace(loop, sample=sample, settings={}))
+    assert subject.batch.rollouts == 32
+    gap = subject.reference_gap()
     assert gap.source == "trainer" and gap.gap_T == pytest.approx(0.25, abs=1e-4)
 
 
@@ -119,7 +122,7 @@ def test_an_adapter_whose_loss_pushes_the_other_way_is_refused():
 
 def test_an_adapter_that_scores_otherwise_than_its_loop_is_refused():
     loop = loop_of()
-    with pytest.raises(ConfigError, match="`logprobs` gives -.* for a token whose log-prob is -"):
+    with pytest.raises(ConfigError, match=r"`logprobs` gives -.* for a token whose log-prob is -"):
         flatline.checkup(replace(loop, logprobs=lambda batch: loop.logprobs(batch) / 2))
 
 
@@ -195,3 +198,11 @@ def test_settings_that_nobody_knows_and_no_prompts_are_refused():
         replace(loop, settings={"learning_rat": 1})
     with pytest.raises(ConfigError, match="needs `prompts`"):
         replace(loop, prompts=[])
+
+
+def test_the_page_says_which_capability_opens_what():
+    page = capability_table.PAGE.read_text(encoding="utf-8")
+    assert capability_table.written(page) == page, "run `python -m tests.capability_table --write`"
+    opened = capability_table.opened()
+    assert all(opened.values())
+    assert {"H24", "H26"} <= set(opened[Capability.STEP]) and "H03" in opened[Capability.REFERENCE]
