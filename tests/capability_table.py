@@ -52,9 +52,8 @@ def _of(measurement: str) -> tuple[Capability, ...]:
 def _asked(module: str, node: ast.AST, seen: frozenset[str] = frozenset()) -> Iterator[str]:
     """Names that a function takes of `subject`, and those that the functions it calls take."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
-            if one.value.id == "subject":
-                yield one.attr
+        if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "subject":
+            yield one.attr
         if isinstance(one, ast.Call):
             called = one.func.attr if isinstance(one.func, ast.Attribute) else None
             called = one.func.id if isinstance(one.func, ast.Name) else called
