@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from flatline.hypotheses.base import Finding, Level
+from flatline.hypotheses.right import UNDECIDED
 from flatline.trace.importers.rollouts import KINDS
 
 RECORD_IT = (
@@ -54,9 +55,14 @@ _NO_GOLD = Lack(
     "Give the dataset a column `answer` with the gold answer",
 )
 _NO_RIGHT_OR_WRONG = Lack(
-    "no reward function is named for it",
-    "Let one reward function say right or wrong, and name it `accuracy` or `correct`",
+    "no reward function pays one amount for a right answer and nothing for a wrong one",
+    'Let one reward function do so, or name the one that tells them apart: `correct="NAME"`',
 )
+WHICH_IS_RIGHT = Lack(
+    "several parts of the reward could say which answers are right",
+    'Say which one does: `correct="NAME"`, or `--correct NAME` for `flatline diagnose`',
+)
+"""What only the user can say; `Report.question` names the parts."""
 _NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps=1`)")
 _OF_TRL: Mapping[str, Lack] = {
     "tokens.sampler": _NO_LOGPROBS,
@@ -74,8 +80,8 @@ _OF_WATCH: Mapping[str, Lack] = {
     "rollouts.reward": Lack("no reward was given", "Give `watch.rewards(...)` the rewards"),
     "rollouts.parts": Lack(
         "no part of the reward was given",
-        "Give `watch.rewards(..., parts=...)` the parts of the reward, and call the one that says "
-        "right or wrong `accuracy`",
+        "Give `watch.rewards(..., parts=...)` the parts of the reward, one of them 1 for a right "
+        "answer and 0 for a wrong one",
     ),
     "rollouts.advantage": Lack("the weights in the loss do not add up to 0 inside groups"),
     "tokens.sampler": Lack(
@@ -125,6 +131,8 @@ def origin_of(run: Mapping[str, Any]) -> Origin:
 
 def lack(origin: Origin, column: str) -> Lack:
     """Why a column is not there."""
+    if column == UNDECIDED:
+        return WHICH_IS_RIGHT
     if origin is Origin.LOG:
         return Lack("this log does not have it", RECORD_IT)
     if origin is Origin.DUMP:

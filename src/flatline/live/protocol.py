@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flatline.live.measure.untouched import Snapshot
     from flatline.live.records import DataOrder, Problems
     from flatline.live.stage_found import StageFound
+    from flatline.live.step_records import Between
     from flatline.live.where.place import Where
     from flatline.rollout.engine import Engine
 
@@ -179,6 +180,15 @@ class Trainer:
         """Nobody trains inside; what is costly to make is made once."""
         return nullcontext()
 
+    def measuring(self) -> AbstractContextManager[None]:
+        """Around each measurement: what is looked at is one process with whole steps."""
+        return nullcontext()
+
+    def between(self) -> "Between | None":
+        """One real step of all processes together, looked at before they are taken as one; None
+        where there is one."""
+        return None
+
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision of passes."""
         return nullcontext()
@@ -231,9 +241,14 @@ class Trainer:
         return {}
 
     def departures(
-        self, order: "DataOrder | None", played: "Played", few: "Played", move: "Move"
+        self,
+        order: "DataOrder | None",
+        played: "Played",
+        few: "Played",
+        move: "Move",
+        until: float,
     ) -> "Mapping[str, StageFound]":
-        """One real step beside the specified one, stage by stage."""
+        """One real step beside the specified one, stage by stage, as far as it gets by `until`."""
         raise NotImplementedError
 
     def lines_of(

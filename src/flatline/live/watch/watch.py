@@ -143,8 +143,8 @@ class Watch(Closing):
         """The rewards of the latest rows that were sampled, in their order; before `step()`.
 
         `groups` names the group of each row; without it, rows of one prompt are one group. `parts`
-        are what a reward is made of; call the one that says right or wrong `accuracy`. `gold` are
-        the right answers.
+        are what a reward is made of; the one that is 1 or 0 says right or wrong. `gold` are the
+        right answers.
         """
         given = [float(value) for value in values]
         names = None if groups is None else [_plain(group) for group in groups]
