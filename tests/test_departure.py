@@ -164,3 +164,36 @@ def test_gold_of_few_values_matches_a_neighbour_by_chance():
     assert _shifted("correct", either, 4) is None
     found = _shifted("correct", shifted, 4)
     assert found is not None and 0 < found.by_chance < 1e-3 and "before" in found.text
+
+
+class Quantised(torch.nn.Module):
+    """A linear layer of which only 8-bit numbers are kept, as a base under adapters may have it."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        rounded = (linear.weight.detach() / self.scale).round().to(torch.int8)
+        self.weight = torch.nn.Parameter(rounded, requires_grad=False)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x):
+        return x @ (self.weight.to(x.dtype) * self.scale.to(x.dtype)).T
+
+
+def quantised(trainer):
+    """Every layer that carries an adapter, as QLoRA has them."""
+    for module in trainer.model.modules():
+        if hasattr(module, "lora_A"):
+            module.base_layer = Quantised(module.base_layer)
+    return trainer
+
+
+def test_a_quantised_base_is_looked_at_like_any_other():
+    subject = TrlSubject(quantised(build(script_of("grpo"))))
+    assert departing(subject) == []
+    found = subject.departures()
+    assert {stage for stage, one in found.items() if one.departs is None} <= {"update"}
+
+
+def test_a_fault_over_a_quantised_base_is_named_at_its_stage():
+    assert departing(TrlSubject(quantised(build(faulty("sign-flipped")))))[0] == "gradient"

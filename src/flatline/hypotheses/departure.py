@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flatline.hypotheses.along import LOOKS, first_departing
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.live.stage_found import StageFound
+from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.stage_found import StageFound
     from flatline.live.subject import Subject
 
 CODES = {
@@ -57,7 +59,13 @@ class Departure(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Is this stage of a real step the specified one?"""
         stages = subject.departures()
+        first = next((stage for stage, one in stages.items() if one.departs), None)
         found = stages[self.stage]
+        told = self._told(found, first)
+        return self._placed(told, found, subject) if first == self.stage else told
+
+    def _told(self, found: StageFound, first: str | None) -> Finding:
+        """What was found, as a finding; `first` is the first stage that departs."""
         if found.departs is None:
             return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
         if not found.departs:
@@ -69,11 +77,10 @@ class Departure(Hypothesis):
             expected="the specified step",
             evidence=[Evidence(text=example) for example in found.examples],
         )
-        first = next(stage for stage, one in stages.items() if one.departs) == self.stage
-        alarm = replace(alarm, explains=self._follows(first))
-        return self._placed(alarm, found, subject) if first else alarm
+        accounted = self.named_by if found.direct else ()
+        return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
 
-    def _placed(self, alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
+    def _placed(self, alarm: Finding, found: StageFound, subject: "Subject") -> Finding:
         """With the lines that may have made it so; what hinders looking for them is said."""
         try:
             return replace(alarm, where=subject.lines_of(found))
@@ -88,6 +95,14 @@ class Departure(Hypothesis):
         return (*codes[codes.index(self.id) + 1 :], *alike)
 
 
+class DepartureAlong(Departure):
+    """A stage that recorded steps show as well (`flatline.hypotheses.along`)."""
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is this stage of every recorded step the specified one?"""
+        return self._told(LOOKS[self.stage](trace), first_departing(trace))
+
+
 def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
@@ -97,7 +112,9 @@ def named_by_the_catalogue(
     stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
     named = []
     for finding in findings:
-        more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
+        code = finding.hypothesis
+        accounts = [one.id for one in stages if code in one.named_by]
+        more = [stage for stage in accounts if code not in departing[stage].explains]
         if finding.level in ALARMS and more:
             where = finding.where or next(
                 (departing[i].where for i in more if departing[i].where), ()

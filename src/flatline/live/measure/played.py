@@ -40,6 +40,8 @@ class Played:
     """What a loss takes, by TRL's names; a loop says besides who wrote each token (`authors`)."""
     generated: Generated | None = None
     """What the sampler gave; None where TRL has no such step."""
+    by_trained: bool = False
+    """Whether the very model that is trained was heard to sample it."""
     drawn: Sequence[Drawn] = ()
     """What transformers' `generate` drew for each row; empty where it did not, or was not heard."""
 
@@ -106,7 +108,7 @@ class Played:
         generated = self.generated and self.generated.part(kept, len(self.rows))
         inputs = trimmed(select(self.inputs, kept))
         drawn = [self.drawn[i] for i in kept] if self.drawn else ()
-        return Played([self.rows[i] for i in kept], inputs, generated, drawn)
+        return Played([self.rows[i] for i in kept], inputs, generated, self.by_trained, drawn)
 
     @property
     def completions(self) -> list[tuple[int, ...]]:
@@ -145,7 +147,7 @@ def without_dropout(trainer: Trainer) -> Iterator[None]:
             module.training = flag
 
 
-def batch_of(group: int, played: Played, trainer_BT: Tensor) -> Batch:
+def batch_of(played: Played, trainer_BT: Tensor, group: int) -> Batch:
     """The batch as plain numbers."""
     rollout_T, position_T = played.batch.mask.nonzero()
     sampler_BT = played.sampler_BT

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from flatline.errors import ConfigError
-from flatline.live.facts import commit, lora_of, tf32, versions
+from flatline.live.batch import PROMPT_NAMES
+from flatline.live.facts import commit, dropout_of, lora_of, tf32, versions
 from flatline.live.trl.grpo import GrpoTrainer
+from flatline.spec.schedule import GIVEN
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
@@ -19,6 +21,8 @@ HALF = (torch.bfloat16, torch.float16)
 RLOO = "rloo"
 ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
 """By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
+MOST_COUNTED = 20_000
+"""Rows of data whose prompts are counted: a tenth of a second."""
 
 
 def run_facts(trainer: GrpoTrainer, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +51,10 @@ def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
+    found["lr_scheduler_type"] = _schedule(trainer)
+    found["reward_weights"] = _weights(trainer)
+    found["dropout"] = dropout_of(trainer.model)
+    found["distinct_prompts"] = _distinct(getattr(trainer, "train_dataset", None))
     found["algorithm"] = algorithm_of(trainer)
     return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
 
@@ -81,6 +89,37 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
         "What says which answers are right would be looked for in vain.\n"
         f"There are: {', '.join(map(repr, known))}."
     )
+
+
+def _schedule(trainer: Any) -> str | None:
+    """As asked for by its name; `given` where the user made it, or the optimizer, or the method
+    that makes it."""
+    made = trainer.lr_scheduler is not None and not getattr(trainer, "_created_lr_scheduler", False)
+    method = getattr(type(trainer), "create_scheduler", None)
+    own = not str(getattr(method, "__module__", "")).startswith(("transformers.", "trl."))
+    if made or own:
+        return GIVEN
+    name = _plain(getattr(trainer.args, "lr_scheduler_type", None))
+    options = getattr(trainer.args, "lr_scheduler_kwargs", None)
+    return f"{name} with options" if options else name
+
+
+def _weights(trainer: Any) -> dict[str, float] | None:
+    """As asked for, and not as the trainer keeps them."""
+    names = list(trainer.reward_func_names)
+    asked = getattr(trainer.args, "reward_weights", None) or [1.0] * len(names)
+    if len(set(names)) < len(names) or len(asked) != len(names):
+        return None
+    return dict(zip(names, map(float, asked), strict=True))
+
+
+def _distinct(dataset: Any) -> int | None:
+    """How many prompts the data has; None where it is too long to count."""
+    size, columns = _length(dataset), getattr(dataset, "column_names", None)
+    if size is None or size > MOST_COUNTED or not isinstance(columns, list):
+        return None
+    name = next((one for one in (*PROMPT_NAMES, "prompt") if one in columns), None)
+    return None if name is None else len({repr(value) for value in dataset[name]})
 
 
 def _plain(value: Any) -> Any:

@@ -64,21 +64,21 @@ def _paid(step: "Step") -> Iterator[Specified]:
 
 def _advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
     yield Specified("rewards", paid_BF)
-    yield Specified("reward weights", weights(asked, paid_BF.shape[1]).double())
-    reward_B = total(asked, paid_BF)
+    yield Specified("reward weights", torch.from_numpy(weights(asked, paid_BF.shape[1])))
+    reward_B = torch.from_numpy(total(asked, paid_BF))
     reward_PG = reward_B.view(-1, asked.group)
-    mean_P, spread_P = reward_PG.nanmean(1), spread(reward_PG).flatten()
+    mean_P, spread_P = reward_PG.nanmean(1), torch.from_numpy(spread(reward_PG.numpy())).flatten()
     centred_B = (reward_PG - mean_P[:, None]).flatten()
     yield Specified("reward", reward_B)
     yield Specified("reward", reward_PG)
     for name, each_P in (("mean", mean_P), ("spread", spread_P), ("spread", spread_P + TINY)):
         yield Specified(f"{name} of groups", each_P)
         yield Specified(f"{name} of groups", each_P.repeat_interleave(asked.group))
-    batch = spread(reward_B[None]).flatten()
+    batch = torch.from_numpy(spread(reward_B[None].numpy())).flatten()
     yield Specified("spread of the batch", batch)
     yield Specified("spread of the batch", batch.expand_as(reward_B))
     yield Specified("centred rewards", centred_B)
-    yield Specified("advantages", advantages(asked, paid_BF))
+    yield Specified("advantages", torch.from_numpy(advantages(asked, paid_BF)))
 
 
 def of_logprobs(step: "Step") -> Iterator[Specified]:

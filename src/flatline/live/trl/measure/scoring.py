@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flatline.errors import NotRecorded
+from flatline.live import ranks
 from flatline.live.hooks import Guard, Patch
 from flatline.live.inputs import Inputs, select
 from flatline.live.measure.played import Generated, Played
@@ -43,6 +44,7 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(own, inputs, caught[0] if caught else None)
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
+    played.by_trained = bool(played.drawn)
     return played
 
 
@@ -69,7 +71,7 @@ def trained_logps(trainer: GrpoTrainer, inputs: Inputs, size: int | None = None)
     for start in rollouts[::size]:
         piece = select(inputs, rollouts[start : start + size])
         found.append(_caught(trainer, piece))
-    return torch.cat(found)
+    return ranks.first(torch.cat(found))
 
 
 def scoring_logps(trainer: GrpoTrainer, inputs: Inputs, model: Any = None) -> Tensor:
@@ -89,7 +91,7 @@ def scoring_logps(trainer: GrpoTrainer, inputs: Inputs, model: Any = None) -> Te
             batch_size=size,
             **images,
         )
-    return scored(found)[0]
+    return ranks.first(scored(found)[0])
 
 
 def _caught(trainer: GrpoTrainer, inputs: Inputs) -> Tensor:
