@@ -1,6 +1,7 @@
 """One real step of a user's trainer beside the specified one: silent where it is healthy, the first
 stage that departs where it is not, and nothing left changed."""
 
+import inspect
 import math
 import sys
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
 def test_the_first_stage_that_departs_is_where_the_fault_is(name):
     expected = next(one.stage for one in FAULTS if one.name == name)
     assert departing(TrlSubject(build(faulty(name))))[0] == expected
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage is following")
+@pytest.mark.parametrize("name", ["only-praise", "clip-bounds-swapped", "sign-flipped"])
+def test_the_first_line_that_is_named_is_in_the_users_own_fault(name):
+    fault = next(one for one in FAULTS if one.name == name)
+    trainer = build(faulty(name))
+    before, drawn = state_of(trainer), torch.get_rng_state()
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        where = subject.lines_of(subject.departures()[fault.stage])
+    lines, start = inspect.getsourcelines(fault.plant)
+    assert where[0].file.endswith("foreign_faults.py")
+    assert where[0].line in range(start, start + len(lines))
+    assert where[0].source in "".join(lines)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(map(torch.equal, before, state_of(trainer)))
+
+
+def state_of(trainer):
+    return [weight.detach().clone() for weight in trainer.model.parameters()]
 
 
 def test_a_sampler_that_always_takes_the_likeliest_token_departs():

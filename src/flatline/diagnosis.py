@@ -20,8 +20,8 @@ from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
-from flatline.hypotheses.right import question
 from flatline.hypotheses.departure import named_by_the_catalogue
+from flatline.hypotheses.right import question
 from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of

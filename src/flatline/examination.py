@@ -24,6 +24,8 @@ from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.trl.begun import in_training
 from flatline.live.trl.subject import TrlSubject
+from flatline.releases import note_on
+from flatline.trace.announce import say
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
@@ -55,6 +57,9 @@ def checkup(
     """
     begun = time.perf_counter()
     subject = subject_of(trainer, correct=correct, gold=gold)
+    known = note_on(getattr(trainer, "trainer", trainer))
+    if known:
+        say(known)
     origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
     until = math.inf if budget is None else begun + budget
     ordered = hypotheses if budget is None else sorted(hypotheses, key=_cost)
@@ -136,9 +141,7 @@ def _first_that_tells(
     return sorted(findings, key=lambda finding: not finding.needs)[:1]
 
 
-def _in_time(
-    hypothesis: Hypothesis, look: Look, subject: Subject, origin: Origin
-) -> Finding:
+def _in_time(hypothesis: Hypothesis, look: Look, subject: Subject, origin: Origin) -> Finding:
     """What it finds, or that it was not reached."""
 
     def watched(at: Subject) -> Finding:

@@ -62,7 +62,7 @@ class Departure(Hypothesis):
         first = next((stage for stage, one in stages.items() if one.departs), None)
         found = stages[self.stage]
         told = self._told(found, first)
-        return self._placed(told, found, subject) if first == self.stage else told
+        return with_lines(told, found, subject) if first == self.stage else told
 
     def _told(self, found: StageFound, first: str | None) -> Finding:
         """What was found, as a finding; `first` is the first stage that departs."""
@@ -80,14 +80,6 @@ class Departure(Hypothesis):
         accounted = self.named_by if found.direct else ()
         return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
 
-    def _placed(self, alarm: Finding, found: StageFound, subject: "Subject") -> Finding:
-        """With the lines that may have made it so; what hinders looking for them is said."""
-        try:
-            return replace(alarm, where=subject.lines_of(found))
-        except Exception as error:
-            why = Evidence(text=f"The line that made it was not looked for: {error}.")
-            return replace(alarm, evidence=(*alarm.evidence, why))
-
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
         codes = list(CODES.values())
@@ -103,22 +95,30 @@ class DepartureAlong(Departure):
         return self._told(LOOKS[self.stage](trace), first_departing(trace))
 
 
+def with_lines(alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
+    """With the lines that may have made it so; what hinders looking for them is said."""
+    try:
+        return replace(alarm, where=subject.lines_of(found))
+    except Exception as error:
+        why = Evidence(text=f"The line that made it was not looked for: {error}.")
+        return replace(alarm, evidence=(*alarm.evidence, why))
+
+
 def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
-    """The same findings; what accounts for a departure also explains it, and was made where it was
-    made."""
+    """The same findings; what accounts for a departure also explains it, and lies where the first
+    stage that departs was made."""
     departing = {one.hypothesis: one for one in findings if one.level in ALARMS}
     stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
+    where = next((departing[one.id].where for one in stages if departing[one.id].where), ())
     named = []
     for finding in findings:
         code = finding.hypothesis
         accounts = [one.id for one in stages if code in one.named_by]
         more = [stage for stage in accounts if code not in departing[stage].explains]
         if finding.level in ALARMS and more:
-            where = finding.where or next(
-                (departing[i].where for i in more if departing[i].where), ()
-            )
-            finding = replace(finding, explains=(*finding.explains, *more), where=where)
+            explains = (*finding.explains, *more)
+            finding = replace(finding, explains=explains, where=finding.where or where)
         named.append(finding)
     return named

@@ -49,7 +49,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.departure import with_lines
 from flatline.hypotheses.groups import (
     prompts_of,
     standardised,
@@ -114,6 +115,11 @@ class GroupIntegrity(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Which rows will the trainer visit?"""
+        found = self._visited(subject)
+        rows = subject.departures()["rows"] if found.level in ALARMS else None
+        return found if rows is None or not rows.departs else with_lines(found, rows, subject)
+
+    def _visited(self, subject: "Subject") -> Finding:
         order = subject.data_order()
         if not order.groups_whole:
             return self._fault("The sampler does not give `num_generations` rows of one prompt.")

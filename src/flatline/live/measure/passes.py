@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.live.held import at_rest, read, totals
 from flatline.live.facts import dropout_of
+from flatline.live.held import at_rest, read, totals
 from flatline.live.inputs import select, trimmed
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, fixed_logps

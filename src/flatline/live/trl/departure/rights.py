@@ -29,8 +29,9 @@ def of_sampling(step: "Step") -> Iterator[Specified]:
     yield from _padded("completion", step.drawn.drawn, tokenizer.pad_token_id, left=False)
 
 
-def of_scoring(step: "Step") -> Iterator[Specified]:
-    """Ids, masks, log-probs, rewards and advantages of the batch."""
+def of_scoring(step: "Step", *, arrived: bool = True) -> Iterator[Specified]:
+    """Ids, masks, log-probs, rewards and advantages of the batch. `arrived` is False where the
+    rewards did not arrive as they were paid: then what follows from them is not right either."""
     pad = step.trainer.processing_class.pad_token_id
     prompts = [row.prompt for row in step.rows]
     completions = [row.completion for row in step.rows]
@@ -48,7 +49,7 @@ def of_scoring(step: "Step") -> Iterator[Specified]:
         logps_BT = _right_padded([row_T.double().cpu() for row_T in rows], 0.0)
         yield Specified(f"{name} log-probs", logps_BT, mask_BT)
     yield from _paid(step)
-    if step.heard.arrived_BF is not None:
+    if arrived and step.heard.arrived_BF is not None:
         yield from _advantages(step.asked, step.heard.arrived_BF)
 
 

@@ -27,6 +27,7 @@ from flatline.live.trl.recorder.heard import Pass
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
+from flatline.releases import note_on
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -94,6 +95,7 @@ class Attachment:
         """Whether the folder had steps before this start."""
         self._recording: Recording | None = self._open()
         self._say_beside(_folders(trainer))
+        self._say_known()
         self._begun = False
         self._patches = self._install()
         self._watch = StepWatch(self)
@@ -184,6 +186,12 @@ class Attachment:
                 f"this trainer is recorded into {others[0]} as well as into {self.path}. "
                 "If only one is meant, `detach()` the other."
             )
+
+    def _say_known(self) -> None:
+        known = note_on(self.trainer)
+        # A checkup listens to a sink of its own, and has said it.
+        if known and self.path is not None and self.trainer.accelerator.process_index == 0:
+            say(known)
 
     def _open(self) -> Recording:
         if self._sink is not None:
