@@ -15,7 +15,7 @@ from foreign_script import Script, build, script_of
 from trl import RLOOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
-from flatline.live.trl import Subject
+from flatline.live.trl.subject import TrlSubject
 
 NOT_RLOO = ("loss_type", "scale_rewards")
 """Arguments of GRPO that RLOO has not."""
@@ -185,7 +185,7 @@ def faulty(name: str) -> Any:
 
 def departing(trainer: Any) -> tuple[list[str], list[str]]:
     """Stages that depart, and stages that cannot be told."""
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     with subject.standing_still():
         found = subject.departures()
     unknown = [stage for stage, one in found.items() if one.departs is None]

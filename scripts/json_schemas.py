@@ -44,6 +44,19 @@ class Evidence(Shape):
     """Its number in that step."""
 
 
+class Where(Shape):
+    """A line of the running code that may have made a value what it is."""
+
+    file: str
+    """Relative to the working directory, or to the package that it belongs to."""
+    line: int
+    """Where the statement begins."""
+    source: str
+    """The statement's first line."""
+    function: str
+    """With its class."""
+
+
 class Finding(Shape):
     """What one hypothesis says."""
 
@@ -63,6 +76,8 @@ class Finding(Shape):
     """What a healthy run shows."""
     evidence: list[Evidence]
     """Examples, the plainest first."""
+    where: list[Where] = []
+    """Lines that may have made it so, the likeliest first; of a checkup alone."""
     meaning: str
     """Why it matters."""
     fix: str

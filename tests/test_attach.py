@@ -25,11 +25,11 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.hooks import Guard
-from flatline.live.trl import Subject
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import heldout_reward
 from flatline.live.trl.settings import _precision, settings
+from flatline.live.trl.subject import TrlSubject
 from flatline.live.weights import Census
 from flatline.rollout.record import Author
 from flatline.trace.writer import MemorySink
@@ -129,6 +129,22 @@ def test_weights_are_the_same_with_and_without_recording(tmp_path, name):
     assert all(torch.equal(expected[n], p) for n, p in weights_of(watched).items())
 
 
+def test_a_method_that_is_replaced_while_it_is_listened_to_stays_replaced(tmp_path):
+    """A curriculum may change the trainer from inside a reward function."""
+    calls = []
+
+    def replaces(completions, **_):
+        if not calls:
+            inner = trainer._calculate_rewards
+            trainer._calculate_rewards = lambda *args: calls.append("theirs") or inner(*args)
+        calls.append("reward")
+        return [0.0] * len(completions)
+
+    trainer = trainer_of(tmp_path, reward_funcs=[replaces], max_steps=3)
+    assert len(recorded(trainer).rollouts) == 12
+    assert calls == ["reward", *("theirs", "reward") * 2]
+
+
 @pytest.mark.parametrize("name", SETUPS)
 def test_every_rollout_has_its_tokens_and_whole_groups(tmp_path, name):
     trainer = trainer_of(tmp_path, **SETUPS[name])
@@ -180,7 +196,7 @@ def test_advantages_of_tokens_are_averaged_over_those_that_carry_loss(tmp_path):
         return found
 
     trainer._generate_and_score_completions = by_token
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     assert np.allclose(subject.one_step().advantage, 0.5)
     assert np.allclose(subject.batch.advantage_R, 0.5)
     assert np.allclose(recorded(trainer).rollouts["advantage"], 0.5)
@@ -395,6 +411,22 @@ def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
     assert row["update_norm"] == pytest.approx(0.5 * np.sqrt(200_000), rel=0.01)
     census.every = 10
     assert [step for step in range(1, 31) if census.is_due(step)] == [1, 10, 20, 30]
+
+
+def test_the_way_from_the_start_and_what_happens_between_steps_are_recorded():
+    model = torch.nn.Linear(100, 100, bias=False)
+    census = Census(model)
+    found = []
+    for step in (1, 2, 3, 5):
+        if step == 3:
+            with torch.no_grad():
+                model.weight += 1.0  # no step did that
+        census.before_step(readable=True)
+        with torch.no_grad():
+            model.weight += 0.5
+        found += census.after_step(step).rows()
+    assert [row["travel"] for row in found] == pytest.approx([50.0, 100.0, 250.0, 300.0])
+    assert [row["between"] for row in found] == [None, 0.0, pytest.approx(100.0), None]
 
 
 def test_the_attention_mask_is_the_one_the_model_got(tmp_path):

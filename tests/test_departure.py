@@ -1,6 +1,7 @@
 """One real step of a user's trainer beside the specified one: silent where it is healthy, the first
 stage that departs where it is not, and nothing left changed."""
 
+import inspect
 import math
 import sys
 from pathlib import Path
@@ -10,10 +11,10 @@ import pytest
 import torch
 
 from flatline.errors import NotRecorded
-from flatline.live.trl import Subject
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.stages import _dealt, _ways
+from flatline.live.trl.subject import TrlSubject
 from flatline.spec import STAGES, Asked
 from flatline.spec.numerics import TOLERANCE
 
@@ -25,7 +26,7 @@ from foreign_script import build, script_of
 torch.set_num_threads(1)
 
 
-def departing(subject: Subject) -> list[str]:
+def departing(subject: TrlSubject) -> list[str]:
     with subject.standing_still():
         found = subject.departures()
     assert tuple(found) == STAGES
@@ -34,7 +35,7 @@ def departing(subject: Subject) -> list[str]:
 
 @pytest.mark.parametrize("setting", ["grpo", "full", "two-iterations", "cut-masked"])
 def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
-    subject = Subject(build(script_of(setting)))
+    subject = TrlSubject(build(script_of(setting)))
     assert departing(subject) == []
     assert all(one.departs is False for one in subject.departures().values())
 
@@ -58,13 +59,34 @@ def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
 )
 def test_the_first_stage_that_departs_is_where_the_fault_is(name):
     expected = next(one.stage for one in FAULTS if one.name == name)
-    assert departing(Subject(build(faulty(name))))[0] == expected
+    assert departing(TrlSubject(build(faulty(name))))[0] == expected
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage is following")
+@pytest.mark.parametrize("name", ["only-praise", "clip-bounds-swapped", "sign-flipped"])
+def test_the_first_line_that_is_named_is_in_the_users_own_fault(name):
+    fault = next(one for one in FAULTS if one.name == name)
+    trainer = build(faulty(name))
+    before, drawn = state_of(trainer), torch.get_rng_state()
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        where = subject.lines_of(subject.departures()[fault.stage])
+    lines, start = inspect.getsourcelines(fault.plant)
+    assert where[0].file.endswith("foreign_faults.py")
+    assert where[0].line in range(start, start + len(lines))
+    assert where[0].source in "".join(lines)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(map(torch.equal, before, state_of(trainer)))
+
+
+def state_of(trainer):
+    return [weight.detach().clone() for weight in trainer.model.parameters()]
 
 
 def test_a_sampler_that_always_takes_the_likeliest_token_departs():
     trainer = build(script_of("grpo"))
     trainer.generation_config.do_sample = False
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     assert departing(subject)[0] == "completions"
     assert "as the likeliest one; temperature 1 was asked for" in (
         subject.departures()["completions"].text
@@ -72,7 +94,7 @@ def test_a_sampler_that_always_takes_the_likeliest_token_departs():
 
 
 def test_an_example_can_be_checked_by_hand():
-    subject = Subject(build(faulty("rewards-as-advantages")))
+    subject = TrlSubject(build(faulty("rewards-as-advantages")))
     with subject.standing_still():
         found = subject.departures()["advantages"]
     assert "rewards [" in found.examples[0] and "expected [" in found.examples[0]
@@ -84,7 +106,7 @@ def test_the_trainer_is_left_as_it_was():
     functions, limit = list(trainer.reward_funcs), trainer.generation_config.max_new_tokens
     arguments, drawn = dict(vars(trainer.args)), torch.get_rng_state()
     held = set(vars(trainer))
-    Subject(trainer).departures()
+    TrlSubject(trainer).departures()
     now = list(trainer.model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(weights, now, strict=True))
     assert all(weight.grad is None for weight in now)
@@ -99,7 +121,7 @@ def test_the_trainer_is_left_as_it_was():
 def test_what_is_not_specified_is_unknown_and_not_wrong():
     script = script_of("grpo")
     script.asked["loss_type"] = "vespo"
-    subject = Subject(build(script))
+    subject = TrlSubject(build(script))
     assert departing(subject) == []
     found = subject.departures()
     assert found["loss"].departs is None and "vespo" in found["loss"].text
@@ -109,7 +131,7 @@ def test_what_is_not_specified_is_unknown_and_not_wrong():
 def test_a_batch_without_a_trained_token_cannot_be_told():
     script = script_of("cut-masked")
     script.asked["max_completion_length"] = 2
-    subject = Subject(build(script))
+    subject = TrlSubject(build(script))
     with subject.standing_still(), pytest.raises(NotRecorded, match="trained token"):
         subject.departures()
 
@@ -118,7 +140,7 @@ def test_rewards_that_are_all_the_same_depart_nowhere():
     trainer = build(script_of("grpo"))
     functions = len(trainer.reward_funcs)
     trainer.reward_funcs[:] = [lambda completions, **_: [1.0] * len(completions)] * functions
-    assert departing(Subject(trainer)) == []
+    assert departing(TrlSubject(trainer)) == []
 
 
 def test_an_argument_without_a_definition_is_named():
@@ -164,3 +186,36 @@ def test_gold_of_few_values_matches_a_neighbour_by_chance():
     assert _shifted("correct", either, 4) is None
     found = _shifted("correct", shifted, 4)
     assert found is not None and 0 < found.by_chance < 1e-3 and "before" in found.text
+
+
+class Quantised(torch.nn.Module):
+    """A linear layer of which only 8-bit numbers are kept, as a base under adapters may have it."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        rounded = (linear.weight.detach() / self.scale).round().to(torch.int8)
+        self.weight = torch.nn.Parameter(rounded, requires_grad=False)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x):
+        return x @ (self.weight.to(x.dtype) * self.scale.to(x.dtype)).T
+
+
+def quantised(trainer):
+    """Every layer that carries an adapter, as QLoRA has them."""
+    for module in trainer.model.modules():
+        if hasattr(module, "lora_A"):
+            module.base_layer = Quantised(module.base_layer)
+    return trainer
+
+
+def test_a_quantised_base_is_looked_at_like_any_other():
+    subject = TrlSubject(quantised(build(script_of("grpo"))))
+    assert departing(subject) == []
+    found = subject.departures()
+    assert {stage for stage, one in found.items() if one.departs is None} <= {"update"}
+
+
+def test_a_fault_over_a_quantised_base_is_named_at_its_stage():
+    assert departing(TrlSubject(quantised(build(faulty("sign-flipped")))))[0] == "gradient"

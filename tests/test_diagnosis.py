@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from flatline.diagnosis import Report, diagnose, explained_by, guarded, rank
+from flatline.diagnosis import Report, diagnose, guarded, rank
 from flatline.errors import NotRecorded
+from flatline.found import explained_by
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, HasSign, Hypothesis, Level
 from flatline.lacking import Origin

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import flatline
+from flatline.live.subject import Subject
 
 PACKAGE = Path(flatline.__file__).parent
 FLOW = (
@@ -16,6 +17,7 @@ FLOW = (
     "files",
     "signals",
     "loopback",
+    "releases",
     "config",
     "stats",
     "spec",
@@ -29,6 +31,7 @@ FLOW = (
     "training",
     "serve",
     "hypotheses",
+    "found",
     "notebook",
     "lacking",
     "outcome",
@@ -53,21 +56,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imported(path: Path) -> list[str]:
-    """What a module imports when it runs; what only the type checker sees does not count."""
-    tree = ast.parse(path.read_text())
-    tree.body = [node for node in tree.body if not _for_types_only(node)]
+    """What a module imports, when it runs or for its types."""
     found = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append(node.module)
             found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
-
-
-def _for_types_only(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def part(dotted: str) -> str:
@@ -104,8 +101,38 @@ def test_only_the_playing_and_training_half_imports_torch_at_the_top(path):
     assert not [name for name in names if name.split(".")[0] in HEAVY]
 
 
+ANY_LOOP = [p for p in MODULES if part_of(p) == "live" and "trl" not in p.parts]
+
+
+@pytest.mark.parametrize("path", ANY_LOOP, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_what_is_live_in_any_loop_knows_nothing_of_trl(path):
+    assert not [name for name in imported(path) if name.startswith("flatline.live.trl")]
+
+
 @pytest.mark.parametrize("module", ["flatline", "flatline.tasks", "flatline.stats", "flatline.cli"])
 def test_what_needs_no_model_imports_without_the_training_stack(module):
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in HEAVY)
     code = f"import sys; {blocked}import {module}"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "hypotheses").glob("*.py")), ids=lambda path: path.stem
+)
+def test_no_hypothesis_touches_a_trainer(path):
+    """A probe asks the Subject for measurements, which are public and return plain records."""
+    asked = [
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "subject"
+    ]
+    plain = {name for name in vars(Subject) if not name.startswith("_")}
+    assert set(asked) <= plain, f"{path.name} asks for {set(asked) - plain}"
+    assert "model" not in _attributes(path), f"{path.name} reaches for a model"
+
+
+def _attributes(path: Path) -> set[str]:
+    tree = ast.walk(ast.parse(path.read_text()))
+    return {node.attr for node in tree if isinstance(node, ast.Attribute)}

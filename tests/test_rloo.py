@@ -25,7 +25,7 @@ from trl.experimental.online_dpo import OnlineDPOTrainer
 import flatline
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses.base import ALARMS
-from flatline.live.trl import Subject
+from flatline.live.trl.subject import TrlSubject
 from flatline.trace.writer import MemorySink
 from tests.test_trl_breadth import (
     QUESTIONS,
@@ -94,7 +94,7 @@ def test_the_stage_of_a_planted_fault_is_the_first_that_departs(name):
 
 @pytest.mark.parametrize(("name", "instead"), INSTEAD.items())
 def test_what_was_done_instead_is_said(name, instead):
-    subject = Subject(faulty(name))
+    subject = TrlSubject(faulty(name))
     with subject.standing_still():
         stages = subject.departures()
     departed = stages[FAULTS[name][1]]

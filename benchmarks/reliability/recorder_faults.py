@@ -30,24 +30,24 @@ from tests.test_attach import trainer_of, weights_of
 
 import flatline
 
-RECORDER = str(Path(flatline.__file__).parent / "trace")
+RECORDER = tuple(str(Path(flatline.__file__).parent / part) for part in ("trace", "live"))
 SHELLS = (
-    "Attachment._wrap.<locals>.call",
+    "Attachment._patch.<locals>.around",
     "Attachment.watch",
     "Attachment.close",
     "Guard.__call__",
     "Guard.stop",
-    "Hooked.__call__",
     "Once.__init__",
     "Once.__call__",
     "Once.through",
+    "Patch.__call__",
     "StepEnd.on_step_end",
     "StepWatch.on_train_end",
     "Writer._work",
     "_Ear.__call__",
     "_guarded.<locals>.call",
     "hearing.<locals>.generate",
-    "listening.<locals>.call",
+    "listening.<locals>.around",
     "watching_attention.<locals>.hook_at.<locals>.hook",
 )
 """Between the trainer and the recorder; the trainer calls them, and they call the trainer."""

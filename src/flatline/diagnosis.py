@@ -7,7 +7,6 @@ finding is.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from flatline.errors import NotRecorded
+from flatline.errors import Lacking, NotRecorded
 from flatline.files import write_atomically
+from flatline.found import Found, explained_by, weight
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
+from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.hypotheses.right import question
-from flatline.hypotheses.trend import Trend, too_short, trend_of
+from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
@@ -34,46 +35,8 @@ _QUIET = np.errstate(all="ignore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What was found."""
-
-    subject: str
-    """What was looked at: a run, a log or a live trainer."""
-    findings: tuple[Finding, ...]
-    """One per hypothesis, most likely cause first."""
-    trend: Trend | None
-    """Whether the reward moves at all; None where there is no history."""
-    caveats: tuple[str, ...] = ()
-    """What was lost, left out or assumed when the run was read."""
-    damaged: bool = False
-    """Part of the run could not be read."""
-    made_no_step: bool = False
-    """The optimizer never stepped."""
-    question: str = ""
-    """What only the user can say, where something hangs on it."""
-
-    @property
-    def alarms(self) -> list[Finding]:
-        """What may be the cause, most likely first."""
-        return [finding for finding in self.findings if finding.level in ALARMS]
-
-    @property
-    def causes(self) -> list[Finding]:
-        """Alarms that no other alarm explains; all of them, should they explain each other."""
-        explained = explained_by(self.findings)
-        free = [finding for finding in self.alarms if finding.hypothesis not in explained]
-        return free or self.alarms
-
-    @property
-    def tested(self) -> int:
-        """Hypotheses that could be told one way or the other."""
-        return sum(finding.level is not Level.UNKNOWN for finding in self.findings)
-
-    @property
-    def pointers(self) -> list[Finding]:
-        """Notes that are no all-clear, strongest first."""
-        notes = [finding for finding in self.findings if finding.points_at_cause]
-        return sorted(notes, key=lambda finding: -_weight(finding))
+class Report(Found):
+    """What was found, and what it comes to."""
 
     @property
     def troubles(self) -> list[Finding]:
@@ -97,7 +60,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return to_html(self, explained_by(self.findings))
+        return to_html(self, self.summary, explained_by(self.findings))
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape that `--json` prints."""
@@ -134,6 +97,7 @@ def diagnose(
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
+    findings = named_by_the_catalogue(findings, hypotheses)
     trend = trend_of(trace)
     short = None if trend else too_short(trace)
     return Report(
@@ -180,6 +144,10 @@ def guarded(
     try:
         found = look(at)
         found = replace(found, fix=worded(found.fix, names_of(at)))
+    except Lacking as missing:
+        text = f"Cannot tell: it needs {missing.column}."
+        text = f"{text} {missing.how}." if missing.how else text
+        return hypothesis.found(Level.UNKNOWN, text, needs=missing.how)
     except NotRecorded as missing:
         why, do = lack(origin, missing.column)
         text = f"Cannot tell: it needs `{missing.column}`, and {why}."
@@ -207,24 +175,8 @@ def rank(findings: Iterable[Finding]) -> list[Finding]:
             finding.level not in ALARMS,
             finding.hypothesis in explained,
             order.index(finding.level),
-            -_weight(finding),
+            -weight(finding),
             finding.hypothesis,
         )
 
     return sorted(listed, key=key)
-
-
-def explained_by(findings: Sequence[Finding]) -> dict[str, str]:
-    """Alarm -> the alarm that produces it."""
-    alarms = [finding for finding in findings if finding.level in ALARMS]
-    causes: dict[str, str] = {}
-    for cause in sorted(alarms, key=lambda finding: list(Level).index(finding.level)):
-        for alarm in alarms:
-            if alarm.hypothesis in cause.explains and not alarm.proven:
-                causes.setdefault(alarm.hypothesis, cause.hypothesis)
-    return causes
-
-
-def _weight(finding: Finding) -> float:
-    """Its severity; what is no number is beyond all others."""
-    return finding.severity if math.isfinite(finding.severity) else math.inf

@@ -35,6 +35,8 @@ class Origin(StrEnum):
     """Recorded by `flatline.watch`."""
     LIVE = "live"
     """A trainer at hand."""
+    LOOP = "loop"
+    """A loop at hand, as a `flatline.Loop`."""
 
 
 class Lack(NamedTuple):
@@ -88,6 +90,24 @@ _OF_WATCH: Mapping[str, Lack] = {
     ),
     "tokens.": Lack("no logits of whole rows were seen; the notes of the run say why"),
 }
+_OF_LOOP: Mapping[str, Lack] = {
+    "rollouts.gold": Lack(
+        "no gold answers were given", "Give the batches of `sample` the right answers (`gold`)"
+    ),
+    "rollouts.parts": Lack(
+        "no part of the reward was given",
+        "Give the batches of `sample` the parts of the reward (`parts`), and call the one that "
+        "says right or wrong `accuracy`",
+    ),
+    "rollouts.tool": Lack(
+        "a Loop does not say what its tools did",
+        "Record a run with `flatline.Recorder`, which takes tool calls",
+    ),
+    "rollouts.advantage": Lack("the weights in the loss do not add up to 0 inside groups"),
+    "tokens.sampler": Lack(
+        "the model of this Loop was not heard to sample", "Sample with the model that is given"
+    ),
+}
 _NOT_GIVEN = Lack("this trainer does not give it")
 _NOT_WATCHED = Lack("hooks on model and optimizer alone do not show it")
 _LOGGED_WITH = {
@@ -120,7 +140,7 @@ def lack(origin: Origin, column: str) -> Lack:
     if origin is Origin.RECORDER:
         way = _LOGGED_WITH.get(column.partition(".")[0])
         return Lack("it was not recorded", f"Also give `flatline.Recorder` {way}" if way else "")
-    reasons = _OF_WATCH if origin is Origin.WATCHED else _OF_TRL
+    reasons = {Origin.WATCHED: _OF_WATCH, Origin.LOOP: _OF_LOOP}.get(origin, _OF_TRL)
     known = (found for name, found in reasons.items() if column.startswith(name))
     return next(known, _NOT_WATCHED if origin is Origin.WATCHED else _NOT_GIVEN)
 
@@ -134,6 +154,8 @@ def more(origin: Origin) -> str:
             'Record some steps with `flatline.attach(trainer, "runs/x")` and diagnose them with '
             "`flatline diagnose runs/x`"
         )
+    if origin is Origin.LOOP:
+        return 'Record a run with `flatline.watch(model, optimizer, "runs/x")` and diagnose it'
     return "Diagnose a longer run, or one with more prompts in a step"
 
 

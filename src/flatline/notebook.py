@@ -8,13 +8,10 @@ only the two words of a level have a background, and bring their own text colour
 
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import TYPE_CHECKING
 
+from flatline.found import Found
+from flatline.hypotheses.base import Evidence, Finding
 from flatline.text import shortened, visible
-
-if TYPE_CHECKING:
-    from flatline.diagnosis import Report
-    from flatline.hypotheses.base import Evidence, Finding
 
 _LONGEST = 400
 """Characters of one example."""
@@ -25,19 +22,19 @@ _CARD = "border-left:3px solid {};padding:0 0 0 .8em;margin:.8em 0"
 _BOX = "max-width:60em;line-height:1.45"
 
 
-def to_html(report: "Report", explained: Mapping[str, str]) -> str:
+def to_html(found: Found, summary: str, explained: Mapping[str, str]) -> str:
     """The answer, each alarm with its evidence, then the rest folded away."""
-    alarms = (_alarm(one, explained.get(one.hypothesis)) for one in report.alarms)
+    alarms = (_alarm(one, explained.get(one.hypothesis)) for one in found.alarms)
     rest = (
-        _rest(title, [one for one in report.findings if one.level.value == level])
+        _rest(title, [one for one in found.findings if one.level.value == level])
         for level, title in _REST.items()
     )
-    head = f'<p style="font-weight:bold">{_text(report.summary)}</p>'
-    minded = "".join(f"<div>Mind: {_text(text)}</div>" for text in report.caveats)
+    head = f'<p style="font-weight:bold">{_text(summary)}</p>'
+    minded = "".join(f"<div>Mind: {_text(text)}</div>" for text in found.caveats)
     return f'<div style="{_BOX}">{head}{minded}{"".join(alarms)}{"".join(rest)}</div>'
 
 
-def _alarm(finding: "Finding", cause: str | None) -> str:
+def _alarm(finding: Finding, cause: str | None) -> str:
     back, front = _BADGES[finding.level.value]
     badge = (
         f'<span style="background:{back};color:{front};padding:0 .4em;border-radius:3px">'
@@ -46,10 +43,11 @@ def _alarm(finding: "Finding", cause: str | None) -> str:
     symptom = f" (a symptom of {_text(cause)})" if cause else ""
     head = f"{badge} <b>{_text(finding.hypothesis)} {_text(finding.name)}</b>{symptom}"
     lines = _lines(finding, symptom=cause is not None)
-    return f'<div style="{_CARD.format(back)}"><div>{head}</div>{lines}{_examples(finding)}</div>'
+    body = f"<div>{head}</div>{lines}{_where(finding)}{_examples(finding)}"
+    return f'<div style="{_CARD.format(back)}">{body}</div>'
 
 
-def _lines(finding: "Finding", *, symptom: bool) -> str:
+def _lines(finding: Finding, *, symptom: bool) -> str:
     lines = [("seen", finding.text), ("healthy", finding.expected)]
     if not symptom:
         lines += [("matters", finding.meaning), ("do", finding.fix)]
@@ -57,19 +55,24 @@ def _lines(finding: "Finding", *, symptom: bool) -> str:
     return "".join(told)
 
 
-def _examples(finding: "Finding") -> str:
+def _where(finding: Finding) -> str:
+    told = (f"<div><i>where</i> <code>{_text(str(one))}</code></div>" for one in finding.where)
+    return "".join(told)
+
+
+def _examples(finding: Finding) -> str:
     if not finding.evidence:
         return ""
     return _folded(f"Examples: {len(finding.evidence)}", map(_example, finding.evidence))
 
 
-def _example(one: "Evidence") -> str:
+def _example(one: Evidence) -> str:
     named = (("step", one.step), ("rollout", one.rollout))
     place = ", ".join(f"{name} {number}" for name, number in named if number is not None)
     return f"{place} {_text(shortened(one.text, limit=_LONGEST))}"
 
 
-def _rest(title: str, findings: "list[Finding]") -> str:
+def _rest(title: str, findings: list[Finding]) -> str:
     if not findings:
         return ""
     listed = sorted(findings, key=lambda one: one.hypothesis)

@@ -7,13 +7,10 @@ or not a hypothesis explains it.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from flatline.found import Found
 from flatline.hypotheses.base import Finding, Level
 from flatline.lacking import next_step
-
-if TYPE_CHECKING:
-    from flatline.diagnosis import Report
 
 COMMON = {
     "H02": "the loss is on the wrong tokens",
@@ -47,28 +44,28 @@ class Outcome(StrEnum):
     """Nothing bad was seen, and too little was looked at to call it healthy."""
 
 
-def outcome_of(report: "Report") -> Outcome:
+def outcome_of(report: Found) -> Outcome:
     """The first that holds."""
     if report.alarms:
         return Outcome.ALARM
-    if report.troubles:
+    if troubles_of(report):
         return Outcome.UNEXPLAINED
     if _rises(report) or (common_tested(report) and not report.pointers):
         return Outcome.HEALTHY
     return Outcome.NOT_ENOUGH
 
 
-def _rises(report: "Report") -> bool:
+def _rises(report: Found) -> bool:
     return report.trend is not None and report.trend.rises
 
 
-def common_tested(report: "Report") -> bool:
+def common_tested(report: Found) -> bool:
     """Whether every common cause was tested; each can be, in a run and on a live trainer."""
     tested = {one.hypothesis for one in report.findings if one.level is not Level.UNKNOWN}
     return tested >= COMMON.keys()
 
 
-def troubles_of(report: "Report") -> list[Finding]:
+def troubles_of(report: Found) -> list[Finding]:
     """What the run itself shows to be wrong, whatever its cause; surest first."""
     found = []
     if report.damaged:
@@ -104,24 +101,24 @@ _NO_STEP = _trouble(
 )
 
 
-def next_of(report: "Report") -> str:
+def next_of(report: Found) -> str:
     """The one thing to do: mend the cause, or what the run shows, or have more to look at."""
-    fixes = [finding.fix for finding in (*report.causes[:1], *report.troubles) if finding.fix]
+    fixes = [finding.fix for finding in (*report.causes[:1], *troubles_of(report)) if finding.fix]
     return fixes[0] if fixes else next_step(report.findings)
 
 
-def summarise(report: "Report") -> str:
+def summarise(report: Found) -> str:
     """The answer in a few sentences: what the run shows, what was found, what to do next."""
-    opening = [trouble.text for trouble in report.troubles]
+    opening = [trouble.text for trouble in troubles_of(report)]
     if report.trend is not None and report.trend.text not in opening:
         opening.append(report.trend.text)
     closing = [report.question] if report.question else []
-    if report.outcome is Outcome.ALARM:
+    if outcome_of(report) is Outcome.ALARM:
         return " ".join([*opening, *_causes(report.causes), *closing])
     found = _pointer(report) if report.pointers else _none(report)
-    if report.outcome is Outcome.HEALTHY or not report.next or report.question:
+    if outcome_of(report) is Outcome.HEALTHY or not next_of(report) or report.question:
         return " ".join([*opening, found, *closing])
-    return " ".join([*opening, found, f"Next: {report.next}"])
+    return " ".join([*opening, found, f"Next: {next_of(report)}"])
 
 
 def _causes(causes: list[Finding]) -> list[str]:
@@ -131,13 +128,13 @@ def _causes(causes: list[Finding]) -> list[str]:
     return [f"{first.hypothesis} {first.name} {word}: {first.text}", *([also] if others else [])]
 
 
-def _none(report: "Report") -> str:
+def _none(report: Found) -> str:
     """That no cause was found, and what that is worth."""
     word = {
         Outcome.HEALTHY: _healthy(report),
         Outcome.UNEXPLAINED: "No cause is found",
         Outcome.NOT_ENOUGH: "Not enough to tell",
-    }[report.outcome]
+    }[outcome_of(report)]
     tested, asked = report.tested, len(report.findings)
     if not tested:
         return f"{word}: none of {asked} causes could be tested."
@@ -146,14 +143,14 @@ def _none(report: "Report") -> str:
     return f"{word}: {of} causes could be tested{common or ','} and none of these is present."
 
 
-def _healthy(report: "Report") -> str:
+def _healthy(report: Found) -> str:
     if report.trend is None:
         return "Healthy"
     return "Healthy, since the reward rises" if report.trend.rises else "Healthy so far"
 
 
-def _pointer(report: "Report") -> str:
+def _pointer(report: Found) -> str:
     """The strongest of the notes that are no all-clear."""
     note = report.pointers[0]
-    first = "It learns" if report.outcome is Outcome.HEALTHY else "No cause is certain"
+    first = "It learns" if outcome_of(report) is Outcome.HEALTHY else "No cause is certain"
     return f"{first}, but look at {note.hypothesis} {note.name}: {note.text}"

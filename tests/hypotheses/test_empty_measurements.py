@@ -16,7 +16,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-import torch
 from tests.traces import healthy_rows, run_facts
 
 from flatline.errors import NotRecorded
@@ -25,7 +24,7 @@ from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
 from flatline.hypotheses.logprobs import prefix_spread
 from flatline.live import records
 from flatline.live.stage_found import unknown
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.spec import STAGES
 from flatline.trace import Trace
 from flatline.trace.schema import TABLES
@@ -263,23 +262,9 @@ def live(length: int, value: float, trace: Trace) -> Any:
     measured = {n: give(kind) for n, kind in kinds.items() if get_origin(kind) is not Iterator}
     # Stages are judged where they are measured: over nothing they are unknown (test_departure).
     measured["departures"] = lambda: {one: unknown(one, "Nothing was sampled.") for one in STAGES}
-    weight = torch.nn.Parameter(torch.zeros(2))
-    model = SimpleNamespace(
-        parameters=lambda: [weight] * length,
-        named_parameters=lambda: [("weight", weight)] * length,
-        config=SimpleNamespace(),
-        generation_config=SimpleNamespace(),
-    )
-    trainer = SimpleNamespace(
-        args=SimpleNamespace(num_train_epochs=1, adam_epsilon=1e-8),
-        accelerator=SimpleNamespace(unwrap_model=lambda one: one),
-        model=model,
-        num_generations=4,
-        processing_class=SimpleNamespace(chat_template=None, eos_token_id=None, pad_token_id=None),
-    )
     return SimpleNamespace(
-        trainer=trainer,
-        built=None,
+        epsilon_high=value,
+        planned_steps=None,
         ours=False,
         requested=None,
         effective=None,

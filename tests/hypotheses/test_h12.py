@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.hypotheses.edited import rng_of, sampled_otherwise, subject, without
-from tests.tiny import tokenizer_with
+from tests.tiny import tiny_model, tokenizer_with
 from tests.traces import healthy_trace
 
 from flatline.errors import NotRecorded
@@ -11,6 +11,7 @@ from flatline.hypotheses.base import Level
 from flatline.hypotheses.h10_template_drift import TemplateDrift
 from flatline.hypotheses.h11_retokenisation import Retokenisation
 from flatline.hypotheses.h12_history_rewritten import HistoryRewritten
+from flatline.live.measure.tokenizer import tokenizer_fit
 
 H12 = HistoryRewritten()
 DROPS = (
@@ -57,12 +58,16 @@ def test_a_healthy_run_is_fine_and_one_without_sampled_ids_cannot_be_told():
 def test_a_template_that_drops_thinking_is_noted(template, level):
     tokenizer = tokenizer_with()
     tokenizer.chat_template = template or "{% for m in messages %}{{ m.content }}{% endfor %}"
-    looked = subject(trace=healthy_trace(steps=1), trainer=subject(processing_class=tokenizer))
+    looked = subject(
+        trace=healthy_trace(steps=1), tokenizer_fit=lambda: tokenizer_fit(tokenizer, tiny_model())
+    )
     assert H12.probe(looked).level is level
 
 
 def test_a_template_that_raises_says_nothing():
     tokenizer = tokenizer_with()
     tokenizer.chat_template = "{{ raise_exception('no') }}"
-    looked = subject(trace=healthy_trace(steps=1), trainer=subject(processing_class=tokenizer))
+    looked = subject(
+        trace=healthy_trace(steps=1), tokenizer_fit=lambda: tokenizer_fit(tokenizer, tiny_model())
+    )
     assert H12.probe(looked).level is Level.OK

@@ -9,6 +9,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h16_special_tokens import SpecialTokens
+from flatline.live.measure.tokenizer import tokenizer_fit
 from flatline.trace import Trace
 
 H16 = SpecialTokens()
@@ -23,12 +24,9 @@ def prompts(edit):
 
 
 def probed(tokenizer, *, vocab=300):
-    model = tiny_model(vocab=vocab)
-    trainer = subject(
-        processing_class=tokenizer, model=model, accelerator=subject(unwrap_model=lambda m: m)
-    )
+    fit = tokenizer_fit(tokenizer, tiny_model(vocab=vocab))
     trace = prompts(lambda _: [1, 2, 3])
-    return H16.probe(subject(trace=trace, trainer=trainer, unwritable_tokens=dict))
+    return H16.probe(subject(trace=trace, tokenizer_fit=lambda: fit, unwritable_tokens=dict))
 
 
 def test_prompts_that_begin_with_a_token_twice_are_a_fault():

@@ -9,6 +9,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h24_learning_rate import LearningRate
+from flatline.live.trl.measure.order import planned_steps
 from flatline.trace import Trace
 
 H = LearningRate()
@@ -26,11 +27,12 @@ FITTING = SimpleNamespace(kl=2e-3, learning_rate=1e-3)
 
 def subject(kl, *, rate=1e-5, steps=50, fitting=FITTING, epochs=None, tokens=8, **settings):
     step = SimpleNamespace(kl=kl, learning_rate=rate, tokens=np.array([tokens]))
+    told = {"max_steps": steps, **settings}
     return SimpleNamespace(
         one_step=lambda: step,
         fitting_step=lambda: fitting,
-        settings={"max_steps": steps, **settings},
-        trainer=SimpleNamespace(args=SimpleNamespace(num_train_epochs=epochs)),
+        settings=told,
+        planned_steps=planned_steps(told, epochs),
     )
 
 

@@ -24,11 +24,14 @@ def changing(share, *, name="layers.{}.weight", steps=9, gain=0.0, dtype="bfloat
 def probed(shares, *, fresh=False, rate=1e-4):
     shares = np.array(shares)
     names = tuple(f"layers.{i}.weight" for i in range(len(shares)))
-    census = subject(names=names, norms=np.ones(len(shares)), lora_untrained=fresh)
+    census = subject(
+        names=names,
+        norms=np.ones(len(shares)),
+        lora_untrained=fresh,
+        sizes=np.full(len(shares), 64),
+    )
     step = subject(gradients=census, changed_share_of=shares, learning_rate=rate)
-    sizes = {name: subject(numel=lambda: 64) for name in names}
-    trainer = subject(model=subject(named_parameters=lambda: sizes.items()))
-    return H25.probe(subject(one_step=lambda: step, trainer=trainer))
+    return H25.probe(subject(one_step=lambda: step))
 
 
 @pytest.mark.parametrize(

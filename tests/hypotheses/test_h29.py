@@ -53,7 +53,7 @@ def probed(share, **settings):
     return H29.probe(
         subject(
             settings={**given, **settings},
-            trainer=SimpleNamespace(epsilon_high=0.4),
+            epsilon_high=0.4,
             one_step=lambda: SimpleNamespace(stopped=lambda low, high: share),
         )
     )

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
@@ -9,7 +10,9 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h42_turn_budget import TurnBudget
+from flatline.live.records import GoldTurns
 from flatline.trace import Trace
+from flatline.training.subject import OurSubject
 
 H = TurnBudget()
 
@@ -24,9 +27,8 @@ def run(out, *, reward=0.0, steps=6):
 
 
 def subject(turns, limit):
-    task = SimpleNamespace(tools=("look",), gold=lambda problem: ["turn"] * problem)
-    config = SimpleNamespace(max_turns=limit)
-    return SimpleNamespace(built=SimpleNamespace(task=task, config=config, problems=turns))
+    gold = GoldTurns(needed=np.array(turns), limit=limit)
+    return SimpleNamespace(gold_turns=lambda problems: gold)
 
 
 def test_episodes_that_run_out_of_turns_and_earn_nothing_are_suspected():
@@ -64,9 +66,10 @@ def test_the_probe_counts_the_turns_of_gold():
     assert H.probe(subject([3, 4, 5], 5)).level is Level.OK
 
 
-def test_the_probe_needs_a_task_with_tools():
+def test_a_task_without_tools_has_no_turns_to_count():
+    built = SimpleNamespace(task=SimpleNamespace(tools=()))
     with pytest.raises(NotRecorded):
-        H.probe(SimpleNamespace(built=None))
+        OurSubject.gold_turns(SimpleNamespace(_built=built), 15)
 
 
 def test_twice_the_turns_are_the_other_arm():

@@ -8,7 +8,6 @@ from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses import h45_no_headroom
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h45_no_headroom import NoHeadroom
 from flatline.trace import Trace
@@ -88,38 +87,37 @@ def test_few_prompts_say_nothing_and_rewards_alone_neither():
 
 
 def test_the_probe_of_a_trainer_that_is_not_ours_says_what_the_batch_says():
-    subject = SimpleNamespace(trace=run(never, steps=1), built=None)
+    subject = SimpleNamespace(trace=run(never, steps=1), ours=False)
     assert H.probe(subject).level is Level.UNKNOWN
 
 
-def probed(monkeypatch, right):
+def probed(right):
     """What the probe says of a policy that solves the problems `right` says, and how many it
     played."""
     played = []
 
-    def play(subject, first, last):
+    def play(first, last):
         played.extend(right[first:last])
         return np.array(right[first:last], dtype=float)
 
-    monkeypatch.setattr(h45_no_headroom, "_played_right", play)
-    subject = SimpleNamespace(trace=run(never, steps=1), built=SimpleNamespace())
+    subject = SimpleNamespace(trace=run(never, steps=1), ours=True, solved=play)
     return H.probe(subject), len(played)
 
 
-def test_half_of_the_problems_will_do_where_they_rule_it_out(monkeypatch):
-    found, played = probed(monkeypatch, [1, 0, 0] * 22)
+def test_half_of_the_problems_will_do_where_they_rule_it_out():
+    found, played = probed([1, 0, 0] * 22)
     assert (found.level, played) == (Level.OK, 32)
 
 
-def test_an_alarm_takes_all_of_the_problems(monkeypatch):
-    found, played = probed(monkeypatch, [0] * 64)
+def test_an_alarm_takes_all_of_the_problems():
+    found, played = probed([0] * 64)
     assert (found.level, played) == (Level.SUSPECT, 64)
-    late, _ = probed(monkeypatch, [0] * 32 + [1] * 32)
+    late, _ = probed([0] * 32 + [1] * 32)
     assert late.level is Level.OK
 
 
-def test_a_small_dataset_is_played_once(monkeypatch):
-    found, played = probed(monkeypatch, [0] * 20)
+def test_a_small_dataset_is_played_once():
+    found, played = probed([0] * 20)
     assert (found.level, played) == (Level.UNKNOWN, 20)
 
 

@@ -8,6 +8,7 @@ from datasets import Dataset
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h46_evaluation_leak import EvaluationLeak
+from flatline.live.trl.measure.order import problems
 from flatline.trace import Trace
 
 H = EvaluationLeak()
@@ -18,15 +19,10 @@ def sign(**requested):
     return H.sign(Trace.from_rows(run={"requested": given}))
 
 
-def ours(train, heldout):
-    asked = [[SimpleNamespace(question=text) for text in texts] for texts in (train, heldout)]
-    return SimpleNamespace(built=SimpleNamespace(problems=asked[0], heldout=asked[1]))
-
-
 def stock(train, heldout):
     made = [None if t is None else Dataset.from_dict({"prompt": t}) for t in (train, heldout)]
     trainer = SimpleNamespace(train_dataset=made[0], eval_dataset=made[1])
-    return SimpleNamespace(built=None, trainer=trainer)
+    return SimpleNamespace(problems=lambda: problems(trainer))
 
 
 @pytest.mark.parametrize(
@@ -58,10 +54,9 @@ def test_a_run_whose_data_is_not_named_cannot_be_told():
         H.sign(Trace.from_rows())
 
 
-@pytest.mark.parametrize("made", [ours, stock])
-def test_the_probe_looks_for_held_out_problems_in_the_training_data(made):
-    assert H.probe(made(["a", "b"], ["c", "b"])).level is Level.FAULT
-    assert H.probe(made(["a", "b"], ["c", "d"])).level is Level.OK
+def test_the_probe_looks_for_held_out_problems_in_the_training_data():
+    assert H.probe(stock(["a", "b"], ["c", "b"])).level is Level.FAULT
+    assert H.probe(stock(["a", "b"], ["c", "d"])).level is Level.OK
 
 
 def test_a_prompt_that_most_rows_share_names_no_problem():
@@ -75,4 +70,4 @@ def test_the_probe_is_not_concerned_where_nothing_is_held_out():
     assert "Does not apply" in H.probe(stock(["a"], None)).text
     with pytest.raises(NotRecorded):
         bare = SimpleNamespace(train_dataset=[1], eval_dataset=[1])
-        H.probe(SimpleNamespace(built=None, trainer=bare))
+        H.probe(SimpleNamespace(problems=lambda: problems(bare)))

@@ -25,9 +25,17 @@ def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
 
 def _annotation(finding: Finding, about: PurePath | None) -> str:
     title = f"{finding.hypothesis} {finding.name}"
-    file = f"file={_property(about.as_posix())}," if about is not None else ""
+    file = _beside(finding, about)
     told = f"{finding.text}\nDo: {finding.fix}" if finding.fix else finding.text
     return f"::{_COMMANDS[finding.level]} {file}title={_property(title)}::{_data(told)}"
+
+
+def _beside(finding: Finding, about: PurePath | None) -> str:
+    """Where the runner shows it: the likeliest line, else the file that was looked at."""
+    if finding.where:
+        first = finding.where[0]
+        return f"file={_property(first.file)},line={first.line},"
+    return f"file={_property(about.as_posix())}," if about is not None else ""
 
 
 def _data(text: str) -> str:

@@ -54,7 +54,9 @@ def _case(suite: ElementTree.Element, finding: Finding, *, fail: bool) -> None:
 
 def _details(finding: Finding) -> str:
     examples = [f"Example: {one.text}" for one in finding.evidence]
-    lines = [finding.text, _after("Healthy: ", finding.expected), finding.meaning, *examples]
+    places = [f"Where: {one}" for one in finding.where]
+    told = [finding.text, _after("Healthy: ", finding.expected), finding.meaning]
+    lines = [*told, *examples, *places]
     return "\n".join(line for line in [*lines, _after("Do: ", finding.fix)] if line)
 
 

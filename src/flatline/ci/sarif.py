@@ -13,6 +13,7 @@ from flatline import __version__
 from flatline.diagnosis import Report
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.live.where.place import Where
 from flatline.text import visible
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -60,10 +61,29 @@ def _result(finding: Finding, place: int, about: PurePath | None) -> dict[str, A
         "partialFingerprints": {"flatline/v1": f"{finding.hypothesis}:{about or ''}"},
         "message": {"text": _literal("\n".join(visible(line) for line in told if line))},
     }
-    if about is not None:
-        uri = quote(about.as_posix())
-        result["locations"] = [{"physicalLocation": {"artifactLocation": {"uri": uri}}}]
+    if finding.where:
+        first, *others = (_location(one) for one in finding.where)
+        result["locations"] = [first]
+        result["relatedLocations"] = [
+            {"id": number, **one} for number, one in enumerate(others, start=1)
+        ]
+    elif about is not None:
+        result["locations"] = [_physical(about.as_posix())]
     return result
+
+
+def _location(where: Where) -> dict[str, Any]:
+    """A line that code scanning shows the finding at."""
+    source = {"text": visible(where.source)}
+    return {
+        **_physical(where.file, {"startLine": where.line, "snippet": source}),
+        "message": {"text": _literal(visible(f"in {where.function}"))},
+    }
+
+
+def _physical(file: str, region: dict[str, Any] | None = None) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": quote(file)}}
+    return {"physicalLocation": place if region is None else {**place, "region": region}}
 
 
 def _literal(text: str) -> str:

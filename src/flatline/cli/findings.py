@@ -31,7 +31,7 @@ def print_report(report: "Report", *, console: Console | None = None) -> None:
 
 def report_text(report: "Report") -> RenderableType:
     """The answer first, then each alarm with its evidence, then what was ruled out and by what."""
-    from flatline.diagnosis import explained_by
+    from flatline.found import explained_by
 
     explained = explained_by(report.findings)
     alarms = [_alarm(f, explained.get(f.hypothesis)) for f in report.alarms]
@@ -70,6 +70,7 @@ def _lines(finding: "Finding", *, symptom: bool) -> list[tuple[str, str]]:
     if not symptom:
         lines.append(("matters", finding.meaning))
         lines += [("example", _example(one)) for one in finding.evidence]
+        lines += [("where", str(one)) for one in finding.where]
         lines.append(("do", finding.fix))
     return [(label, text) for label, text in lines if text]
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
-from flatline.faults.sampler import swapped, while_sampling
+from flatline.faults.sampler import while_sampling
 from flatline.faults.wrapping import needs_turns, place
+from flatline.live.hooks import swapped
 
 
 class CallsUnread(Fault):

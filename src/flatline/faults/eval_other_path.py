@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
-from flatline.faults.sampler import swapped, while_sampling
+from flatline.faults.sampler import while_sampling
+from flatline.live.hooks import swapped
 
 
 class EvalOtherPath(Fault):

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from flatline.config import RunConfig
 from flatline.faults.base import Fault
-from flatline.faults.sampler import swapped
 from flatline.faults.scoring import USUAL_BETA
 from flatline.faults.wrapping import wrap
+from flatline.live.hooks import swapped
 
 
 class KlSign(Fault):

@@ -17,7 +17,8 @@ from flatline.errors import ConfigError
 from flatline.faults.adapter_frozen import needs_lora
 from flatline.faults.base import Fault
 from flatline.faults.rounding import rounded
-from flatline.faults.sampler import policy, swapped, while_sampling
+from flatline.faults.sampler import policy, while_sampling
+from flatline.live.hooks import swapped
 from flatline.rollout.weights import WeightCopy
 
 

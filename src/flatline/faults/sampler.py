@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from flatline.errors import ConfigError
+from flatline.live.hooks import swapped
 
 Change = Callable[[Any, Any], AbstractContextManager[None]]
 """Takes the engine and the trainer, and lasts while the trainer's rollouts are played."""
@@ -45,19 +46,6 @@ def change_sampling(trainer: Any, name: str, edit: Callable[[Any], Any]) -> None
             yield
 
     while_sampling(trainer, name, change)
-
-
-@contextmanager
-def swapped(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes with other values for a while."""
-    own = {name: owner.__dict__[name] for name in values if name in owner.__dict__}
-    owner.__dict__.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del owner.__dict__[name]
-        owner.__dict__.update(own)
 
 
 def policy(trainer: Any) -> Any:

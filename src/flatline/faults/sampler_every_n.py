@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
-from flatline.faults.sampler import policy, swapped, while_sampling
+from flatline.faults.sampler import policy, while_sampling
+from flatline.live.hooks import swapped
 from flatline.rollout.weights import WeightCopy
 
 

@@ -15,7 +15,8 @@ import torch
 
 from flatline.faults.base import Fault
 from flatline.faults.rounding import rounded
-from flatline.faults.sampler import policy, swapped, while_sampling
+from flatline.faults.sampler import policy, while_sampling
+from flatline.live.hooks import swapped
 from flatline.rollout.weights import WeightCopy
 
 

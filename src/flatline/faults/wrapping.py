@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from flatline.errors import ConfigError
+from flatline.live.hooks import Patch
 
 Rewards = list[float | None]
 Mask = list[int]
@@ -26,18 +27,12 @@ PROMPT_IDS, COMPLETION_IDS, MASK, LOGPROBS = 0, 1, 2, 4
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Let `around(inner, ...)` answer calls of the method `owner.name`."""
-    inner = getattr(owner, name, None)
-    if inner is None:
+    if getattr(owner, name, None) is None:
         raise ConfigError(
             f"A {type(owner).__name__} has no `{name}`, which this fault changes.\n"
             "Faults are planted in a GRPOTrainer of TRL 1.16 (see constraints.txt)."
         )
-
-    @wraps(inner)
-    def outer(*args: Any, **kwargs: Any) -> Any:
-        return around(inner, *args, **kwargs)
-
-    setattr(owner, name, outer)
+    Patch(owner, name, around)
 
 
 # -- what was sampled -------------------------------------------------------------------------

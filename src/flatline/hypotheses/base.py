@@ -23,11 +23,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from flatline.config import RunConfig
+from flatline.live.where.place import Where
 from flatline.stats import Estimate
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 
 class Level(StrEnum):
@@ -78,6 +79,8 @@ class Finding:
     """What a healthy run shows, in a few words."""
     evidence: tuple[Evidence, ...] = ()
     """Examples, the plainest first."""
+    where: tuple[Where, ...] = ()
+    """Lines of the running code that may have made it so, the likeliest first."""
     meaning: str = ""
     """Why it matters."""
     fix: str = ""
@@ -115,6 +118,7 @@ class Finding:
             "evidence": [
                 {"text": e.text, "step": e.step, "rollout": e.rollout} for e in self.evidence
             ],
+            "where": [one.to_json() for one in self.where],
             "meaning": self.meaning,
             "fix": self.fix,
             "explains": list(self.explains),

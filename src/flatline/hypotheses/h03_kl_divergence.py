@@ -61,7 +61,7 @@ from flatline.trace.settings import is_half
 from flatline.trace.tokens import UNKNOWN_AUTHOR
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 START, START_BF16 = 2e-3, 1e-2
 """KL per token before any update. An invariant: healthy runs have 0; kernels that differ between

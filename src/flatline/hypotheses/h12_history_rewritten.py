@@ -33,7 +33,7 @@ verl issues 6719 and 6854, ART issue 726 (Qwen3). TRL `is_chat_template_prefix_p
 verifiers, "non-increasing chat templates".
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
@@ -43,7 +43,7 @@ from flatline.hypotheses.identity import identity, shown
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 RARE = 0.01
 """Share of the rollouts below which it is only noted. An invariant: healthy runs have none."""
@@ -89,7 +89,7 @@ class HistoryRewritten(Hypothesis):
         seen = self._on_batch(subject)
         if seen is not None and seen.level in ALARMS:
             return seen
-        dropped = _drops_thinking(subject.trainer.processing_class)
+        dropped = subject.tokenizer_fit().drops_thinking
         if dropped is None:
             return seen or self.too_little("the tokenizer has no chat template to try")
         if not dropped:
@@ -110,19 +110,3 @@ class HistoryRewritten(Hypothesis):
             return self.sign(subject.trace)
         except NotRecorded:
             return None
-
-
-def _drops_thinking(tokenizer: Any) -> bool | None:
-    """Whether a turn that thinks is written otherwise once others follow; None where unknown."""
-    if not getattr(tokenizer, "chat_template", None):
-        return None
-    thinking = {"role": "assistant", "content": "<think>\nfirst this\n</think>\n\nIt is so."}
-    begun = [{"role": "user", "content": "Is it?"}, thinking]
-    longer = [*begun, {"role": "user", "content": "Sure?"}]
-    try:
-        short, long = (
-            tokenizer.apply_chat_template(messages, tokenize=False) for messages in (begun, longer)
-        )
-    except Exception:  # a template is a program of the user's; it may raise anything
-        return None
-    return "first this" in short and "first this" not in long

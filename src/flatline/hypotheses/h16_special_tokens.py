@@ -38,7 +38,7 @@ Qwen2.5-Coder-1.5B-Instruct: 298 equal rows, `<tool_call>` and `</tool_call>` am
 start of LoRA to a loss of 0.33 nats still never wrote a call that could be read.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,7 +52,7 @@ from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 ALL = 0.99
 """Share of the prompts that begin with a doubled token; a template is the same for all."""
@@ -97,9 +97,8 @@ class SpecialTokens(Hypothesis):
         seen = self.sign(subject.trace)
         if seen.level in ALARMS:
             return seen
-        tokenizer = subject.trainer.processing_class
-        model = subject.trainer.accelerator.unwrap_model(subject.trainer.model)
-        rows, ids = model.get_input_embeddings().weight.shape[0], _highest_id(tokenizer)
+        fit = subject.tokenizer_fit()
+        rows, ids = fit.rows, fit.highest_id
         if ids >= rows:
             return self.found(
                 Level.FAULT,
@@ -108,7 +107,7 @@ class SpecialTokens(Hypothesis):
                 measured=float(ids - rows + 1),
                 expected="no id beyond the model",
             )
-        return self._unwritable(subject) or self._if_encoded(tokenizer) or seen
+        return self._unwritable(subject) or self._if_encoded(fit.doubled) or seen
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
@@ -134,23 +133,14 @@ class SpecialTokens(Hypothesis):
             "as well (`modules_to_save` of LoRA, or all weights).",
         )
 
-    def _if_encoded(self, tokenizer: Any) -> Finding | None:
+    def _if_encoded(self, doubled: str) -> Finding | None:
         """What plain encoding of a templated prompt would do."""
-        if not getattr(tokenizer, "chat_template", None):
-            return None
-        try:
-            text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": "Hello"}], tokenize=False
-            )
-        except Exception:  # a template is a program of the user's; it may raise anything
-            return None
-        ids = tokenizer(text)["input_ids"]
-        if len(ids) < 2 or ids[0] != ids[1]:
+        if not doubled:
             return None
         return self.found(
             Level.NOTE,
             f"Templated text that is encoded with special tokens begins with "
-            f"{tokenizer.decode(ids[:1])!r} twice. This trainer's prompts do not.",
+            f"{doubled!r} twice. This trainer's prompts do not.",
             expected="once",
         )
 
@@ -162,10 +152,6 @@ def _doubled(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
     rows = np.flatnonzero(length > 1)
     ids = tokens.prompt_ids
     return np.asarray(ids[start[rows]] == ids[start[rows] + 1]), rows
-
-
-def _highest_id(tokenizer: Any) -> int:
-    return max(tokenizer.get_vocab().values(), default=-1)
 
 
 def _examples(trace: Trace, tokens: Tokens, rows: np.ndarray) -> list[Evidence]:

@@ -54,7 +54,8 @@ from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import OneStep, Subject
+    from flatline.live.records import OneStep
+    from flatline.live.subject import Subject
 
 FEWEST = 20
 """Steps after which a healthy run has moved visibly. Lab, one run of 30 steps: the reward by 0.3,
@@ -121,7 +122,7 @@ class LearningRate(Hypothesis):
             moved = f"After one step at the rate {rate:.2g} log-probs are no numbers"
         if not kl <= LARGE_KL:
             return self._too_far(kl, moved, subject)
-        steps = _planned_steps(subject)
+        steps = subject.planned_steps
         if steps is None and kl < ENOUGH_KL:
             return self.too_little(
                 f"{moved}; {np.ceil(ENOUGH_KL / kl):.0f} steps would show, and how many the run "
@@ -249,18 +250,6 @@ def _tried(better: "OneStep | None") -> str:
 def _advice(better: "OneStep | None") -> str | None:
     """Only a rate whose step was taken is given as a number."""
     return None if better is None else f"Set {{learning_rate}} to {better.learning_rate:.2g}."
-
-
-def _planned_steps(subject: "Subject") -> int | None:
-    """Optimizer steps of the run; None where neither they nor what an epoch has are known."""
-    told = subject.settings
-    if (told.get("max_steps") or 0) > 0:
-        return int(told["max_steps"])
-    epochs = getattr(subject.trainer.args, "num_train_epochs", None)
-    size, prompts = told.get("dataset_size"), told.get("prompts_per_step")
-    if not epochs or not size or not prompts:
-        return None
-    return max(1, int(epochs * size / prompts * (told.get("num_iterations") or 1)))
 
 
 def _trained_steps(trace: Trace) -> int:

@@ -46,7 +46,7 @@ from flatline.hypotheses.weights import active_steps, in_half, looked_at
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 HALF = 0.5
 """Share of the elements that a step changes. Healthy in float32: 1.0 in all 26 runs."""
@@ -120,9 +120,7 @@ class RoundedUpdates(Hypothesis):
         moved = dense & (census.norms > 0) & (step.changed_share_of > 0)
         if not moved.any() or step.learning_rate == 0:
             return self.too_little("the step moves nothing; see H26 and H32")
-        named = dict(subject.trainer.model.named_parameters())
-        size = np.array([named[name].numel() for name in census.names])
-        share = float(np.average(step.changed_share_of[moved], weights=size[moved]))
+        share = float(np.average(step.changed_share_of[moved], weights=census.sizes[moved]))
         fresh = " From a B of 0 nothing can be lost yet." if census.lora_untrained else ""
         return self.found(
             Level.SUSPECT if share < HALF else Level.NOTE if share < NOTED else Level.OK,

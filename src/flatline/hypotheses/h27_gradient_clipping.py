@@ -44,7 +44,7 @@ from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 EPSILON = 1e-8
 """Adam's, where it is not recorded."""
@@ -102,10 +102,8 @@ class GradientClipping(Hypothesis):
         if not 0 < census.total_norm < math.inf:
             return self.too_little("the batch has no gradient that is a number; see H26 and H32")
         clip = census.max_grad_norm or math.inf
-        parameters = subject.trainer.model.parameters()
-        weights = sum(weight.numel() for weight in parameters if weight.requires_grad)
-        size = min(census.total_norm, clip) / math.sqrt(max(weights, 1))
-        epsilon = float(getattr(subject.trainer.args, "adam_epsilon", EPSILON)) or EPSILON
+        size = min(census.total_norm, clip) / math.sqrt(max(int(census.sizes.sum()), 1))
+        epsilon = census.epsilon or EPSILON
         low, near = size < SWALLOWED * epsilon, size < NEAR * epsilon
         return self.found(
             Level.SUSPECT if low else Level.NOTE if near else Level.OK,

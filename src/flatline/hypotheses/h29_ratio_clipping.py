@@ -51,7 +51,7 @@ from flatline.hypotheses.weights import updates_once
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 MANY, NOTED = 0.1, 0.05
 """Share of trained tokens that are clipped, at steps with a ratio. Healthy: 0.005."""
@@ -104,7 +104,7 @@ class RatioClipping(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """How much of the second update on a batch would be clipped?"""
-        settings, trainer = subject.settings, subject.trainer
+        settings = subject.settings
         if updates_once(settings):
             return self.not_applicable("with one update per batch the ratio is 1.")
         low = float(settings.get("epsilon") or 0.0)
@@ -112,7 +112,8 @@ class RatioClipping(Hypothesis):
             return self.not_applicable(
                 f"epsilon {low:g} is a usual one, and no step has shown more."
             )
-        share = subject.one_step().stopped(low, float(getattr(trainer, "epsilon_high", low)))
+        high = subject.epsilon_high
+        share = subject.one_step().stopped(low, low if high is None else high)
         if not np.isfinite(share):
             return self.too_little("the batch has no gradient; see H26 and H32")
         return self.found(

@@ -48,7 +48,7 @@ from flatline.hypotheses.weights import kl_in_reward
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 LIGHT, FIRM, HEAVY = 0.1, 0.3, 1.0
 """Beta in units of a typical advantage: from where it may hold, from where it may be what ended a

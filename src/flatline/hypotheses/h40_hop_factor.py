@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL
@@ -44,7 +43,7 @@ from flatline.hypotheses.right import needed_part
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 APART = 1.2
 """Ratio of what a right answer earns at the best and the worst paid level. Healthy: 1.01."""
@@ -79,11 +78,8 @@ class HopFactor(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Does gold earn more at more hops?"""
-        if subject.built is None:
-            raise NotRecorded("task.gold")
-        gold = subject.oracle().gold_R
-        hops = np.array([float(problem.hops) for problem in subject.built.problems[: len(gold)]])
-        return self._judge(hops, gold, subject.settings.get("scale_rewards"), least=1)
+        paid = subject.oracle()
+        return self._judge(paid.hops_R, paid.gold_R, subject.settings.get("scale_rewards"), least=1)
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""

@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import began_with
@@ -44,7 +43,7 @@ from flatline.hypotheses.groups import mean_of, one_turn_only
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 OUT_OF_TURNS = 0.05
 """Share of episodes that end at the limit, or of problems that cannot be finished. Healthy: up
@@ -92,10 +91,10 @@ class TurnBudget(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Does gold fit into the turns that there are?"""
-        if subject.built is None or not subject.built.task.tools:
-            raise NotRecorded("task.gold")
-        limit, task = subject.built.config.max_turns, subject.built.task
-        needed = np.array([len(task.gold(p)) for p in subject.built.problems[:PROBLEMS]])
+        gold = subject.gold_turns(PROBLEMS)
+        needed, limit = gold.needed, gold.limit
+        if not len(needed):
+            return self.too_little("there are no training problems")
         short = needed > limit
         text = (
             f"Gold needs {needed.min()} to {needed.max()} turns, and an episode has {limit}: "

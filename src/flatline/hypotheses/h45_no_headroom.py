@@ -52,11 +52,10 @@ from flatline.hypotheses.drift import first_rows
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.hypotheses.right import needed_part
 from flatline.stats import UNKNOWN, Estimate, cluster_mean
-from flatline.tasks.base import ANSWER
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 FLOOR = 0.1
 """Share of groups that hold a right rollout. Healthy: 0.83 and more."""
@@ -108,7 +107,7 @@ class NoHeadroom(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Where the batch leaves it open: more problems, one try each."""
         seen = self.sign(subject.trace)
-        if seen.level is not Level.UNKNOWN or subject.built is None:
+        if seen.level is not Level.UNKNOWN or not subject.ours:
             return seen
         solved = _share_solved(subject)
         text = f"{solved.value:.0%} of {solved.n} training problems are solved at the first try."
@@ -168,25 +167,12 @@ def _is_mixed(solved: Estimate) -> bool:
 
 def _share_solved(subject: "Subject") -> Estimate:
     """Of training problems, played once each: as many as it takes."""
-    right = _played_right(subject, 0, ENOUGH)
+    right = subject.solved(0, ENOUGH)
     solved = cluster_mean(right, np.arange(len(right)))
     if _is_mixed(solved) or len(right) < ENOUGH:
         return solved
-    right = np.append(right, _played_right(subject, ENOUGH, PROBLEMS))
+    right = np.append(right, subject.solved(ENOUGH, PROBLEMS))
     return cluster_mean(right, np.arange(len(right)))
-
-
-def _played_right(subject: "Subject", first: int, last: int) -> np.ndarray:
-    """Whether the policy solves each of some training problems, played once."""
-    from flatline.rollout.engine import Job  # brings torch
-
-    built = subject.built
-    if built is None or built.config.engine != "embedded":
-        raise NotRecorded("task.problems")
-    jobs = [Job(problem, 0) for problem in built.problems[first:last]]
-    with subject.untouched(), built.rollouts.playing(built.trainer) as engine:
-        played = engine.play(jobs, seed=built.config.seed)
-    return np.array([float(one.score.parts.get(ANSWER, 0.0) > 0) for one in played])
 
 
 def _paid_for_answer(trace: Trace) -> np.ndarray:

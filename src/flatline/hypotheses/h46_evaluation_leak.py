@@ -32,7 +32,7 @@ Threshold: by reason; the splits of the 26 healthy lab runs are drawn apart, and
 (interval 0 to 13 %).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatline.config import RunConfig
 from flatline.errors import FlatlineError, NotRecorded
@@ -42,14 +42,12 @@ from flatline.tasks.datasets import DatasetSpec, parse_specs
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 SHARED = 0.01
 """Share of the held-out problems that may also be trained on."""
 NAMED = 0.5
 """Distinct prompts per training row, below which a prompt is no name of a problem. Healthy: 1."""
-MOST = 20_000
-"""Rows of a user's data that are compared."""
 
 
 class EvaluationLeak(Hypothesis):
@@ -81,7 +79,8 @@ class EvaluationLeak(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Are held-out problems among the training problems?"""
-        rows, heldout = _problems(subject)
+        problems = subject.problems()
+        rows, heldout = problems.training, problems.heldout
         if not heldout:
             return self.not_applicable("nothing is held out.")
         train = set(rows)
@@ -130,21 +129,3 @@ def _covers(train: DatasetSpec, heldout: DatasetSpec) -> bool:
 
 def _with_default(train: DatasetSpec, heldout: DatasetSpec) -> list[tuple[DatasetSpec, str]]:
     return [(train, "train"), (heldout, "validation")]
-
-
-def _problems(subject: "Subject") -> tuple[list[str], list[str]]:
-    """What names the training problems, and the held-out ones: their questions, or prompts."""
-    built = subject.built
-    if built is not None:
-        return [p.question for p in built.problems], [p.question for p in built.heldout]
-    held = getattr(subject.trainer, "eval_dataset", None)
-    if held is None:
-        return [], []
-    return _prompts(subject.trainer.train_dataset), _prompts(held)
-
-
-def _prompts(dataset: Any) -> list[str]:
-    if not hasattr(dataset, "column_names") or "prompt" not in dataset.column_names:
-        raise NotRecorded("eval_dataset.prompt")
-    size = min(len(dataset), MOST)
-    return [str(prompt) for prompt in dataset.select(range(size))["prompt"]]

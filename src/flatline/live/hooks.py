@@ -79,69 +79,67 @@ class Once:
             self._raised = None  # a circle would keep the tensors of a failed pass in memory
 
 
-class Hooked:
-    """A method of the trainer with our hook around it. A deep copy of the trainer gets its own
-    method back: a copy is not recorded, and must not call the trainer that it is a copy of."""
+class Patch:
+    """One method of one object with ours in its place, until `undo`; also a context manager.
 
-    def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, original)
-        self._original, self._call = original, call
+    `around(original, ...)` answers its calls. Where the object has no such method, nothing happens.
+    A deep copy of the object gets its own method back: it is not listened to, and must not call the
+    object that it is a copy of.
+    """
+
+    def __init__(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        original: Any = getattr(owner, name, None)
+        functools.update_wrapper(self, original)  # first: it copies what another patch holds
+        self._owner, self._name, self._original = owner, name, original
+        self._around: Callable[..., Any] | None = around
+        self._before = vars(owner).get(name, _ABSENT)
+        if original is not None:
+            vars(owner)[name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        if self._around is None:
+            return self._original(*args, **kwargs)
+        return self._around(self._original, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self._original, memo)
 
-
-class Replaced:
-    """Methods replaced on instances. Each can be put back, also where others replaced it since."""
-
-    def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any]] = []
-
-    def put(self, owner: Any, name: str, ours: Any) -> None:
-        self._done.append((owner, name, ours, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, ours)
-
     def undo(self) -> None:
         """What somebody else put over ours stays; ours then only passes calls on."""
-        for owner, name, ours, before in reversed(self._done):
-            if vars(owner).get(name) is ours:
-                _put_back(owner, name, before)
-        self._done.clear()
+        self._around = None
+        if vars(self._owner).get(self._name) is self:
+            _put_back(self._owner, self._name, self._before)
+
+    def __enter__(self) -> "Patch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
 
 
-@contextmanager
-def listening(owner: Any, name: str | None, heard: Heard, guard: Guard) -> Iterator[None]:
-    """Inside, `heard` is told of every call of `owner.name`, as it stands at this moment.
+def listening(owner: Any, name: str, heard: Heard, guard: Guard) -> Patch:
+    """`heard` is told of every call of `owner.name`, as it stands at this moment: a method that was
+    replaced after `attach` is heard as well."""
 
-    A method that was replaced after `attach` is therefore heard as well.
-    """
-    original = getattr(owner, name, None) if name else None
-    if name is None or original is None:
-        yield
-        return
-
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         result = original(*args, **kwargs)
         guard(heard, args, kwargs, result, time.perf_counter() - start)
         return result
 
-    with put_in_place(owner, name, call):
-        yield
+    return Patch(owner, name, around)
 
 
 @contextmanager
-def put_in_place(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Inside, `owner.name` is `method`."""
-    before = vars(owner).get(name, _ABSENT)
-    setattr(owner, name, method)
+def swapped(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes with other values for a while; the object then has its own again, or none."""
+    before = {name: vars(owner).get(name, _ABSENT) for name in values}
+    vars(owner).update(values)
     try:
         yield
     finally:
-        _put_back(owner, name, before)
+        for name, value in before.items():
+            _put_back(owner, name, value)
 
 
 @contextmanager
@@ -195,4 +193,4 @@ def _put_back(owner: Any, name: str, before: Any) -> None:
     if before is _ABSENT:
         vars(owner).pop(name, None)
     else:
-        setattr(owner, name, before)
+        vars(owner)[name] = before

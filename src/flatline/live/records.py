@@ -179,6 +179,10 @@ class GradientCensus:
     """Where it is clipped; 0 for never."""
     lora_untrained: bool
     """Every B is zero."""
+    sizes: Ints
+    """Elements of each tensor."""
+    epsilon: float
+    """What Adam adds to the root of its second moment; 0 where the optimizer has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,12 +298,50 @@ class Oracle:
     """How many problems were played."""
     gold_R: Floats
     """Reward of gold on each; the maximum is 1."""
+    hops_R: Floats
+    """Hops of each."""
     below_maximum: tuple[OracleCase, ...]
     """Gold that does not earn the maximum."""
     not_below_gold: tuple[OracleCase, ...]
     """Corruptions that earn no less than gold."""
     played: int
     """Corruptions played in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldTurns:
+    """The turns that gold takes, and those that there are."""
+
+    needed: Ints
+    """Turns of gold, problem by problem."""
+    limit: int
+    """Turns of an episode, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problems:
+    """What names the problems: their questions, or their prompts."""
+
+    training: tuple[str, ...]
+    """Rows of the training data."""
+    heldout: tuple[str, ...]
+    """Rows that are held out; empty where none are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFit:
+    """What the tokenizer and its chat template do, and whether they are the model's."""
+
+    highest_id: int
+    """Of all tokens; -1 without any."""
+    rows: int
+    """Ids that the model has embeddings for."""
+    drops_thinking: bool | None
+    """Whether the template drops the thinking of earlier turns; None where there is no template, or
+    it cannot be tried."""
+    doubled: str
+    """The token that a templated prompt begins with twice if it is encoded with special tokens;
+    empty without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

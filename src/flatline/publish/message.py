@@ -6,7 +6,8 @@ alerts to chats, so all of it is escaped: no tag, link, mention or heading comes
 
 from dataclasses import dataclass
 
-from flatline.diagnosis import Report, explained_by
+from flatline.diagnosis import Report
+from flatline.found import explained_by
 from flatline.hypotheses.base import Finding, Level
 from flatline.journal.escape import inline, one_line
 
@@ -82,5 +83,6 @@ def _alarm(finding: Finding, cause: str | None) -> str:
     else:
         lines += [("Matters", finding.meaning), ("Do", finding.fix)]
         lines += [("Example", one.text) for one in finding.evidence[:EXAMPLES]]
+        lines += [("Where", str(one)) for one in finding.where]
     listed = [f"- **{name}:** {inline(text, limit=LONGEST)}" for name, text in lines if text]
     return "\n".join([head, "", *listed])

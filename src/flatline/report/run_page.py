@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flatline.diagnosis import Report, diagnose, explained_by
+from flatline.diagnosis import Report, diagnose
+from flatline.found import explained_by
 from flatline.hypotheses.base import Finding, Level
 from flatline.outcome import Outcome
 from flatline.report import examples

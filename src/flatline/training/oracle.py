@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatline.live.measure.brief import TURN, longest_turn, turns_of, written_tokens
+from flatline.live.measure.played import Recorded
 from flatline.live.records import Floats, HeldoutPath, Oracle, OracleCase
-from flatline.live.trl.measure.brief import TURN, longest_turn, turns_of, written_tokens
-from flatline.live.trl.measure.recorded import Recorded, in_force
+from flatline.live.trl.measure.recorded import in_force
 from flatline.rollout.engine import Job
 from flatline.rollout.record import Author, Finish, Rollout
 from flatline.tasks.base import COMBINED, Problem, Score, Task
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 OF_A_GROUP = 2
 """Rollouts of each group that are played on the evaluation's path."""
+ANSWER = "exact_match"
+"""The part of every task's reward that says whether the answer is right."""
 NO_DIFFERENCE = 1e-6
 """Rewards pass through single precision."""
 
@@ -42,6 +45,7 @@ def oracle(built: "Built", problems: Sequence[Problem]) -> Oracle:
     return Oracle(
         problems=len(problems),
         gold_R=np.array(list(gold.values())),
+        hops_R=np.array([float(problem.hops) for problem in problems]),
         below_maximum=tuple(c for c in cases if c.script == GOLD and c.reward < 1 - NO_DIFFERENCE),
         not_below_gold=tuple(c for c in spoiled if c.reward > c.gold_reward - NO_DIFFERENCE),
         played=len(spoiled),
@@ -143,3 +147,11 @@ def _jobs(built: "Built", rows: Sequence[Mapping[str, Any]]) -> list[Job]:
     problems = {problem.id: problem for problem in built.problems}
     size = built.trainer.num_generations
     return [Job(problems[row[PROBLEM_ID]], at % size) for at, row in enumerate(rows)]
+
+
+def solved(built: "Built", first: int, last: int) -> Floats:
+    """Whether the policy solves each of some training problems, played once."""
+    jobs = [Job(problem, 0) for problem in built.problems[first:last]]
+    with built.rollouts.playing(built.trainer) as engine:
+        played = engine.play(jobs, seed=built.config.seed)
+    return np.array([float(one.score.parts.get(ANSWER, 0.0) > 0) for one in played])

@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from flatline.errors import NotRecorded
-from flatline.live.records import HeldoutPath, Oracle
-from flatline.live.trl.subject import Subject
+from flatline.live.records import Floats, GoldTurns, HeldoutPath, Oracle, Problems
+from flatline.live.trl.subject import TrlSubject
 from flatline.training import oracle
 from flatline.training.effective import effective
 from flatline.training.rewards import says_right
 from flatline.training.trainer import Built
 
 
-class OurSubject(Subject):
+class OurSubject(TrlSubject):
     """What `flatline.training.trainer.build` made."""
 
     def __init__(
@@ -21,8 +23,8 @@ class OurSubject(Subject):
     ) -> None:
         answer = says_right(built.trainer.reward_func_names)
         super().__init__(built.trainer, correct=correct or answer, gold=gold)
-        self.built: Built = built
-        self._rollouts = built.rollouts
+        self._built = built
+        self.live.rollouts = built.rollouts
 
     @property
     def ours(self) -> bool:
@@ -30,15 +32,31 @@ class OurSubject(Subject):
 
     @property
     def requested(self) -> Mapping[str, Any]:
-        return self.built.config.to_dict()
+        return self._built.config.to_dict()
 
     @cached_property
     def effective(self) -> Mapping[str, Any]:
-        return effective(self.trainer, self.built.config)
+        return effective(self.trainer, self._built.config)
 
     def oracle(self, problems: int = 16) -> Oracle:
         built = self._played_by_us("task.gold")
         return self._take(("oracle", problems), oracle.oracle, built, built.problems[:problems])
+
+    def problems(self) -> Problems:
+        training, heldout = self._built.problems, self._built.heldout
+        named = (tuple(one.question for one in part) for part in (training, heldout))
+        return Problems(training=next(named), heldout=next(named))
+
+    def gold_turns(self, problems: int) -> GoldTurns:
+        task = self._built.task
+        if not task.tools:
+            raise NotRecorded("task.gold")
+        needed = np.array([len(task.gold(one)) for one in self._built.problems[:problems]])
+        return GoldTurns(needed=needed, limit=self._built.config.max_turns)
+
+    def solved(self, first: int, last: int) -> Floats:
+        built = self._played_by_us("task.problems")
+        return self._take(("solved", first, last), oracle.solved, built, first, last)
 
     def heldout_path(self, problems: int = 4) -> HeldoutPath:
         built = self._played_by_us("steps.heldout_reward")
@@ -47,10 +65,10 @@ class OurSubject(Subject):
         return self._take(("heldout", problems), oracle.heldout_path, *given)
 
     def _hops(self) -> Mapping[str, int]:
-        return {problem.id: problem.hops for problem in self.built.problems}
+        return {problem.id: problem.hops for problem in self._built.problems}
 
     def _played_by_us(self, needed: str) -> Built:
         """What only our engine can play."""
-        if self.built.config.engine != "embedded":
+        if self._built.config.engine != "embedded":
             raise NotRecorded(needed)
-        return self.built
+        return self._built

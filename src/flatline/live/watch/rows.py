@@ -5,7 +5,6 @@ padding, order and the cut into batches are the loop's own business. Who wrote a
 was sampled is the model's, what stands between two samples is not.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -253,7 +252,7 @@ def read_row(
     end, finish = (0, None) if spans else (at, None)
     for begin, sample in spans:
         author[end or begin : begin] = Author.TOOL
-        end, finish = _write_span(ids, begin, sample, ends, author, sampler)
+        end, finish = write_span(ids, begin, sample, ends, author, sampler)
     if spans and len(flagged):  # what has a loss and was not sampled
         author[flagged[0] : at] = Author.PROMPT
         author[end : flagged[-1] + 1] = Author.TEMPLATE if finish == ENDED else UNKNOWN_AUTHOR
@@ -279,7 +278,7 @@ def read_row(
     )
 
 
-def _write_span(
+def write_span(
     ids: np.ndarray,
     at: int,
     sample: Sample,
@@ -319,11 +318,6 @@ def _compared(
         if len(spans) == 1:
             told["sampled_ids"] = sample.ids
     return begin, told
-
-
-def prompt_name(ids: np.ndarray) -> str:
-    """A hash of its tokens: a loop does not say what its problems are called."""
-    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
 
 
 def advantages(rows: Sequence[Seen], group: Sequence[int]) -> list[float | None]:

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure import rloo
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.scoring import _SCORERS, replaced
+from flatline.live.trl.grpo import scored, scorer_of
 from flatline.spec import Asked
 from flatline.spec.delivery import apart
 from flatline.spec.loss import of_no_token, shares
@@ -41,17 +42,15 @@ def run_passes(
 ) -> list[Pass]:
     """`n` backward passes of the trainer's own over the given batch."""
     passes: list[Pass] = []
-    compute, scorer = trainer._compute_loss, next(s for s in _SCORERS if hasattr(trainer, s))
-    score = getattr(trainer, scorer)
     heard: list[Any] = []
 
-    def scoring(*args: Any, **kwargs: Any) -> Any:
+    def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
         if torch.is_grad_enabled():
-            heard.append(found if isinstance(found, tuple) else (found, None))
+            heard.append(scored(found))
         return found
 
-    def computing(model: Any, batch: Inputs) -> Any:
+    def computing(compute: Any, model: Any, batch: Inputs) -> Any:
         heard.clear()
         loss = compute(model, batch)
         one = Pass(batch[ROW].tolist(), dict(batch), float(loss.detach()))
@@ -69,9 +68,9 @@ def run_passes(
     numbered = {**inputs, ROW: torch.arange(len(data), device=inputs["completion_ids"].device)}
     trainer._step, trainer._buffered_inputs = 0, None
     with (
-        replaced(trainer, "_generate_and_score_completions", lambda _: dict(numbered)),
-        replaced(trainer, "_compute_loss", computing),
-        replaced(trainer, scorer, scoring),
+        Patch(trainer, "_generate_and_score_completions", lambda *_: dict(numbered)),
+        Patch(trainer, "_compute_loss", computing),
+        Patch(trainer, scorer_of(trainer), scoring),
     ):
         for k in range(n):
             trainer.accelerator.gradient_state._set_sync_gradients(k == n - 1)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, sampling_hooks
-from flatline.live.trl.measure.scoring import replaced
 from flatline.spec.completions import said
 from flatline.spec.delivery import apart
 from flatline.spec.numerics import Tolerance
@@ -53,9 +53,8 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     calls: list[tuple[int, Tensor]] = []
     temperatures: list[float | None] = []
-    generate = model.generate
 
-    def listening(*args: Any, **kwargs: Any) -> Any:
+    def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
         found = generate(*args, **kwargs)
         ids = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(found, Tensor) and isinstance(ids, Tensor):
@@ -63,7 +62,7 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
             temperatures.append(_temperature(model, kwargs))
         return found
 
-    with _short(trainer), sampling_hooks(model) as heard, replaced(model, "generate", listening):
+    with _short(trainer), sampling_hooks(model) as heard, Patch(model, "generate", listening):
         found = trainer._generate(prompts)
     if len(calls) != 1 or not isinstance(found, tuple):
         return None

@@ -1,6 +1,7 @@
 """All stages of one step, in their order."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,8 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.errors import NotRecorded
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
-from flatline.live.stage_found import StageFound, same, unknown
+from flatline.live.stage_found import NOT_REACHED, StageFound, same, unknown
 from flatline.live.trl.departure import data, rloo, stepped
 from flatline.live.trl.departure.asked import (
     asked_of,
@@ -21,6 +27,7 @@ from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
 from flatline.live.trl.departure.sampled import (
     ROWS,
+    Sampled,
     drawn_rows,
     judge_completions,
     judge_drawing,
@@ -29,10 +36,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import Played, score_again
+from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import Tolerance
 
@@ -48,11 +52,17 @@ Found = dict[str, StageFound]
 
 
 def examine(
-    trainer: Any, order: DataOrder | None, whole: Played, some: Played, move: Move
+    trainer: Any,
+    order: DataOrder | None,
+    whole: Played,
+    some: Played,
+    move: Move,
+    until: float = math.inf,
 ) -> Found:
     """Every stage by its name. `whole` is the shared batch, `some` are whole groups of it, for what
     needs the model; `move` says how far weights must go to be seen: at its start a policy is its
-    own reference and its own past, and nothing could be told apart."""
+    own reference and its own past, and nothing could be told apart. No look begins after `until`;
+    those that take longer come later."""
     found: Found = {}
 
     def look() -> None:
@@ -61,12 +71,13 @@ def examine(
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
         no_dropout(trainer)
-        step = _Step(trainer, order, whole, some, move, found)
+        step = Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
-            _guarded(one, found)
+            if time.perf_counter() <= until:
+                _guarded(one, found)
 
     _guarded(look, found)
-    return {stage: found.get(stage, unknown(stage, "Not reached.")) for stage in STAGES}
+    return {stage: found.get(stage, unknown(stage, NOT_REACHED)) for stage in STAGES}
 
 
 def _guarded(look: Callable[[], None], found: Found) -> None:
@@ -75,6 +86,8 @@ def _guarded(look: Callable[[], None], found: Found) -> None:
         look()
     except NotSpecified as missing:
         _fill(found, f"Not specified: {missing}.")
+    except NotRecorded as missing:
+        _fill(found, str(missing))
     except Exception as error:
         _fill(found, f"Could not be compared: {type(error).__name__}: {error}.")
 
@@ -84,7 +97,7 @@ def _fill(found: Found, why: str) -> None:
         found.setdefault(stage, unknown(stage, why))
 
 
-class _Step:
+class Step:
     """One step of a trainer, looked at in three pieces."""
 
     rows: list[Row]
@@ -98,6 +111,12 @@ class _Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    prompts: Sequence[Any] = ()
+    """That were sampled for."""
+    drawn: Sampled | None = None
+    """What was sampled for them last."""
+    heard: data.Heard
+    passes: Sequence[Pass] = ()
     kl_B: Tensor | None = None
     """Of each row, where it is in the reward."""
     given_optimizer = ""
@@ -142,7 +161,8 @@ class _Step:
         group = self.asked.group
         asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
         prompts = [row["prompt"] for row in asked]
-        drawn = sample(self.trainer, prompts)
+        self.prompts = prompts
+        self.drawn = drawn = sample(self.trainer, prompts)
         if drawn is None:
             for stage in ("completions", "delivery"):
                 self.found[stage] = unknown(stage, "The sampler cannot be heard.")
@@ -159,6 +179,7 @@ class _Step:
             after = sample(self.trainer, prompts)
             if after is None:
                 return
+            self.drawn = after
             rows = drawn_rows(after, drawn.prompts)
             policy = self.scorer.all(rows)
         start = self.scorer.all(rows)
@@ -175,6 +196,7 @@ class _Step:
         self.rows = rows
         self.start = self.scorer.all(rows)
         with moved(trainer, self.gentle), data.hearing(trainer) as heard:
+            self.heard = heard
             with rloo.hearing_scores(trainer) as self.scored:
                 self.inputs = score_again(trainer, self.some)
             self.old = self.scorer.all(rows)
@@ -201,6 +223,7 @@ class _Step:
             self.trainer.model.zero_grad()
             stepped.called(self.trainer, "on_step_begin")
             passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
+            self.passes = passes
             raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
             self.found["log-probs"] = self._logprobs(passes)
             self._loss(passes)

@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.live.records import DataOrder, Floats
-from flatline.live.trl.recorder.rows import PROMPT_NAMES
+from flatline.live.batch import PROMPT_NAMES
+from flatline.live.records import DataOrder, Floats, Problems
+from flatline.live.trl.grpo import GrpoTrainer
 
 AT_MOST = 5_000_000
 """Row numbers read of one epoch."""
+MOST = 20_000
+"""Rows whose prompts are compared."""
 _HOPS = ("hops", "n_hops", "num_hops")
 
 
-def data_order(trainer: Any, steps: int, hops: Mapping[str, int]) -> DataOrder:
+def data_order(trainer: GrpoTrainer, steps: int, hops: Mapping[str, int]) -> DataOrder:
     """The first `steps` optimizer steps in detail, the epoch as a whole in coverage."""
     if not hasattr(trainer.train_dataset, "__len__"):
         raise NotRecorded("the order of streamed data")
@@ -46,7 +49,7 @@ def data_order(trainer: Any, steps: int, hops: Mapping[str, int]) -> DataOrder:
     )
 
 
-def _generations(trainer: Any, indices: Any) -> list[tuple[int, Any]]:
+def _generations(trainer: GrpoTrainer, indices: Any) -> list[tuple[int, Any]]:
     """Optimizer step (from 1) and rows of every generation of the epoch."""
     args = trainer.args
     chunk = trainer._train_batch_size * args.steps_per_generation * args.world_size
@@ -78,3 +81,28 @@ def _hops(dataset: Any, rows: Any, known: Mapping[str, int]) -> Floats | None:
         ids = _column(dataset, PROMPT_NAMES, rows)
         found = [known.get(str(id), np.nan) for id in (rows if ids is None else ids)]
     return None if found is None else np.array(found, dtype=np.float64)
+
+
+def planned_steps(settings: Mapping[str, Any], epochs: float | None) -> int | None:
+    """Optimizer steps of the run; None where neither they nor what an epoch has are known."""
+    if (settings.get("max_steps") or 0) > 0:
+        return int(settings["max_steps"])
+    size, prompts = settings.get("dataset_size"), settings.get("prompts_per_step")
+    if not epochs or not size or not prompts:
+        return None
+    return max(1, int(epochs * size / prompts * (settings.get("num_iterations") or 1)))
+
+
+def problems(trainer: GrpoTrainer) -> Problems:
+    """The prompts of the trainer's datasets."""
+    held = getattr(trainer, "eval_dataset", None)
+    if held is None:
+        return Problems(training=(), heldout=())
+    return Problems(training=_prompts(trainer.train_dataset), heldout=_prompts(held))
+
+
+def _prompts(dataset: Any) -> tuple[str, ...]:
+    if not hasattr(dataset, "column_names") or "prompt" not in dataset.column_names:
+        raise NotRecorded("eval_dataset.prompt")
+    size = min(len(dataset), MOST)
+    return tuple(str(prompt) for prompt in dataset.select(range(size))["prompt"])

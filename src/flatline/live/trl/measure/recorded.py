@@ -1,34 +1,23 @@
 """The batch as a trace of one step, recorded by the same hooks that record a whole run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
+from flatline.live.hooks import Patch
+from flatline.live.measure.played import Recorded
+from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure.scoring import Played, first_rows, play, replaced, trained_logps
-from flatline.live.trl.measure.untouched import random_numbers
+from flatline.live.trl.grpo import GrpoTrainer
+from flatline.live.trl.measure.scoring import first_rows, play, trained_logps
 from flatline.live.trl.recorder.attach import attach
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout
-from flatline.trace import Trace
 from flatline.trace.writer import MemorySink
 
 
-class Recorded(NamedTuple):
-    """One batch, sampled and passed through the loss as in training."""
-
-    played: Played
-    logps_BT: Tensor
-    """The trainer's log-probs of it."""
-    trace: Trace
-    in_force: dict[str, Any]
-    """Sampling and limits while it was sampled; empty where the engine is not ours."""
-
-
 def record(
-    trainer: Any, rollouts: Rollouts | None, correct: str | None, gold: str | None
+    trainer: GrpoTrainer, rollouts: Rollouts | None, correct: str | None, gold: str | None
 ) -> Recorded:
     """Sample the first batch, pass it through the loss, and keep all of it."""
     sink = MemorySink()
@@ -52,7 +41,7 @@ def in_force(engine: Engine) -> dict[str, Any]:
 
 
 @contextmanager
-def engine_at_hand(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
+def engine_at_hand(rollouts: Rollouts | None, trainer: GrpoTrainer) -> Iterator[None]:
     """Our engine, made if the trainer samples with it, and afterwards unmade. Where it cannot be
     made, the first play says why."""
     its_own = getattr(trainer, "rollout_func", None) is rollouts
@@ -77,23 +66,21 @@ def _noting(rollouts: Rollouts | None) -> Iterator[dict[str, Any]]:
     if rollouts is None:
         yield seen
         return
-    ready = rollouts._ready_engine
-    engines: list[Engine] = []
+    patches: list[Patch] = []
 
-    def noting() -> Engine:
+    def noting(ready: Callable[[], Engine]) -> Engine:
         engine = ready()
-        engines.append(engine)
 
-        def noted(*args: Any, **kwargs: Any) -> list[Rollout]:
+        def noted(play: Callable[..., list[Rollout]], *args: Any, **kwargs: Any) -> list[Rollout]:
             seen.update(in_force(engine))
-            return type(engine).play(engine, *args, **kwargs)
+            return play(*args, **kwargs)
 
-        vars(engine)["play"] = noted
+        patches.append(Patch(engine, "play", noted))
         return engine
 
     try:
-        with replaced(rollouts, "_ready_engine", noting):
+        with Patch(rollouts, "_ready_engine", noting):
             yield seen
     finally:
-        for engine in engines:  # one that holds itself would hold its memory on the device
-            vars(engine).pop("play", None)
+        for patch in reversed(patches):  # an engine that holds itself would hold its memory
+            patch.undo()

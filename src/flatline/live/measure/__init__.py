@@ -1,0 +1,1 @@
+"""Measurements on a live trainer, whichever it is."""

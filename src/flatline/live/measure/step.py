@@ -1,0 +1,160 @@
+"""One optimizer step of the trainer's own, looked at and undone.
+
+The backward pass is run once; a step at another learning rate starts from the same gradients.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from flatline.live.held import elements, held, named, read, totals
+from flatline.live.measure.passes import lora_untrained
+from flatline.live.measure.played import Played, fixed_logps
+from flatline.live.protocol import Trainer
+from flatline.live.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
+from flatline.rollout.record import Author
+
+HIGHEST_RATE = 1e-2
+"""A step of Adam changes every weight by about the rate, and weights are 0.02 to 0.1 in size. Above
+it one step may still look harmless, and the next ones are not: an adapter of rank 1 on one layer
+was told 0.35, and its held-out accuracy went from 0.42 to 0."""
+FARTHEST = 10.0
+"""Times a rate that the next one tried may be."""
+TRIALS = 6
+"""Rates that are tried beside the configured one."""
+
+
+@dataclass(slots=True)
+class Backward:
+    """What the backward passes of one optimizer step left."""
+
+    gradients: Mapping[str, Tensor]
+    """After clipping, by parameter name; missing ones are absent."""
+    census: GradientCensus
+    """The same before clipping, as numbers."""
+    loss: float
+    """Sum over the passes."""
+    rows: list[int]
+    """Rollouts that were trained on."""
+
+
+class Stepped(NamedTuple):
+    """An optimizer step, taken and undone."""
+
+    found: OneStep
+    after_BT: Tensor
+    """The trainer's log-probs of the batch after it."""
+
+
+def one_step(
+    trainer: Trainer, played: Played, before_BT: Tensor, back: Backward, scale: float
+) -> Stepped:
+    """Step with the gradients and score the batch again."""
+    old = {name: held(weight).clone() for name, weight in named(trainer.model)}
+    rate = trainer.take_step(back, scale)
+    after_BT = fixed_logps(trainer, played.inputs)
+    shares, norms = _changes(trainer.model, old)
+    sizes = np.array([elements(weight) for _, weight in named(trainer.model)])
+    model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
+    change_BT = (after_BT - before_BT).cpu().double()
+    sums_B = (change_BT * model_BT).sum(1)
+    rows = [row for row in back.rows if bool(played.trained_B[row])]
+    advantage, change = played.advantage_R[rows], sums_B[rows].numpy()
+    d_T = change_BT[rows][model_BT[rows]]
+    trained_BT = played.trained_BT[rows]
+    found = OneStep(
+        lr_scale=scale,
+        learning_rate=rate,
+        loss=back.loss,
+        gradients=back.census,
+        changed_share=float((shares * sizes).sum() / sizes.sum()),
+        changed_share_of=shares,
+        update_norms=norms,
+        rollouts=np.array(rows, dtype=np.int64),
+        advantage=advantage,
+        change=change,
+        tokens=model_BT[rows].sum(1).numpy(),
+        correlation=_correlation(advantage, change),
+        kl=float((d_T.exp() - d_T - 1).mean()) if d_T.numel() else float("nan"),
+        change_T=change_BT[rows][trained_BT].numpy(),
+        advantage_T=played.advantage_BT[rows][trained_BT].numpy(),
+        room_T=(1 - before_BT.cpu().double()[rows].exp())[trained_BT].numpy(),
+    )
+    return Stepped(found, after_BT)
+
+
+def fitting(measure: Callable[[float], OneStep]) -> OneStep | None:
+    """A step of visible size at a rate that was really tried; None where no plausible rate gives
+    one. `measure` takes a multiple of the configured rate."""
+    scale, found = 1.0, measure(1.0)
+    for _ in range(TRIALS):
+        if VISIBLE_STEP[0] <= found.kl <= VISIBLE_STEP[1]:
+            return found
+        factor = _next_factor(found.kl)
+        if factor > 1:
+            factor = min(factor, HIGHEST_RATE / found.learning_rate)
+        if factor <= 1 and found.kl < VISIBLE_STEP[0]:
+            return None
+        scale *= _two_digits(found.learning_rate * factor) / found.learning_rate
+        found = measure(scale)
+    return found if VISIBLE_STEP[0] <= found.kl <= VISIBLE_STEP[1] else None
+
+
+def _two_digits(rate: float) -> float:
+    """What is advised is what was tried, to the last digit."""
+    return float(f"{rate:.2g}")
+
+
+def _next_factor(kl: float) -> float:
+    """Where to try next: a KL grows about with the square of the rate, but not over decades."""
+    if not np.isfinite(kl):
+        return 1 / FARTHEST
+    wanted = np.sqrt(VISIBLE_STEP[0] * VISIBLE_STEP[1])
+    return float(np.clip(np.sqrt(wanted / max(kl, 1e-300)), 1 / FARTHEST, FARTHEST))
+
+
+def census_of(model: nn.Module, optimizer: Any, max_grad_norm: float | None) -> GradientCensus:
+    """The gradients of the trainable weights, as numbers."""
+    weights = named(model)
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    grads = [p.grad for _, p in weights]
+    squares = [0.0 if grad is None else float(read(grad).float().square().sum()) for grad in grads]
+    norms = np.sqrt(totals(squares, [p for _, p in weights]))
+    return GradientCensus(
+        names=tuple(name for name, _ in weights),
+        kinds=tuple(_kind(name) for name, _ in weights),
+        missing=np.array([grad is None for grad in grads], dtype=bool),
+        norms=norms,
+        in_optimizer=np.array([id(p) in stepped for _, p in weights], dtype=bool),
+        total_norm=float(np.linalg.norm(norms)),
+        max_grad_norm=float(max_grad_norm or 0.0),
+        lora_untrained=lora_untrained(model),
+        sizes=np.array([elements(weight) for _, weight in weights], dtype=np.int64),
+        epsilon=float(optimizer.param_groups[0].get("eps") or 0.0),
+    )
+
+
+def _kind(name: str) -> str:
+    for half in ("lora_A", "lora_B"):
+        if half in name or half.replace("_", "_embedding_") in name:
+            return half
+    return "weight"
+
+
+def _changes(model: nn.Module, old: Mapping[str, Tensor]) -> tuple[Floats, Floats]:
+    """Per tensor: share of elements that changed, and the norm of the change."""
+    weights = named(model)
+    changes = [held(weight) - old[name] for name, weight in weights]
+    whole = [weight for _, weight in weights]
+    counts = totals([float((change != 0).sum()) for change in changes], whole)
+    squares = totals([float(change.float().square().sum()) for change in changes], whole)
+    sizes = totals([change.numel() for change in changes], whole)
+    return np.array(counts) / sizes, np.sqrt(squares)
+
+
+def _correlation(a: Floats, b: Floats) -> float:
+    varies = len(a) > 1 and np.ptp(a) > 0 and np.ptp(b) > 0
+    return float(np.corrcoef(a, b)[0, 1]) if varies else float("nan")

@@ -1,0 +1,158 @@
+"""What the hooks heard of one generation and of one pass of the loss.
+
+It leaves the device while the training goes on (`send`), and is read by the thread that writes
+(`arrive`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from flatline.live.batch import Padded, to_numpy
+from flatline.live.hooks import is_mask
+from flatline.live.transfer import Transfer
+from flatline.live.trl.grpo import scored
+from flatline.live.trl.sampler import Call
+
+ROLLOUT = "rollout_idx"
+"""Key of the numbers by which rows are found again after TRL has shuffled and split them."""
+READ = (
+    ROLLOUT,
+    "prompt_ids",
+    "prompt_mask",
+    "completion_ids",
+    "completion_mask",
+    "tool_mask",
+    "advantages",
+    "old_per_token_logps",
+    "old_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+)
+"""What of a batch is recorded; images and the like stay on the device."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """One call of TRL's generation, as it was given; worked on when the step has ended."""
+
+    step: int
+    """The optimizer step that comes next."""
+    weights: int | None
+    """Optimizer steps behind the weights; None where the sampler has weights of its own."""
+    first: int
+    """Position of this process's first rollout in the step."""
+    rows: Sequence[Mapping[str, Any]]
+    """The dataset's rows, one per rollout."""
+    output: dict[str, Any] = field(default_factory=dict)
+    rewards: Tensor | None = None
+    """Of all processes: one row per rollout, one column per reward function."""
+    completions: Sequence[Any] = ()
+    """As text or messages."""
+    completion_ids: Sequence[Sequence[int]] = ()
+    """Before padding."""
+    events: Sequence[Mapping[str, int]] = ()
+    """Counts of tool calls and the like, from environments that keep them."""
+    calls: list[Call] = field(default_factory=list)
+    """Of transformers' `generate`, where that sampled and all of it was heard."""
+    _sent: Transfer | None = None
+
+    def send(self) -> int:
+        """Begin to copy what is read to the host; its bytes."""
+        rewards = {} if self.rewards is None else {"rewards": self.rewards}
+        parts = {f"call {at} {n}": t for at, n, t in _parts(self.calls)}
+        self._sent = Transfer({**_read(self.output), **rewards, **parts})
+        self.output, self.rewards = {}, None
+        return self._sent.nbytes
+
+    def arrive(self) -> None:
+        """Wait until it is there."""
+        if self._sent is not None:
+            self.output, self._sent = self._sent.arrived(), None
+            self.rewards = self.output.pop("rewards", None)
+            here = [self.output.pop(f"call {at} {n}") for at, n, _ in _parts(self.calls)]
+            width = len(Call._fields)
+            self.calls = [Call(*here[at : at + width]) for at in range(0, len(here), width)]
+
+    def hear_rewards(self, args: tuple[Any, ...], kwargs: Any, result: Any, seconds: float) -> None:
+        """`_calculate_rewards(inputs, prompts, completions, completion_ids_list)`."""
+        names = ("inputs", "prompts", "completions", "completion_ids_list")
+        given = dict(zip(names, args, strict=False))
+        given |= kwargs
+        self.rewards = result.detach()
+        self.completions = given.get("completions") or ()
+        self.completion_ids = given.get("completion_ids_list") or ()
+
+
+@dataclass(slots=True)
+class Pass:
+    """One call of `_compute_loss`: what it was given and what it came to."""
+
+    inputs: Mapping[str, Any]
+    logps: Tensor | None = None
+    """The trainer's log-probs of the completion."""
+    entropies: Tensor | None = None
+    loss: Tensor | None = None
+    masks: list[Any] = field(default_factory=list)
+    """Attention masks of the forward passes, in their order."""
+    _graded: bool = False
+    _sent: Transfer | None = None
+
+    def send(self) -> Transfer:
+        """Begin to copy all of it to the host; what is on its way."""
+        found = {"logps": self.logps, "entropies": self.entropies, "loss": self.loss}
+        if all(is_mask(mask) for mask in self.masks):
+            found |= {f"mask {at}": mask for at, mask in enumerate(self.masks)}
+        known = {name: tensor for name, tensor in found.items() if tensor is not None}
+        self._sent = Transfer({**_read(self.inputs), **known})
+        self.inputs, self.masks = {}, []
+        self.logps = self.entropies = self.loss = None
+        return self._sent
+
+    def arrive(self) -> None:
+        """Wait until it is there."""
+        if self._sent is None:
+            return
+        found, self._sent = self._sent.arrived(), None
+        self.inputs = {name: found[name] for name in READ if name in found}
+        self.logps, self.entropies = found.get("logps"), found.get("entropies")
+        self.loss = found.get("loss")
+        self.masks = [tensor for name, tensor in found.items() if name.startswith("mask ")]
+
+    def hear_logps(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
+        """The pass that is trained through counts; what is compared with it has no gradient."""
+        logps, entropies = scored(result)
+        if self.logps is not None and (self._graded or not logps.requires_grad):
+            return
+        self.logps, self._graded = logps.detach(), bool(logps.requires_grad)
+        self.entropies = None if entropies is None else entropies.detach()
+
+    def hear_mask(self, depth: int, mask: Any) -> None:
+        """A forward pass goes through several modules; the innermost mask is the real one."""
+        if self.logps is not None:
+            return
+        if depth == 0:
+            self.masks.append(mask)
+        elif self.masks and is_mask(mask):
+            self.masks[-1] = mask
+
+    def attention(self, batch: Padded) -> np.ndarray | None:
+        """The mask over prompt and completion, where the model was given one of this shape."""
+        rows, width = batch["completion_ids"].shape
+        width += batch["prompt_ids"].shape[1]
+        if not self.masks or not all(is_mask(mask) for mask in self.masks):
+            return None
+        found = np.concatenate([to_numpy(mask) for mask in self.masks])
+        return found != 0 if found.shape == (rows, width) else None
+
+
+def _parts(calls: Sequence[Call]) -> list[tuple[int, str, Tensor]]:
+    """Every tensor of some calls, by call and name."""
+    return [(at, n, t) for at, call in enumerate(calls) for n, t in call._asdict().items()]
+
+
+def _read(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: tensors[name] for name in READ if isinstance(tensors.get(name), Tensor)}

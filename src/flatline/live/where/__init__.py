@@ -1,0 +1,1 @@
+"""From a stage that departs to the lines of code that made it."""
