@@ -20,7 +20,7 @@ from flatline.spec.numerics import TOLERANCE
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 from foreign_faults import FAULTS, faulty
-from foreign_script import build, script_of
+from foreign_script import build, correct, script_of
 
 torch.set_num_threads(1)
 
@@ -197,3 +197,53 @@ def test_a_quantised_base_is_looked_at_like_any_other():
 
 def test_a_fault_over_a_quantised_base_is_named_at_its_stage():
     assert departing(TrlSubject(quantised(build(faulty("sign-flipped")))))[0] == "gradient"
+
+
+def paying(*functions, rows=None):
+    """A healthy script with other reward functions."""
+    script = script_of("grpo")
+    script.rewards = list(functions)
+    script.rows = rows or script.rows
+    return TrlSubject(build(script))
+
+
+def rewards_of(subject):
+    with subject.standing_still():
+        return subject.departures()["rewards"]
+
+
+def test_gold_that_no_answer_can_match_is_suspected():
+    rows = script_of("grpo").rows
+    for row in rows[::8]:
+        row["answer"] += " units"
+    found = rewards_of(paying(correct, rows=rows))
+    assert found.departs and found.by_chance, "another reason is possible"
+    assert "No answer can earn the gold of 8 of 64 rows" in found.text
+    assert "units" in found.examples[0]
+
+
+def test_a_reward_that_compares_prompts_of_the_batch_is_suspected():
+    def above_average(completions, **_):
+        lengths = [float(len(one[0]["content"])) for one in completions]
+        return [length - sum(lengths) / len(lengths) for length in lengths]
+
+    found = rewards_of(paying(above_average))
+    assert found.departs and found.by_chance and "other prompts of the batch" in found.text
+
+
+def test_a_reward_that_compares_the_rows_of_a_group_is_left_alone():
+    def shortest(completions, **_):
+        lengths = [float(len(one[0]["content"])) for one in completions]
+        groups = [lengths[k : k + 4] for k in range(0, len(lengths), 4)]
+        return [float(length == min(group)) for group in groups for length in group]
+
+    assert rewards_of(paying(shortest)).departs is False
+
+
+def test_a_reward_that_draws_lots_is_not_told_to_remember():
+    lots = torch.Generator().manual_seed(0)
+
+    def moody(completions, **_):
+        return torch.rand(len(completions), generator=lots).tolist()
+
+    assert rewards_of(paying(moody)).departs is False

@@ -110,7 +110,11 @@ def one_turn_only(trace: Trace) -> bool:
 
 
 def right_part(trace: Trace) -> str | None:
-    """The part of the reward that says whether the answer is right, where one is named so."""
+    """The part of the reward that says whether the answer is right: the one that the user named,
+    else one that is called so."""
+    told = trace.settings.get("correct")
+    if told in trace.parts():
+        return str(told)
     words = {name: " ".join(_WORD.findall(name)).lower() for name in trace.parts()}
     names = [name for name, said in words.items() if not OTHER_PARTS.search(said)]
     for known in RIGHT_PARTS:

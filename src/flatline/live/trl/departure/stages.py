@@ -22,6 +22,7 @@ from flatline.live.trl.departure.asked import (
     refuse_other_trainers,
     tolerance_of,
 )
+from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
 from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
 from flatline.live.trl.departure.sampled import (
@@ -203,9 +204,16 @@ class Step:
         self.found["mask"] = data.judge_mask(self.whole.inputs, every)
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
-        shifted = None if paid.departs else judge_gold(trainer, heard, self.order, self.whole)
-        self.found["rewards"] = shifted or paid
+        self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
         self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B, self.kl_B)
+
+    def _truth(self, heard: data.Heard) -> StageFound | None:
+        """Whether rewards belong to their rows and gold to its question; None where they do."""
+        return (
+            judge_again(self.trainer, heard)
+            or judge_gold(self.trainer, heard, self.order, self.whole)
+            or judge_unmatchable(self.trainer, heard)
+        )
 
     # -- log-probs, ratio and KL, loss, gradient, update
 
