@@ -8,10 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from trl import GRPOTrainer
 
 from flatline.errors import NotRecorded
+from flatline.hypotheses import find
+from flatline.hypotheses.base import Level
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
+from flatline.live.trl.departure.sampled import Sampled, judge_limit
 from flatline.live.trl.departure.stages import _dealt, _ways
 from flatline.live.trl.subject import TrlSubject
 from flatline.spec import STAGES, Asked
@@ -247,3 +251,69 @@ def test_a_reward_that_draws_lots_is_not_told_to_remember():
         return torch.rand(len(completions), generator=lots).tolist()
 
     assert rewards_of(paying(moody)).departs is False
+
+
+def rows_found(trainer):
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        return subject.departures()["rows"]
+
+
+def test_a_buffer_that_is_never_filled_again_departs_at_the_rows():
+    class Mine(GRPOTrainer):
+        def _prepare_inputs(self, rows):
+            self._step = self._step % self.args.steps_per_generation or bool(self._buffered_inputs)
+            return super()._prepare_inputs(rows)
+
+    script = script_of("grpo")
+    script.trainer = Mine
+    found = rows_found(build(script))
+    assert (
+        found.departs and "second generation trains on completions of the one before" in found.text
+    )
+    assert find("H33").probe(TrlSubject(build(script))).level is Level.FAULT
+
+
+def test_an_order_that_does_not_follow_the_seed_departs(monkeypatch):
+    trainer = build(script_of("grpo"))
+    made = type(trainer)._get_train_sampler
+
+    def unseeded(self, dataset=None):
+        sampler = made(self, dataset)
+        sampler.generator.manual_seed(0)
+        return sampler
+
+    monkeypatch.setattr(type(trainer), "_get_train_sampler", unseeded)
+    found = rows_found(trainer)
+    assert found.departs and "does not follow the seed" in found.text
+
+
+@pytest.mark.parametrize("setting", ["no-shuffle", "two-steps-a-generation", "a-generation-a-pass"])
+def test_the_order_of_the_file_and_several_steps_a_generation_are_as_asked(setting):
+    assert rows_found(build(script_of(setting))).departs is False
+
+
+@pytest.mark.parametrize(("limit", "departs"), [(None, True), (12, True), (64, False)])
+def test_a_sampler_that_stops_elsewhere_than_asked_departs(limit, departs):
+    drawn = Sampled(drawn=[], given=[], prompts=[], logps=[], temperature=1.0, limit=limit)
+    found = judge_limit(drawn, SimpleNamespace(max_completion_length=64))
+    assert (found is not None) == departs
+
+
+def test_adapters_in_16_bits_over_a_float32_base_depart():
+    trainer = build(script_of("grpo"))
+    for weight in trainer.model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(torch.bfloat16)
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        found = subject.departures()["update"]
+    assert found.departs and "bfloat16 over a base in float32" in found.text
+
+
+def test_a_gradient_of_the_kl_alone_is_not_told_from_rounding():
+    script = script_of("grpo")
+    script.asked["max_completion_length"] = 5
+    subject = TrlSubject(build(script))
+    assert departing(subject) == []
+    assert subject.departures()["gradient"].departs is None
