@@ -197,13 +197,9 @@ def judge_rewards(
                 f"paid {_numbers(paid_B)}, arrived {_numbers(arrived_BF[:, at])}",
                 measured=float(wrong.double().mean()),
             )
-    return (
-        _judge_sum(trainer, asked, heard, arrived_BF, advantages_B)
-        or _judge_order(trainer, heard)
-        or same(
-            "rewards",
-            f"{len(heard.calls)} functions: each row gets the weighted sum of what it earned.",
-        )
+    return _judge_sum(trainer, asked, heard, arrived_BF, advantages_B) or same(
+        "rewards",
+        f"{len(heard.calls)} functions: each row gets the weighted sum of what it earned.",
     )
 
 
@@ -227,28 +223,6 @@ def _judge_sum(
         f"the functions paid {_numbers(mean_F)} on average",
         measured=heard.mean - expected,
     )
-
-
-def _judge_order(trainer: Any, heard: Heard) -> StageFound | None:
-    """Each function once more, on the same rows from the last to the first: a reward belongs to its
-    row, wherever that stands. One that draws lots is left alone."""
-    if heard.seconds > CHEAP:
-        return None
-    for at, (given, paid) in sorted(heard.calls.items()):
-        function = trainer.reward_funcs[at]
-        turned = {name: _turned(value, len(paid)) for name, value in given.items()}
-        again = list(function(**turned))[::-1]
-        if _alike(again, paid) or not _alike(list(function(**given)), paid):
-            continue
-        row = next(
-            k for k, (a, b) in enumerate(zip(again, paid, strict=True)) if not _alike([a], [b])
-        )
-        return departs(
-            "rewards",
-            f"What `{_name(trainer, at)}` pays for a row depends on the rows around it.",
-            f"row {row} earns {paid[row]} in the batch and {again[row]} in the batch turned around",
-        )
-    return None
 
 
 def judge_advantages(
@@ -333,11 +307,8 @@ def _other_row(given: Mapping[str, Any], played: Played) -> str:
     return ""
 
 
-def _turned(value: Any, rows: int) -> Any:
-    return value[::-1] if isinstance(value, list) and len(value) == rows else value
-
-
-def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+def alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two payments are the same, row by row."""
     if len(a) != len(b):
         return False
     pairs = zip(a, b, strict=True)
