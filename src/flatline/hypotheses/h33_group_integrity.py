@@ -119,8 +119,7 @@ class GroupIntegrity(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Which rows will the trainer visit?"""
         found = self._visited(subject)
-        rows = subject.departures()["rows"] if found.level in ALARMS else None
-        return found if rows is None or not rows.departs else with_lines(found, rows, subject)
+        return with_lines(found, "rows", subject) if found.level in ALARMS else found
 
     def _visited(self, subject: "Subject") -> Finding:
         order = subject.data_order()

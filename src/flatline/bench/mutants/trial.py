@@ -73,7 +73,7 @@ def checked(setup: Setup, mutation: Mutation | None) -> Found:
 
         if mutation is not None:
             ground = setup.grounds[mutation.module]
-            show_changed(ground.file, ground.sites.tree)
+            show_changed(ground.file, ground.sites.text(mutation))
         return _told(flatline.checkup(trainer))
 
     return _guarded(lambda: _at_train(setup, mutation, look) or _watched(Path.cwd()))
