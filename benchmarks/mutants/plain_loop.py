@@ -14,7 +14,7 @@ import flatline
 from flatline.tasks import make_task
 from flatline.training.lab.tokenizer import checkpoint_folder
 
-STEPS, PROMPTS, GROUP, CLIP, BETA, LONGEST = 12, 4, 8, 0.2, 0.02, 64
+STEPS, PROMPTS, GROUP, CLIP, BETA, LONGEST = 10, 4, 8, 0.2, 0.02, 64
 
 
 def problems(tokenizer, count):
