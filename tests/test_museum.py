@@ -1,4 +1,4 @@
-"""The museum's files: each exhibit is whole, its wheels are handled as said, its page is up to date."""
+"""The museum's files: each exhibit is whole, its wheels handled as said, its page up to date."""
 
 import zipfile
 
