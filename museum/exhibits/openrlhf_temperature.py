@@ -40,8 +40,8 @@ def _train(recorder: Any) -> None:
     from openrlhf.models import Actor, PolicyLoss
 
     model, tokenizer = lab.parts()
-    model.train()
-    actor, loss = Actor(model, temperature=TEMPERATURE), PolicyLoss()
+    actor = Actor(model.name_or_path, bf16=False, temperature=TEMPERATURE).train()
+    model, loss = actor.model, PolicyLoss()
     engine = vllm.LLM(model.name_or_path)
     params = vllm.SamplingParams(n=GROUP, temperature=TEMPERATURE, max_tokens=64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
