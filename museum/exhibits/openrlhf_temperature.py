@@ -18,9 +18,9 @@ EXHIBIT = Exhibit(
     lines="openrlhf/models/actor.py:221, :240",
     expects=("H21", "H54"),
 )
-TEMPERATURE = 0.7
+TEMPERATURE = 0.5
 STEPS = 4
-PROMPTS, GROUP = 4, 4
+PROMPTS, GROUP = 8, 4
 
 
 def run(folder: Path) -> dict[str, Any]:
