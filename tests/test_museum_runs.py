@@ -1,7 +1,6 @@
 """Two small exhibits of the museum, run as `make museum` runs them."""
 
 import pytest
-
 from museum.exhibit import exhibit
 from museum.run import named, run_exhibit, silent
 

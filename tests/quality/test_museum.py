@@ -1,9 +1,9 @@
 """Every exhibit of the museum, run anew."""
 
 import pytest
-
 from museum.exhibit import exhibit, names
 from museum.run import named, run_exhibit, silent
+
 from tests.quality.report import report
 
 NOW = [name for name in names() if not exhibit(name).later]
