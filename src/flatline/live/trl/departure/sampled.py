@@ -15,6 +15,7 @@ from torch import Tensor
 from flatline.live.hooks import Patch
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, sampling_hooks
+from flatline.live.trl.settings import stop_ids
 from flatline.spec.completions import said
 from flatline.spec.delivery import apart
 from flatline.spec.numerics import Tolerance
@@ -101,15 +102,6 @@ def _temperature(model: Any, kwargs: Mapping[str, Any]) -> float | None:
 def _told(model: Any, kwargs: Mapping[str, Any], name: str) -> Any:
     config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
     return kwargs.get(name, getattr(config, name, None))
-
-
-def stop_ids(trainer: Any) -> set[int]:
-    """Tokens that end a completion, as tokenizer and model declare them; padding ends one too."""
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-    known = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
-    flat = [one for value in known for one in (value if isinstance(value, list) else [value])]
-    return {int(one) for one in flat if one is not None}
 
 
 def judge_drawing(found: Sampled, asked: float) -> StageFound | None:

@@ -28,7 +28,9 @@ class Reader:
     """How this trainer's rows are read."""
 
     eos: frozenset[int]
-    """Ids that end a completion."""
+    """Ids that end a completion, whether or not the trainer knows of them."""
+    one_turn: bool
+    """Whether what stands behind such an id is no turn of its own."""
     longest: int | None
     """Tokens at which the trainer cuts a completion."""
     longest_turn: int | None
@@ -222,7 +224,8 @@ def _known(value: Any) -> float | None:
 def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str | None:
     """`stop` is neither an end token nor a known limit: a stop string, or what else its player ends
     with. None where no limit is known."""
-    if len(ids) and int(ids[-1]) in reader.eos:
+    last = ids if reader.one_turn else ids[-1:]
+    if reader.eos.intersection(last.tolist()):
         return "eos"
     if reader.longest is None:
         return None
