@@ -107,9 +107,8 @@ def child(kind: str, hidden: int) -> None:
     else:
         prepare(kind)
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
-
     from tests.tiny import tokenizer_with
+    from trl import GRPOConfig, GRPOTrainer
 
     tokenizer = tokenizer_with()
     torch.manual_seed(0)
