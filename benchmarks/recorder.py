@@ -34,10 +34,10 @@ from transformers.utils import logging
 import flatline
 from flatline.config import RunConfig, load_config
 from flatline.live.hooks import Guard
+from flatline.live.texts import Texts, Vocabulary
+from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder import scribe
-from flatline.live.trl.recorder.rows import Texts, Vocabulary
 from flatline.live.trl.recorder.steps import PassFacts
-from flatline.live.trl.recorder.transfer import Transfer
 from flatline.live.weights import Census, Looked
 from flatline.trace import writer
 from flatline.trace.files import StreamFile

@@ -100,6 +100,14 @@ def test_only_the_playing_and_training_half_imports_torch_at_the_top(path):
     assert not [name for name in names if name.split(".")[0] in HEAVY]
 
 
+ANY_LOOP = [p for p in MODULES if part_of(p) == "live" and "trl" not in p.parts]
+
+
+@pytest.mark.parametrize("path", ANY_LOOP, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_what_is_live_in_any_loop_knows_nothing_of_trl(path):
+    assert not [name for name in imported(path) if name.startswith("flatline.live.trl")]
+
+
 @pytest.mark.parametrize("module", ["flatline", "flatline.tasks", "flatline.stats", "flatline.cli"])
 def test_what_needs_no_model_imports_without_the_training_stack(module):
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in HEAVY)

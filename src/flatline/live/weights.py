@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.held import elements, held, is_part, is_shared
-from flatline.live.trl.recorder.transfer import Transfer
+from flatline.live.transfer import Transfer
 
 SAMPLE = 2**16
 """Elements of one tensor that are compared before and after a step."""

@@ -15,11 +15,11 @@ import difflib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flatline.errors import TraceError
 from flatline.rollout.record import Author
+from flatline.trace.closing import Closing
 from flatline.trace.rows import Row, refuse_unknown, to_batch
 from flatline.trace.settings import NO_NUMBERS, SETTINGS
 from flatline.trace.writer import Sink, Writer
@@ -41,7 +41,7 @@ _PER_PROMPT_TOKEN = ("prompt_attended",)
 _PER_TOKEN = ("author", "trained", "attended", "sampler", "trainer", "old", "reference", "weight")
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes the trace of a run; also a context manager, which closes it."""
 
     def __init__(
@@ -101,17 +101,6 @@ class Recorder:
         """The run is over; not `clean` leaves the files as a crash would, which can be read too."""
         self._closed = True
         self._sink.close(clean=clean)
-
-    def __enter__(self) -> "Recorder":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(clean=kind is None)
 
     def _log(self, table: str, rows: Sequence[Row]) -> None:
         if self._closed:

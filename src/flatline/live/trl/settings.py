@@ -2,15 +2,14 @@
 
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 from flatline.errors import ConfigError
+from flatline.live.facts import commit, lora_of, tf32, versions
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
@@ -19,7 +18,6 @@ HALF = (torch.bfloat16, torch.float16)
 RLOO = "rloo"
 ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
 """By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
-PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
 
 
 def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,21 +94,6 @@ def _warmup(args: Any, max_steps: int | None) -> float | None:
     return getattr(args, "warmup_steps", None)
 
 
-def lora_of(model: Any) -> dict[str, Any] | None:
-    """What an adapter was asked to be; None without one."""
-    adapters = getattr(model, "peft_config", None)
-    if not adapters:
-        return None
-    config = next(iter(adapters.values()))
-    targets = getattr(config, "target_modules", None)
-    return {
-        "r": getattr(config, "r", None),
-        "alpha": getattr(config, "lora_alpha", None),
-        "dropout": getattr(config, "lora_dropout", None),
-        "targets": sorted(targets) if isinstance(targets, set | list | tuple) else targets,
-    }
-
-
 def engine_of(trainer: Any) -> str:
     """What samples: a player's own name, `vllm-` and its mode, or `TRANSFORMERS`."""
     player = getattr(trainer, "rollout_func", None)
@@ -135,14 +118,6 @@ def _precision(trainer: Any) -> str:
     return "tf32" if any(weight.is_cuda for weight in weights) and tf32() else "float32"
 
 
-def tf32() -> bool:
-    """Whether a GPU rounds the factors of float32 products to 11 bits. Since torch 2.9 a name per
-    backend says so, and asking for the older flag may raise."""
-    matmul = torch.backends.cuda.matmul
-    named = getattr(matmul, "fp32_precision", None)
-    return bool(matmul.allow_tf32) if named is None else named == "tf32"
-
-
 def _length(dataset: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
@@ -161,28 +136,6 @@ def _tools(trainer: Any) -> int | None:
     if getattr(trainer, "rollout_func", None) is not None:
         return None
     return len(getattr(trainer, "tools", None) or ())
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that train."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def commit() -> str | None:
-    """Of the repository around the working directory."""
-    try:
-        asked = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return asked.stdout.strip() or None
 
 
 def _hardware(trainer: Any) -> dict[str, Any]:

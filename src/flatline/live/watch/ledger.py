@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flatline.live.trl.recorder.rows import Vocabulary
+from flatline.live.texts import Texts, Vocabulary, hashed
 from flatline.live.watch.rows import (
     CUT,
     ENDED,
@@ -16,7 +16,6 @@ from flatline.live.watch.rows import (
     Seen,
     Shelf,
     advantages,
-    prompt_name,
     read_row,
 )
 from flatline.live.watch.sampling import Sample
@@ -30,8 +29,10 @@ class Ledger:
     """Joins what was sampled with what was trained."""
 
     def __init__(self, sink: Sink, tokenizer: Any, ends: frozenset[int]) -> None:
-        self._sink, self._tokenizer, self._ends = sink, tokenizer, ends
-        self._vocabulary = Vocabulary(tokenizer) if tokenizer is not None else None
+        self._sink, self._ends = sink, ends
+        known = tokenizer is not None
+        self._vocabulary = Vocabulary(tokenizer) if known else None
+        self._texts = Texts(tokenizer) if known else None
         self._shelf = Shelf()
         self._others: dict[bytes, None] = {}
         """Rows that another sampler wrote and that are recorded; the latest."""
@@ -122,7 +123,7 @@ class Ledger:
             **known,
             **dict(zip(("step", "rollout"), row.place or (), strict=False)),
             "rank": 0,
-            "prompt_id": prompt_name(row.prompt if sample is None else sample.prompt),
+            "prompt_id": hashed(row.prompt if sample is None else sample.prompt),
             "finish": row.finish,
             "turns": len(row.turns) or None,
             "prompt_tokens": len(row.prompt),
@@ -141,7 +142,7 @@ class Ledger:
             **self._of(sample),
             **dict(zip(("step", "rollout"), sample.place or (), strict=False)),
             "rank": 0,
-            "prompt_id": prompt_name(sample.prompt),
+            "prompt_id": hashed(sample.prompt),
             "finish": ENDED if sample.ended else None,
             "turns": 1,
             "prompt_tokens": len(sample.prompt),
@@ -155,17 +156,14 @@ class Ledger:
         return {"reward": sample.reward, "parts": sample.parts, "weight_version": sample.version}
 
     def _as_text(self, rows: Sequence[Row]) -> None:
-        """Ids become texts, all at once and each prompt once; without a tokenizer they are left."""
-        if self._tokenizer is None or not rows:
-            for row in rows:
-                del row["prompt"], row["completion"]
+        """Ids become texts; without a tokenizer they are left out."""
+        told = [(row, name, row.pop(name)) for row in rows for name in ("prompt", "completion")]
+        if self._texts is None:
             return
-        every = [row[name] for row in rows for name in ("prompt", "completion")]
-        fresh = {ids.tobytes(): ids.tolist() for ids in every}
-        texts = dict(zip(fresh, self._tokenizer.batch_decode(list(fresh.values())), strict=True))
-        for row in rows:
-            for name in ("prompt", "completion"):
-                row[name] = texts[row[name].tobytes()]
+        self._texts.learn(ids for _, _, ids in told)
+        for row, name, ids in told:
+            row[name] = self._texts.of(ids)
+        self._texts.forget()
 
     def _tokens(self, row: Seen) -> Row:
         place = row.place if row.sample is None else row.sample.place

@@ -5,7 +5,6 @@ padding, order and the cut into batches are the loop's own business. Who wrote a
 was sampled is the model's, what stands between two samples is not.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -319,11 +318,6 @@ def _compared(
         if len(spans) == 1:
             told["sampled_ids"] = sample.ids
     return begin, told
-
-
-def prompt_name(ids: np.ndarray) -> str:
-    """A hash of its tokens: a loop does not say what its problems are called."""
-    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
 
 
 def advantages(rows: Sequence[Seen], group: Sequence[int]) -> list[float | None]:

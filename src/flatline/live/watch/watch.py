@@ -17,7 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from flatline.errors import TraceError
+from flatline.live.facts import commit, lora_of, tf32, versions
 from flatline.live.hooks import Guard, nested_models
-from flatline.live.trl.settings import commit, lora_of, tf32, versions
 from flatline.live.watch.gradient import Pass
 from flatline.live.watch.heard import Ear, ends_of, head_of, inputs_of, names_of, refuse_foreign
 from flatline.live.watch.ledger import Ledger
@@ -36,6 +35,7 @@ from flatline.live.watch.sampling import Sample, Sampling
 from flatline.live.watch.stepping import Stepping
 from flatline.live.weights import Looked
 from flatline.trace.announce import say
+from flatline.trace.closing import Closing
 from flatline.trace.settings import SETTINGS
 from flatline.trace.writer import Writer
 
@@ -82,7 +82,7 @@ def watch(
     return Watch(model, optimizer, sink, settings, tokenizer)
 
 
-class Watch:
+class Watch(Closing):
     """The hooks on one model and one optimizer; also a context manager, which takes them off."""
 
     def __init__(
@@ -152,17 +152,6 @@ class Watch:
         self._guard(self._sampling.close)
         self._guard(self._stepping.say_last)
         self._sink.close(clean=clean and not self._guard.broken)
-
-    def __enter__(self) -> "Watch":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(clean=kind is None)
 
     def _listen(self, model: nn.Module, head: nn.Module, optimizer: Any) -> list[Any]:
         inner = nested_models(model)[-1]

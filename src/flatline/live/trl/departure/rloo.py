@@ -5,17 +5,18 @@ takes the KL off the reward before there is an advantage; the log-probs that bot
 heard where the trainer takes them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from flatline.live.hooks import Patch
 from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.scoring import _SCORERS, replaced
+from flatline.live.trl.measure.scoring import _SCORERS
 from flatline.spec import Asked
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import distance
@@ -29,15 +30,15 @@ def hearing_scores(trainer: Any) -> Iterator[list[Tensor]]:
     """The log-probs of a batch that are taken without a gradient: the policy's, and then, where
     there is a KL, the reference's."""
     name = next(one for one in _SCORERS if hasattr(trainer, one))
-    score, heard = getattr(trainer, name), list[Tensor]()
+    heard: list[Tensor] = []
 
-    def scoring(*args: Any, **kwargs: Any) -> Any:
+    def scoring(score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
         if not torch.is_grad_enabled():
             heard.append((found[0] if isinstance(found, tuple) else found).detach())
         return found
 
-    with replaced(trainer, name, scoring):
+    with Patch(trainer, name, scoring):
         yield heard
 
 

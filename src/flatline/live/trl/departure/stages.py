@@ -274,7 +274,7 @@ class _Step:
         """The log-probs that a KL in the reward comes from: the trainer's own, which have a stage
         of their own, or the specified ones where it takes none."""
         if len(self.scored) > 1:
-            return self.scored[0], self.scored[1]
+            return list(self.scored[0]), list(self.scored[1])
         return self.old, self.start if self.reference is None else self.reference
 
     def _specified_reference(self) -> list[Tensor] | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import is_mask
-from flatline.live.trl.recorder.transfer import Transfer
+from flatline.live.transfer import Transfer
 from flatline.live.trl.sampler import Call
 
 ROLLOUT = "rollout_idx"

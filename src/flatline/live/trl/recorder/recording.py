@@ -16,11 +16,11 @@ from torch import Tensor
 
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
+from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
 from flatline.live.trl.recorder.rows import GOLD_NAMES, Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
-from flatline.live.trl.recorder.transfer import Transfer
 from flatline.live.trl.sampler import Call
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
 from flatline.live.weights import Census

@@ -5,13 +5,13 @@ Dataset columns that are understood, each optional: `problem_id`, `prompt_id` or
 that the answer needs; and `rollout`, a `flatline.rollout.record.Rollout`.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from flatline.live.texts import Texts, hashed
 from flatline.live.trl.recorder.batch import Batch, Generation, column, to_numpy
 from flatline.live.trl.sampler import Drawn, drawn
 from flatline.rollout.record import Author, Rollout
@@ -181,29 +181,6 @@ def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(rewards).all(axis=-1), np.nan, total)
 
 
-class Texts:
-    """Decodes ids in bulk, and each sequence once: while the step is still under way."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._known: dict[bytes, str] = {}
-
-    def learn(self, held: Iterable[Held]) -> None:
-        """Decode prompts and completions that were not seen since `forget`."""
-        ids = [ids for one in held for ids in (one.prompt_ids(), one.ids())]
-        fresh = {key: one for one in ids if (key := one.tobytes()) not in self._known}
-        if fresh:
-            texts = self._tokenizer.batch_decode([one.tolist() for one in fresh.values()])
-            self._known.update(zip(fresh, texts, strict=True))
-
-    def of(self, ids: np.ndarray) -> str:
-        return self._known[ids.tobytes()]
-
-    def forget(self) -> None:
-        """Later steps have other texts."""
-        self._known.clear()
-
-
 def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
     """All that is known of one rollout; `texts` has learnt it."""
     prompt, ids = one.prompt_ids(), one.ids()
@@ -218,7 +195,7 @@ def prompt_name(data: Mapping[str, Any], ids: np.ndarray) -> str:
     own = _own_name(data)
     if own is not None:
         return str(own)
-    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
+    return hashed(ids)
 
 
 def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
@@ -349,24 +326,6 @@ def _sampled(one: Held) -> Row:
         for name, (had, has) in pairs.items()
         if not np.array_equal(had, has)
     }
-
-
-class Vocabulary:
-    """Gives the text of every id once."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._known: set[int] = set()
-
-    def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Rows for the ids of these token rows that were not seen before."""
-        names = ("prompt_ids", "ids", "sampled_prompt_ids", "sampled_ids")
-        arrays = [row[name] for row in rows for name in names if row.get(name) is not None]
-        if not arrays:
-            return []
-        fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)
-        self._known.update(fresh)
-        return [{"id": id, "text": self._tokenizer.decode([id])} for id in fresh]
 
 
 def _runs(flags: np.ndarray) -> int:

@@ -12,20 +12,21 @@ came from: groups stay whole where one generation feeds several steps.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from flatline.live.texts import Texts, Vocabulary
+from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
 from flatline.live.trl.recorder.rows import (
     Held,
     Reader,
     Row,
-    Texts,
-    Vocabulary,
     hold,
     rollout_row,
     sampler_logps,
     token_row,
 )
 from flatline.live.trl.recorder.steps import Clip, PassFacts, reward_facts, rollout_facts
-from flatline.live.trl.recorder.transfer import Transfer
 from flatline.live.weights import Looked
 from flatline.trace.writer import Sink
 
@@ -56,7 +57,7 @@ class Scribe:
         self._held.update(zip(numbers, rollouts, strict=True))
         self._fresh += rollouts
         self._generations.append(one)
-        self._texts.learn(rollouts)
+        self._texts.learn(_ids(rollouts))
 
     def passed(self, one: Pass, reader: Reader, clip: Clip) -> None:
         """A pass of the loss; the rollouts that it is the first to train are complete now."""
@@ -115,7 +116,7 @@ class Scribe:
         return [self._held.pop(number, None) for number in known]
 
     def _keep_rows(self, rollouts: Sequence[Held], reader: Reader) -> None:
-        self._texts.learn(rollouts)  # ids may be others than those that were sampled
+        self._texts.learn(_ids(rollouts))  # they may be others than those that were sampled
         self._rows |= {id(one): rollout_row(one, reader, self._texts) for one in rollouts}
 
     def _write_rollouts(self, reader: Reader) -> list[Row]:
@@ -133,3 +134,7 @@ class Scribe:
         rows = [token_row(one, reader) for one in rollouts]
         prepare = self._sink.prepare
         return [prepare("tokens", rows), prepare("vocabulary", self._vocabulary.rows(rows))]
+
+
+def _ids(rollouts: Sequence[Held]) -> list[np.ndarray]:
+    return [ids for one in rollouts for ids in (one.prompt_ids(), one.ids())]

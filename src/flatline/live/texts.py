@@ -1,0 +1,52 @@
+"""Token ids as text, and as the name of a prompt."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Texts:
+    """Decodes ids in bulk, and each sequence once: while the step is still under way."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[bytes, str] = {}
+
+    def learn(self, sequences: Iterable[np.ndarray]) -> None:
+        """Decode those that were not seen since `forget`."""
+        fresh = {key: ids for ids in sequences if (key := ids.tobytes()) not in self._known}
+        if fresh:
+            texts = self._tokenizer.batch_decode([ids.tolist() for ids in fresh.values()])
+            self._known.update(zip(fresh, texts, strict=True))
+
+    def of(self, ids: np.ndarray) -> str:
+        return self._known[ids.tobytes()]
+
+    def forget(self) -> None:
+        """Later steps have other texts."""
+        self._known.clear()
+
+
+class Vocabulary:
+    """Gives the text of every id once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: set[int] = set()
+
+    def rows(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows for the ids of these token rows that were not seen before."""
+        names = ("prompt_ids", "ids", "sampled_prompt_ids", "sampled_ids")
+        arrays = [row[name] for row in rows for name in names if row.get(name) is not None]
+        if not arrays:
+            return []
+        fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)
+        self._known.update(fresh)
+        return [{"id": id, "text": self._tokenizer.decode([id])} for id in fresh]
+
+
+def hashed(ids: np.ndarray) -> str:
+    """The name of a prompt that has no other."""
+    return hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=6).hexdigest()
