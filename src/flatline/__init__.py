@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
-    from flatline.live.trl.recorder.attach import attach
+    from flatline.live.attach import attach
     from flatline.live.trl.recorder.by_callback import FlatlineCallback
     from flatline.live.watch.watch import watch
     from flatline.trace import Recorder, Trace
@@ -33,7 +33,7 @@ _WHERE = {
     "FlatlineCallback": "flatline.live.trl.recorder.by_callback",
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
-    "attach": "flatline.live.trl.recorder.attach",
+    "attach": "flatline.live.attach",
     "checkup": "flatline.examination",
     "diagnose": "flatline.diagnosis",
     "plant": "flatline.faults",

@@ -13,6 +13,7 @@ heard is laid out as TRL lays it out, so that it is read and written by the same
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,9 @@ from flatline.errors import TraceError
 from flatline.live.hooks import Patch, listening, watching_attention
 from flatline.live.trl.recorder.attach import Attachment
 from flatline.live.trl.recorder.batch import ROLLOUT, Pass
+from flatline.live.trl.settings import truth
 from flatline.live.verifiers.played import played
+from flatline.trace.writer import Sink
 
 METHODS = ("_prepare_inputs", "compute_loss", "_get_per_token_logps", "_compute_advantages")
 
@@ -40,20 +43,33 @@ def is_of_verifiers(trainer: Any) -> bool:
     return made_here and all(hasattr(trainer, name) for name in (*METHODS, "async_generator"))
 
 
+def attach(
+    trainer: Any, run_dir: str | Path | Sink, *, correct: str | None, gold: str | None
+) -> "VerifiersAttachment":
+    """Record everything that this trainer trains from now on."""
+    _name_as_trl_does(trainer)
+    return VerifiersAttachment(trainer, run_dir, truth(trainer, correct, gold))
+
+
+def _name_as_trl_does(trainer: Any) -> None:
+    """What settings and rewards are read by. The trainer has none of these names."""
+    trainer.reward_func_names = [func.__name__ for func in trainer.env.get_reward_funcs()]
+    trainer.reward_weights = torch.tensor(trainer.env.get_reward_weights())
+    trainer.use_vllm = True
+
+
 class VerifiersAttachment(Attachment):
     """The hooks on one trainer of verifiers."""
 
-    def __init__(self, trainer: Any, run_dir: Any, told: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, str | None]
+    ) -> None:
         if trainer.accelerator.num_processes > 1:
             raise TraceError(
                 f"verifiers' trainer runs on {trainer.accelerator.num_processes} processes.\n"
                 "Its rollouts are known in the first one alone, so the others cannot be recorded.\n"
                 "Train in one process, or record from the sampler's side: `flatline serve`."
             )
-        names = [func.__name__ for func in trainer.env.get_reward_funcs()]
-        trainer.reward_func_names = names
-        trainer.reward_weights = torch.tensor(trainer.env.get_reward_weights())
-        trainer.use_vllm = True  # how it samples: settings are read off a TRL trainer
         self._answers: deque[tuple[Any, Sequence[Any]]] = deque(maxlen=8)
         """Results of the environment with the states behind them, newest last."""
         self._sizes: dict[int, Sizes] = {}
@@ -88,7 +104,8 @@ class VerifiersAttachment(Attachment):
     def _generated(self, result: Any, inputs: Sequence[Mapping[str, Any]]) -> None:
         found = result.processed_results
         states = next((states for one, states in self._answers if one is found), ())
-        rows = [_row(row, states[at] if at < len(states) else None) for at, row in enumerate(inputs)]
+        known = [*states, *[None] * (len(inputs) - len(states))]
+        rows = [_row(row, state) for row, state in zip(inputs, known, strict=True)]
         one = self.work("begin_generation", rows)
         if one is None:
             return
@@ -120,7 +137,7 @@ class VerifiersAttachment(Attachment):
         if ROLLOUT not in inputs:
             original(*args, **kwargs)
             return
-        one, scored = Pass(inputs), []
+        one, scored = Pass(inputs), list[Tensor]()
         hear = lambda _args, _kwargs, result, _seconds: scored.append(result.detach())  # noqa: E731
         with (
             listening(self.trainer, "_get_per_token_logps", hear, self._guard),
@@ -204,7 +221,7 @@ def _laid_out(found: Any) -> dict[str, Tensor]:
         "completion_ids": _padded(completions),
         "completion_mask": _padded([[1] * len(ids) for ids in completions]),
         "tool_mask": _padded([list(mask) for mask in found.completion_mask]),
-        "sampling_per_token_logps": _padded([list(one) for one in found.completion_logprobs]).float(),
+        "sampling_per_token_logps": _padded(found.completion_logprobs).float(),
     }
 
 

@@ -12,11 +12,11 @@ def played(state: Mapping[str, Any], problem_id: str) -> Rollout | None:
     """One episode, token by token; None where the server does not say which ids it read and wrote
     (vLLM does with `return_token_ids`, `flatline serve` always), or wrote its history anew."""
     answers = state.get("responses") or ()
-    read = [getattr(answer, "prompt_token_ids", None) for answer in answers]
-    wrote = [getattr(answer.choices[0], "token_ids", None) for answer in answers]
+    read = [list(getattr(answer, "prompt_token_ids", None) or ()) for answer in answers]
+    wrote = [list(getattr(answer.choices[0], "token_ids", None) or ()) for answer in answers]
     if not answers or not all(read) or not all(wrote):
         return None
-    first, whole = list(read[0]), [*read[-1], *wrote[-1]]
+    first, whole = read[0], [*read[-1], *wrote[-1]]
     if not _grows([[*a, *b] for a, b in zip(read, wrote, strict=True)], read):
         return None
     ids = whole[len(first) :]
