@@ -37,7 +37,28 @@ class Generated(NamedTuple):
 
     def part(self, kept: Sequence[int], size: int) -> "Generated":
         """What it gave for some of the rows."""
-        return Generated(rows_of(self.result, kept, size), rows_of(self.left, kept, size))
+        result = _recounted(self.result, rows_of(self.result, kept, size))
+        return Generated(result, rows_of(self.left, kept, size))
+
+
+def _recounted(whole: Any, part: Any) -> Any:
+    """TRL up to 1.8 gives the count of all its tokens along with them, and divides losses by it:
+    some of the rows have a count of their own."""
+    if not isinstance(whole, tuple) or len(whole) < 3:
+        return part
+    before, now = _tokens(whole), _tokens(part)
+    return tuple(
+        torch.full_like(one, now)
+        if isinstance(one, Tensor) and not one.dim() and int(one) == before
+        else one
+        for one in part
+    )
+
+
+def _tokens(result: tuple[Any, ...]) -> int:
+    """That the model wrote."""
+    completions, own = result[1:3]
+    return sum(map(sum, own)) if isinstance(own, list) else sum(map(len, completions))
 
 
 @dataclass(slots=True)
