@@ -28,6 +28,8 @@ class Exhibit:
     """Release that mended it, or the first later one that runs here."""
     beside: tuple[str, ...] = ()
     """Other wheels on the path, as `name==version`: what these releases were made for."""
+    stands_in: str = ""
+    """What is put in the place of a library that does not run here (`stand_ins/`), in words."""
     lines: str
     """Where in the wheel of the bad release."""
     expects: tuple[str, ...]

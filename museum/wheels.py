@@ -57,4 +57,6 @@ def _unpack(wheel: Path, folder: Path) -> None:
     beside = folder.with_name(f"{folder.name}.part")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(beside)
+    for pure in beside.glob("*.data/purelib/*"):
+        pure.rename(beside / pure.name)
     beside.rename(folder)

@@ -18,4 +18,4 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return looked(lab.trainer(folder, mask_truncated_completions=True, max_completion_length=32, loss_type="dapo"), folder)
+    return looked(lab.trainer(folder, mask_truncated_completions=True, max_completion_length=48, loss_type="dapo"), folder)

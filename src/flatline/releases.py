@@ -83,5 +83,21 @@ DEFECTS: dict[str, Defect] = {
         when="prompts of different lengths in a batch",
         reference=TRL + "2708",
     ),
+    "trl_merged_after": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.15.1",
+        what="vLLM is sent the base weights without the adapter, at every step",
+        when="`use_vllm` with a PEFT adapter",
+        reference=TRL + "2873",
+    ),
+    "trl_prefix_cache": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.16.0",
+        what="vLLM's cache of prompts is not emptied when weights change",
+        when="`use_vllm`",
+        reference=TRL + "2900",
+    ),
 }
 """By the name of the exhibit."""
