@@ -25,7 +25,7 @@ from transformers.utils import logging
 from flatline.cli.text import visible
 from flatline.config import RunConfig, load_config
 from flatline.examination import checkup
-from flatline.live.trl import subject
+from flatline.live import subject
 from flatline.rollout import engine, static, table
 from flatline.rollout.weights import WeightCopy
 from flatline.training.run import check_all

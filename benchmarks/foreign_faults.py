@@ -25,7 +25,7 @@ from trl.trainer.utils import RepeatSampler
 
 from flatline.examination import checkup
 from flatline.hypotheses.departure import CODES
-from flatline.live.trl import Subject
+from flatline.live.trl.subject import TrlSubject
 
 
 class ForeignFault(NamedTuple):
@@ -644,7 +644,7 @@ def tolerances(names: list[str]) -> None:
             trainer = build(script)
             if precision == "bf16 weights":
                 trainer.model.to(torch.bfloat16)
-            for stage, one in Subject(trainer).departures().items():
+            for stage, one in TrlSubject(trainer).departures().items():
                 alarms += [f"{precision} {name}: {one.text}"] if one.departs else []
                 if one.measured is not None and one.limit is not None:
                     before = largest.get((stage, precision), (-1.0, 0.0))

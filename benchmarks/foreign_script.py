@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from flatline.tasks import make_task
 from flatline.training.lab.tokenizer import checkpoint_folder
@@ -45,7 +45,8 @@ class Script:
     lora: bool = True
     rewards: list[Reward] = field(default_factory=lambda: [correct, brief])
     rows: list[dict[str, Any]] = field(default_factory=list)
-    trainer: type[GRPOTrainer] = GRPOTrainer
+    trainer: type[GRPOTrainer] | type[RLOOTrainer] = GRPOTrainer
+    dtype: torch.dtype = torch.float32
     callbacks: list[TrainerCallback] = field(default_factory=list)
 
 
@@ -136,15 +137,16 @@ def script_of(setting: str) -> Script:
     return Script(lora=changes.pop("lora", True), asked=ASKED | changes, rows=rows)
 
 
-def build(script: Script) -> GRPOTrainer:
+def build(script: Script) -> Any:
     """What the user's script does before `trainer.train()`."""
     folder = str(checkpoint_folder())
+    config = RLOOConfig if issubclass(script.trainer, RLOOTrainer) else GRPOConfig
     lora = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     return script.trainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=script.dtype),
         processing_class=AutoTokenizer.from_pretrained(folder),
         reward_funcs=list(script.rewards),
-        args=GRPOConfig(output_dir=tempfile.mkdtemp(prefix="foreign-"), **script.asked),
+        args=config(output_dir=tempfile.mkdtemp(prefix="foreign-"), **script.asked),
         train_dataset=Dataset.from_list(script.rows),
         peft_config=lora if script.lora else None,
         callbacks=list(script.callbacks),

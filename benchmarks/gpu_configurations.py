@@ -235,7 +235,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def dropout_table(rows: int) -> str:
     """What dropout makes of an update, by where it is and how much."""
-    from flatline.live.trl import Subject
+    from flatline.live.trl.subject import TrlSubject
 
     told = ["| dropout | share of the update that is noise |", "|---|---|"]
     for where, p in DROPOUTS:
@@ -245,7 +245,7 @@ def dropout_table(rows: int) -> str:
             for module in trainer.model.modules() if where == "attention" else ():
                 if hasattr(module, "attention_dropout"):
                     module.attention_dropout = p
-            noise = max(0.0, 1 - Subject(trainer).gradient_twice())
+            noise = max(0.0, 1 - TrlSubject(trainer).gradient_twice())
             told.append(f"| {where} {p:g} | {noise:.2f} |")
     return "\n".join(told)
 

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
 from flatline.config import RunConfig, load_config
-from flatline.live.trl.inputs import by_length
+from flatline.live.inputs import by_length
 from flatline.training.trainer import Trainer, build
 
 

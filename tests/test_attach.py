@@ -25,11 +25,11 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.hooks import Guard
-from flatline.live.trl import Subject
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import heldout_reward
 from flatline.live.trl.settings import _precision, settings
+from flatline.live.trl.subject import TrlSubject
 from flatline.live.weights import Census
 from flatline.rollout.record import Author
 from flatline.trace.writer import MemorySink
@@ -196,7 +196,7 @@ def test_advantages_of_tokens_are_averaged_over_those_that_carry_loss(tmp_path):
         return found
 
     trainer._generate_and_score_completions = by_token
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     assert np.allclose(subject.one_step().advantage, 0.5)
     assert np.allclose(subject.batch.advantage_R, 0.5)
     assert np.allclose(recorded(trainer).rollouts["advantage"], 0.5)

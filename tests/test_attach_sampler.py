@@ -15,8 +15,8 @@ from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.logprobs import at_equal_weights
 from flatline.live.hooks import Guard, without_adapter
-from flatline.live.trl import Subject
 from flatline.live.trl.sampler import Call, drawn, hearing
+from flatline.live.trl.subject import TrlSubject
 from flatline.outcome import Outcome
 from flatline.rollout.record import Author
 from flatline.tasks import make_task
@@ -66,7 +66,7 @@ def test_tokens_that_were_cut_off_are_no_part_of_what_was_drawn_from(tmp_path):
 
 def test_every_turn_of_a_tool_loop_is_heard(tmp_path):
     trainer = tool_trainer(tmp_path)
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     tokens = subject.trace.tokens()
     own = tokens.author == Author.MODEL
     assert (~own).any(), "a tool has answered"
@@ -220,7 +220,7 @@ def test_a_checkup_of_a_stock_script_names_it(tmp_path, kind, hypothesis):
 
 
 def test_a_checkup_of_a_sound_stock_script_hears_its_sampler(tmp_path):
-    subject = Subject(of_kind(GRPOTrainer, tmp_path, temperature=0.7))
+    subject = TrlSubject(of_kind(GRPOTrainer, tmp_path, temperature=0.7))
     for id in ("H10", "H11", "H20", "H21"):
         assert find(id).sign(subject.trace).level is Level.OK
     gaps = subject.delivery()

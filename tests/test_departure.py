@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from flatline.errors import NotRecorded
-from flatline.live.trl import Subject
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.stages import _dealt, _ways
+from flatline.live.trl.subject import TrlSubject
 from flatline.spec import STAGES, Asked
 from flatline.spec.numerics import TOLERANCE
 
@@ -25,7 +25,7 @@ from foreign_script import build, script_of
 torch.set_num_threads(1)
 
 
-def departing(subject: Subject) -> list[str]:
+def departing(subject: TrlSubject) -> list[str]:
     with subject.standing_still():
         found = subject.departures()
     assert tuple(found) == STAGES
@@ -34,7 +34,7 @@ def departing(subject: Subject) -> list[str]:
 
 @pytest.mark.parametrize("setting", ["grpo", "full", "two-iterations", "cut-masked"])
 def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
-    subject = Subject(build(script_of(setting)))
+    subject = TrlSubject(build(script_of(setting)))
     assert departing(subject) == []
     assert all(one.departs is False for one in subject.departures().values())
 
@@ -58,13 +58,13 @@ def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
 )
 def test_the_first_stage_that_departs_is_where_the_fault_is(name):
     expected = next(one.stage for one in FAULTS if one.name == name)
-    assert departing(Subject(build(faulty(name))))[0] == expected
+    assert departing(TrlSubject(build(faulty(name))))[0] == expected
 
 
 def test_a_sampler_that_always_takes_the_likeliest_token_departs():
     trainer = build(script_of("grpo"))
     trainer.generation_config.do_sample = False
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     assert departing(subject)[0] == "completions"
     assert "as the likeliest one; temperature 1 was asked for" in (
         subject.departures()["completions"].text
@@ -72,7 +72,7 @@ def test_a_sampler_that_always_takes_the_likeliest_token_departs():
 
 
 def test_an_example_can_be_checked_by_hand():
-    subject = Subject(build(faulty("rewards-as-advantages")))
+    subject = TrlSubject(build(faulty("rewards-as-advantages")))
     with subject.standing_still():
         found = subject.departures()["advantages"]
     assert "rewards [" in found.examples[0] and "expected [" in found.examples[0]
@@ -84,7 +84,7 @@ def test_the_trainer_is_left_as_it_was():
     functions, limit = list(trainer.reward_funcs), trainer.generation_config.max_new_tokens
     arguments, drawn = dict(vars(trainer.args)), torch.get_rng_state()
     held = set(vars(trainer))
-    Subject(trainer).departures()
+    TrlSubject(trainer).departures()
     now = list(trainer.model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(weights, now, strict=True))
     assert all(weight.grad is None for weight in now)
@@ -99,7 +99,7 @@ def test_the_trainer_is_left_as_it_was():
 def test_what_is_not_specified_is_unknown_and_not_wrong():
     script = script_of("grpo")
     script.asked["loss_type"] = "vespo"
-    subject = Subject(build(script))
+    subject = TrlSubject(build(script))
     assert departing(subject) == []
     found = subject.departures()
     assert found["loss"].departs is None and "vespo" in found["loss"].text
@@ -109,7 +109,7 @@ def test_what_is_not_specified_is_unknown_and_not_wrong():
 def test_a_batch_without_a_trained_token_cannot_be_told():
     script = script_of("cut-masked")
     script.asked["max_completion_length"] = 2
-    subject = Subject(build(script))
+    subject = TrlSubject(build(script))
     with subject.standing_still(), pytest.raises(NotRecorded, match="trained token"):
         subject.departures()
 
@@ -118,13 +118,13 @@ def test_rewards_that_are_all_the_same_depart_nowhere():
     trainer = build(script_of("grpo"))
     functions = len(trainer.reward_funcs)
     trainer.reward_funcs[:] = [lambda completions, **_: [1.0] * len(completions)] * functions
-    assert departing(Subject(trainer)) == []
+    assert departing(TrlSubject(trainer)) == []
 
 
 def test_an_argument_without_a_definition_is_named():
-    args = build(script_of("grpo")).args
-    args.off_policy_mask_threshold = 0.5
-    assert asked_of(args, 4).besides == ("off-policy masking",)
+    trainer = build(script_of("grpo"))
+    trainer.args.off_policy_mask_threshold = 0.5
+    assert asked_of(trainer, 4).besides == ("off-policy masking",)
 
 
 def test_ratios_are_put_on_both_sides_of_the_clip_and_between():

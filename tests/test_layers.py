@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import flatline
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 
 PACKAGE = Path(flatline.__file__).parent
 FLOW = (

@@ -5,7 +5,7 @@ import torch
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
-from flatline.live.trl.inputs import by_length, score_by_length
+from flatline.live.inputs import by_length, score_by_length
 from flatline.training.run import train
 from flatline.training.trainer import build
 

@@ -14,13 +14,13 @@ from trl import GRPOConfig, GRPOTrainer
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
-from flatline.live.trl import Subject
-from flatline.live.trl import subject as subject_module
-from flatline.live.trl.measure import moving, replay
-from flatline.live.trl.measure.brief import longest_turn
-from flatline.live.trl.measure.few import half, together
-from flatline.live.trl.measure.scoring import Played
-from flatline.live.trl.measure.step import HIGHEST_RATE, fitting
+from flatline.live.measure import moving, replay
+from flatline.live.measure.brief import longest_turn
+from flatline.live.measure.few import half, together
+from flatline.live.measure.played import Played
+from flatline.live.measure.step import HIGHEST_RATE, fitting
+from flatline.live.trl.subject import TrlSubject
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.rollout.engine import Engine
 from flatline.tasks import make_task
 from flatline.training import oracle as ours
@@ -185,8 +185,8 @@ def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_pat
 
 def test_one_snapshot_serves_every_measurement_while_nobody_trains(tmp_path, monkeypatch):
     plain, made = trained(built_in(tmp_path, batch_size=8).trainer), []
-    snapshot = subject_module.Snapshot
-    monkeypatch.setattr(subject_module, "Snapshot", lambda *args: made.append(1) or snapshot(*args))
+    snapshot = TrlTrainer.snapshot
+    monkeypatch.setattr(TrlTrainer, "snapshot", lambda live: made.append(1) or snapshot(live))
     subject = subject_in(tmp_path, batch_size=8)
     before = state_of(subject.trainer)
     with subject.standing_still():
@@ -211,7 +211,7 @@ def test_a_users_trainer_goes_on_as_if_nobody_had_looked(tmp_path):
     plain = trained(users_trainer(tmp_path))
     trainer = users_trainer(tmp_path)
     before = state_of(trainer)
-    look_at_everything(Subject(trainer))
+    look_at_everything(TrlSubject(trainer))
     assert_same(before, state_of(trainer))
     assert_same(plain, trained(trainer))
 
@@ -552,7 +552,7 @@ def test_sizes_that_were_changed_behind_trl_leave_prompts_out(tmp_path):
     trainer = users_trainer(tmp_path)
     trainer.args.steps_per_generation = 2
     trainer.args.gradient_accumulation_steps = 2
-    found = Subject(trainer).data_order()
+    found = TrlSubject(trainer).data_order()
     assert (found.unique_per_step < found.groups_per_step).any()
 
 
@@ -560,7 +560,7 @@ def test_sizes_that_were_changed_behind_trl_leave_prompts_out(tmp_path):
 
 
 def test_a_users_trainer_is_measured_as_far_as_it_can_be(tmp_path):
-    subject = Subject(users_trainer(tmp_path))
+    subject = TrlSubject(users_trainer(tmp_path))
     assert subject.requested is None and subject.effective is None
     assert np.abs(subject.batch.sampler_T - subject.batch.trainer_T).max() < 1e-4
     with pytest.raises(NotRecorded):
@@ -577,7 +577,7 @@ def test_a_users_trainer_is_measured_as_far_as_it_can_be(tmp_path):
 def test_trls_own_tool_loop_is_measured_and_left_alone(tmp_path):
     plain = trained(tool_trainer(tmp_path))
     trainer = tool_trainer(tmp_path)
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     look_at_everything(subject)
     assert subject.context_effect("tool").mean > 0.1
     found = subject.reference_gap()
@@ -593,4 +593,4 @@ def test_a_reference_that_keeps_the_adapter_moves_along(tmp_path):
 
 def test_what_is_no_trainer_is_refused():
     with pytest.raises(ConfigError, match="no GRPOTrainer"):
-        Subject(object())
+        TrlSubject(object())

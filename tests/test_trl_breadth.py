@@ -11,11 +11,13 @@ from transformers import Qwen2Model
 from trl import GRPOConfig, GRPOTrainer
 
 import flatline
-from flatline.errors import ConfigError, TraceError
+from flatline.errors import TraceError
 from flatline.hypotheses.base import Level
-from flatline.live.trl import Subject
-from flatline.live.trl.inputs import select, trimmed
-from flatline.live.trl.measure.scoring import fixed_logps, scoring_logps
+from flatline.live.inputs import select, trimmed
+from flatline.live.measure.played import fixed_logps
+from flatline.live.trl.measure.scoring import scoring_logps
+from flatline.live.trl.subject import TrlSubject
+from flatline.live.trl.trainer import TrlTrainer
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
@@ -242,7 +244,7 @@ def test_rollouts_without_loss_have_no_part_in_what_is_measured(tmp_path):
         stops=list(range(0, 250, 3)),
         per_device_train_batch_size=16,
     )
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     used = set(np.flatnonzero(subject.trace.rollouts["trained_tokens"] > 0))
     assert 0 < len(used) < 16, "some are left out, some are not"
     assert set(subject.one_step().rollouts) <= used
@@ -251,25 +253,6 @@ def test_rollouts_without_loss_have_no_part_in_what_is_measured(tmp_path):
 
 
 # -- other trainers, other data
-
-
-def test_rloo_is_refused_by_name(tmp_path):
-    from trl import RLOOConfig, RLOOTrainer
-
-    model, tokenizer = model_and_tokenizer()
-    args = RLOOConfig(str(tmp_path), beta=0.0, use_cpu=True, bf16=False, report_to=[])
-    trainer = RLOOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=letters,
-        args=args,
-        train_dataset=Dataset.from_list(QUESTIONS),
-    )
-    with pytest.raises(ConfigError, match="RLOOTrainer; flatline knows GRPO alone"):
-        flatline.checkup(trainer)
-    with pytest.raises(TraceError, match="RLOOTrainer; flatline knows GRPO alone"):
-        flatline.attach(trainer, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_streamed_data_is_looked_at_as_far_as_it_can_be(tmp_path):
@@ -289,7 +272,7 @@ class OwnLoss(GRPOTrainer):
 
 
 def test_a_trainer_with_a_loss_of_its_own_is_measured(tmp_path):
-    step = Subject(trainer_in(tmp_path, kind=OwnLoss)).one_step()
+    step = TrlSubject(trainer_in(tmp_path, kind=OwnLoss)).one_step()
     assert len(step.rollouts) == 8 and np.isfinite(step.kl)
 
 
@@ -357,12 +340,12 @@ def vision_trainer(folder, **changes):
 
 def test_a_rollout_is_scored_with_its_own_image_wherever_it_stands(tmp_path):
     trainer = vision_trainer(tmp_path)
-    subject = Subject(trainer)
+    subject = TrlSubject(trainer)
     inputs, whole = subject._played.inputs, subject._logps_BT
     assert len(inputs["pixel_values"]) != len(inputs["prompt_ids"])
     trained_BT = subject._played.trained_BT
     for row in (0, 3, 7):
-        alone = fixed_logps(trainer, trimmed(select(inputs, [row])))[0]
+        alone = fixed_logps(TrlTrainer(trainer, None, None), trimmed(select(inputs, [row])))[0]
         kept = trained_BT[row, : len(alone)]
         assert torch.allclose(alone[kept], whole[row, : len(alone)][kept], atol=1e-5)
     scored = scoring_logps(trainer, inputs)

@@ -5,7 +5,7 @@ from datasets import Dataset
 
 import flatline
 from flatline.errors import ConfigError
-from flatline.live.trl import Subject
+from flatline.live.trl.subject import TrlSubject
 from flatline.trace.writer import MemorySink
 from tests.test_trl_breadth import QUESTIONS, trained, trainer_in
 
@@ -30,7 +30,7 @@ def test_a_callback_is_told_as_attach_is(tmp_path):
 
 
 def test_a_subject_and_its_batch_know_what_the_user_named(tmp_path):
-    subject = Subject(trainer_in(tmp_path, rows=SOLVED), correct="letters", gold="solved")
+    subject = TrlSubject(trainer_in(tmp_path, rows=SOLVED), correct="letters", gold="solved")
     assert (subject.correct, subject.gold) == ("letters", "solved")
     for settings in (subject.settings, subject.trace.settings):
         assert (settings["correct"], settings["gold"]) == ("letters", "solved")
@@ -38,7 +38,7 @@ def test_a_subject_and_its_batch_know_what_the_user_named(tmp_path):
 
 
 def test_without_a_name_nothing_is_told(tmp_path):
-    subject = Subject(trainer_in(tmp_path, rows=SOLVED))
+    subject = TrlSubject(trainer_in(tmp_path, rows=SOLVED))
     assert subject.settings["correct"] is None and subject.settings["gold"] is None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flatline.errors import NotRecorded
+from flatline.errors import Lacking, NotRecorded
 from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
 from flatline.hypotheses import HYPOTHESES
@@ -128,6 +128,10 @@ def guarded(
     try:
         found = look(at)
         found = replace(found, fix=worded(found.fix, names_of(at)))
+    except Lacking as missing:
+        text = f"Cannot tell: it needs {missing.column}."
+        text = f"{text} {missing.how}." if missing.how else text
+        return hypothesis.found(Level.UNKNOWN, text, needs=missing.how)
     except NotRecorded as missing:
         why, do = lack(origin, missing.column)
         text = f"Cannot tell: it needs `{missing.column}`, and {why}."

@@ -6,6 +6,7 @@
     ├── ModelError      a model, tokenizer or chat template that cannot be used
     └── TraceError      a recorded run that cannot be read or written
         └── NotRecorded     a column that this trace does not have
+            └── Lacking         a capability that this trainer does not give
 
 The command line prints these without a traceback and exits with 2. A message says what was seen
 (file, line, value), why it matters and what to type. Any other exception is our bug and keeps its
@@ -49,3 +50,11 @@ class NotRecorded(TraceError):
             "Record the run itself with `flatline.attach(trainer, run_dir)`."
         )
         self.column = column
+
+
+class Lacking(NotRecorded):
+    """A capability that this trainer does not give (`flatline.live.protocol`)."""
+
+    def __init__(self, capability: str, how: str) -> None:
+        super().__init__(capability, seen=f"This needs {capability}. {how}".rstrip())
+        self.how = how

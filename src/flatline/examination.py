@@ -15,7 +15,8 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.lacking import Origin
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
+from flatline.live.trl.subject import TrlSubject
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def subject_of(
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)
-    return Subject(trainer, correct=correct, gold=gold)
+    return TrlSubject(trainer, correct=correct, gold=gold)
 
 
 def _looks(hypothesis: Hypothesis) -> list[Look]:

@@ -24,7 +24,7 @@ from flatline.hypotheses.base import ALARMS, Finding, HasProbe, HasSign, Level
 from flatline.hypotheses.logprobs import prefix_spread
 from flatline.live import records
 from flatline.live.stage_found import unknown
-from flatline.live.trl import Subject
+from flatline.live.subject import Subject
 from flatline.spec import STAGES
 from flatline.trace import Trace
 from flatline.trace.schema import TABLES

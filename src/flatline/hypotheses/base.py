@@ -28,7 +28,7 @@ from flatline.stats import Estimate
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 
 class Level(StrEnum):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.stage_found import StageFound
+    from flatline.live.subject import Subject
 
 CODES = {
     "prompts": "H49",
@@ -68,8 +69,17 @@ class Departure(Hypothesis):
             expected="the specified step",
             evidence=[Evidence(text=example) for example in found.examples],
         )
-        first = next(stage for stage, one in stages.items() if one.departs)
-        return replace(alarm, explains=self._follows(first == self.stage))
+        first = next(stage for stage, one in stages.items() if one.departs) == self.stage
+        alarm = replace(alarm, explains=self._follows(first))
+        return self._placed(alarm, found, subject) if first else alarm
+
+    def _placed(self, alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
+        """With the lines that may have made it so; what hinders looking for them is said."""
+        try:
+            return replace(alarm, where=subject.lines_of(found))
+        except Exception as error:
+            why = Evidence(text=f"The line that made it was not looked for: {error}.")
+            return replace(alarm, evidence=(*alarm.evidence, why))
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
@@ -81,12 +91,17 @@ class Departure(Hypothesis):
 def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
-    """The same findings; what accounts for a departure also explains it."""
-    departing = {one.hypothesis for one in findings if one.level in ALARMS}
+    """The same findings; what accounts for a departure also explains it, and was made where it was
+    made."""
+    departing = {one.hypothesis: one for one in findings if one.level in ALARMS}
     stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
     named = []
     for finding in findings:
         more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
-        alarm = finding.level in ALARMS and more
-        named.append(replace(finding, explains=(*finding.explains, *more)) if alarm else finding)
+        if finding.level in ALARMS and more:
+            where = finding.where or next(
+                (departing[i].where for i in more if departing[i].where), ()
+            )
+            finding = replace(finding, explains=(*finding.explains, *more), where=where)
+        named.append(finding)
     return named

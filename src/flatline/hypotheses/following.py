@@ -15,7 +15,7 @@ from flatline.trace import Trace
 from flatline.trace.settings import is_half
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 APART = 1e-3
 """Nats by which they part once the weights have changed. Healthy in float32: 7e-7 at most."""

@@ -60,7 +60,7 @@ from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 CRUMBS = 0.02
 """Deviation inside a group, as a share of the span of all rewards, that is noise. Healthy lab runs

@@ -54,14 +54,14 @@ from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.hypotheses.logs import imported, rows_in_words
-from flatline.hypotheses.weights import adapter_started_at_zero, updates_once
+from flatline.hypotheses.weights import adapter_started_at_zero, kl_in_reward, updates_once
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.settings import is_half
 from flatline.trace.tokens import UNKNOWN_AUTHOR
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 START, START_BF16 = 2e-3, 1e-2
 """KL per token before any update. An invariant: healthy runs have 0; kernels that differ between
@@ -137,7 +137,7 @@ class KlDivergence(Hypothesis):
         allowed = START if is_half(subject.settings) is False else START_BF16
         if kl <= allowed or gap.untrained is False:
             weight = _weight(subject.settings.get("beta"), subject.batch.advantage_R)
-            if weight >= HEAVY:
+            if weight >= HEAVY and not kl_in_reward(subject.settings):
                 return self._heavy(weight, "It will hold the policy where it starts.")
             return self.found(
                 Level.OK,
@@ -213,6 +213,8 @@ class KlDivergence(Hypothesis):
 
     def _holds(self, trace: Trace, kl: np.ndarray) -> Finding | None:
         """Is beta too heavy, and does the policy stay where it was?"""
+        if kl_in_reward(trace.settings):  # beta then weighs sums over a completion, not tokens
+            return None
         if "advantage" not in trace.rollouts or len(kl) < HELD_STEPS:
             return None
         weight = _weight(trace.settings.get("beta"), trace.rollouts["advantage"])
@@ -255,7 +257,8 @@ class KlDivergence(Hypothesis):
         if len(kl) < FEWEST and start is None:
             return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more would do")
         started = "" if start is None else f"{start:.2g} at step 1 and "
-        if len(kl) >= FEWEST and (kl < 0).mean() > MOSTLY:
+        below = len(kl) >= FEWEST and (kl < 0).mean() > MOSTLY
+        if below and not kl_in_reward(trace.settings):  # RLOO logs k1, which may be
             return self.found(
                 Level.NOTE,
                 f"The KL is {started}{typical:.2g} nat per token in the last {told}, below 0 at "

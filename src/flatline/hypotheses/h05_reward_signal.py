@@ -52,7 +52,7 @@ from flatline.tasks.base import COMBINED
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 FOLLOWS = 0.4
 """Correlation of reward and right answers inside groups. Healthy: 0.96 and more (three tasks of the

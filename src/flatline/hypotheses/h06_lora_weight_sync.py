@@ -61,7 +61,8 @@ from flatline.trace import Trace
 from flatline.trace.settings import is_half
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Delivery, Subject
+    from flatline.live.records import Delivery
+    from flatline.live.subject import Subject
 
 FEWEST = 4
 """Steps that must have been played before one version for all of them means anything."""

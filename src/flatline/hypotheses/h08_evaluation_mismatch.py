@@ -45,7 +45,7 @@ from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.records import HeldoutPath
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 APART = 0.33
 """Difference that other problems do not explain, as a share of the reward's span: three times the

@@ -53,7 +53,7 @@ from flatline.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from flatline.live.records import ContextEffect
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 HIDDEN = 0.01
 """Share of hidden context tokens that is a fault. An invariant: healthy runs hide none."""

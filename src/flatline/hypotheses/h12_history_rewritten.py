@@ -43,7 +43,7 @@ from flatline.hypotheses.identity import identity, shown
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 RARE = 0.01
 """Share of the rollouts below which it is only noted. An invariant: healthy runs have none."""

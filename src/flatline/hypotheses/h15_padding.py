@@ -48,7 +48,7 @@ from flatline.trace import Trace
 from flatline.trace.settings import rounding
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 APART = 0.01
 """Nats by which padded rollouts differ from the sampler where others agree. Healthy: 1e-6."""

@@ -52,7 +52,7 @@ from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 ALL = 0.99
 """Share of the prompts that begin with a doubled token; a template is the same for all."""

@@ -46,7 +46,7 @@ from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 FEWEST = 2
 """Steps after the first that must have been played: the first cannot be behind."""

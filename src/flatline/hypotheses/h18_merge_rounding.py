@@ -46,7 +46,7 @@ from flatline.hypotheses.logs import setting
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 
 class MergeRounding(Hypothesis):

@@ -48,7 +48,7 @@ from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 MORE = 0.02
 """Nats by which prompts visited again differ more. Kernels alone give 0.005 to 0.025 in both."""

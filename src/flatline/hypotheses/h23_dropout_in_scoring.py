@@ -51,7 +51,7 @@ from flatline.trace import Trace
 from flatline.trace.settings import is_half, rounding
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 NOISY = 0.1
 """Mean spread in nats of equal beginnings. Healthy: 1e-6, in bf16 below 0.05; see

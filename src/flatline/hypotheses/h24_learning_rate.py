@@ -54,7 +54,8 @@ from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import OneStep, Subject
+    from flatline.live.records import OneStep
+    from flatline.live.subject import Subject
 
 FEWEST = 20
 """Steps after which a healthy run has moved visibly. Lab, one run of 30 steps: the reward by 0.3,

@@ -46,7 +46,7 @@ from flatline.hypotheses.weights import active_steps, in_half, looked_at
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 HALF = 0.5
 """Share of the elements that a step changes. Healthy in float32: 1.0 in all 26 runs."""

@@ -65,7 +65,7 @@ from flatline.trace.rows import plain
 
 if TYPE_CHECKING:
     from flatline.live.records import GradientCensus
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 MANY = 0.5
 """Share of the trainable elements without a gradient that is no accident of the architecture."""

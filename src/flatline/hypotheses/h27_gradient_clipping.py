@@ -44,7 +44,7 @@ from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 EPSILON = 1e-8
 """Adam's, where it is not recorded."""

@@ -48,7 +48,7 @@ from flatline.stats import LEVEL, Estimate, t_score
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 BY_TOKENS = ("dapo", "bnpo", "dr_grpo")
 """Losses whose value advantages and lengths determine."""

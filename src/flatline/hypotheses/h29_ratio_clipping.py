@@ -51,7 +51,7 @@ from flatline.hypotheses.weights import updates_once
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 MANY, NOTED = 0.1, 0.05
 """Share of trained tokens that are clipped, at steps with a ratio. Healthy: 0.005."""
@@ -89,7 +89,7 @@ class RatioClipping(Hypothesis):
         found = mean_of(share[moved])
         if found.n < FEWEST:
             return self.too_little(f"{FEWEST - found.n} more steps with a ratio would do")
-        whole = trace.settings.get("importance_sampling_level") == "sequence"
+        whole = trace.settings.get("importance_sampling_level") in ("sequence", "product")
         many, noted = (MANY_WHOLE, NOTED_WHOLE) if whole else (MANY, NOTED)
         suspect = found.low > many and (_narrow(trace.settings) or not reward_rises(trace))
         return self.found(

@@ -44,10 +44,11 @@ from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import reward_groups
 from flatline.hypotheses.logs import setting
 from flatline.hypotheses.trend import trend_of
+from flatline.hypotheses.weights import kl_in_reward
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 LIGHT, FIRM, HEAVY = 0.1, 0.3, 1.0
 """Beta in units of a typical advantage: from where it may hold, from where it may be what ended a
@@ -65,6 +66,9 @@ GROWS = 5.0
 """What ten times the distance makes of a pull, at least. Rounding: 1 to 3."""
 
 
+IN_REWARD = "RLOO takes the KL off the reward, so no term of the loss pulls to the reference."
+
+
 class KlAnchor(Hypothesis):
     id = "H31"
     name = "kl-anchor"
@@ -78,6 +82,8 @@ class KlAnchor(Hypothesis):
         beta = setting(trace, "beta")
         if not beta:
             return self.not_applicable(f"beta is {beta}: there is no KL term.")
+        if kl_in_reward(trace.settings):
+            return self.not_applicable(IN_REWARD)
         step, kl = trace.steps["step"], trace.steps["kl"]
         kl = kl[np.isfinite(kl) & (step > 0)]
         advantage = np.abs(trace.rollouts["advantage"])
@@ -101,6 +107,8 @@ class KlAnchor(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """How hard does the KL pull after one step?"""
+        if kl_in_reward(subject.settings):
+            return self.not_applicable(IN_REWARD)
         pull = subject.kl_pull()
         if pull is None:
             return self.not_applicable("beta is 0: there is no KL term.")

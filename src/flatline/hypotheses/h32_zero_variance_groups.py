@@ -52,7 +52,7 @@ from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 DEAD = 0.7
 """Share of dead groups that is suspected. Healthy: 0 to 0.41 in the lab; by the formula 0.43 for

@@ -56,11 +56,12 @@ from flatline.hypotheses.groups import (
     within_correlation,
 )
 from flatline.hypotheses.logs import imported
+from flatline.hypotheses.weights import kl_in_reward
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 CONTRADICTED = 0.1
 """Share of right answers that are paid as wrong, and of prompts behind wrong ones paid as right,
@@ -198,7 +199,7 @@ class GroupIntegrity(Hypothesis):
         )
 
     def _advantages(self, trace: Trace) -> Finding | None:
-        if "advantage" not in trace.rollouts:
+        if "advantage" not in trace.rollouts or kl_in_reward(trace.settings):
             return None
         reward, advantage = trace.rollouts["reward"], trace.rollouts["advantage"]
         index = trace.groups().index

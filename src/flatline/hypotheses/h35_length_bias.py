@@ -46,6 +46,7 @@ from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import drift_of
 from flatline.hypotheses.groups import correlation_estimate, reward_rises, within_correlation
 from flatline.hypotheses.replay import advantages, trained
+from flatline.hypotheses.weights import kl_in_reward
 from flatline.stats import UNKNOWN, Estimate
 from flatline.trace import Trace
 
@@ -59,6 +60,11 @@ TELLING = 0.05
 """Advantages below this are too small to tell a factor from rounding."""
 FEWEST = 16
 """Rollouts with such an advantage."""
+
+
+RLOO_FIX = (
+    "Pay for what is right and not for its length; look what the reward gives to long answers."
+)
 
 
 class LengthBias(Hypothesis):
@@ -122,6 +128,7 @@ class LengthBias(Hypothesis):
             f"reward did not rise. Inside groups the advantage {told} the length that way.",
             measured=times,
             expected=f"between {1 / TIMES:g} and {TIMES:g}",
+            fix=_fix(trace, self.fix),
             # Lengths change with whatever goes wrong: another suspect is the likelier cause.
             severity=0.5,
         )
@@ -132,6 +139,11 @@ class LengthBias(Hypothesis):
             return self.too_little("advantages and lengths never differ inside the same group")
         text = f"Inside groups the advantage follows the length with a correlation of {found}."
         return self.found(Level.OK, text, measured=found)
+
+
+def _fix(trace: Trace, usual: str) -> str:
+    """RLOO weighs all tokens alike, and has no other loss."""
+    return RLOO_FIX if trace.settings.get("algorithm") == "rloo" else usual
 
 
 def _length(trace: Trace) -> np.ndarray:
@@ -146,7 +158,7 @@ def _factor(trace: Trace, length: np.ndarray) -> Estimate:
     """Correlation of length with what advantages were multiplied by; unknown where that is 1."""
     done, due = trained(trace), advantages(trace, trace.rollouts["reward"])
     told = (np.abs(due) > TELLING) & (np.abs(done) > 0) & (length > 0)
-    if told.sum() < FEWEST:
+    if told.sum() < FEWEST or kl_in_reward(trace.settings):
         return UNKNOWN
     factor, log_length = np.log(np.abs(done[told] / due[told])), np.log(length[told])
     if factor.std() < FACTOR or log_length.std() == 0:

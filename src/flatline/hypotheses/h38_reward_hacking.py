@@ -48,7 +48,7 @@ from flatline.tasks.base import COMBINED
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 FALLS = 0.05
 """Fall of the right answers that matters; the trend's own smallest change."""

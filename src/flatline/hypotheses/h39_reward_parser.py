@@ -52,7 +52,7 @@ from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.records import Oracle, OracleCase
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 MISREAD = 0.02
 """Share of right answers paid as wrong that a sound reward stays below. Healthy: 0."""

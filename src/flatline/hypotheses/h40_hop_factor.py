@@ -43,7 +43,7 @@ from flatline.hypotheses.groups import EQUAL, right_part
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 APART = 1.2
 """Ratio of what a right answer earns at the best and the worst paid level. Healthy: 1.01."""

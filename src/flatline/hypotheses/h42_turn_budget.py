@@ -43,7 +43,7 @@ from flatline.hypotheses.groups import mean_of, one_turn_only
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 OUT_OF_TURNS = 0.05
 """Share of episodes that end at the limit, or of problems that cannot be finished. Healthy: up

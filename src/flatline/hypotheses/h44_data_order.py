@@ -46,7 +46,7 @@ from flatline.stats import Estimate
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 ORDERED = 0.5
 """Correlation of hops and step. Healthy: 0, within 0.21 in the lab. False alarms: see

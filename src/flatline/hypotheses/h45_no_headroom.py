@@ -54,7 +54,7 @@ from flatline.stats import UNKNOWN, Estimate, cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 FLOOR = 0.1
 """Share of groups that hold a right rollout. Healthy: 0.83 and more."""

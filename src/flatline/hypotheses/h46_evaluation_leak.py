@@ -42,7 +42,7 @@ from flatline.tasks.datasets import DatasetSpec, parse_specs
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.trl import Subject
+    from flatline.live.subject import Subject
 
 SHARED = 0.01
 """Share of the held-out problems that may also be trained on."""

@@ -98,6 +98,12 @@ def updates_once(settings: Mapping[str, Any]) -> bool:
     return (settings.get("num_iterations") or 1) == 1 and _lag(settings) == 0
 
 
+def kl_in_reward(settings: Mapping[str, Any]) -> bool:
+    """Whether the distance from the reference is taken off the reward, as RLOO has it: no term of
+    the loss pulls then, and advantages are not those of the recorded rewards alone."""
+    return settings.get("algorithm") == "rloo"
+
+
 def _lag(settings: Mapping[str, Any]) -> float:
     passes = settings.get("gradient_accumulation_steps") or 1
     return float(max(0.0, (settings.get("steps_per_generation") or passes) / passes - 1))

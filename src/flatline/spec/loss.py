@@ -2,6 +2,7 @@
 
     grpo      1/N sum_i 1/|o_i| sum_t l_it           Shao et al., 2024, equation 3
     rloo      1/N sum_i l_i                          Ahmadian et al., 2024: a completion is one act
+    gmpo      as rloo                                Zhao et al., 2025
     dr_grpo   1/(N L) sum_i sum_t l_it               Liu et al., 2025; L the longest length allowed
     bnpo      mean over the tokens of each pass, mean over passes
     dapo      1/(sum_i |o_i|) sum_i sum_t l_it       Yu et al., 2025, equation 8: tokens of the step
@@ -10,7 +11,7 @@
 
 |o_i| counts tokens that carry a loss, 1 where there are none. Where one generation is dealt out to
 several steps, a step of dapo or cispo is divided by its share of the generation's tokens, so that
-each token counts the same in all of them. The l_it of rloo are all the same l_i. Two processes or
+each token counts the same in all of them. The l_it of rloo and gmpo are all l_i. Two processes or
 twice the passes change nothing.
 """
 
@@ -23,7 +24,7 @@ def shares(asked: Asked, trained: Sequence[int], tokens_in_generation: int) -> l
     """What each row's sum of token losses is multiplied with, for the rows of one pass.
     `trained` counts their tokens that carry a loss."""
     rows = asked.passes * len(trained)
-    if asked.loss in ("grpo", "rloo"):
+    if asked.loss in ("grpo", "rloo", "gmpo"):
         return [1 / (rows * max(length, 1)) for length in trained]
     if asked.loss == "dr_grpo":
         return [1 / (rows * asked.longest)] * len(trained)
@@ -38,6 +39,6 @@ def shares(asked: Asked, trained: Sequence[int], tokens_in_generation: int) -> l
 
 
 def of_no_token(asked: Asked, advantage: float) -> float:
-    """Loss of a row without a token that carries one: nothing, but for an act of RLOO, whose ratio
-    is then 1. No weight moves it."""
-    return -advantage if asked.loss == "rloo" else 0.0
+    """Loss of a row without a token that carries one: nothing, but where a completion is one act,
+    whose ratio is then 1. No weight moves it."""
+    return -advantage if asked.loss in ("rloo", "gmpo") else 0.0

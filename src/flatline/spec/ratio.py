@@ -4,14 +4,15 @@
     rho   = (prod_t rho_t) ^ (1 / |o|)                          sequence: Zheng et al., 2025, GSPO
     rho   = prod_t rho_t                                        product: Ahmadian et al., 2024, RLOO
     policy loss = -min(rho A, clip(rho, 1 - low, 1 + high) A)   Shao et al., 2024; Yu et al., 2025
+    policy loss = -(prod_t clip_A(rho_t)) ^ (1 / |o|) A         Zhao et al., 2025, GMPO
     policy loss = -sg(min(rho, high)) A log pi                  MiniMax, 2025, CISPO
     KL_t  = pi_ref / pi - log(pi_ref / pi) - 1                  Schulman, 2020, k3
     KL_t * rho_t                                                off policy: DeepSeek-V3.2, 2025
     KL    = sum_t log(pi_old / pi_ref)                          k1, where the reward has it: RLOO
 
-sg: no gradient. With `delta` (INTELLECT-2, 2025) rho itself is never above it. With an entropy
-share (Wang et al., 2025) the policy loss is that of the tokens with the highest entropy only; the
-KL stays that of all.
+sg: no gradient. clip_A: in logs and to one side only, high where A is above 0, else low. With
+`delta` (INTELLECT-2, 2025) rho itself is never above it. With an entropy share (Wang et al., 2025)
+the policy loss is that of the tokens with the highest entropy only; the KL stays that of all.
 """
 
 import torch
@@ -58,6 +59,14 @@ def policy_loss(asked: Asked, new_T: Tensor, ratio_T: Tensor, advantage: Tensor)
     return -torch.min(free_T * advantage, clipped_T * advantage)
 
 
+def geometric_loss(asked: Asked, log_T: Tensor, mask_T: Tensor, advantage: Tensor) -> Tensor:
+    """GMPO: one for the whole completion, of the mean of its clipped log-ratios."""
+    clipped_T = log_T.clamp(-asked.clip_low, asked.clip_high)
+    side = torch.minimum if advantage > 0 else torch.maximum
+    mean = (side(log_T, clipped_T) * mask_T).sum() / mask_T.sum().clamp(min=1)
+    return (-torch.exp(mean) * advantage).expand_as(log_T)
+
+
 def token_loss(
     asked: Asked,
     *,
@@ -70,9 +79,12 @@ def token_loss(
 ) -> Tensor:
     """What each token adds. `chosen_T` says which tokens the entropy share leaves."""
     ratio_T = ratio(asked, new_T, old_T, mask_T)
-    loss_T = policy_loss(asked, new_T, ratio_T, advantage)
-    if chosen_T is not None:
-        loss_T = loss_T * chosen_T
+    if asked.loss == "gmpo":
+        kept_T = mask_T if chosen_T is None else mask_T & chosen_T
+        loss_T = geometric_loss(asked, new_T - old_T, kept_T, advantage)
+    else:
+        loss_T = policy_loss(asked, new_T, ratio_T, advantage)
+        loss_T = loss_T if chosen_T is None else loss_T * chosen_T
     if asked.beta and asked.kl_place == "loss" and reference_T is not None:
         loss_T = loss_T + asked.beta * kl(asked, new_T, reference_T, ratio_T)
     return loss_T

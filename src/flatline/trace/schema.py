@@ -29,7 +29,7 @@ STEPS = pa.schema(
         ("reward_std_within", pa.float64()),  # mean over groups of the std (ddof 1) inside one
         ("zero_std_share", pa.float64()),  # groups whose rewards are all equal
         ("advantage_max", pa.float64()),  # largest |advantage|
-        ("kl", pa.float64()),  # k3 estimate to the reference, mean over trained tokens
+        ("kl", pa.float64()),  # k3 estimate (RLOO: k1) to the reference, mean over trained tokens
         ("kl_max", pa.float64()),  # the largest of one token
         ("ratio_max", pa.float64()),  # largest |log(new / old)| of a trained token
         ("logprob_gap", pa.float64()),  # mean |sampler - trainer| over trained tokens

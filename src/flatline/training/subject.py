@@ -8,14 +8,14 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.live.records import Floats, GoldTurns, HeldoutPath, Oracle, Problems
-from flatline.live.trl.subject import Subject
+from flatline.live.trl.subject import TrlSubject
 from flatline.training import oracle
 from flatline.training.effective import effective
 from flatline.training.rewards import says_right
 from flatline.training.trainer import Built
 
 
-class OurSubject(Subject):
+class OurSubject(TrlSubject):
     """What `flatline.training.trainer.build` made."""
 
     def __init__(
@@ -24,7 +24,7 @@ class OurSubject(Subject):
         answer = says_right(built.trainer.reward_func_names)
         super().__init__(built.trainer, correct=correct or answer, gold=gold)
         self._built = built
-        self._rollouts = built.rollouts
+        self.live.rollouts = built.rollouts
 
     @property
     def ours(self) -> bool:

@@ -26,7 +26,7 @@ from trl import GRPOTrainer
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError
 from flatline.faults import changed, find, plant_all
-from flatline.live.trl.inputs import by_length, score_by_length
+from flatline.live.inputs import by_length, score_by_length
 from flatline.rollout.engine import KERNELS
 from flatline.rollout.record import Rollout
 from flatline.rollout.table import evaluating

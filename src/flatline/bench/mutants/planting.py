@@ -4,6 +4,7 @@ import ast
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import linecache
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from flatline.bench.mutants.sites import Mutation, mutated
+from flatline.bench.mutants.sites import Mutation, mutated, mutated_text
 from flatline.errors import ConfigError
 
 
@@ -49,8 +50,12 @@ class ChangedLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = Path(self.path).read_text(encoding="utf-8")
-        changed = ast.parse(source) if self._mutation is None else mutated(source, self._mutation)
-        return self.source_to_code(changed, self.path)
+        if self._mutation is None:
+            return self.source_to_code(ast.parse(source), self.path)
+        # Who looks at the source reads what runs, as if the mistake stood in the file.
+        text = mutated_text(source, self._mutation)
+        linecache.cache[self.path] = (len(text), None, text.splitlines(keepends=True), self.path)
+        return self.source_to_code(mutated(source, self._mutation), self.path)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -82,6 +82,29 @@ def mutated(source: str, mutation: Mutation) -> ast.Module:
     )
 
 
+def mutated_text(source: str, mutation: Mutation) -> str:
+    """The same as text, each line where it was: what somebody who made the mistake would read."""
+    for one, place, other in _every(ast.parse(source), mutation.module):
+        if one == mutation:
+            return _spliced(source, place.node, other)
+    return source
+
+
+def _spliced(source: str, node: ast.AST, other: ast.AST | None) -> str:
+    """Another node in the place of one, on as many lines."""
+    if isinstance(node, ast.If | ast.While) and isinstance(other, ast.If | ast.While):
+        node, other = node.test, other.test  # only conditions are changed
+    text = "pass" if other is None else ast.unparse(other)
+    lines = source.splitlines(keepends=True)
+    begin, end = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
+    head = lines[begin].encode()[: node.col_offset].decode()  # type: ignore[attr-defined]
+    tail = lines[end].encode()[node.end_col_offset :].decode()  # type: ignore[attr-defined]
+    whole = isinstance(node, ast.expr) and not isinstance(node, ast.Slice)
+    blank = "\n" * (end - begin)
+    new = f"{head}({text}{blank}){tail}" if whole else f"{head}{text}{blank}{tail}"
+    return "".join([*lines[:begin], new, *lines[end + 1 :]])
+
+
 def _every(tree: ast.Module, module: str) -> Iterator[tuple[Mutation, _Place, ast.AST | None]]:
     number, said = 0, set()
     for place in _places(tree):

@@ -61,7 +61,7 @@ def _of_rloo(args: Any) -> dict[str, Any]:
     """RLOO under the names of GRPO: nothing is divided by the spread of a group, and a completion
     has one ratio."""
     scale = "batch" if args.normalize_advantages else "none"
-    return {"scale_rewards": scale, "importance_sampling_level": "product"}
+    return {"loss_type": RLOO, "scale_rewards": scale, "importance_sampling_level": "product"}
 
 
 def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from flatline.live.trl.settings import ALGORITHMS, RLOO, algorithm_of
 from flatline.spec import Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE, Tolerance
 
@@ -18,24 +19,20 @@ _BESIDES = (
 """Arguments that change the loss and are not specified: name, value without effect, in words."""
 
 
-SPECIFIED = ("GRPOTrainer", "RLOOTrainer")
-"""Trainers of TRL whose step is specified."""
-
-
 def refuse_other_trainers(trainer: Any, inputs: Mapping[str, Any]) -> None:
-    """GRPO and RLOO on text are specified; experimental trainers are GRPO with something else."""
+    """GRPO, RLOO and GMPO on text are specified."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
-    odd = [kind for kind in kinds if kind.__module__.startswith("trl.experimental")]
-    if odd or not any(kind.__name__ in SPECIFIED for kind in kinds):
-        raise NotSpecified(f"a step of {(odd or [type(trainer)])[0].__name__}")
+    if not kinds or kinds[0].__name__ not in ALGORITHMS:
+        raise NotSpecified(f"a step of {(kinds or [type(trainer)])[0].__name__}")
     if hasattr(trainer.processing_class, "tokenizer") or "pixel_values" in inputs:
         raise NotSpecified("a model that is shown pictures")
     if getattr(trainer, "aux_loss_enabled", False):
         raise NotSpecified("a loss that balances experts")
 
 
-def asked_of(args: Any, rows_in_pass: int) -> Asked:
+def asked_of(trainer: Any, rows_in_pass: int) -> Asked:
     """The arguments as the specification calls them."""
+    args, algorithm = trainer.args, algorithm_of(trainer)
     high = getattr(args, "epsilon_high", None)
     weights = getattr(args, "reward_weights", None)
     besides = [
@@ -51,7 +48,7 @@ def asked_of(args: Any, rows_in_pass: int) -> Asked:
         temperature=args.temperature,
         reward_weights=None if weights is None else tuple(weights),
         mask_cut=args.mask_truncated_completions,
-        **(_of_rloo(args) if is_rloo(args) else _of_grpo(args)),
+        **(_of_rloo(args) if algorithm == RLOO else _of_grpo(args, algorithm)),
         clip_low=args.epsilon,
         clip_high=args.epsilon if high is None else high,
         ceiling=getattr(args, "delta", None),
@@ -70,18 +67,15 @@ def asked_of(args: Any, rows_in_pass: int) -> Asked:
     )
 
 
-def is_rloo(args: Any) -> bool:
-    """Whether these are arguments of RLOO, which alone has this one."""
-    return hasattr(args, "normalize_advantages")
-
-
-def _of_grpo(args: Any) -> dict[str, Any]:
+def _of_grpo(args: Any, algorithm: str | None) -> dict[str, Any]:
+    """GMPO has one loss of its own, whatever `loss_type` says, and its KL is never corrected."""
+    corrected = bool(getattr(args, "use_bias_correction_kl", False))
     return {
         "aggregation": getattr(args, "multi_objective_aggregation", "sum_then_normalize"),
         "scale": _scale(args.scale_rewards),
-        "loss": args.loss_type,
+        "loss": "gmpo" if algorithm == "gmpo" else args.loss_type,
         "level": getattr(args, "importance_sampling_level", "token"),
-        "corrected_kl": bool(getattr(args, "use_bias_correction_kl", False)),
+        "corrected_kl": corrected and algorithm != "gmpo",
     }
 
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.passes import trained
 from flatline.live.trl.departure.sampled import stop_ids
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.scoring import Played
 from flatline.spec import Asked, NotSpecified
 from flatline.spec.advantages import advantages
 from flatline.spec.completions import was_cut

@@ -12,10 +12,10 @@ from typing import Any
 
 from scipy.stats import binom
 
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.data import CHEAP, Heard, _name
-from flatline.live.trl.measure.scoring import Played
 
 NEIGHBOURS = (-1, 1)
 ELSEWHERE = (-7, -5, -4, -3, 3, 4, 5, 7)

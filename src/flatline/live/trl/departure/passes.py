@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure import rloo
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.inputs import Inputs
 from flatline.live.trl.measure.scoring import _SCORERS
 from flatline.spec import Asked
 from flatline.spec.delivery import apart

@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, same, unknown
 from flatline.live.trl.departure import data, rloo, stepped
@@ -21,6 +25,7 @@ from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
 from flatline.live.trl.departure.sampled import (
     ROWS,
+    Sampled,
     drawn_rows,
     judge_completions,
     judge_drawing,
@@ -29,10 +34,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import Played, score_again
+from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import Tolerance
 
@@ -57,11 +59,11 @@ def examine(
 
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
-        asked = asked_of(trainer.args, trainer.args.per_device_train_batch_size)
+        asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
         found["rows"] = data.judge_rows(order, asked, whole.rows)
         trainer.model.train()
         no_dropout(trainer)
-        step = _Step(trainer, order, whole, some, move, found)
+        step = Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
             _guarded(one, found)
 
@@ -84,7 +86,7 @@ def _fill(found: Found, why: str) -> None:
         found.setdefault(stage, unknown(stage, why))
 
 
-class _Step:
+class Step:
     """One step of a trainer, looked at in three pieces."""
 
     rows: list[Row]
@@ -98,6 +100,12 @@ class _Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    prompts: Sequence[Any] = ()
+    """That were sampled for."""
+    drawn: Sampled | None = None
+    """What was sampled for them last."""
+    heard: data.Heard
+    passes: Sequence[Pass] = ()
     kl_B: Tensor | None = None
     """Of each row, where it is in the reward."""
     given_optimizer = ""
@@ -126,7 +134,7 @@ class _Step:
         trainer.args.gradient_accumulation_steps = passes
         trainer.args.steps_per_generation = in_generation
         trainer.current_gradient_accumulation_steps = passes
-        self.asked: Asked = asked_of(trainer.args, size)
+        self.asked: Asked = asked_of(trainer, size)
         self.limit = tolerance_of(trainer)
         self.scorer = Scorer(trainer, self.asked.temperature)
 
@@ -142,7 +150,8 @@ class _Step:
         group = self.asked.group
         asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
         prompts = [row["prompt"] for row in asked]
-        drawn = sample(self.trainer, prompts)
+        self.prompts = prompts
+        self.drawn = drawn = sample(self.trainer, prompts)
         if drawn is None:
             for stage in ("completions", "delivery"):
                 self.found[stage] = unknown(stage, "The sampler cannot be heard.")
@@ -159,6 +168,7 @@ class _Step:
             after = sample(self.trainer, prompts)
             if after is None:
                 return
+            self.drawn = after
             rows = drawn_rows(after, drawn.prompts)
             policy = self.scorer.all(rows)
         start = self.scorer.all(rows)
@@ -175,6 +185,7 @@ class _Step:
         self.rows = rows
         self.start = self.scorer.all(rows)
         with moved(trainer, self.gentle), data.hearing(trainer) as heard:
+            self.heard = heard
             with rloo.hearing_scores(trainer) as self.scored:
                 self.inputs = score_again(trainer, self.some)
             self.old = self.scorer.all(rows)
@@ -201,6 +212,7 @@ class _Step:
             self.trainer.model.zero_grad()
             stepped.called(self.trainer, "on_step_begin")
             passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
+            self.passes = passes
             raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
             self.found["log-probs"] = self._logprobs(passes)
             self._loss(passes)
@@ -331,7 +343,7 @@ class _Step:
             ways_B = rloo.log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
             for way, k in zip(ways_B.tolist(), one.rows, strict=True):
                 found[k] = rloo.apart_by(way, self.new[k], self.rows[k].mask_T)
-        return [found[k] for k in range(len(self.rows))]
+        return [found.get(k, new_T) for k, new_T in enumerate(self.new)]
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:

@@ -2,30 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from typing import Any
 
 from flatline.live.hooks import Patch
+from flatline.live.measure.played import Recorded
+from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure.scoring import Played, first_rows, play, trained_logps
-from flatline.live.trl.measure.untouched import random_numbers
+from flatline.live.trl.measure.scoring import first_rows, play, trained_logps
 from flatline.live.trl.recorder.attach import attach
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout
-from flatline.trace import Trace
 from flatline.trace.writer import MemorySink
-
-
-class Recorded(NamedTuple):
-    """One batch, sampled and passed through the loss as in training."""
-
-    played: Played
-    logps_BT: Tensor
-    """The trainer's log-probs of it."""
-    trace: Trace
-    in_force: dict[str, Any]
-    """Sampling and limits while it was sampled; empty where the engine is not ours."""
 
 
 def record(

@@ -28,6 +28,7 @@ READ = (
     "tool_mask",
     "advantages",
     "old_per_token_logps",
+    "old_logps",
     "ref_per_token_logps",
     "sampling_per_token_logps",
 )

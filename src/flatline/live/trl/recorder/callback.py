@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from flatline.live.trl.recorder.steps import heldout_reward, logged_facts
+from flatline.live.trl.settings import RLOO, algorithm_of
 
 if TYPE_CHECKING:
     from flatline.live.trl.recorder.attach import Attachment
@@ -55,6 +56,9 @@ class StepWatch(Listener):
         self._waits_for: set[str] = set()
         self._last_logged = 0
         self._sets_noted = False
+        # RLOO keeps no log-probs of its reference: its own KL, k1, is all that is known.
+        rloo = algorithm_of(attachment.trainer) == RLOO
+        self._logged = ("loss", "entropy", *(["kl"] if rloo else []))
 
     @property
     def folder(self) -> Path | None:
@@ -101,7 +105,7 @@ class StepWatch(Listener):
         elif "eval_reward" in logs:
             self._note_sets(sets)
         if "loss" in logs and self._row is not None and self._row["step"] == state.global_step:
-            self._row |= logged_facts(logs, state.global_step - self._last_logged)
+            self._row |= logged_facts(logs, state.global_step - self._last_logged, self._logged)
             self._waits_for.discard("log")
         if "loss" in logs:
             self._last_logged = state.global_step

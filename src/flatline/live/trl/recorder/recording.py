@@ -5,6 +5,7 @@ the thread that writes (`Scribe`).
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from flatline.live.trl.recorder.rows import GOLD_NAMES, Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Call
-from flatline.live.trl.settings import TRANSFORMERS, engine_of
+from flatline.live.trl.settings import RLOO, TRANSFORMERS, algorithm_of, engine_of
 from flatline.live.weights import Census
 from flatline.trace.writer import Sink
 
@@ -216,11 +217,11 @@ def _sent(norm: Any) -> Transfer:
 
 def _clip(trainer: Any) -> Clip:
     low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
-    return Clip(
-        low=low,
-        high=float(getattr(trainer, "epsilon_high", low) or low),
-        by_sequence=getattr(trainer, "importance_sampling_level", None) == "sequence",
-    )
+    high = float(getattr(trainer, "epsilon_high", low) or low)
+    if algorithm_of(trainer) == "gmpo":  # whose bounds are those of the log-ratio
+        return Clip(low=-math.expm1(-low), high=math.expm1(high))
+    by_sequence = getattr(trainer, "importance_sampling_level", None) == "sequence"
+    return Clip(low=low, high=high, by_sequence=by_sequence or algorithm_of(trainer) == RLOO)
 
 
 def _turn_limit(trainer: Any) -> int | None:

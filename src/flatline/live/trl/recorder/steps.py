@@ -13,6 +13,9 @@ import numpy as np
 from flatline.live.trl.recorder.batch import Batch, Generation, Pass, to_numpy
 from flatline.live.trl.recorder.rows import ENDED, Reader, Row, total_reward
 
+OLD = "old_logps"
+"""RLOO's old log-prob of each completion."""
+
 
 def reward_facts(generations: Sequence[Generation], reader: Reader) -> Row:
     """From raw rewards: TRL's own `reward_std` cannot tell dead groups from live ones."""
@@ -53,7 +56,8 @@ class Clip:
     high: float
     """Above 1 by so much."""
     by_sequence: bool = False
-    """Whether all tokens of a completion have one ratio: the mean of theirs, in logs (GSPO)."""
+    """Whether all tokens of a completion have one ratio: the mean of theirs, in logs (GSPO), or all
+    of them together, where the batch has one old log-prob for each completion (RLOO)."""
 
 
 class PassFacts:
@@ -102,7 +106,7 @@ class PassFacts:
     def _ratios(self, batch: Batch, mask: np.ndarray, new: np.ndarray) -> None:
         """Where TRL has no older log-probs it compares the pass with itself."""
         old = batch["old_per_token_logps"][mask] if "old_per_token_logps" in batch else new
-        log_ratio = new - old
+        log_ratio = _together(mask, new, batch[OLD]) if OLD in batch else new - old
         self._keep("ratio", np.abs(log_ratio))
         advantages = batch["advantages"]
         wide = advantages if advantages.ndim == 2 else advantages[:, None]
@@ -118,12 +122,13 @@ class PassFacts:
         self._values.setdefault(name, []).append(values)
 
 
-def logged_facts(logs: Mapping[str, Any], steps: int) -> Row:
-    """What one line of the trainer's log adds; a line over several steps only says its metrics."""
+def logged_facts(logs: Mapping[str, Any], steps: int, names: Sequence[str]) -> Row:
+    """What one line of the trainer's log adds: some columns, by their names, and all its metrics; a
+    line over several steps only the latter."""
     metrics = {n: float(v) for n, v in logs.items() if isinstance(v, int | float)}
     facts: Row = {"metrics": metrics}
     if steps == 1:
-        facts |= {name: metrics[name] for name in ("loss", "entropy") if name in metrics}
+        facts |= {name: metrics[name] for name in names if name in metrics}
     return facts
 
 
@@ -134,6 +139,12 @@ def heldout_reward(logs: Mapping[str, Any], *, sets: Sequence[str] = ()) -> floa
     """
     found = logs.get("eval_combined", None if len(sets) > 1 else logs.get("eval_reward"))
     return None if found is None else float(found)
+
+
+def _together(mask: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """At each trained token the log-ratio of its whole completion."""
+    row = np.nonzero(mask)[0]
+    return np.asarray((np.bincount(row, new, minlength=len(mask)) - old)[row])
 
 
 def _by_row(

@@ -2,24 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from flatline.live.measure.brief import MOVED_TURN, MOVED_TURNS
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
+from flatline.live.measure.replay import played_gap, rows_to_play, short_turns
+from flatline.live.measure.step import Backward
+from flatline.live.protocol import Trainer
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
-from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.replay import (
-    NO_REFERENCE,
-    engine_of,
-    played_gap,
-    rows_to_play,
-    short_turns,
-)
-from flatline.live.trl.measure.scoring import Played, play
-from flatline.live.trl.measure.step import Backward, backward, take_step
 
 Gradients = Mapping[str, Tensor]
 
@@ -31,8 +24,7 @@ FURTHER = 10
 
 
 def stepped_delivery(
-    trainer: Any,
-    rollouts: Rollouts | None,
+    trainer: Trainer,
     some: Played,
     back: Backward,
     visible: float,
@@ -40,14 +32,12 @@ def stepped_delivery(
 ) -> SteppedDelivery:
     """Step at the configured rate and play some prompts as the next step would. `visible` is what
     the step does to the batch's rollouts of the same prompts: others may move far more."""
-    engine = engine_of(rollouts, trainer)
+    engine = trainer.engine()
     old = [weight.detach().clone() for weight in trainer.model.parameters()]
-    take_step(trainer, back, 1.0)
-    trainer.state.global_step += 1
-    trainer.beta = NO_REFERENCE
+    trainer.take_step(back, 1.0)
     no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
-        following = play(trainer, rows_to_play(some))
+        following = trainer.play(rows_to_play(some), trainer.steps_done + 1)
     gap_new = played_gap(trainer, following)
     with torch.no_grad():
         for weight, value in zip(trainer.model.parameters(), old, strict=True):
@@ -67,16 +57,16 @@ def mean_change(played: Played, rows: int, before_BT: Tensor, after_BT: Tensor) 
     return float(change_T.mean()) if change_T.numel() else 0.0
 
 
-def accumulation(trainer: Any, few: Played) -> Accumulation | None:
+def accumulation(trainer: Trainer, few: Played) -> Accumulation | None:
     """The gradient of a few rollouts in passes of the configured size, and in twice as many of half
     the size; None where a pass cannot be halved."""
     rows = len(few.rows)
-    size = math.gcd(rows, trainer.args.per_device_train_batch_size)
+    size = math.gcd(rows, trainer.size)
     if size % 2:
         return None
     no_dropout(trainer)  # its noise says nothing about how passes are added up
-    whole = _gradient(trainer, few, size)
-    halves = _gradient(trainer, few, size // 2)
+    whole = trainer.backward(few, size=size).gradients
+    halves = trainer.backward(few, size=size // 2).gradients
     return Accumulation(
         passes=(rows // size, 2 * rows // size),
         norms=(_norm(whole), _norm(halves)),
@@ -84,31 +74,29 @@ def accumulation(trainer: Any, few: Played) -> Accumulation | None:
     )
 
 
-def gradient_twice(trainer: Any, played: Played, back: Backward) -> float:
+def gradient_twice(trainer: Trainer, played: Played, back: Backward) -> float:
     """Cosine of the gradient with another one of the same batch, in which chance falls otherwise;
     NaN without a gradient."""
     torch.manual_seed(1)  # every measurement begins with the same random numbers
-    return _cosine(back.gradients, backward(trainer, played).gradients)
+    return _cosine(back.gradients, trainer.backward(played).gradients)
 
 
-def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
+def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
     """Both parts of the gradient a small step away from the start, and that of the KL once more
     further away; None where beta is 0. Before any step the policy is its reference, and the KL
     pulls nowhere."""
-    beta = float(trainer.beta)
+    beta = trainer.beta
     if beta == 0:
         return None
-    size = math.gcd(len(few.rows), trainer.args.per_device_train_batch_size)
+    size = math.gcd(len(few.rows), trainer.size)
     # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
     only_kl = Played(few.rows, without)
     weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
     start = [weight.detach().clone() for weight in weights]
-    take_step(trainer, back, SMALL)
-    near = _gradient(trainer, only_kl, size)
-    trainer.beta = 0.0
-    reward = _gradient(trainer, few, size)
-    trainer.beta = beta
+    trainer.take_step(back, SMALL)
+    near = trainer.backward(only_kl, size=size).gradients
+    reward = trainer.backward(few, size=size, beta=0.0).gradients
     with torch.no_grad():
         for weight, value in zip(weights, start, strict=True):
             weight.copy_(value + FURTHER * (weight - value))
@@ -118,18 +106,9 @@ def kl_pull(trainer: Any, few: Played, back: Backward) -> KlPull | None:
         reward=_norm(reward),
         kl=_norm(near),
         further=FURTHER,
-        kl_further=_norm(_gradient(trainer, only_kl, size)),
+        kl_further=_norm(trainer.backward(only_kl, size=size).gradients),
         cosine=_cosine(reward, near),
     )
-
-
-def _gradient(trainer: Any, played: Played, size: int) -> Gradients:
-    """The gradient of one optimizer step on these rollouts, in passes of this size; not clipped."""
-    args = trainer.args
-    args.max_grad_norm = 0
-    args.per_device_train_batch_size = size
-    args.gradient_accumulation_steps = args.steps_per_generation = len(played.rows) // size
-    return backward(trainer, played).gradients
 
 
 def _norm(gradients: Gradients) -> float:

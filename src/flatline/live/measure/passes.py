@@ -6,25 +6,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import select, trimmed
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.played import Played, fixed_logps
+from flatline.live.protocol import HasModel, Trainer
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
     ReferenceGap,
     ScoredTwice,
 )
-from flatline.live.trl.inputs import Inputs, select, trimmed
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.scoring import (
-    Played,
-    fixed_logps,
-    score_again,
-    scoring_logps,
-    trained_logps,
-    without_dropout,
-)
 
 
-def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
+def scored_twice(trainer: Trainer, played: Played, move: Move) -> ScoredTwice:
     """Both kinds of pass, twice each, with the weights as they are and moved."""
     trained, scoring = _twice(trainer, played)
     with moved(trainer, move.amount):
@@ -38,15 +32,15 @@ def scored_twice(trainer: Any, played: Played, move: Move) -> ScoredTwice:
     )
 
 
-def _twice(trainer: Any, played: Played) -> tuple[float, float]:
+def _twice(trainer: Trainer, played: Played) -> tuple[float, float]:
     trainer.model.train()
-    first, second = (trained_logps(trainer, played.inputs) for _ in range(2))
-    third, fourth = (scoring_logps(trainer, played.inputs) for _ in range(2))
+    first, second = (trainer.logps(played.inputs) for _ in range(2))
+    third, fourth = (trainer.plain_logps(played.inputs) for _ in range(2))
     where_BT = played.trained_BT
     return _largest(first, second, where_BT), _largest(third, fourth, where_BT)
 
 
-def dropout(trainer: Any) -> float:
+def dropout(trainer: HasModel) -> float:
     """Largest p in the model, of layers and of attention."""
     modules = list(trainer.model.modules())
     layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
@@ -54,7 +48,7 @@ def dropout(trainer: Any) -> float:
     return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
 
 
-def no_dropout(trainer: Any) -> None:
+def no_dropout(trainer: HasModel) -> None:
     """Take it out of all that `dropout` looks at, for passes in training mode."""
     for module in trainer.model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -63,7 +57,7 @@ def no_dropout(trainer: Any) -> None:
             module.attention_dropout = 0.0
 
 
-def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> AloneVsBatch:
+def alone_vs_batch(trainer: Trainer, played: Played, before_BT: Tensor, n: int) -> AloneVsBatch:
     """The rollouts with the most padding, each by itself without any."""
     padding_B = (~played.mask_BT).sum(1) + (played.inputs["prompt_mask"] == 0).sum(1).cpu()
     padded_first = padding_B.argsort(descending=True).tolist()
@@ -82,7 +76,7 @@ def alone_vs_batch(trainer: Any, played: Played, before_BT: Tensor, n: int) -> A
 
 
 def reference_gap(
-    trainer: Any,
+    trainer: Trainer,
     played: Played,
     batch: Batch,
     before_BT: Tensor,
@@ -92,12 +86,12 @@ def reference_gap(
     adapters are moved, and for which rollouts the gap is then measured again."""
     own_BT = played.inputs.get("ref_per_token_logps")
     lora = has_adapters(trainer)
-    if own_BT is None and not lora:
+    if own_BT is None and not lora and not trainer.keeps_reference:
         return None
-    reference_BT = own_BT if own_BT is not None else reference_logps(trainer, played.inputs)
+    reference_BT = own_BT if own_BT is not None else trainer.reference_logps(played)
     kept = batch.trained_T
     return ReferenceGap(
-        source="trainer" if own_BT is not None else "adapter off",
+        source="adapter off" if own_BT is None and lora else "trainer",
         rollout_T=batch.rollout_T[kept],
         position_T=batch.position_T[kept],
         ids_T=batch.ids_T[kept],
@@ -107,19 +101,9 @@ def reference_gap(
     )
 
 
-def has_adapters(trainer: Any) -> bool:
+def has_adapters(trainer: Trainer) -> bool:
     """Whether the model is a PEFT model, whose base can be the reference."""
     return hasattr(trainer.model, "peft_config")
-
-
-def reference_logps(trainer: Any, inputs: Inputs) -> Tensor:
-    """The adapter switched off, or the adapter that TRL keeps as reference, as TRL does it."""
-    from trl.trainer.utils import use_adapter
-
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    name = "ref" if "ref" in model.peft_config else None
-    with use_adapter(model, adapter_name=name), without_dropout(trainer):
-        return scoring_logps(trainer, inputs)
 
 
 def lora_untrained(model: Any) -> bool:
@@ -128,14 +112,10 @@ def lora_untrained(model: Any) -> bool:
     return bool(halves) and not any(bool(half.any()) for half in halves)
 
 
-def _moved_gap(trainer: Any, move: Move, some: Played) -> float:
+def _moved_gap(trainer: Trainer, move: Move, some: Played) -> float:
     """Both are scored in the same shapes: what moves along is then the same, bit by bit."""
     with moved(trainer, move.amount):
-        if "ref_per_token_logps" in some.inputs:
-            some = Played(some.rows, score_again(trainer, some))
-            reference_BT = some.inputs["ref_per_token_logps"]
-        else:
-            reference_BT = reference_logps(trainer, some.inputs)
+        reference_BT = trainer.reference_logps(some)
         policy_BT = fixed_logps(trainer, some.inputs)
     return float((policy_BT - reference_BT).abs().cpu()[some.trained_BT].mean())
 

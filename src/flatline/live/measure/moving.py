@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from flatline.live.trl.measure.scoring import Played, fixed_logps
+from flatline.live.measure.played import Played, fixed_logps
+from flatline.live.protocol import HasModel, Trainer
 
 ZERO_SCALE = 0.02
 """Stands for the size of a tensor that is all zero, such as LoRA's B before the first step."""
@@ -21,7 +22,7 @@ HALVINGS = 4
 
 
 @contextmanager
-def moved(trainer: Any, amount: float) -> Iterator[None]:
+def moved(trainer: HasModel, amount: float) -> Iterator[None]:
     """Noise of a relative size on every trainable weight; the same noise every time."""
     weights = [p for p in trainer.model.parameters() if p.requires_grad]
     saved = [weight.detach().clone() for weight in weights]
@@ -51,7 +52,7 @@ class Move(NamedTuple):
     """What it does to the trainer's log-probs: mean absolute change, in nats."""
 
 
-def visible_move(trainer: Any, played: Played, before_BT: Tensor, size: int) -> Move:
+def visible_move(trainer: Trainer, played: Played, before_BT: Tensor, size: int) -> Move:
     """The smallest move that shifts the trainer's log-probs visibly: the larger, the further. They
     are scored `size` rollouts at a time."""
 
@@ -85,7 +86,7 @@ def _gentler(by: Callable[[float], Move], low: float, high: Move) -> Move:
     return high
 
 
-def moved_by(trainer: Any, played: Played, before_BT: Tensor, size: int, amount: float) -> Move:
+def moved_by(trainer: Trainer, played: Played, before_BT: Tensor, size: int, amount: float) -> Move:
     """What one move does."""
     with moved(trainer, amount):
         after_BT = fixed_logps(trainer, played.inputs, size)

@@ -14,12 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
-from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.recorder.attach import Attachment
-from flatline.live.trl.recorder.callback import StepWatch
-from flatline.rollout.weights import WeightCopy
+from torch import Tensor, nn
 
 SAVE_ALL_UP_TO = 1_000_000_000
 """Weights of a model whose frozen weights are saved too. Nothing here changes those, but a sampler
@@ -35,38 +30,38 @@ Undo = Callable[[], None]
 
 
 class Snapshot:
-    """The trainer, and our engine's side of it, as they are now."""
+    """A training as it is now."""
 
-    def __init__(self, trainer: Any, rollouts: Rollouts | None = None) -> None:
-        self._trainer = trainer
-        objects, gradients = _objects(trainer, rollouts), _gradients(trainer)
-        self._undo = [*objects, _values_of(_tensors(trainer, rollouts)), *gradients]
+    def __init__(
+        self,
+        *,
+        models: Sequence[nn.Module],
+        optimizer: Any,
+        objects: Sequence[Any],
+        tensors: Sequence[Tensor] = (),
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        """The first of the models is the one that is trained; `objects` are what passes, plays and
+        steps change besides, the trainer first. `pause` is called before anything is tried."""
+        self._pause = pause
+        modules = [module for model in models for module in model.modules()]
+        held = [optimizer] if optimizer is not None else []
+        kept = [one for one in (*objects, *held, *modules) if hasattr(one, "__dict__")]
+        self._undo = [_keep(vars(one), depth=4 if one is objects[0] else 3) for one in kept]
+        found = {id(one): one for one in (*_weights(models), *_state_tensors(held), *tensors)}
+        self._undo.append(_values_of(list(found.values())))
+        self._undo += [_gradient_of(weight) for weight in models[0].parameters()]
         self._undo.append(random_numbers())
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """What happens inside leaves no mark. Can be used again while nobody trains."""
-        for attachment in _attachments(self._trainer):
-            attachment._recording = None  # a run's trace holds what was trained, not what was tried
+        self._pause()
         try:
             yield
         finally:
             for put_back in self._undo:
                 put_back()
-
-
-def _objects(trainer: Any, rollouts: Rollouts | None) -> Iterator[Undo]:
-    """Every object of the trainer that a pass, a play or a step changes."""
-    kept: list[Any] = [trainer, trainer.args, trainer.state, trainer.control]
-    kept += [trainer.accelerator, trainer.accelerator.gradient_state, trainer.callback_handler]
-    kept += [*trainer.callback_handler.callbacks, *_attachments(trainer)]
-    kept += [held for held in (_optimizer(trainer), trainer.lr_scheduler) if held is not None]
-    kept += [module for model in _models(trainer) for module in model.modules()]
-    if rollouts is not None:
-        kept += [rollouts, *(held for held in (rollouts.weights, rollouts.engine) if held)]
-    for thing in kept:
-        if hasattr(thing, "__dict__"):
-            yield _keep(vars(thing), depth=4 if thing is trainer else 3)
 
 
 def _keep(value: Any, depth: int) -> Undo:
@@ -98,20 +93,13 @@ def _keep(value: Any, depth: int) -> Undo:
     return put_all_back
 
 
-def _tensors(trainer: Any, rollouts: Rollouts | None) -> list[Tensor]:
-    """Tensors that are written in place."""
-    found: dict[int, Tensor] = {}
-    for model in _models(trainer):
+def _weights(models: Sequence[nn.Module]) -> Iterator[Tensor]:
+    """Tensors of the models that are written in place."""
+    for model in models:
         size = sum(weight.numel() for weight in model.parameters())
-        every = size <= SAVE_ALL_UP_TO and model is trainer.model
-        weights = [p for p in model.parameters() if every or p.requires_grad]
-        found |= {id(tensor): tensor for tensor in (*weights, *model.buffers())}
-    optimizer = _optimizer(trainer)
-    if optimizer is not None:
-        found |= {id(tensor): tensor for tensor in _state_tensors(optimizer)}
-    if rollouts is not None and isinstance(rollouts.weights, WeightCopy):
-        found |= {id(tensor): tensor for tensor in rollouts.weights._tensors.values()}
-    return list(found.values())
+        every = size <= SAVE_ALL_UP_TO and model is models[0]
+        yield from (weight for weight in model.parameters() if every or weight.requires_grad)
+        yield from model.buffers()
 
 
 def _values_of(tensors: Sequence[Tensor]) -> Undo:
@@ -134,11 +122,6 @@ def _room_for(tensors: Sequence[Tensor]) -> bool:
         return True
     needed = sum(tensor.nbytes for tensor in tensors)
     return needed < SHARE_TO_SAVE * torch.cuda.mem_get_info(tensors[0].device)[0]
-
-
-def _gradients(trainer: Any) -> Iterator[Undo]:
-    for weight in trainer.model.parameters():
-        yield _gradient_of(weight)
 
 
 def _gradient_of(weight: Tensor) -> Undo:
@@ -169,22 +152,6 @@ def random_numbers() -> Undo:
     return put_back
 
 
-def _models(trainer: Any) -> list[Any]:
-    held = [trainer.model, getattr(trainer, "ref_model", None)]
-    return [model for model in held if model is not None]
-
-
-def _attachments(trainer: Any) -> list[Attachment]:
-    """Recorders that listen to the trainer."""
-    watches = [c for c in trainer.callback_handler.callbacks if isinstance(c, StepWatch)]
-    return [watch._attachment for watch in watches]
-
-
-def _optimizer(trainer: Any) -> Any:
-    """The torch optimizer, without the wrapper that accelerate puts around it; None before any."""
-    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-
-
-def _state_tensors(optimizer: Any) -> Iterable[Tensor]:
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
+def _state_tensors(optimizers: Iterable[Any]) -> Iterator[Tensor]:
+    states = (state for optimizer in optimizers for state in optimizer.state.values())
+    return (value for state in states for value in state.values() if isinstance(value, Tensor))

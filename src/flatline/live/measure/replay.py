@@ -12,41 +12,37 @@ from typing import Any
 import numpy as np
 import torch
 
+from flatline.live.measure.brief import MOVED_TURN, MOVED_TURNS, turns_of
+from flatline.live.measure.moving import Move, moved
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played, fixed_logps
+from flatline.live.measure.untouched import Undo, random_numbers
+from flatline.live.protocol import Trainer
 from flatline.live.records import Delivery, Ints, Replay
-from flatline.live.trl.engine import Rollouts
-from flatline.live.trl.measure.brief import MOVED_TURN, MOVED_TURNS, turns_of
-from flatline.live.trl.measure.moving import Move, moved
-from flatline.live.trl.measure.passes import no_dropout
-from flatline.live.trl.measure.scoring import Played, fixed_logps, play
-from flatline.live.trl.measure.untouched import Undo, random_numbers
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating
 
 PROMPTS = 2
 """Groups that are played again."""
-NO_REFERENCE = 0.0
-"""Weight of the KL while prompts are played again: nothing is trained on these plays, and TRL would
-score them with the reference as well."""
 TOGETHER = 8
 """Rollouts of one plain pass."""
 
 
 def there_and_back(
-    trainer: Any, rollouts: Rollouts | None, some: Played, move: Move, gap: float
+    trainer: Trainer, some: Played, move: Move, gap: float
 ) -> tuple[Delivery, Replay]:
     """Plays at three following steps: weights as they are, moved, and restored. `gap` is that of
     the batch's own rollouts of the same prompts."""
     rows = rows_to_play(some)
-    trainer.beta = NO_REFERENCE
     no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
-    start, same_numbers = trainer.state.global_step, random_numbers()
-    by_step = rollouts is not None and bool(_records(some))
+    start, same_numbers = trainer.steps_done, random_numbers()
+    engine = trainer.engine()
+    by_step = engine is not None and bool(_records(some))
     # With our engine the first play is that of the batch: its random numbers hang on the step
     # alone. Other samplers draw others for fewer rows.
-    first = some if by_step else play(trainer, rows)
+    first = some if by_step else trainer.play(rows, start)
     before = gap if by_step else played_gap(trainer, first)
-    engine = engine_of(rollouts, trainer)
     with moved(trainer, move.amount):
         with short_turns(engine, MOVED_TURN, MOVED_TURNS):
             second = _play_at(trainer, rows, start + 1, same_numbers)
@@ -66,7 +62,7 @@ def there_and_back(
     return delivered, Replay(versions=versions, version_expected=start + 1)
 
 
-def _chance(trainer: Any, played: Played, moved_BT: torch.Tensor) -> float:
+def _chance(trainer: Trainer, played: Played, moved_BT: torch.Tensor) -> float:
     """How likely moved weights write the same tokens, at most, with the same random numbers.
 
     However two distributions share their random numbers, they give another token as often as their
@@ -84,14 +80,6 @@ def rows_to_play(some: Played) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "rollout"} for row in some.rows]
 
 
-def engine_of(rollouts: Rollouts | None, trainer: Any) -> Engine | None:
-    """Our engine, if the trainer samples with it; one that delivers only once has done so now."""
-    if rollouts is None:
-        return None
-    with rollouts.playing(trainer) as engine:
-        return engine
-
-
 def short_turns(
     engine: Engine | None, tokens: int, turns: int | None = None
 ) -> AbstractContextManager[None]:
@@ -99,14 +87,13 @@ def short_turns(
     return nullcontext() if engine is None else turns_of(engine, tokens, turns)
 
 
-def _play_at(trainer: Any, rows: list[dict[str, Any]], step: int, same_numbers: Undo) -> Played:
+def _play_at(trainer: Trainer, rows: list[dict[str, Any]], step: int, same_numbers: Undo) -> Played:
     """Play as at another step, with the random numbers of the first play."""
-    trainer.state.global_step = step
     same_numbers()
-    return play(trainer, rows)
+    return trainer.play(rows, step)
 
 
-def played_gap(trainer: Any, played: Played) -> float:
+def played_gap(trainer: Trainer, played: Played) -> float:
     """Mean |sampler - trainer| over the model's tokens; NaN without sampler log-probs."""
     recorded = _records(played)
     if recorded:
@@ -120,12 +107,12 @@ def played_gap(trainer: Any, played: Played) -> float:
     return float(gap_T.nanmean())  # vLLM has no log-prob for some tokens
 
 
-def _plain_gap(trainer: Any, rollouts: list[Rollout]) -> float:
+def _plain_gap(trainer: Trainer, rollouts: list[Rollout]) -> float:
     """The same against plain passes over what was sampled. Delivery is a matter of weights, and is
     told apart from a trainer that scores other ids, or with another mask."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
+    model = trainer.whole_model
     gaps = []
-    with torch.no_grad(), evaluating(model), trainer.accelerator.autocast():
+    with torch.no_grad(), evaluating(model), trainer.autocast():
         for at in range(0, len(rollouts), TOGETHER):
             some = rollouts[at : at + TOGETHER]
             ids_BT = _side_by_side(some).to(model.device)

@@ -2,23 +2,29 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flatline.errors import NotRecorded
+from flatline.live.inputs import Inputs, select, trimmed
+from flatline.live.measure.played import Played, fixed_logps
+from flatline.live.protocol import Trainer
 from flatline.live.records import ContextEffect
-from flatline.live.trl.inputs import Inputs, select, trimmed
-from flatline.live.trl.measure.scoring import Played, fixed_logps
 from flatline.rollout.record import Author
 
 Which = Literal["prompt", "tool"]
 
 
 def context_effect(
-    trainer: Any, played: Played, kept: Sequence[int], before_BT: Tensor, size: int, which: Which
+    trainer: Trainer,
+    played: Played,
+    kept: Sequence[int],
+    before_BT: Tensor,
+    size: int,
+    which: Which,
 ) -> ContextEffect:
     """Change of the trained tokens that come after the replaced ones, in some of the rollouts.
     `before_BT` has the log-probs of those, scored without the others and `size` at a time."""

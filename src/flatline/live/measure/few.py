@@ -7,7 +7,7 @@ what a checkup costs.
 
 from torch import Tensor
 
-from flatline.live.trl.measure.scoring import Played
+from flatline.live.measure.played import Played
 from flatline.rollout.record import Author
 
 ENOUGH = 8

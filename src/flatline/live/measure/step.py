@@ -1,4 +1,4 @@
-"""One optimizer step by the trainer's own `training_step`, looked at and undone.
+"""One optimizer step of the trainer's own, looked at and undone.
 
 The backward pass is run once; a step at another learning rate starts from the same gradients.
 """
@@ -9,17 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flatline.live.hooks import Patch
+from flatline.live.measure.passes import lora_untrained
+from flatline.live.measure.played import Played, fixed_logps
+from flatline.live.protocol import Trainer
 from flatline.live.records import VISIBLE_STEP, Floats, GradientCensus, OneStep
-from flatline.live.trl.inputs import Inputs
-from flatline.live.trl.measure.passes import lora_untrained
-from flatline.live.trl.measure.scoring import Played, fixed_logps
 from flatline.rollout.record import Author
 
-ROW = "checkup_row"
-"""Extra tensor that tells the rollouts apart after TRL has shuffled them."""
 HIGHEST_RATE = 1e-2
 """A step of Adam changes every weight by about the rate, and weights are 0.02 to 0.1 in size. Above
 it one step may still look harmless, and the next ones are not: an adapter of rank 1 on one layer
@@ -52,44 +49,14 @@ class Stepped(NamedTuple):
     """The trainer's log-probs of the batch after it."""
 
 
-def backward(trainer: Any, played: Played) -> Backward:
-    """Accumulate the gradients of one optimizer step, as the training loop does."""
-    _ready_optimizer(trainer)
-    trainer.model.zero_grad()
-    trainer._step, trainer._buffered_inputs = 0, None
-    passes = trainer.args.gradient_accumulation_steps
-    trainer.current_gradient_accumulation_steps = passes
-    # Not `_compute_loss`: a subclass may have a loss of its own and never call it.
-    rows, loss = set(), 0.0
-
-    def noting(compute_loss: Any, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
-        rows.update(inputs[ROW].tolist())
-        return compute_loss(model, inputs, *args, **kwargs)
-
-    numbered = {**played.inputs, ROW: torch.arange(len(played.rows))}
-    with (
-        Patch(trainer, "_generate_and_score_completions", lambda *_: dict(numbered)),
-        Patch(trainer, "compute_loss", noting),
-    ):
-        for i in range(passes):
-            trainer.accelerator.gradient_state._set_sync_gradients(i == passes - 1)
-            loss += float(trainer.training_step(trainer.model_wrapped, played.rows, None))
-    census = _census(trainer)
-    if trainer.args.max_grad_norm:
-        trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), trainer.args.max_grad_norm)
-    named = trainer.model.named_parameters()
-    left = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
-    return Backward(left, census, loss, sorted(rows))
-
-
 def one_step(
-    trainer: Any, played: Played, before_BT: Tensor, back: Backward, scale: float
+    trainer: Trainer, played: Played, before_BT: Tensor, back: Backward, scale: float
 ) -> Stepped:
     """Step with the gradients and score the batch again."""
-    old = {name: weight.detach().clone() for name, weight in _trainable(trainer)}
-    rate = take_step(trainer, back, scale)
+    old = {name: weight.detach().clone() for name, weight in _trainable(trainer.model)}
+    rate = trainer.take_step(back, scale)
     after_BT = fixed_logps(trainer, played.inputs)
-    shares, norms = _changes(trainer, old)
+    shares, norms = _changes(trainer.model, old)
     sizes = np.array([weight.numel() for weight in old.values()])
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     change_BT = (after_BT - before_BT).cpu().double()
@@ -149,37 +116,14 @@ def _next_factor(kl: float) -> float:
     return float(np.clip(np.sqrt(wanted / max(kl, 1e-300)), 1 / FARTHEST, FARTHEST))
 
 
-def _ready_optimizer(trainer: Any) -> None:
-    """The trainer's own, or the one that it would create."""
-    if trainer.optimizer is None:
-        trainer.create_optimizer()
+def _trainable(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
 
-def take_step(trainer: Any, back: Backward, scale: float) -> float:
-    """Take the step, with the callbacks that stand around it; the rate in force."""
-    _ready_optimizer(trainer)
-    for name, weight in trainer.model.named_parameters():
-        gradient = back.gradients.get(name)
-        weight.grad = None if gradient is None else gradient.clone()
-    handler = trainer.callback_handler
-    handler.optimizer = trainer.optimizer
-    rates = []
-    for group in trainer.optimizer.param_groups:
-        group["lr"] = group.get("initial_lr", group["lr"]) * scale
-        rates.append(float(group["lr"]))
-    handler.on_pre_optimizer_step(trainer.args, trainer.state, trainer.control)
-    trainer.optimizer.step()
-    handler.on_optimizer_step(trainer.args, trainer.state, trainer.control)
-    return max(rates, default=0.0)
-
-
-def _trainable(trainer: Any) -> list[tuple[str, Tensor]]:
-    return [(n, p) for n, p in trainer.model.named_parameters() if p.requires_grad]
-
-
-def _census(trainer: Any) -> GradientCensus:
-    weights = _trainable(trainer)
-    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+def census_of(model: nn.Module, optimizer: Any, max_grad_norm: float | None) -> GradientCensus:
+    """The gradients of the trainable weights, as numbers."""
+    weights = _trainable(model)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     norms = [0.0 if p.grad is None else float(p.grad.float().norm()) for _, p in weights]
     return GradientCensus(
         names=tuple(name for name, _ in weights),
@@ -188,10 +132,10 @@ def _census(trainer: Any) -> GradientCensus:
         norms=np.array(norms),
         in_optimizer=np.array([id(p) in held for _, p in weights], dtype=bool),
         total_norm=float(np.linalg.norm(norms)),
-        max_grad_norm=float(trainer.args.max_grad_norm or 0.0),
-        lora_untrained=lora_untrained(trainer.model),
+        max_grad_norm=float(max_grad_norm or 0.0),
+        lora_untrained=lora_untrained(model),
         sizes=np.array([weight.numel() for _, weight in weights], dtype=np.int64),
-        epsilon=float(trainer.optimizer.param_groups[0].get("eps") or 0.0),
+        epsilon=float(optimizer.param_groups[0].get("eps") or 0.0),
     )
 
 
@@ -203,10 +147,10 @@ def _kind(name: str) -> str:
 
 
 def _changes(
-    trainer: Any, old: Mapping[str, Tensor]
+    model: nn.Module, old: Mapping[str, Tensor]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Per tensor: share of elements that changed, and the norm of the change."""
-    new = dict(trainer.model.named_parameters())
+    new = dict(model.named_parameters())
     with torch.no_grad():
         shares = [float((new[n] != value).float().mean()) for n, value in old.items()]
         norms = [float((new[n] - value).float().norm()) for n, value in old.items()]

@@ -1,0 +1,361 @@
+"""`Subject`: one method per measurement, each taken once."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from flatline.errors import NotRecorded
+from flatline.live.measure import passes, replay, step, stepped
+from flatline.live.measure.context import Which, context_effect
+from flatline.live.measure.few import few, half, together
+from flatline.live.measure.moving import Move, visible_move
+from flatline.live.measure.played import Played, Recorded, batch_of, fixed_logps
+from flatline.live.measure.tokenizer import tokenizer_fit
+from flatline.live.measure.untouched import Snapshot
+from flatline.live.protocol import Capability, Trainer, needs
+from flatline.live.records import (
+    AloneVsBatch,
+    Batch,
+    ContextEffect,
+    DataOrder,
+    Delivery,
+    Floats,
+    GoldTurns,
+    HeldoutPath,
+    OneStep,
+    Oracle,
+    Problems,
+    ReferenceGap,
+    Replay,
+    ScoredTwice,
+    TokenizerFit,
+)
+from flatline.live.stage_found import StageFound
+from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.where.place import Where
+from flatline.trace import Trace
+
+T = TypeVar("T")
+
+
+class Subject:
+    """A live training, TRL's or a loop of one's own. Cheap measurements first, as in a checkup.
+
+    A measurement that this trainer cannot give (no tools, no sampler log-probs, not one of ours)
+    raises `NotRecorded`, which a checkup turns into "cannot tell"; where the docstring says so it
+    returns None or empty arrays instead, because that itself is the answer.
+    """
+
+    def __init__(self, live: Trainer) -> None:
+        self.live = live
+        self._taken: dict[Any, Any] = {}
+        self._snapshot: Snapshot | None = None
+        """What measurements go back to while nobody trains."""
+
+    # -- settings: free
+
+    @property
+    def ours(self) -> bool:
+        """Whether task, problems and engine are known."""
+        return False
+
+    @property
+    def requested(self) -> Mapping[str, Any] | None:
+        """`RunConfig.to_dict()` of what was asked for; None for a user's trainer."""
+        return None
+
+    @property
+    def effective(self) -> Mapping[str, Any] | None:
+        """What was built, by part (`flatline.training.effective`); None for a user's trainer."""
+        return None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Canonical settings, as in `run.json` of a trace."""
+        return self.live.settings
+
+    @property
+    def epsilon_high(self) -> float | None:
+        """How far the ratio may rise above 1; None where only `epsilon` is known."""
+        return self.live.epsilon_high
+
+    @property
+    def planned_steps(self) -> int | None:
+        """Optimizer steps of the run; None where neither they nor what an epoch has are known."""
+        return self.live.planned_steps
+
+    # -- data and reward: no model
+
+    @needs(Capability.DATA_ORDER)
+    def data_order(self, steps: int = 20) -> DataOrder:
+        """What the trainer's sampler will visit in its first steps, and over an epoch."""
+        return self._take(("order", steps), self.live.data_order, steps, self._hops())
+
+    @needs(Capability.HELDOUT)
+    def problems(self) -> Problems:
+        """What names the training problems, and the held-out ones."""
+        return self._take("problems", self.live.problems)
+
+    @needs(Capability.TOKENIZER)
+    def tokenizer_fit(self) -> TokenizerFit:
+        """What tokenizer and chat template do, and whether they are the model's."""
+        return self._take("tokenizer", tokenizer_fit, self.live.tokenizer, self.live.whole_model)
+
+    @needs(Capability.GOLD)
+    def oracle(self, problems: int = 16) -> Oracle:
+        """Gold and corruptions through the trainer's reward functions. Ours only."""
+        raise NotRecorded("task.gold")
+
+    @needs(Capability.GOLD)
+    def gold_turns(self, problems: int) -> GoldTurns:
+        """How many turns gold takes, of a task with tools. Ours only."""
+        raise NotRecorded("task.gold")
+
+    # -- one batch, no update
+
+    @property
+    @needs(Capability.BATCH)
+    def batch(self) -> Batch:
+        """The batch that all measurements share."""
+        return self._take("batch", batch_of, self.live.group, self._played, self._logps_BT)
+
+    @property
+    @needs(Capability.BATCH)
+    def trace(self) -> Trace:
+        """That batch as a trace of one step, so that every sign on one batch can be read."""
+        return self._recorded.trace
+
+    @needs(Capability.SCORE, Capability.WEIGHTS)
+    def scored_twice(self) -> ScoredTwice:
+        """Two identical passes, as trained through and as scored."""
+        return self._take("twice", passes.scored_twice, self.live, self._fewer, self._move)
+
+    @needs(Capability.SCORE)
+    def context_effect(self, which: Which) -> ContextEffect:
+        """Replace the question, or the tools' output, and score again. Empty without any."""
+        before = (self._few_logps_BT, self._together)
+        given = (self.live, self._played, self._few_rows, *before, which)
+        return self._take(("context", which), context_effect, *given)
+
+    @needs(Capability.REFERENCE)
+    def reference_gap(self) -> ReferenceGap | None:
+        """Policy minus reference; None where there is no reference and no adapter."""
+        # What another sampler left behind may not be cut down to some of the rollouts.
+        some = self._few if self.live.may_be_parted else self._played
+        moving = (self._move, some) if passes.has_adapters(self.live) else None
+        given = (self.live, self._played, self.batch, self._logps_BT, moving)
+        return self._take("reference", passes.reference_gap, *given)
+
+    @needs(Capability.SCORE)
+    def alone_vs_batch(self, rollouts: int = 4) -> AloneVsBatch:
+        """Some rollouts scored alone and inside the padded batch."""
+        given = (self.live, self._played, self._logps_BT, rollouts)
+        return self._take(("alone", rollouts), passes.alone_vs_batch, *given)
+
+    def unwritable_tokens(self) -> dict[str, int]:
+        """Tokens of the format that frozen output rows cannot tell from others. Ours only."""
+        return self.live.unwritable_tokens()
+
+    # -- one update
+
+    @needs(Capability.GRADIENT, Capability.STEP)
+    def one_step(self, lr_scale: float = 1.0) -> OneStep:
+        """One optimizer step on the batch, measured and undone. Each scale is measured once."""
+        return self._stepped(lr_scale).found
+
+    @needs(Capability.GRADIENT, Capability.STEP)
+    def fitting_step(self) -> OneStep | None:
+        """A step of a sound size, at a rate that was tried; None where no plausible rate has one.
+        The backward pass is shared, so a further rate is cheap."""
+        return step.fitting(self.one_step)
+
+    @needs(Capability.PASSES)
+    def accumulation(self) -> Accumulation | None:
+        """The gradient of some rollouts in more passes; None where a pass cannot be halved."""
+        return self._take("accumulation", stepped.accumulation, self.live, self._fewer)
+
+    @needs(Capability.GRADIENT)
+    def gradient_twice(self) -> float:
+        """Cosine of two gradients of the batch: 1 unless a pass draws; NaN without a gradient."""
+        given = (self.live, self._played, self._backward)
+        return self._take("gradient twice", stepped.gradient_twice, *given)
+
+    @needs(Capability.GRADIENT, Capability.STEP, Capability.REFERENCE)
+    def kl_pull(self) -> KlPull | None:
+        """Reward and KL parts of the gradient after one step; None where beta is 0."""
+        given = (self.live, self._few, self._backward)
+        return self._take("kl pull", stepped.kl_pull, *given)
+
+    @needs(Capability.SPECIFICATION)
+    def departures(self) -> Mapping[str, StageFound]:
+        """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
+        given = (self._countable_order(), self._played, self._few, self._move)
+        return self._take("departures", self.live.departures, *given)
+
+    @needs(Capability.SPECIFICATION)
+    def lines_of(self, found: StageFound) -> tuple[Where, ...]:
+        """Lines of the running code that may have made a stage what it is, likeliest first."""
+        given = (self._countable_order(), self._played, self._few, self._move, found)
+        return self._take(("lines", found.stage), self.live.lines_of, *given)
+
+    # -- more play
+
+    @needs(Capability.SAMPLE, Capability.STEP)
+    def stepped_delivery(self) -> SteppedDelivery:
+        """Take one optimizer step and play: does the sampler follow a change of real size?"""
+        some, after_BT = self._some, self._stepped(1.0).after_BT
+        visible = stepped.mean_change(self._played, len(some.rows), self._logps_BT, after_BT)
+        given = (self.live, some, self._backward, visible, self._gap)
+        return self._take("stepped", stepped.stepped_delivery, *given)
+
+    @needs(Capability.SAMPLE, Capability.WEIGHTS)
+    def delivery(self) -> Delivery:
+        """Move the weights, play, restore, play: does the sampler follow there and back?"""
+        return self._there_and_back[0]
+
+    @needs(Capability.SAMPLE, Capability.WEIGHTS)
+    def play_again(self) -> Replay:
+        """Some of the prompts, as the next optimizer step would play them."""
+        return self._there_and_back[1]
+
+    @needs(Capability.EVALUATION)
+    def heldout_path(self, problems: int = 4) -> HeldoutPath:
+        """Training against held-out evaluation on prompts of the batch. Ours only."""
+        raise NotRecorded("steps.heldout_reward")
+
+    @needs(Capability.GOLD)
+    def solved(self, first: int, last: int) -> Floats:
+        """Whether each of some training problems is solved, played once. Ours only."""
+        raise NotRecorded("task.problems")
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """What happens inside leaves no mark on the trainer."""
+        # What is inside another measurement goes back to the middle of that, not to the start.
+        snapshot, self._snapshot = self._snapshot, None
+        try:
+            with (snapshot or self.live.snapshot()).kept():
+                yield
+        finally:
+            self._snapshot = snapshot
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Nobody trains inside: every measurement goes back to one and the same snapshot, which
+        takes longer to make than many a measurement. They share the engine too: on a GPU it records
+        its steps, and a new one would have to record them anew."""
+        with self.live.standing_still():
+            self._snapshot = self.live.snapshot()
+            try:
+                yield
+            finally:
+                self._snapshot = None
+
+    # -- what the measurements share
+
+    @property
+    def _recorded(self) -> Recorded:
+        """The first batch of the trainer's own loader."""
+        return self._take("recorded", self.live.record)
+
+    @property
+    def _played(self) -> Played:
+        """That batch, as tensors."""
+        return self._recorded.played
+
+    @property
+    def _there_and_back(self) -> tuple[Delivery, Replay]:
+        """Plays at the next steps, which tell both of the delivery and of the next step."""
+        with suppress(NotRecorded):
+            self.heldout_path()  # a sampler that does not come back would spoil a later play
+        given = (self.live, self._some, self._move, self._gap)
+        return self._take("delivery", replay.there_and_back, *given)
+
+    @property
+    def _backward(self) -> step.Backward:
+        """The gradients of one optimizer step on the batch."""
+        return self._take("backward", self.live.backward, self._played)
+
+    def _stepped(self, lr_scale: float) -> step.Stepped:
+        """The step, with what it does to every token."""
+        given = (self.live, self._played, self._logps_BT, self._backward, lr_scale)
+        return self._take(("step", lr_scale), step.one_step, *given)
+
+    @property
+    def _some(self) -> Played:
+        """The first groups of the batch, whose prompts are played again."""
+        rows = range(replay.PROMPTS * self.live.group)
+        return self._take("some", self._played.part, rows)
+
+    @property
+    def _gap(self) -> float:
+        """How far sampler and trainer are apart on these, before anything is changed."""
+        return self._take("gap", replay.played_gap, self.live, self._some)
+
+    @property
+    def _few_rows(self) -> list[int]:
+        """Rollouts that stand for the batch where all of it would only cost."""
+        return self._take("few rows", few, self._played, self.live.group)
+
+    @property
+    def _few(self) -> Played:
+        """These, as a batch of their own. What is compared on them is compared on trained tokens:
+        where a batch has none, nothing can be told."""
+        if not self._played.trained_B.any():
+            raise NotRecorded("a trained token in the batch")
+        return self._take("few", self._played.part, self._few_rows)
+
+    @property
+    def _fewer(self) -> Played:
+        """Half of these, for what one pass could tell."""
+        return self._take("fewer", lambda: self._few.part(half(self._few)))
+
+    @property
+    def _few_logps_BT(self) -> Tensor:
+        """The trainer's log-probs of these alone: in another shape they round otherwise."""
+        given = (self.live, self._few.inputs, self._together)
+        return self._take("few logps", fixed_logps, *given)
+
+    @property
+    def _together(self) -> int:
+        """How many of these are scored at a time."""
+        size = self.live.size
+        return together(size, self._played, self._few)
+
+    @property
+    def _logps_BT(self) -> Tensor:
+        """The trainer's log-probs of the batch, dropout off."""
+        if passes.dropout(self.live) == 0:
+            return self._recorded.logps_BT
+        return self._take("logps", fixed_logps, self.live, self._played.inputs)
+
+    @property
+    def _move(self) -> Move:
+        """How far the trainable weights must be moved to be seen."""
+        given = (self.live, self._few, self._few_logps_BT, self._together)
+        return self._take("move", visible_move, *given)
+
+    def _countable_order(self) -> DataOrder | None:
+        """None for data that cannot be counted, such as a stream."""
+        with suppress(Exception):
+            return self.data_order()
+        return None
+
+    def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
+        """Measure once, without leaving a mark; what failed once is not tried again."""
+        if name not in self._taken:
+            try:
+                with self.untouched():
+                    self._taken[name] = measure(*given)
+            except Exception as error:
+                self._taken[name] = error
+        found: T | Exception = self._taken[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _hops(self) -> Mapping[str, int]:
+        """Hops of each problem, where problems are known."""
+        return {}

@@ -1,0 +1,206 @@
+"""Where in the running code a stage was made that departs.
+
+The piece of the step that makes the stage is run once more and followed statement by statement; the
+wrong value is known, and so are most of the right ones on the way to it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.hooks import Patch
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move
+from flatline.live.measure.passes import no_dropout
+from flatline.live.measure.played import Played
+from flatline.live.records import DataOrder
+from flatline.live.stage_found import StageFound
+from flatline.live.trl.departure import data, rights
+from flatline.live.trl.departure.asked import precision_of
+from flatline.live.trl.departure.passes import Pass
+from flatline.live.trl.departure.stages import Step
+from flatline.live.trl.measure.scoring import _SCORERS
+from flatline.live.where.place import Where
+from flatline.live.where.ranking import Trail
+from flatline.live.where.specified import Right
+from flatline.live.where.tracing import Event, Follower
+from flatline.live.where.values import Copies, Value
+
+SHOWN = 5
+"""Lines of a finding."""
+TOLERANCE = {"fp32": 1e-3}
+"""By precision, of a value's largest element; anything coarser gets `COARSE`."""
+COARSE = 0.05
+SAMPLED = ("prompts", "completions", "delivery")
+SCORED = ("mask", "rewards", "advantages")
+PASSED = ("log-probs", "ratio and KL", "loss", "gradient")
+
+
+def lines(
+    trainer: Any,
+    order: DataOrder | None,
+    whole: Played,
+    some: Played,
+    move: Move,
+    found: StageFound,
+) -> tuple[Where, ...]:
+    """Of a stage that departs, the likeliest first; empty where nothing can be said."""
+    trainer.model.train()
+    no_dropout(trainer)
+    search = _Search(Step(trainer, order, whole, some, move, {}), found)
+    return tuple(_where(event) for event in search.events()[:SHOWN])
+
+
+class _Search:
+    """One stage, run once more and followed."""
+
+    def __init__(self, step: Step, found: StageFound) -> None:
+        self.step, self.found = step, found
+        self.follower = Follower()
+
+    def events(self) -> list[Event]:
+        stage = self.found.stage
+        if stage in SAMPLED:
+            return self._sampled()
+        if stage in SCORED:
+            return self._scored()
+        if stage in PASSED:
+            return self._passed()
+        return []
+
+    def _sampled(self) -> list[Event]:
+        step, asked = self.step, list[Any]()
+        model = step.trainer.accelerator.unwrap_model(step.trainer.model)
+
+        def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
+            asked.extend(kwargs.get(name) for name in ("input_ids", "attention_mask"))
+            asked.append(self.follower.now())
+            return generate(*args, **kwargs)
+
+        with Patch(model, "generate", listening), self.follower.following():
+            step.sampling()
+        if step.drawn is None:
+            return []
+        right = Right(rights.of_sampling(step), self._tolerance)
+        if self.found.stage == "prompts":
+            return self._ranked(right, [step.drawn.prompts])
+        if "goes on with other completions" in self.found.text:
+            return self._ranked(right, [step.drawn.given])
+        called = [one for one in asked if isinstance(one, Event)]
+        return [*called[:1], *self._ranked(right, asked[:2])]
+
+    def _scored(self) -> list[Event]:
+        with self.follower.following():
+            self.step.scoring()
+        right = Right(rights.of_scoring(self.step), self._tolerance)
+        return self._ranked(right, _scored_wrong(self.step, self.found))
+
+    def _passed(self) -> list[Event]:
+        step, losses = self.step, list[Any]()
+        with self.follower.following():
+            step.scoring()
+        scored = dict(step.inputs)
+        with _slopes(step.trainer, self.follower.copies, losses), self.follower.following():
+            step.passing()
+        if self.found.stage == "log-probs":
+            right = Right(rights.of_logprobs(step), self._tolerance)
+            return self._ranked(right, _wrong_logps(step, scored, self.found.text))
+        one = step.passes[0]
+        known = [*rights.of_pass(step, one), *rights.of_scoring(step)]
+        wrong = losses[:1]
+        if self.found.stage == "gradient":
+            wrong = [*_dealt_wrong(step, one), *wrong]
+        return self._ranked(Right(known, self._tolerance), wrong)
+
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE.get(precision_of(self.step.trainer), COARSE)
+
+    def _ranked(self, right: Right, wrong: Sequence[Any]) -> list[Event]:
+        found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
+        trail = Trail(self.follower.events, right)
+        return trail.ranked([one for one in found if one is not None])
+
+
+def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
+    if found.stage == "mask":
+        names = ("completion_mask", "completion_ids", "prompt_ids", "prompt_mask", "tool_mask")
+        return [step.inputs[name] for name in names if name in step.inputs]
+    if found.stage == "advantages":
+        return [step.inputs["advantages"]]
+    return [*_pay_of_named(step, found.text), step.heard.arrived_BF, step.inputs["advantages"]]
+
+
+def _pay_of_named(step: Step, text: str) -> list[Any]:
+    """What was given to and paid by the function that the finding is about."""
+    for at, (given, paid) in sorted(step.heard.calls.items()):
+        if f"`{data._name(step.trainer, at)}`" in text:
+            columns = [given[name] for name in given if f"`{name}`" in text]
+            return columns or ([] if "do not get what" in text else [paid])
+    return []
+
+
+def _wrong_logps(step: Step, scored: Inputs, text: str) -> list[Any]:
+    if "the old log-probs" in text:
+        return [scored["old_per_token_logps"]]
+    if "the reference's log-probs" in text:
+        return [scored["ref_per_token_logps"]]
+    return [step.passes[0].logps_BT]
+
+
+def _dealt_wrong(step: Step, one: Pass) -> list[Any]:
+    """What a pass was given that is not of the rows that it was dealt."""
+    wrong = []
+    for name, value in one.inputs.items():
+        given = step.inputs.get(name)
+        if isinstance(value, Tensor) and isinstance(given, Tensor) and given.dim():
+            dealt = given[one.rows]
+            if dealt.shape != value.shape or not torch.equal(dealt, value):
+                wrong.append(value)
+    return wrong
+
+
+@contextmanager
+def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
+    """While a loss is computed, values are also told by how they move with the log-probs."""
+    name = next(one for one in _SCORERS if hasattr(trainer, one))
+
+    def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
+        found = score(*args, **kwargs)
+        logps = found[0] if isinstance(found, tuple) else found
+        copies.leaf = logps if logps.requires_grad else None
+        return found
+
+    def computing(compute: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = compute(*args, **kwargs)
+        losses.append(copies.of(loss))
+        copies.leaf = None
+        return loss
+
+    with Patch(trainer, name, scoring), Patch(trainer, "_compute_loss", computing):
+        yield
+
+
+def _where(event: Event) -> Where:
+    statement = event.statement
+    return Where(
+        file=_shown(statement.file),
+        line=statement.line,
+        source=statement.source,
+        function=event.function,
+    )
+
+
+def _shown(file: str) -> str:
+    """Relative to the working directory where it lies below it, else to its package."""
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd()).as_posix()
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return path.relative_to(top).as_posix()

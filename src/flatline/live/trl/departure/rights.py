@@ -1,0 +1,203 @@
+"""Every value on the way through a step that the specification can name, in TRL's shapes."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from flatline.live.trl.departure.passes import Pass, trained
+from flatline.live.where.specified import Specified
+from flatline.live.where.values import slope_of
+from flatline.spec import Asked
+from flatline.spec.advantages import TINY, advantages, spread
+from flatline.spec.loss import shares
+from flatline.spec.prompts import prompt_ids
+from flatline.spec.rewards import total, weights
+
+if TYPE_CHECKING:
+    from flatline.live.trl.departure.stages import Step
+
+
+def of_sampling(step: "Step") -> Iterator[Specified]:
+    """Prompts, and what was drawn for them."""
+    assert step.drawn is not None
+    tokenizer = step.trainer.processing_class
+    options = getattr(step.trainer.args, "chat_template_kwargs", None) or {}
+    prompts = [prompt_ids(tokenizer, one, None, options) for one in step.prompts]
+    yield from _padded("prompt", prompts, tokenizer.pad_token_id, left=True)
+    yield from _padded("completion", step.drawn.drawn, tokenizer.pad_token_id, left=False)
+
+
+def of_scoring(step: "Step") -> Iterator[Specified]:
+    """Ids, masks, log-probs, rewards and advantages of the batch."""
+    pad = step.trainer.processing_class.pad_token_id
+    prompts = [row.prompt for row in step.rows]
+    completions = [row.completion for row in step.rows]
+    front = list(_padded("prompt", prompts, pad, left=True))
+    back = list(_padded("completion", completions, pad, left=False))
+    yield from (*front, *back)
+    yield Specified("ids", torch.cat([_of(front[1]), _of(back[1])], 1))
+    mask_BT = _right_padded([row.mask_T.double() for row in step.rows], 0.0)
+    yield Specified("loss mask", mask_BT)
+    yield Specified("attention", torch.cat([_of(front[2]), _of(back[2])], 1))
+    yield Specified("attention", torch.cat([_of(front[2]), mask_BT], 1))
+    yield Specified("trained tokens", mask_BT.sum())
+    yield Specified("trained tokens of each row", mask_BT.sum(1))
+    for name, rows in (("old", step.old), ("reference", step.reference or step.start)):
+        logps_BT = _right_padded([row_T.double().cpu() for row_T in rows], 0.0)
+        yield Specified(f"{name} log-probs", logps_BT, mask_BT)
+    yield from _paid(step)
+    if step.heard.arrived_BF is not None:
+        yield from _advantages(step.asked, step.heard.arrived_BF)
+
+
+def _paid(step: "Step") -> Iterator[Specified]:
+    columns = []
+    for at, (_, paid) in sorted(step.heard.calls.items()):
+        paid_B = torch.tensor([torch.nan if p is None else float(p) for p in paid]).double()
+        columns.append(paid_B)
+        yield Specified(f"pay of function {at}", paid_B)
+    if columns and len(columns) == len(step.trainer.reward_funcs):
+        yield Specified("pay", torch.stack(columns, 1))
+
+
+def _advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
+    yield Specified("rewards", paid_BF)
+    yield Specified("reward weights", weights(asked, paid_BF.shape[1]).double())
+    reward_B = total(asked, paid_BF)
+    reward_PG = reward_B.view(-1, asked.group)
+    mean_P, spread_P = reward_PG.nanmean(1), spread(reward_PG).flatten()
+    centred_B = (reward_PG - mean_P[:, None]).flatten()
+    yield Specified("reward", reward_B)
+    yield Specified("reward", reward_PG)
+    for name, each_P in (("mean", mean_P), ("spread", spread_P), ("spread", spread_P + TINY)):
+        yield Specified(f"{name} of groups", each_P)
+        yield Specified(f"{name} of groups", each_P.repeat_interleave(asked.group))
+    batch = spread(reward_B[None]).flatten()
+    yield Specified("spread of the batch", batch)
+    yield Specified("spread of the batch", batch.expand_as(reward_B))
+    yield Specified("centred rewards", centred_B)
+    yield Specified("advantages", advantages(asked, paid_BF))
+
+
+def of_logprobs(step: "Step") -> Iterator[Specified]:
+    """What the batch is, and the log-probs of each row alone, in the passes as well."""
+    yield from of_scoring(step)
+    for one in step.passes:
+        mask_BT = trained(one.inputs).double().cpu()
+        new_BT = torch.zeros_like(mask_BT)
+        for k, row in enumerate(one.rows):
+            new_BT[k, : len(step.new[row])] = step.new[row].double().cpu()
+        yield Specified("log-probs", new_BT, mask_BT)
+        yield from _given(step, one, mask_BT)
+
+
+def of_pass(step: "Step", one: Pass) -> Iterator[Specified]:
+    """From the log-probs to the loss, of what the pass was given."""
+    asked, inputs = step.asked, one.inputs
+    assert one.logps_BT is not None
+    mask_BT = trained(inputs).double().cpu()
+    leaf_BT = one.logps_BT.detach().double().cpu().requires_grad_()
+
+    def told(name: str, value: Tensor, mask: Tensor | None = mask_BT) -> Specified:
+        slope = slope_of(value, leaf_BT) if value.requires_grad else None
+        mask = mask if value.shape == mask_BT.shape else None
+        return Specified(name, value.detach(), mask, slope)
+
+    yield from _given(step, one, mask_BT)
+    yield told("log-probs", leaf_BT * 1.0)
+    old_BT = inputs.get("old_per_token_logps")
+    old_BT = leaf_BT.detach() if old_BT is None else old_BT.double().cpu()
+    yield Specified("old log-probs", old_BT, mask_BT, torch.zeros_like(old_BT))
+    way_BT = leaf_BT - old_BT
+    yield told("log-ratio", way_BT)
+    if asked.level == "sequence":
+        way_BT = ((way_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1))[:, None]
+        yield told("log-ratio", way_BT[:, 0])
+    ratio_BT = way_BT.exp()
+    yield told("ratio", ratio_BT)
+    advantage_B1 = inputs["advantages"].double().cpu()
+    advantage_B1 = advantage_B1[:, None] if advantage_B1.dim() == 1 else advantage_B1
+    terms = _policy_terms(asked, leaf_BT, ratio_BT, advantage_B1)
+    yield from (told(name, value) for name, value in terms)
+    loss_BT = terms[-1][1]
+    reference_BT = inputs.get("ref_per_token_logps")
+    if asked.beta and reference_BT is not None:
+        back_BT = reference_BT.double().cpu() - leaf_BT
+        kl_BT = back_BT.exp() - back_BT - 1
+        yield told("KL", kl_BT)
+        if asked.corrected_kl:
+            kl_BT = kl_BT * ratio_BT
+            yield told("corrected KL", kl_BT)
+        yield told("KL in the loss", asked.beta * kl_BT)
+        loss_BT = loss_BT + asked.beta * kl_BT
+    loss_BT = loss_BT.expand_as(mask_BT)
+    yield told("token loss", loss_BT)
+    tokens = int(trained(step.inputs).sum())
+    share_B = torch.tensor(shares(asked, mask_BT.sum(1).int().tolist(), tokens)).double()
+    kept_BT = torch.where(mask_BT.bool(), loss_BT, 0.0)
+    whole = (share_B * kept_BT.sum(1)).sum()
+    yield told("token loss where it counts", kept_BT, None)
+    yield told("loss of each row", kept_BT.sum(1))
+    yield told("loss", whole)
+    yield told("loss before it is shared by passes", whole * asked.passes)
+
+
+def _given(step: "Step", one: Pass, mask_BT: Tensor) -> Iterator[Specified]:
+    """What the pass was handed; the rows that it was dealt, by their numbers."""
+    for name, value in one.inputs.items():
+        if not isinstance(value, Tensor):
+            continue
+        given = step.inputs.get(name)
+        dealt = given[one.rows] if isinstance(given, Tensor) and given.dim() else given
+        right = value if dealt is None else dealt
+        slope = torch.zeros_like(mask_BT) if right.is_floating_point() else None
+        yield Specified(name, right.detach().double().cpu(), slope=slope)
+    yield Specified("loss mask", mask_BT)
+    yield Specified("tokens of each row", mask_BT.sum(1))
+    for front, back in (("prompt_ids", "completion_ids"), ("prompt_mask", "completion_mask")):
+        both = [one.inputs[front].double().cpu(), one.inputs[back].double().cpu()]
+        yield Specified("rows", torch.cat(both, 1))
+
+
+def _policy_terms(
+    asked: Asked, leaf_BT: Tensor, ratio_BT: Tensor, advantage_B1: Tensor
+) -> list[tuple[str, Tensor]]:
+    """What the policy's loss is made of, by name; itself last."""
+    if asked.loss == "cispo":
+        kept_BT = ratio_BT.clamp(max=asked.clip_high).detach()
+        return [("clipped ratio", kept_BT), ("policy loss", -kept_BT * advantage_B1 * leaf_BT)]
+    kept_BT = ratio_BT.clamp(1 - asked.clip_low, 1 + asked.clip_high)
+    free_BT = ratio_BT if asked.ceiling is None else ratio_BT.clamp(max=asked.ceiling)
+    free_loss_BT, kept_loss_BT = free_BT * advantage_B1, kept_BT * advantage_B1
+    return [
+        ("clipped ratio", kept_BT),
+        ("ratio below the ceiling", free_BT),
+        ("free loss", free_loss_BT),
+        ("clipped loss", kept_loss_BT),
+        ("policy loss", -torch.min(free_loss_BT, kept_loss_BT)),
+    ]
+
+
+def _padded(
+    name: str, rows: Sequence[Sequence[int]], pad: int, *, left: bool
+) -> Iterator[Specified]:
+    """As lists, as ids and as a mask."""
+    listed = tuple(torch.tensor(list(row), dtype=torch.float64) for row in rows)
+    ones = tuple(torch.ones_like(row) for row in listed)
+    yield Specified(f"{name} ids", listed)
+    turned = (lambda rows: [row.flip(0) for row in rows]) if left else list
+    for what, those, fill in (("ids", listed, float(pad)), ("mask", ones, 0.0)):
+        wide = _right_padded(turned(those), fill)
+        yield Specified(f"{name} {what}", wide.flip(1) if left else wide)
+    yield Specified(f"{name} masks", ones)
+
+
+def _right_padded(rows: Sequence[Tensor], fill: float) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
+
+
+def _of(one: Specified) -> Tensor:
+    assert isinstance(one.content, Tensor)
+    return one.content

@@ -1,0 +1,238 @@
+"""A TRL trainer of the GRPO family behind the protocol of a checkup."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from flatline.errors import ConfigError
+from flatline.live.hooks import swapped
+from flatline.live.inputs import Inputs
+from flatline.live.measure.moving import Move
+from flatline.live.measure.played import Played, Recorded, without_dropout
+from flatline.live.measure.step import Backward
+from flatline.live.measure.untouched import Snapshot
+from flatline.live.protocol import Capability, Trainer
+from flatline.live.records import DataOrder, Problems
+from flatline.live.stage_found import StageFound
+from flatline.live.trl.departure import examine
+from flatline.live.trl.departure.lines import lines
+from flatline.live.trl.engine import Rollouts
+from flatline.live.trl.measure import backward
+from flatline.live.trl.measure.order import data_order, planned_steps, problems
+from flatline.live.trl.measure.recorded import engine_at_hand, record
+from flatline.live.trl.measure.scoring import play, score_again, scoring_logps, trained_logps
+from flatline.live.trl.recorder.attach import another_algorithm
+from flatline.live.trl.recorder.callback import StepWatch
+from flatline.live.trl.settings import settings, truth
+from flatline.live.where.place import Where
+from flatline.rollout.engine import Engine
+from flatline.rollout.weights import WeightCopy
+from flatline.rollout.writable import unwritable
+
+OURS_ALONE = "Only flatline's own tasks (`flatline checkup TASK`) can be played by a script"
+
+
+class TrlTrainer(Trainer):
+    """Ours or anyone's."""
+
+    can = frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION}
+    how: ClassVar = {Capability.GOLD: OURS_ALONE, Capability.EVALUATION: OURS_ALONE}
+
+    def __init__(self, trainer: Any, correct: str | None, gold: str | None) -> None:
+        _refuse_what_cannot_be_looked_at(trainer)
+        truth(trainer, correct, gold)
+        self.trl = trainer
+        func = getattr(trainer, "rollout_func", None)
+        self.rollouts: Rollouts | None = func if isinstance(func, Rollouts) else None
+        self._correct, self._gold = correct, gold
+
+    @property
+    def model(self) -> Any:
+        return self.trl.model
+
+    @property
+    def group(self) -> int:
+        return int(self.trl.num_generations)
+
+    @property
+    def size(self) -> int:
+        return int(self.trl.args.per_device_train_batch_size)
+
+    @property
+    def beta(self) -> float:
+        return float(self.trl.beta)
+
+    @property
+    def temperature(self) -> float:
+        return float(self.trl.temperature)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return settings(self.trl) | {"correct": self._correct, "gold": self._gold}
+
+    @property
+    def epsilon_high(self) -> float | None:
+        found = getattr(self.trl, "epsilon_high", None)
+        return None if found is None else float(found)
+
+    @property
+    def planned_steps(self) -> int | None:
+        return planned_steps(self.settings, getattr(self.trl.args, "num_train_epochs", None))
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.trl.processing_class
+
+    @property
+    def whole_model(self) -> Any:
+        return self.trl.accelerator.unwrap_model(self.trl.model)
+
+    @property
+    def keeps_reference(self) -> bool:
+        return getattr(self.trl, "ref_model", None) is not None
+
+    @property
+    def steps_done(self) -> int:
+        return int(self.trl.state.global_step)
+
+    @property
+    def may_be_parted(self) -> bool:
+        return self.rollouts is not None
+
+    def snapshot(self) -> Snapshot:
+        trainer, rollouts = self.trl, self.rollouts
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        state, handler = trainer.accelerator.gradient_state, trainer.callback_handler
+        watches = [one for one in handler.callbacks if isinstance(one, StepWatch)]
+        attachments = [watch._attachment for watch in watches]
+        objects = [trainer, trainer.args, trainer.state, trainer.control, trainer.accelerator]
+        objects += [state, handler, *handler.callbacks, *attachments]
+        objects += [] if trainer.lr_scheduler is None else [trainer.lr_scheduler]
+        tensors: list[Tensor] = []
+        if rollouts is not None:
+            objects += [rollouts, *(one for one in (rollouts.weights, rollouts.engine) if one)]
+            if isinstance(rollouts.weights, WeightCopy):
+                tensors += rollouts.weights._tensors.values()
+
+        def pause() -> None:
+            for one in attachments:  # a run's trace holds what was trained, not what was tried
+                one._recording = None
+
+        models = [trainer.model, getattr(trainer, "ref_model", None)]
+        return Snapshot(
+            models=[model for model in models if model is not None],
+            optimizer=optimizer,
+            objects=objects,
+            tensors=tensors,
+            pause=pause,
+        )
+
+    def standing_still(self) -> AbstractContextManager[None]:
+        return engine_at_hand(self.rollouts, self.trl)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        found: AbstractContextManager[Any] = self.trl.accelerator.autocast()
+        return found
+
+    def engine(self) -> Engine | None:
+        """One that delivers only once has done so now."""
+        if self.rollouts is None:
+            return None
+        with self.rollouts.playing(self.trl) as engine:
+            return engine
+
+    def record(self) -> Recorded:
+        return record(self.trl, self.rollouts, self._correct, self._gold)
+
+    def play(self, rows: Sequence[Mapping[str, Any]], step: int) -> Played:
+        self.trl.state.global_step = step
+        # TRL would score them with the reference as well, and nothing is trained on them.
+        with swapped(self.trl, beta=0.0):
+            return play(self.trl, rows)
+
+    def logps(self, inputs: Inputs, size: int | None = None) -> Tensor:
+        return trained_logps(self.trl, inputs, size)
+
+    def plain_logps(self, inputs: Inputs) -> Tensor:
+        return scoring_logps(self.trl, inputs)
+
+    def reference_logps(self, played: Played) -> Tensor:
+        """TRL's own reference pass; without one, the adapter off, or the adapter that TRL keeps as
+        reference, as TRL does it."""
+        if "ref_per_token_logps" in played.inputs:
+            found: Tensor = score_again(self.trl, played)["ref_per_token_logps"]
+            return found
+        if self.keeps_reference:
+            return scoring_logps(self.trl, played.inputs, self.trl.ref_model)
+        from trl.trainer.utils import use_adapter
+
+        name = "ref" if "ref" in self.whole_model.peft_config else None
+        with use_adapter(self.whole_model, adapter_name=name), without_dropout(self):
+            return scoring_logps(self.trl, played.inputs)
+
+    def backward(
+        self, played: Played, *, size: int | None = None, beta: float | None = None
+    ) -> Backward:
+        with swapped(self.trl, beta=self.beta if beta is None else beta):
+            if size is None:
+                return backward.backward(self.trl, played)
+            return backward.backward_in_passes(self.trl, played, size)
+
+    def take_step(self, back: Backward, scale: float) -> float:
+        return backward.take_step(self.trl, back, scale)
+
+    def data_order(self, steps: int, hops: Mapping[str, int]) -> DataOrder:
+        return data_order(self.trl, steps, hops)
+
+    def problems(self) -> Problems:
+        return problems(self.trl)
+
+    def unwritable_tokens(self) -> dict[str, int]:
+        head = self.whole_model.get_output_embeddings()
+        if self.rollouts is None or head is None or head.weight.requires_grad:
+            return {}
+        return unwritable(self.whole_model, self.rollouts.chat)
+
+    def departures(
+        self, order: DataOrder | None, played: Played, few: Played, move: Move
+    ) -> Mapping[str, StageFound]:
+        return examine(self.trl, order, played, few, move)
+
+    def lines_of(
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
+    ) -> tuple[Where, ...]:
+        return lines(self.trl, order, played, few, move, found)
+
+
+def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
+    another = another_algorithm(trainer)
+    if another:
+        raise ConfigError(another)
+    missing = [
+        name
+        for name in ("_generate_and_score_completions", "_compute_loss", "accelerator")
+        if not hasattr(trainer, name)
+    ]
+    if missing:
+        raise ConfigError(
+            f"A {type(trainer).__name__} has no {', '.join(missing)}: it is no GRPOTrainer.\n"
+            "A checkup looks at how TRL samples, scores and steps.\n"
+            "Give the trainer itself: `flatline.checkup(trainer)`."
+        )
+    if not trainer.accelerator.gradient_state.sync_gradients:
+        raise ConfigError(
+            "This trainer is in the middle of an optimizer step: some of its backward passes are "
+            "done, and others are not.\n"
+            "A checkup takes a step of its own, and would leave half of one behind.\n"
+            "Call it before `trainer.train()`, or from `on_step_end` of a callback."
+        )
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    if sharded or trainer.accelerator.num_processes > 1:
+        raise ConfigError(
+            f"This trainer runs on {trainer.accelerator.num_processes} processes"
+            f"{' with sharded weights' if sharded else ''}.\n"
+            "A checkup moves the weights and puts them back, and needs all of them in one place.\n"
+            "Run it in one process without DeepSpeed or FSDP, on the same model and data."
+        )

@@ -1,0 +1,161 @@
+"""From a wrong value back to the statements that may have made it so.
+
+A value is followed by its content, through calls, dicts and attributes, to the statement that
+first made it. What that statement read is looked at in turn: right values are left alone, unknown
+ones are followed further. A statement that reads only right values and makes a wrong one is the
+likeliest; then come those that made its right ones, perhaps for another place; those between it and
+the wrong value; and the conditions that let them run.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from flatline.live.where.specified import Right
+from flatline.live.where.statements import Path
+from flatline.live.where.tracing import RETURNED, Event
+from flatline.live.where.values import Value
+
+FAR = 40
+"""Statements that are looked at on the way back."""
+GAP = 4
+"""Statements behind a right value, one of which should have made another of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    event: Event
+    group: int
+    """0 reads right values alone, 1 made one of them, 2 lies between, 3 and more are conditions."""
+    depth: int
+
+
+class Trail:
+    """Everything that was seen, by content and by place."""
+
+    def __init__(self, events: Sequence[Event], right: Right) -> None:
+        self._events, self._right = events, right
+        self._frames: dict[int, list[Event]] = defaultdict(list)
+        self._made: dict[str, Event] = {}
+        self._proven: set[str] = set()
+        """Functions that returned a right value at least once."""
+        for event in events:
+            self._frames[event.frame].append(event)
+            told = event.writes.get(RETURNED)
+            if told is not None and self._is_data(told) and right.name(told):
+                self._proven.add(event.function)
+        for event in sorted(events, key=lambda event: event.ended):
+            for value in event.writes.values():
+                for part in _all_parts(value):
+                    self._made.setdefault(part.key, event)
+
+    def maker(self, value: Value) -> Event | None:
+        """Who first wrote this content."""
+        return self._made.get(value.key)
+
+    def ranked(self, wrong: Sequence[Value]) -> list[Event]:
+        """Statements behind the wrong values, the likeliest first, each once. Where some are no
+        specified value at all, those that are another one are left alone."""
+        suspects: list[_Suspect] = []
+        waiting: deque[tuple[Event, int]] = deque()
+        for value in [one for one in wrong if not self._right.name(one)] or wrong:
+            made = self.maker(value)
+            if made is not None:
+                waiting.append((made, 0))
+                if self._right.name(value):
+                    suspects += self._missing(made, value)
+        seen: set[Event] = set()
+        while waiting and len(seen) < FAR:
+            event, depth = waiting.popleft()
+            if event in seen:
+                continue
+            seen.add(event)
+            before = list(dict.fromkeys(self._before(event)))
+            waiting += [(one, depth + 1) for one in before]
+            suspects += self._judged(event, depth, ends=not before)
+            suspects += [_Suspect(one, 4, depth) for one in self._guards(event)]
+        suspects.sort(key=lambda one: (one.group, one.depth))
+        return _once(one.event for one in suspects)
+
+    def _judged(self, event: Event, depth: int, *, ends: bool) -> Iterator[_Suspect]:
+        """The statement, and the call that it was made for. A function that was right elsewhere is
+        less likely than what it was told this time."""
+        group = 0 if ends and self._reads_right(event) and event.statement.kind != "For" else 2
+        helper = event.parent is not None and event.function in self._proven
+        yield _Suspect(event, group + 5 if helper else group, depth)
+        if event.parent is not None:
+            yield _Suspect(event.parent, 0 if helper else 3, depth)
+        if group == 0:
+            for path in event.reads:
+                yield from (_Suspect(one, 1, depth) for one in self._assigned(event, path))
+
+    def _assigned(self, event: Event, path: Path) -> list[Event]:
+        """The last statement of the same call that wrote to a path, in a list of one; or none."""
+        past = (one for one in reversed(self._frames[event.frame]) if one.number < event.number)
+        return [one for one in past if path in one.writes][:1]
+
+    def _before(self, event: Event) -> Iterator[Event]:
+        """Who made what it read and is not known to be right."""
+        for path, value in event.reads.items():
+            if not self._is_data(value) or self._right.name(value):
+                continue
+            made = self._written(event, path, value)
+            if made is not None and made is not event:
+                yield made
+        for inner in event.calls:
+            told = inner.writes.get(RETURNED)
+            if told is not None and self._is_data(told) and not self._right.name(told):
+                yield self.maker(told) or inner
+
+    def _written(self, event: Event, path: Path, value: Value) -> Event | None:
+        """The last statement of the same call that wrote it, else who first made its content."""
+        for one in reversed(self._frames[event.frame]):
+            if one.number < event.number and path in one.writes:
+                if one.writes[path].key == value.key:
+                    return self._through(one, value)
+                break
+        made = self.maker(value)
+        return made if made is None or made.number < event.number else None
+
+    def _through(self, event: Event, value: Value) -> Event:
+        """Behind statements that only hand the value on."""
+        first = self.maker(value)
+        hands_on = any(one.key == value.key for one in event.reads.values()) or event.calls
+        return first if first is not None and hands_on else event
+
+    def _reads_right(self, event: Event) -> bool:
+        return any(self._is_data(one) and self._right.name(one) for one in event.reads.values())
+
+    def _guards(self, event: Event) -> Iterator[Event]:
+        lines = set(event.statement.guards)
+        for one in reversed(self._frames[event.frame]):
+            if one.number < event.number and one.statement.line in lines:
+                lines.discard(one.statement.line)
+                yield one
+
+    def _missing(self, made: Event, value: Value) -> list[_Suspect]:
+        """A right value where another should be: something was left out after it."""
+        names = {path[0] for path, one in made.writes.items() if one.key == value.key}
+        after = [one for one in self._frames[made.frame] if one.number > made.number]
+        near = [one for one in after if one.statement.kind != "If" or names & one.statement.inside]
+        return [_Suspect(one, -1, at) for at, one in enumerate(near[:GAP])]
+
+    def _is_data(self, value: Value) -> bool:
+        return isinstance(value.content, Tensor | tuple | dict)
+
+
+def _all_parts(value: Value) -> Iterator[Value]:
+    yield value
+    inner = value.content.values() if isinstance(value.content, dict) else value.content
+    if isinstance(value.content, dict | tuple):
+        for part in inner:
+            yield from _all_parts(part)
+
+
+def _once(events: Iterable[Event]) -> list[Event]:
+    seen: dict[tuple[str, int], Event] = {}
+    for event in events:
+        seen.setdefault((event.statement.file, event.statement.line), event)
+    return list(seen.values())

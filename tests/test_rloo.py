@@ -1,0 +1,204 @@
+"""TRL's RLOO and GMPO: what is said of them is true of them, and a departure from them is named."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import DPOConfig, DPOTrainer, RLOOConfig, RLOOTrainer, SFTConfig, SFTTrainer
+from trl.experimental.async_grpo import AsyncGRPOTrainer
+from trl.experimental.gmpo import GMPOTrainer
+
+import flatline
+from flatline.errors import ConfigError, TraceError
+from flatline.hypotheses.base import ALARMS
+from flatline.live.trl.subject import TrlSubject
+from flatline.trace.writer import MemorySink
+from tests.test_trl_breadth import (
+    QUESTIONS,
+    found,
+    letters,
+    model_and_tokenizer,
+    same,
+    trained,
+    trainer_in,
+)
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+from family import FAULTS, departing, faulty, healthy
+
+torch.set_num_threads(1)
+
+
+def rloo_in(folder, *, kind=RLOOTrainer, callbacks=None, **changes):
+    model, tokenizer = model_and_tokenizer()
+    settings = {
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": True,
+        "report_to": [],
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    return kind(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=letters,
+        args=RLOOConfig(str(folder), **{**settings, **changes}),
+        train_dataset=Dataset.from_list(QUESTIONS),
+        callbacks=callbacks,
+    )
+
+
+INSTEAD = {
+    "group-baseline": "with the mean of the whole group as baseline",
+    "kl-missing": "without the KL in the reward",
+    "kl-turned": "with a KL of the wrong sign",
+}
+"""Faults of the advantages, and what is done in their place."""
+
+
+# -- the specification
+
+
+@pytest.mark.parametrize("setting", ["full", "two-iterations", "reward-range", "bf16", "gmpo"])
+def test_a_healthy_step_departs_nowhere(setting):
+    assert departing(healthy(setting)) == ([], [])
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in INSTEAD])
+def test_the_stage_of_a_planted_fault_is_the_first_that_departs(name):
+    assert departing(faulty(name))[0][0] == FAULTS[name][1]
+
+
+@pytest.mark.parametrize(("name", "instead"), INSTEAD.items())
+def test_what_was_done_instead_is_said(name, instead):
+    subject = TrlSubject(faulty(name))
+    with subject.standing_still():
+        stages = subject.departures()
+    departed = stages[FAULTS[name][1]]
+    assert next(one for one in stages.values() if one.departs) is departed
+    assert f"They are what would come {instead}." in departed.text
+    assert "KL [" in departed.examples[0] and "expected [" in departed.examples[0]
+
+
+# -- checkup, attach, callback
+
+
+def test_a_checkup_of_rloo_finds_nothing_and_leaves_no_mark(tmp_path):
+    plain, watched = rloo_in(tmp_path / "a"), rloo_in(tmp_path / "b")
+    report = flatline.checkup(watched)
+    assert not [one.text for one in report.findings if one.level in ALARMS]
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+    assert "RLOO takes the KL off the reward" in found(report, "H31").text
+    assert "Policy and reference differ by a KL of 0" in found(report, "H03").text
+    assert same(trained(plain), trained(watched))
+
+
+def test_a_run_of_rloo_is_recorded_with_its_own_meaning(tmp_path):
+    sink = MemorySink()
+    trainer = rloo_in(tmp_path, num_iterations=2, max_steps=4)
+    attachment = flatline.attach(trainer, sink)
+    trained(trainer)
+    trace = sink.trace()
+    assert not attachment.failed
+    assert trace.settings["algorithm"] == "rloo"
+    assert trace.settings["scale_rewards"] == "none", "no spread of a group divides an advantage"
+    assert trace.steps["kl"][0] == pytest.approx(0, abs=1e-6), "as the trainer logs it"
+    assert (trace.steps["ratio_max"] > 1e-3).tolist() == [False, True, False, True]
+    report = flatline.diagnose(trace)
+    assert "no term of the loss pulls" in found(report, "H31").text
+    assert "trained sequences" in found(report, "H29").text or found(report, "H29").needs
+    assert "not divided by a group's std" in found(report, "H01").text
+
+
+def test_a_callback_records_rloo(tmp_path):
+    sink = MemorySink()
+    trained(rloo_in(tmp_path, callbacks=[flatline.FlatlineCallback(sink)]))
+    assert sink.trace().steps["step"].tolist() == [1, 2]
+
+
+class OwnComputeLoss(RLOOTrainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class OwnInnerLoss(RLOOTrainer):
+    def _compute_loss(self, model, inputs):
+        return super()._compute_loss(model, inputs)
+
+
+class OwnInputs(RLOOTrainer):
+    def _prepare_inputs(self, generation_batch):
+        return dict(super()._prepare_inputs(generation_batch))
+
+
+@pytest.mark.parametrize("kind", [OwnComputeLoss, OwnInnerLoss, OwnInputs])
+def test_subclasses_that_change_nothing_are_healthy_and_recorded(tmp_path, kind):
+    trainer = rloo_in(tmp_path, kind=kind)
+    report = flatline.checkup(trainer)
+    assert not [one.text for one in report.findings if one.level in ALARMS]
+    assert found(report, "H56").level.value == "ok"
+    sink = MemorySink()
+    flatline.attach(trainer, sink)
+    trained(trainer)
+    assert len(sink.trace().rollouts) == 16 and "trainer" in sink.trace().tokens().__slots__
+
+
+class Doubled(RLOOTrainer):
+    """A loss of the user's own, twice as large."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return 2 * super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+def test_a_subclass_whose_loss_is_another_is_named(tmp_path):
+    report = flatline.checkup(rloo_in(tmp_path, kind=Doubled))
+    assert report.causes[0].hypothesis == "H56"
+
+
+def test_gmpo_is_recorded_and_looked_at(tmp_path):
+    trainer = trainer_in(tmp_path, kind=GMPOTrainer, num_iterations=2, max_steps=2)
+    report = flatline.checkup(trainer)
+    assert not [one.text for one in report.findings if one.level in ALARMS]
+    sink = MemorySink()
+    flatline.attach(trainer, sink)
+    trained(trainer)
+    assert sink.trace().settings["algorithm"] == "gmpo" and len(sink.trace().steps) == 2
+
+
+# -- what is neither
+
+
+def other(kind, folder):
+    model, tokenizer = model_and_tokenizer()
+    config = {DPOTrainer: DPOConfig, SFTTrainer: SFTConfig}[kind]
+    rows = {"prompt": "1?", "chosen": "a", "rejected": "b"}
+    args = config(str(folder), use_cpu=True, bf16=False, report_to=[])
+    data = Dataset.from_list([rows if kind is DPOTrainer else {"text": "a b"}])
+    return kind(model=model, args=args, train_dataset=data, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize("kind", [DPOTrainer, SFTTrainer])
+def test_other_trainers_of_trl_get_one_clear_line(tmp_path, kind):
+    trainer = other(kind, tmp_path / "out")
+    line = f"This is TRL's {kind.__name__}; flatline looks at GRPO, RLOO and what is built on them."
+    with pytest.raises(ConfigError, match=line):
+        flatline.checkup(trainer)
+    with pytest.raises(TraceError, match=line):
+        flatline.attach(trainer, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trainer_that_is_grpo_by_name_alone_gets_that_line(tmp_path):
+    asynchronous = object.__new__(AsyncGRPOTrainer)
+    with pytest.raises(TraceError, match="This is TRL's AsyncGRPOTrainer"):
+        flatline.attach(asynchronous, tmp_path)
