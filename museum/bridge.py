@@ -1,5 +1,7 @@
-"""TRL 0.15 to 0.18 with an engine of its own: `attach` lacks methods there, and `watch` hears only
-the model that is trained. What the engine drew and what the trainer scored is recorded instead."""
+"""TRL 0.15 to 0.18 lacks methods that `attach` listens to; `watch` hears neither the temperature
+that was sampled at nor an engine beside the model. What was drawn and what the trainer scored is
+handed to `flatline.Recorder` instead.
+"""
 
 from importlib import import_module
 from pathlib import Path
@@ -11,57 +13,96 @@ if TYPE_CHECKING:
     from flatline.diagnosis import Report
 
 
+Drawn = tuple[list[int], list[int], list[float]]
+"""Prompt, completion and the log-probs that it was drawn with."""
+SCORERS = ("_get_per_token_logps", "_get_per_token_logps_and_entropies")
+
+
+class Ear:
+    """What transformers' `generate` drew in the latest pass, as flatline hears it."""
+
+    def __init__(self, trainer: Any) -> None:
+        from flatline.live.hooks import Guard
+        from flatline.live.trl.sampler import drawn, hearing
+
+        self.drawn: list[Drawn] = []
+        prepare = trainer._prepare_inputs
+
+        def preparing(inputs: Any) -> Any:
+            with hearing(trainer, Guard()) as calls:
+                found = prepare(inputs)
+            pairs = zip(found["completion_ids"], found["completion_mask"].bool(), strict=True)
+            rows = drawn(calls, [ids[mask].numpy() for ids, mask in pairs])
+            self.drawn = [(r.prompt_ids.tolist(), r.ids.tolist(), r.logps.tolist()) for r in rows]
+            return found
+
+        trainer._prepare_inputs = preparing
+
+
 class Bridge:
-    """Listens to one trainer and to the engine that it made."""
+    """Listens to one trainer and to what samples for it."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         import flatline
 
         self.recorder = flatline.Recorder(folder, settings=settings)
-        self.step, self.rollout = 1, 0
+        self.step = 1
+        self.generation: list[tuple[int, tuple[Drawn, float]]] = []
+        """What waits to be trained: its place, what was drawn, what it was paid."""
         self.paid: list[float] = []
+        self.engine: Any = None
         self.logps: Any = None
 
     def reward(self, completions: list[Any], **given: Any) -> list[float]:
-        self.paid = lab.right(completions, **given)
-        return self.paid
+        """Called once for each generation, with its rows in the order in which they were drawn."""
+        paid = lab.right(completions, **given)
+        self.paid = paid
+        return paid
 
     def listen(self, trainer: Any, engine: Any) -> None:
-        score, loss = trainer._get_per_token_logps, trainer.compute_loss
+        self.engine, self.group = engine, trainer.num_generations
+        name = next(name for name in SCORERS if hasattr(trainer, name))
+        score, loss = getattr(trainer, name), trainer.compute_loss
 
-        def scoring(model: Any, *args: Any, **kwargs: Any) -> Any:
-            found = score(model, *args, **kwargs)
-            if found.requires_grad:
-                self.logps = found.detach()
+        def scoring(*args: Any, **kwargs: Any) -> Any:
+            found = score(*args, **kwargs)
+            logps = found[0] if isinstance(found, tuple) else found
+            logps = logps["logps"] if isinstance(logps, dict) else logps
+            if logps.requires_grad:
+                self.logps = logps.detach()
             return found
 
         def computing(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             found = loss(model, inputs, *args, **kwargs)
-            self.write(inputs, engine, trainer.num_generations)
+            self._take()
+            self._write(inputs)
             return found
 
-        trainer._get_per_token_logps, trainer.compute_loss = scoring, computing
+        setattr(trainer, name, scoring)
+        trainer.compute_loss = computing
 
-    def write(self, inputs: Any, engine: Any, group: int) -> None:
-        """One pass, its rows in the engine's order."""
+    def _take(self) -> None:
+        """A new generation, if there is one."""
+        if self.engine.drawn:
+            drawn, self.engine.drawn = self.engine.drawn, []
+            self.generation = list(enumerate(zip(drawn, self.paid, strict=True)))
+
+    def _write(self, inputs: Any) -> None:
+        """The rows of one pass."""
         rollouts, tokens = [], []
-        drawn, engine.drawn = engine.drawn, []
-        for k, (prompt, sampled, logps) in enumerate(drawn):
-            mask = inputs["completion_mask"][k].bool()
+        for k, mask in enumerate(inputs["completion_mask"].bool()):
             ids = inputs["completion_ids"][k][mask].tolist()
             seen = inputs["prompt_ids"][k][inputs["prompt_mask"][k].bool()].tolist()
-            own = {"step": self.step, "rollout": self.rollout}
-            same = ids == sampled and seen == prompt
+            at, ((prompt, sampled, logps), paid) = self._drawn_for(ids, seen)
+            own = {"step": self.step, "rollout": at}
             rollouts.append(
                 own
                 | {
-                    "group": self.rollout // group,
-                    "reward": self.paid[k],
+                    "group": at // self.group,
+                    "reward": paid,
                     "advantage": float(inputs["advantages"][k]),
                     "weight_version": self.step - 1,
-                    "prompt_tokens": len(seen),
-                    "completion_tokens": len(ids),
-                    "as_sampled": int(same),
+                    "as_sampled": int(ids == sampled and seen == prompt),
                 }
             )
             tokens.append(
@@ -77,14 +118,20 @@ class Bridge:
                     "sampled_ids": sampled,
                 }
             )
-            self.rollout += 1
         self.recorder.log_rollouts(rollouts)
         self.recorder.log_tokens(tokens)
 
+    def _drawn_for(self, ids: list[int], seen: list[int]) -> tuple[int, tuple[Drawn, float]]:
+        """TRL from 0.18 on shuffles a generation. Rows that are alike may stand for each other."""
+        alike = [one for one in self.generation if one[1][0][1][: len(ids)] == ids]
+        same = [one for one in alike if one[1][0][0] == seen]
+        found = (same or alike or self.generation)[0]
+        self.generation.remove(found)
+        return found
+
 
 def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
-    """A recorded training of a trainer that samples with vLLM, and its diagnosis."""
-    import vllm
+    """A recorded training, and its diagnosis. With `use_vllm` the stand-in samples."""
     from transformers import TrainerCallback
 
     import flatline
@@ -92,20 +139,33 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
     run = folder / "run"
     bridge = Bridge(run, {"num_generations": 4, "temperature": given.get("temperature", 1.0)})
 
-    class Steps(TrainerCallback):
+    class Steps(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             bridge.recorder.log_step(step=bridge.step, learning_rate=args.learning_rate)
-            bridge.step, bridge.rollout = bridge.step + 1, 0
+            bridge.step += 1
 
     parts = lab.parts()
-    vllm.Client.model_path = parts[0].name_or_path
-    own = import_module("trl.trainer.grpo_trainer")
-    if hasattr(own, "VLLMClient"):  # 0.16 and later ask a server
-        own.VLLMClient = vllm.Client
-    given = {"parts": parts, "rewards": [bridge.reward], "use_vllm": True, **given}
-    trainer = lab.trainer(folder, **given)
+    if given.get("use_vllm"):
+        _serve(parts[0].name_or_path)
+    trainer = lab.trainer(folder, parts=parts, rewards=[bridge.reward], **given)
     trainer.add_callback(Steps())
-    bridge.listen(trainer, vllm.ENGINES[0])
+    bridge.listen(trainer, _engine() if given.get("use_vllm") else Ear(trainer))
     trainer.train()
     bridge.recorder.close()
     return {"diagnose": flatline.diagnose(flatline.Trace.open(run))}
+
+
+def _serve(model: str) -> None:
+    """From 0.16 on TRL asks a server."""
+    import vllm
+
+    own = import_module("trl.trainer.grpo_trainer")
+    vllm.Client.model_path = model
+    if hasattr(own, "VLLMClient"):
+        own.VLLMClient = vllm.Client
+
+
+def _engine() -> Any:
+    import vllm
+
+    return vllm.ENGINES[0]

@@ -37,7 +37,10 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     begun = time.perf_counter()
     facts: dict[str, Any] = {}
     try:
-        facts |= _said(module(name).run(folder))
+        reports = module(name).run(folder)
+        for look, report in reports.items():
+            write_atomically(folder / f"{look}.json", [json.dumps(report.to_json(), indent=1)])
+        facts |= _said(reports)
     except Exception as error:
         facts["failure"] = f"{type(error).__name__}: {error}"[:600]
         facts["tail"] = traceback.format_exc().splitlines()[-TAIL:]
@@ -46,8 +49,8 @@ def play(name: str, folder: Path) -> dict[str, Any]:
 
 def _said(reports: "Mapping[str, Report]") -> dict[str, Any]:
     from flatline.bench.looks import brief
-    from flatline.bench.results import SILENT, Look
     from flatline.bench.merged import merged
+    from flatline.bench.results import SILENT
 
     surest: dict[str, Any] = {}
     looks = []
@@ -62,10 +65,6 @@ def _said(reports: "Mapping[str, Report]") -> dict[str, Any]:
         ],
         "texts": [surest[one.hypothesis].text for one in order[:TOLD]],
         "looks": {name: brief(report) for name, report in reports.items()},
-        "findings": {
-            name: {one.hypothesis: [one.level.value, one.text] for one in report.findings}
-            for name, report in reports.items()
-        },
     }
 
 

@@ -1,4 +1,4 @@
-"""What the verifiers exhibits train: flatline's lab policy on MuSiQue, with the wheel's own trainer.
+"""What the verifiers exhibits train: flatline's lab policy on MuSiQue, by the wheel's own trainer.
 
 Three things stand in: the client of the vLLM server hands the weights to `flatline serve` instead,
 wandb, which the trainer imports, logs nothing, and what 0.1.7 imports for a GPU (deepspeed,
@@ -234,6 +234,41 @@ def grpo_trainer(
         args=vf.GRPOConfig(**given),
         peft_config=lora,
     )
+
+
+def rl_trainer(
+    folder: Path, port: int, checkpoint: Path, *, steps: int = STEPS, seed: int = 0
+) -> Any:
+    """`RLTrainer`, from 0.1.7."""
+    from peft import LoraConfig
+    from verifiers.rl.trainer.config import RLConfig
+    from verifiers.rl.trainer.trainer import RLTrainer
+
+    model, tokenizer = parts(checkpoint, seed)
+    given = common(folder, port, steps, seed) | {
+        "batch_size": 64,
+        "micro_batch_size": 32,
+        "rollouts_per_example": 8,
+        "max_prompt_len": 512,
+        "use_lora": True,
+        "lora_config": LoraConfig(
+            r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
+        "gradient_checkpointing": False,
+        "max_grad_norm": 1.0,
+    }
+    return RLTrainer(
+        model=model, processing_class=tokenizer, env=environment(), args=RLConfig(**given)
+    )
+
+
+def trainer(folder: Path, port: int, checkpoint: Path, *, steps: int = STEPS, seed: int = 0) -> Any:
+    """The trainer that this release has."""
+    import verifiers as vf
+
+    made_for_vllm_server = vf.__version__ >= "0.1.7"
+    build = rl_trainer if made_for_vllm_server else grpo_trainer
+    return build(folder, port, checkpoint, steps=steps, seed=seed)
 
 
 def looked(build: Callable[[Path, int, Path], Any], folder: Path) -> dict[str, Any]:

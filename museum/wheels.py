@@ -42,9 +42,7 @@ def _download(requirement: str, folder: Path) -> None:
     command += ["--only-binary", ":all:", "--retries", "1", "--timeout", "15"]
     command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise NotToBeHad(f"{requirement}: not fetched within {SECONDS} s") from error
     if done.returncode:

@@ -422,7 +422,7 @@ def test_the_smallest_move_that_can_be_seen_is_found(healthy):
     smaller = moving.AMOUNTS[moving.AMOUNTS.index(move.amount) - 1]
     with healthy.untouched():
         given = (healthy._few, healthy._few_logps_BT, healthy._together)
-        less = moving.moved_by(healthy.trainer, *given, smaller)
+        less = moving.moved_by(healthy.live, *given, smaller)
     assert less.shift < moving.VISIBLE <= move.shift
 
 

@@ -1,6 +1,6 @@
-"""The policy is scored without an attention mask, so prompts that are padded on the left attend to
-their padding, at positions that it shifts. The more the prompts of a batch differ in length, the
-further the trained log-probs are from those that were sampled.
+"""The policy is scored without an attention mask, so prompts that are padded on the left attend
+to their padding, at positions that it shifts. The more the prompts of a batch differ in length,
+the further the trained log-probs are from those that were sampled.
 """
 
 from pathlib import Path

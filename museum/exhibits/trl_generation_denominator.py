@@ -1,6 +1,6 @@
-"""The losses that divide by all tokens take those of the whole generation, though a step trains on
-a part of it. With `steps_per_generation` twice `gradient_accumulation_steps` every gradient is
-half as long.
+"""The losses that divide by all tokens take those of the whole generation, though a step trains
+on a part of it. With `steps_per_generation` twice `gradient_accumulation_steps` every gradient
+is half as long.
 """
 
 from pathlib import Path
@@ -19,4 +19,9 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return looked(lab.trainer(folder, steps_per_generation=4, gradient_accumulation_steps=2, loss_type="dapo"), folder)
+    return looked(
+        lab.trainer(
+            folder, steps_per_generation=4, gradient_accumulation_steps=2, loss_type="dapo"
+        ),
+        folder,
+    )

@@ -1,5 +1,5 @@
-"""The reward in the log is the plain sum of all reward functions, whatever `reward_weights` says.
-Training uses the weights, so the curve that people watch is not that of what is trained.
+"""The reward in the log is the plain sum of all reward functions, whatever `reward_weights`
+says. Training uses the weights, so the curve that people watch is not that of what is trained.
 """
 
 from pathlib import Path
@@ -18,4 +18,6 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return looked(lab.trainer(folder, rewards=[lab.right, lab.short], reward_weights=[1.0, 0.2]), folder)
+    return looked(
+        lab.trainer(folder, rewards=[lab.right, lab.short], reward_weights=[1.0, 0.2]), folder
+    )

@@ -1,5 +1,6 @@
-"""With `mask_truncated_completions` the tokens of completions that were cut carry no loss, yet the
-losses that divide by all tokens still count them. The step shrinks with the share that was cut.
+"""With `mask_truncated_completions` the tokens of completions that were cut carry no loss, yet
+the losses that divide by all tokens still count them. The step shrinks with the share that was
+cut.
 """
 
 from pathlib import Path
@@ -18,4 +19,9 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return looked(lab.trainer(folder, mask_truncated_completions=True, max_completion_length=48, loss_type="dapo"), folder)
+    return looked(
+        lab.trainer(
+            folder, mask_truncated_completions=True, max_completion_length=48, loss_type="dapo"
+        ),
+        folder,
+    )

@@ -1,5 +1,5 @@
-"""The adapter is taken out of the weights before vLLM reads them, because the dictionary of weights
-holds the tensors themselves. The engine samples with the base model for the whole run.
+"""The adapter is taken out of the weights before vLLM reads them, because the dictionary of
+weights holds the tensors themselves. The engine samples with the base model for the whole run.
 """
 
 from pathlib import Path
@@ -23,5 +23,11 @@ def run(folder: Path) -> dict[str, Any]:
     from peft import LoraConfig
 
     adapter = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    given = {"temperature": 1.0, "vllm_device": "cpu", "max_steps": 5, "learning_rate": 3e-3}
+    given = {
+        "use_vllm": True,
+        "temperature": 1.0,
+        "vllm_device": "cpu",
+        "max_steps": 5,
+        "learning_rate": 3e-3,
+    }
     return bridged(folder, more={"peft_config": adapter}, **given)

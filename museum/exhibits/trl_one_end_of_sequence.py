@@ -11,8 +11,8 @@ from museum.exhibit import Exhibit
 from museum.play import looked
 
 EXHIBIT = Exhibit(
-    bad="1.14.2",
-    good="1.16.0",
+    bad="1.14.1",
+    good="1.14.2",
     lines="trl/trainer/grpo_trainer.py:1110, :1949, :2352",
     expects=("H14", "H51"),
 )

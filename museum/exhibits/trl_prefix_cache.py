@@ -21,5 +21,5 @@ EXHIBIT = Exhibit(
 
 def run(folder: Path) -> dict[str, Any]:
     # At temperature 1 the defect of trl_temperature does not show.
-    given = {"temperature": 1.0, "vllm_device": "cpu", "max_steps": 5}
+    given = {"use_vllm": True, "temperature": 1.0, "vllm_device": "cpu", "max_steps": 5}
     return bridged(folder, **given)

@@ -1,14 +1,13 @@
-"""Completions are sampled at `temperature` and scored as if it were 1. Every log-prob of the trainer
-is that of another policy than the one that sampled, and so is every gradient.
+"""Completions are sampled at `temperature` and scored as if it were 1. Every log-prob of the
+trainer is that of another policy than the one that sampled, and so is every gradient.
 """
 
 from pathlib import Path
 from typing import Any
 
-from museum import lab
 from museum.bases import TRANSFORMERS_4_51
+from museum.bridge import bridged
 from museum.exhibit import Exhibit
-from museum.watched import STEPS, watched
 
 EXHIBIT = Exhibit(
     bad="0.15.2",
@@ -20,5 +19,4 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    given = {"temperature": 0.7, "max_steps": STEPS}
-    return watched(lambda paid: lab.trainer(folder, rewards=[paid], **given), folder)
+    return bridged(folder, temperature=0.7)

@@ -1,5 +1,5 @@
-"""The loss mask is given to the model as its attention mask. What is not trained, which is the whole
-question and every document, is hidden from the pass that is trained through.
+"""The loss mask is given to the model as its attention mask. What is not trained, which is all of
+the question and every document, is hidden from the pass that is trained through.
 """
 
 from pathlib import Path
@@ -19,4 +19,4 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return verifiers_lab.looked(verifiers_lab.grpo_trainer, folder)
+    return verifiers_lab.looked(verifiers_lab.trainer, folder)

@@ -92,22 +92,27 @@ class LLM:
                 break
             found = self.model(input_ids=token_B, past_key_values=cache)
             cache, raw_BV = found.past_key_values, found.logits[:, -1]
-        token_BT, true_BT, shown_BT = (torch.cat(part, 1).tolist() for part in zip(*steps))
-        return [self._answer(prompt, *row) for row in zip(token_BT, true_BT, shown_BT)]
+        token_BT, true_BT, shown_BT = (
+            torch.cat(part, 1).tolist() for part in zip(*steps, strict=True)
+        )
+        rows_B = zip(token_BT, true_BT, shown_BT, strict=True)
+        return [self._answer(prompt, *row) for row in rows_B]
 
     def _answer(self, prompt: list[int], ids: Any, true: Any, shown: Any) -> Any:
         """One completion up to its end."""
         end = self.tokenizer.eos_token_id
         length = ids.index(end) + 1 if end in ids else len(ids)
         self.drawn.append((prompt, ids[:length], true[:length]))
-        logprobs = [{a: SimpleNamespace(logprob=b)} for a, b in zip(ids[:length], shown)]
+        pairs = zip(ids[:length], shown, strict=False)
+        logprobs = [{a: SimpleNamespace(logprob=b)} for a, b in pairs]
         return SimpleNamespace(token_ids=ids[:length], logprobs=logprobs)
 
     def _prefix(self, prompt: list[int]) -> tuple[Any, int]:
         """Keys of the longest beginning that was seen before, in whole blocks."""
         best, length = None, 0
         for seen, cache in self.prefixes:
-            same = next((k for k, (a, b) in enumerate(zip(seen, prompt)) if a != b), len(seen))
+            pairs = enumerate(zip(seen, prompt, strict=False))
+            same = next((k for k, (a, b) in pairs if a != b), len(seen))
             same = min(same, len(prompt) - 1) // BLOCK * BLOCK
             if same > length:
                 best, length = cache, same

@@ -62,6 +62,7 @@ from flatline.hypotheses.h56_loss_departs import LossDeparts
 from flatline.hypotheses.h57_gradient_departs import GradientDeparts
 from flatline.hypotheses.h58_update_departs import UpdateDeparts
 from flatline.hypotheses.h59_delivery_departs import DeliveryDeparts
+from flatline.hypotheses.h60_processes_apart import ProcessesApart
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     PositiveControl(),
@@ -124,6 +125,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     GradientDeparts(),
     UpdateDeparts(),
     DeliveryDeparts(),
+    ProcessesApart(),
 )
 """In the order of their codes; a code is never reused."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from flatline.live.trl.recorder import attach as trl
 from flatline.live.verifiers import attach as verifiers
+from flatline.live.verifiers import rl
 from flatline.trace.writer import Sink
 
 
@@ -24,4 +25,6 @@ def attach(
     """
     if verifiers.is_of_verifiers(trainer):
         return verifiers.attach(trainer, run_dir, correct=correct, gold=gold)
+    if rl.is_of_verifiers_rl(trainer):
+        return rl.attach(trainer, run_dir, correct=correct, gold=gold)
     return trl.attach(trainer, run_dir, correct=correct, gold=gold)

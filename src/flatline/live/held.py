@@ -2,13 +2,17 @@
 
 FSDP leaves a local part in the weight itself. DeepSpeed steps another tensor than the model's: a
 float32 copy, split over the processes, of which the model's weight is a rounded copy (ZeRO-3 leaves
-that one empty between passes). What a step did is read where the step is done.
+that one empty between passes). What a step did is read where the step is done; a weight is moved
+where passes read it. Nothing is put together from parts but numbers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from flatline.live import ranks
 
 
 def elements(weight: Tensor) -> int:
@@ -26,6 +30,69 @@ def held(weight: Tensor) -> Tensor:
         return _detached(getattr(weight._hp_mapping, "hp_fragment", None), weight)
     local = weight.detach()
     return local.to_local() if hasattr(local, "to_local") else local
+
+
+def read(weight: Tensor) -> Tensor:
+    """The part of it that this process gives to a pass."""
+    if hasattr(weight, "ds_tensor"):
+        return weight.ds_tensor.detach()  # type: ignore[no-any-return]
+    local = weight.detach()
+    return local.to_local() if hasattr(local, "to_local") else local
+
+
+def parts(weight: Tensor) -> list[Tensor]:
+    """All that a step or a move can change of it here."""
+    both = (read(weight), held(weight))
+    return list({part.data_ptr(): part for part in both if part.numel()}.values())
+
+
+def at_rest(model: Any) -> None:
+    """Every weight in its parts again: a pass may leave some of them put together, which FSDP then
+    shows in place of the parts, and from which passes would go on to read."""
+    for module in model.modules():
+        if callable(getattr(module, "reshard", None)):
+            module.reshard()
+    for weight in model.parameters():
+        if hasattr(weight, "ds_tensor") and weight.numel():
+            weight.ds_active_sub_modules.clear()  # what waits for a backward pass that never came
+            weight.partition()
+
+
+def named(model: Any) -> list[tuple[str, Tensor]]:
+    """The trainable weights, at rest."""
+    at_rest(model)
+    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+def like(part: Tensor | None, weight: Tensor) -> Tensor | None:
+    """A part of a tensor that is split as the weight is, as that tensor."""
+    if part is None:
+        return None
+    local = part.to(read(weight).device)
+    if not hasattr(weight, "to_local"):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(weight, DTensor)
+    mesh, where = weight.device_mesh, weight.placements
+    found: Tensor = DTensor.from_local(
+        local, mesh, where, shape=weight.shape, stride=weight.stride()
+    )
+    return found
+
+
+def whole(tensor: Tensor | None, weight: Tensor) -> Tensor | None:
+    """All of it, put together in every process: one tensor at a time."""
+    if tensor is not None and hasattr(weight, "to_local") and not hasattr(tensor, "to_local"):
+        tensor = like(tensor, weight)
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[union-attr]
+
+
+def totals(values: Sequence[float], weights: Sequence[Tensor]) -> list[float]:
+    """Sums over whole weights from sums over what this process holds of each."""
+    shared = [is_shared(weight) for weight in weights]
+    whole = iter(ranks.summed([v for v, split in zip(values, shared, strict=True) if split]))
+    return [next(whole) if split else v for v, split in zip(values, shared, strict=True)]
 
 
 def is_part(weight: Tensor) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flatline.live.measure.untouched import Snapshot
     from flatline.live.records import DataOrder, Problems
     from flatline.live.stage_found import StageFound
+    from flatline.live.step_records import Between
     from flatline.live.where.place import Where
     from flatline.rollout.engine import Engine
 
@@ -56,10 +57,10 @@ class Capability(StrEnum):
     """Which prompts are visited when."""
     HELDOUT = "the held-out problems"
     """What is evaluated on, beside what is trained on."""
-    GOLD = "a task with gold answers"
-    """Scripted plays through the reward functions; flatline's own tasks alone."""
-    EVALUATION = "the path of the evaluation"
-    """Held-out play as the evaluation does it; flatline's own tasks alone."""
+    GOLD = "a task of flatline's own, with gold answers"
+    """Scripted plays through the reward functions; only such a task can be played by a script."""
+    EVALUATION = "a task of flatline's own, with an evaluation"
+    """Held-out play as the evaluation does it."""
     SPECIFICATION = "arguments that specify a step"
     """What every stage of a step ought to be."""
 
@@ -91,9 +92,13 @@ class HasModel(Protocol):
 class Trainer:
     """What is held of a training. What is not overridden is lacking."""
 
-    can: frozenset[Capability] = frozenset()
     how: ClassVar[Mapping[Capability, str]] = {}
     """How the user gives what is lacking, as something to do."""
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        """What it lets others do with it."""
+        raise NotImplementedError
 
     @property
     def model(self) -> "nn.Module":
@@ -175,6 +180,15 @@ class Trainer:
         """Nobody trains inside; what is costly to make is made once."""
         return nullcontext()
 
+    def measuring(self) -> AbstractContextManager[None]:
+        """Around each measurement: what is looked at is one process with whole steps."""
+        return nullcontext()
+
+    def between(self) -> "Between | None":
+        """One real step of all processes together, looked at before they are taken as one; None
+        where there is one."""
+        return None
+
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision of passes."""
         return nullcontext()
@@ -227,9 +241,14 @@ class Trainer:
         return {}
 
     def departures(
-        self, order: "DataOrder | None", played: "Played", few: "Played", move: "Move"
+        self,
+        order: "DataOrder | None",
+        played: "Played",
+        few: "Played",
+        move: "Move",
+        until: float,
     ) -> "Mapping[str, StageFound]":
-        """One real step beside the specified one, stage by stage."""
+        """One real step beside the specified one, stage by stage, as far as it gets by `until`."""
         raise NotImplementedError
 
     def lines_of(

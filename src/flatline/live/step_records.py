@@ -70,3 +70,34 @@ class KlPull:
         """What the distance makes of the pull: as much as the distance itself where it is one,
         and about 1 where it is rounding, or a part of the loss that is no KL."""
         return self.kl_further / self.kl if self.kl else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """One real step of several processes, and what they must have in common."""
+
+    processes: int
+    """How many train together."""
+    prompts: tuple[tuple[tuple[str, ...], ...], ...]
+    """Names of the prompts that each draws, row by row, in each of its first generations."""
+    group: int
+    """Completions of a prompt."""
+    broken: tuple[int, ...]
+    """Groups, counted over all processes, that are not one prompt."""
+    misplaced: int | None
+    """Rewards of the batch that arrive at another row than they were paid for; None where they
+    cannot be heard."""
+    advantage_off: float | None
+    """Largest difference of an advantage from that of all processes' rewards, relative to 1 plus
+    its size; None where it is not specified."""
+    differing: tuple[str, ...] | None
+    """Weights that are not the same in all processes; None before these are put in step."""
+    lengths: tuple[float, ...] | None
+    """Of each process's gradient, over that of the same passes in one process; None where a
+    gradient cannot be looked at."""
+    cosines: tuple[float, ...] | None
+    """Of the two."""
+    length_limit: float
+    """How far rounding takes a length from 1."""
+    cosine_limit: float
+    """How far it takes a cosine from 1."""

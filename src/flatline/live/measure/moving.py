@@ -1,12 +1,14 @@
 """Moves the trainable weights far enough to be seen, and puts them back."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flatline.live.held import at_rest, is_shared, named, read, totals
 from flatline.live.measure.played import Played, fixed_logps
 from flatline.live.protocol import HasModel, Trainer
 
@@ -23,24 +25,35 @@ HALVINGS = 4
 
 @contextmanager
 def moved(trainer: HasModel, amount: float) -> Iterator[None]:
-    """Noise of a relative size on every trainable weight; the same noise every time."""
-    weights = [p for p in trainer.model.parameters() if p.requires_grad]
-    saved = [weight.detach().clone() for weight in weights]
-    # Drawn where the weights are: a host takes seconds for what a GPU draws at once.
-    places = {weight.device for weight in weights}
-    noise = {place: torch.Generator(place).manual_seed(0) for place in places}
+    """Noise of a relative size on every trainable weight, on the parts that this process holds; the
+    same noise every time."""
+    weights = [weight for _, weight in named(trainer.model)]
+    parts = [read(weight) for weight in weights]
+    saved = [part.clone() for part in parts]
+    # Drawn where the weights are: a host takes seconds for what a GPU draws at once. What all
+    # processes hold moves alike in all, however many parts of others each of them has.
+    places = {(part.device, is_shared(w)) for part, w in zip(parts, weights, strict=True)}
+    noise = {place: torch.Generator(place[0]).manual_seed(0) for place in places}
     with torch.no_grad():
-        for weight in weights:
-            size = float(weight.float().square().mean().sqrt()) or ZERO_SCALE
-            place = weight.device
-            drawn = torch.randn(weight.shape, generator=noise[place], device=place)
-            weight += (drawn * size * amount).to(weight)
+        for weight, part, size in zip(weights, parts, _sizes(weights, parts), strict=True):
+            drawn = noise[part.device, is_shared(weight)]
+            step = torch.randn(part.shape, generator=drawn, device=part.device) * size * amount
+            part += step.to(part)
     try:
         yield
     finally:
+        at_rest(trainer.model)
         with torch.no_grad():
-            for weight, value in zip(weights, saved, strict=True):
-                weight.copy_(value)
+            for part, value in zip(parts, saved, strict=True):
+                part.copy_(value)
+
+
+def _sizes(weights: Sequence[Tensor], parts: Sequence[Tensor]) -> list[float]:
+    """Of the elements of each whole weight, on average."""
+    squares = totals([float(part.float().square().sum()) for part in parts], weights)
+    counts = totals([part.numel() for part in parts], weights)
+    pairs = zip(squares, counts, strict=True)
+    return [math.sqrt(square / max(count, 1)) or ZERO_SCALE for square, count in pairs]
 
 
 class Move(NamedTuple):

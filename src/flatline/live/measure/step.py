@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+from flatline.live.held import elements, held, named, read, totals
 from flatline.live.measure.passes import lora_untrained
 from flatline.live.measure.played import Played, fixed_logps
 from flatline.live.protocol import Trainer
@@ -53,11 +53,11 @@ def one_step(
     trainer: Trainer, played: Played, before_BT: Tensor, back: Backward, scale: float
 ) -> Stepped:
     """Step with the gradients and score the batch again."""
-    old = {name: weight.detach().clone() for name, weight in _trainable(trainer.model)}
+    old = {name: held(weight).clone() for name, weight in named(trainer.model)}
     rate = trainer.take_step(back, scale)
     after_BT = fixed_logps(trainer, played.inputs)
     shares, norms = _changes(trainer.model, old)
-    sizes = np.array([weight.numel() for weight in old.values()])
+    sizes = np.array([elements(weight) for _, weight in named(trainer.model)])
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     change_BT = (after_BT - before_BT).cpu().double()
     sums_B = (change_BT * model_BT).sum(1)
@@ -116,25 +116,23 @@ def _next_factor(kl: float) -> float:
     return float(np.clip(np.sqrt(wanted / max(kl, 1e-300)), 1 / FARTHEST, FARTHEST))
 
 
-def _trainable(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-
-
 def census_of(model: nn.Module, optimizer: Any, max_grad_norm: float | None) -> GradientCensus:
     """The gradients of the trainable weights, as numbers."""
-    weights = _trainable(model)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    norms = [0.0 if p.grad is None else float(p.grad.float().norm()) for _, p in weights]
+    weights = named(model)
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    grads = [p.grad for _, p in weights]
+    squares = [0.0 if grad is None else float(read(grad).float().square().sum()) for grad in grads]
+    norms = np.sqrt(totals(squares, [p for _, p in weights]))
     return GradientCensus(
         names=tuple(name for name, _ in weights),
         kinds=tuple(_kind(name) for name, _ in weights),
-        missing=np.array([p.grad is None for _, p in weights], dtype=bool),
-        norms=np.array(norms),
-        in_optimizer=np.array([id(p) in held for _, p in weights], dtype=bool),
+        missing=np.array([grad is None for grad in grads], dtype=bool),
+        norms=norms,
+        in_optimizer=np.array([id(p) in stepped for _, p in weights], dtype=bool),
         total_norm=float(np.linalg.norm(norms)),
         max_grad_norm=float(max_grad_norm or 0.0),
         lora_untrained=lora_untrained(model),
-        sizes=np.array([weight.numel() for _, weight in weights], dtype=np.int64),
+        sizes=np.array([elements(weight) for _, weight in weights], dtype=np.int64),
         epsilon=float(optimizer.param_groups[0].get("eps") or 0.0),
     )
 
@@ -146,15 +144,15 @@ def _kind(name: str) -> str:
     return "weight"
 
 
-def _changes(
-    model: nn.Module, old: Mapping[str, Tensor]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _changes(model: nn.Module, old: Mapping[str, Tensor]) -> tuple[Floats, Floats]:
     """Per tensor: share of elements that changed, and the norm of the change."""
-    new = dict(model.named_parameters())
-    with torch.no_grad():
-        shares = [float((new[n] != value).float().mean()) for n, value in old.items()]
-        norms = [float((new[n] - value).float().norm()) for n, value in old.items()]
-    return np.array(shares), np.array(norms)
+    weights = named(model)
+    changes = [held(weight) - old[name] for name, weight in weights]
+    whole = [weight for _, weight in weights]
+    counts = totals([float((change != 0).sum()) for change in changes], whole)
+    squares = totals([float(change.float().square().sum()) for change in changes], whole)
+    sizes = totals([change.numel() for change in changes], whole)
+    return np.array(counts) / sizes, np.sqrt(squares)
 
 
 def _correlation(a: Floats, b: Floats) -> float:

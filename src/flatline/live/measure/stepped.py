@@ -6,12 +6,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from flatline.live.held import at_rest, named, read, totals
 from flatline.live.measure.brief import MOVED_TURN, MOVED_TURNS
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.measure.replay import played_gap, rows_to_play, short_turns
 from flatline.live.measure.step import Backward
-from flatline.live.protocol import Trainer
+from flatline.live.protocol import HasModel, Trainer
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
 
 Gradients = Mapping[str, Tensor]
@@ -33,15 +34,17 @@ def stepped_delivery(
     """Step at the configured rate and play some prompts as the next step would. `visible` is what
     the step does to the batch's rollouts of the same prompts: others may move far more."""
     engine = trainer.engine()
-    old = [weight.detach().clone() for weight in trainer.model.parameters()]
+    at_rest(trainer.model)
+    old = [read(weight).clone() for weight in trainer.model.parameters()]
     trainer.take_step(back, 1.0)
     no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
         following = trainer.play(rows_to_play(some), trainer.steps_done + 1)
     gap_new = played_gap(trainer, following)
+    at_rest(trainer.model)
     with torch.no_grad():
         for weight, value in zip(trainer.model.parameters(), old, strict=True):
-            weight.copy_(value)
+            read(weight).copy_(value)
     return SteppedDelivery(
         visible=visible,
         gap_before=gap_before,
@@ -69,8 +72,8 @@ def accumulation(trainer: Trainer, few: Played) -> Accumulation | None:
     halves = trainer.backward(few, size=size // 2).gradients
     return Accumulation(
         passes=(rows // size, 2 * rows // size),
-        norms=(_norm(whole), _norm(halves)),
-        cosine=_cosine(whole, halves),
+        norms=(norm(trainer, whole), norm(trainer, halves)),
+        cosine=cosine(trainer, whole, halves),
     )
 
 
@@ -78,44 +81,51 @@ def gradient_twice(trainer: Trainer, played: Played, back: Backward) -> float:
     """Cosine of the gradient with another one of the same batch, in which chance falls otherwise;
     NaN without a gradient."""
     torch.manual_seed(1)  # every measurement begins with the same random numbers
-    return _cosine(back.gradients, trainer.backward(played).gradients)
+    return cosine(trainer, back.gradients, trainer.backward(played).gradients)
 
 
-def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
+def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull:
     """Both parts of the gradient a small step away from the start, and that of the KL once more
-    further away; None where beta is 0. Before any step the policy is its reference, and the KL
+    further away. Before any step the policy is its reference, and the KL
     pulls nowhere."""
-    beta = trainer.beta
-    if beta == 0:
-        return None
     size = math.gcd(len(few.rows), trainer.size)
     # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
     only_kl = Played(few.rows, without)
-    weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
-    start = [weight.detach().clone() for weight in weights]
+    weights = [weight for _, weight in named(trainer.model)]
+    start = [read(weight).clone() for weight in weights]
     trainer.take_step(back, SMALL)
     near = trainer.backward(only_kl, size=size).gradients
     reward = trainer.backward(few, size=size, beta=0.0).gradients
+    at_rest(trainer.model)
     with torch.no_grad():
         for weight, value in zip(weights, start, strict=True):
-            weight.copy_(value + FURTHER * (weight - value))
+            part = read(weight)
+            part.copy_(value + FURTHER * (part - value))
     return KlPull(
-        beta=beta,
+        beta=trainer.beta,
         scale=SMALL,
-        reward=_norm(reward),
-        kl=_norm(near),
+        reward=norm(trainer, reward),
+        kl=norm(trainer, near),
         further=FURTHER,
-        kl_further=_norm(trainer.backward(only_kl, size=size).gradients),
-        cosine=_cosine(reward, near),
+        kl_further=norm(trainer, trainer.backward(only_kl, size=size).gradients),
+        cosine=cosine(trainer, reward, near),
     )
 
 
-def _norm(gradients: Gradients) -> float:
-    return math.sqrt(sum(float(one.float().square().sum()) for one in gradients.values()))
+def norm(trainer: HasModel, gradients: Gradients) -> float:
+    """Of all weights together, whoever holds their parts."""
+    return math.sqrt(_product(trainer, gradients, gradients))
 
 
-def _cosine(a: Gradients, b: Gradients) -> float:
-    product = sum(float((a[name].float() * b[name].float()).sum()) for name in a if name in b)
-    size = _norm(a) * _norm(b)
-    return float(product / size) if size else float("nan")
+def cosine(trainer: HasModel, a: Gradients, b: Gradients) -> float:
+    """NaN where one of them is 0."""
+    size = norm(trainer, a) * norm(trainer, b)
+    return _product(trainer, a, b) / size if size else float("nan")
+
+
+def _product(trainer: HasModel, a: Gradients, b: Gradients) -> float:
+    weights = dict(trainer.model.named_parameters())
+    both = [name for name in a if name in b]
+    values = [float((read(a[name]).float() * read(b[name]).float()).sum()) for name in both]
+    return sum(totals(values, [weights[name] for name in both]))

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flatline.live.held import at_rest, elements, parts, read
+
 SAVE_ALL_UP_TO = 1_000_000_000
 """Weights of a model whose frozen weights are saved too. Nothing here changes those, but a sampler
 that merges adapters in place may round them."""
@@ -43,12 +45,14 @@ class Snapshot:
     ) -> None:
         """The first of the models is the one that is trained; `objects` are what passes, plays and
         steps change besides, the trainer first. `pause` is called before anything is tried."""
-        self._pause = pause
+        self._pause, self._models = pause, models
+        self._rest()
         modules = [module for model in models for module in model.modules()]
         held = [optimizer] if optimizer is not None else []
         kept = [one for one in (*objects, *held, *modules) if hasattr(one, "__dict__")]
         self._undo = [_keep(vars(one), depth=4 if one is objects[0] else 3) for one in kept]
-        found = {id(one): one for one in (*_weights(models), *_state_tensors(held), *tensors)}
+        own = [*_weights(models), *_state_tensors(held), *tensors]
+        found = {id(one): one for one in own}
         self._undo.append(_values_of(list(found.values())))
         self._undo += [_gradient_of(weight) for weight in models[0].parameters()]
         self._undo.append(random_numbers())
@@ -60,8 +64,13 @@ class Snapshot:
         try:
             yield
         finally:
+            self._rest()
             for put_back in self._undo:
                 put_back()
+
+    def _rest(self) -> None:
+        for model in self._models:
+            at_rest(model)
 
 
 def _keep(value: Any, depth: int) -> Undo:
@@ -96,16 +105,17 @@ def _keep(value: Any, depth: int) -> Undo:
 def _weights(models: Sequence[nn.Module]) -> Iterator[Tensor]:
     """Tensors of the models that are written in place."""
     for model in models:
-        size = sum(weight.numel() for weight in model.parameters())
+        size = sum(elements(weight) for weight in model.parameters())
         every = size <= SAVE_ALL_UP_TO and model is models[0]
-        yield from (weight for weight in model.parameters() if every or weight.requires_grad)
+        for weight in model.parameters():
+            yield from parts(weight) if every or weight.requires_grad else ()
         yield from model.buffers()
 
 
 def _values_of(tensors: Sequence[Tensor]) -> Undo:
     """Puts values back. Where there is room they are kept on the device: the way to the host and
     back is slow, and every measurement goes it."""
-    own = [tensor.detach() for tensor in tensors]
+    own = [read(tensor) for tensor in tensors]
     near = bool(own) and _room_for(own)
     saved = [tensor.clone() if near else tensor.to("cpu", copy=True) for tensor in own]
 

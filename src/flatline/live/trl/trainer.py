@@ -1,12 +1,14 @@
 """A TRL trainer of the GRPO family behind the protocol of a checkup."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from flatline.errors import ConfigError
+from flatline.live import ranks
+from flatline.live.held import steps_in_backward
 from flatline.live.hooks import swapped
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move
@@ -16,10 +18,13 @@ from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.records import DataOrder, Problems
 from flatline.live.stage_found import StageFound
+from flatline.live.step_records import Between
+from flatline.live.trl.alone import WITHOUT, alone, without_hidden_steps
 from flatline.live.trl.departure import examine
 from flatline.live.trl.departure.lines import lines
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.measure import backward
+from flatline.live.trl.measure.between import between
 from flatline.live.trl.measure.order import data_order, planned_steps, problems
 from flatline.live.trl.measure.recorded import engine_at_hand, record
 from flatline.live.trl.measure.scoring import play, score_again, scoring_logps, trained_logps
@@ -31,14 +36,14 @@ from flatline.rollout.engine import Engine
 from flatline.rollout.weights import WeightCopy
 from flatline.rollout.writable import unwritable
 
-OURS_ALONE = "Only flatline's own tasks (`flatline checkup TASK`) can be played by a script"
+HIDDEN_STEPS = (Capability.GRADIENT, Capability.PASSES, Capability.STEP)
+"""What DeepSpeed does not let anybody see."""
 
 
 class TrlTrainer(Trainer):
     """Ours or anyone's."""
 
-    can = frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION}
-    how: ClassVar = {Capability.GOLD: OURS_ALONE, Capability.EVALUATION: OURS_ALONE}
+    how: ClassVar = dict.fromkeys(HIDDEN_STEPS, WITHOUT)
 
     def __init__(self, trainer: Any, correct: str | None, gold: str | None) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
@@ -47,6 +52,11 @@ class TrlTrainer(Trainer):
         func = getattr(trainer, "rollout_func", None)
         self.rollouts: Rollouts | None = func if isinstance(func, Rollouts) else None
         self._correct, self._gold = correct, gold
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        hidden = HIDDEN_STEPS if steps_in_backward(self.trl) else ()
+        return frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION, *hidden}
 
     @property
     def model(self) -> Any:
@@ -129,8 +139,18 @@ class TrlTrainer(Trainer):
             pause=pause,
         )
 
-    def standing_still(self) -> AbstractContextManager[None]:
-        return engine_at_hand(self.rollouts, self.trl)
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        with alone(self.trl), engine_at_hand(self.rollouts, self.trl):
+            yield
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        with alone(self.trl), without_hidden_steps(self.trl):
+            yield
+
+    def between(self) -> Between | None:
+        return None if ranks.count() == 1 else between(self.trl)
 
     def autocast(self) -> AbstractContextManager[Any]:
         found: AbstractContextManager[Any] = self.trl.accelerator.autocast()
@@ -196,9 +216,9 @@ class TrlTrainer(Trainer):
         return unwritable(self.whole_model, self.rollouts.chat)
 
     def departures(
-        self, order: DataOrder | None, played: Played, few: Played, move: Move
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
     ) -> Mapping[str, StageFound]:
-        return examine(self.trl, order, played, few, move)
+        return examine(self.trl, order, played, few, move, until)
 
     def lines_of(
         self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
@@ -228,11 +248,10 @@ def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
             "A checkup takes a step of its own, and would leave half of one behind.\n"
             "Call it before `trainer.train()`, or from `on_step_end` of a callback."
         )
-    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    if sharded or trainer.accelerator.num_processes > 1:
+    if ranks.count() > 1 and getattr(trainer, "use_vllm", False):
         raise ConfigError(
-            f"This trainer runs on {trainer.accelerator.num_processes} processes"
-            f"{' with sharded weights' if sharded else ''}.\n"
-            "A checkup moves the weights and puts them back, and needs all of them in one place.\n"
-            "Run it in one process without DeepSpeed or FSDP, on the same model and data."
+            f"This trainer samples with vLLM and trains on {ranks.count()} processes.\n"
+            "A checkup has every process play the same prompts, and only one of them speaks to "
+            "vLLM.\nRun it on one process (`accelerate launch --num-processes 1`), or on these "
+            "with `use_vllm=False`."
         )

@@ -14,27 +14,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flatline.errors import TraceError
-from flatline.live.hooks import Patch, listening, watching_attention
+from flatline.live.hooks import Patch, is_mask, listening, watching_attention
 from flatline.live.trl.recorder.attach import Attachment
-from flatline.live.trl.recorder.batch import ROLLOUT, Pass
+from flatline.live.trl.recorder.heard import ROLLOUT, Pass
 from flatline.live.trl.settings import truth
-from flatline.live.verifiers.played import played
+from flatline.live.verifiers.layout import Apart, Sizes, laid_out, row_of
 from flatline.trace.writer import Sink
 
 METHODS = ("_prepare_inputs", "compute_loss", "_get_per_token_logps", "_compute_advantages")
-
-
-class Sizes(NamedTuple):
-    """Of one rollout, as the trainer has it."""
-
-    prompt: int
-    completion: int
 
 
 def is_of_verifiers(trainer: Any) -> bool:
@@ -47,29 +40,35 @@ def attach(
     trainer: Any, run_dir: str | Path | Sink, *, correct: str | None, gold: str | None
 ) -> "VerifiersAttachment":
     """Record everything that this trainer trains from now on."""
-    _name_as_trl_does(trainer)
-    return VerifiersAttachment(trainer, run_dir, truth(trainer, correct, gold))
+    name_as_trl_does(trainer, trainer.env)
+    told: dict[str, Any] = truth(trainer, correct, gold)
+    ahead = {"batches_ahead": getattr(trainer.args, "num_batches_ahead", 0)}
+    return VerifiersAttachment(trainer, run_dir, told | ahead)
 
 
-def _name_as_trl_does(trainer: Any) -> None:
+def name_as_trl_does(trainer: Any, env: Any) -> None:
     """What settings and rewards are read by. The trainer has none of these names."""
-    trainer.reward_func_names = [func.__name__ for func in trainer.env.get_reward_funcs()]
-    trainer.reward_weights = torch.tensor(trainer.env.get_reward_weights())
+    trainer.reward_func_names = [func.__name__ for func in env.get_reward_funcs()]
+    trainer.reward_weights = torch.tensor(env.get_reward_weights())
     trainer.use_vllm = True
+
+
+def refuse_processes(trainer: Any) -> None:
+    """Rollouts are known in the first process alone."""
+    if trainer.accelerator.num_processes > 1:
+        raise TraceError(
+            f"verifiers' trainer runs on {trainer.accelerator.num_processes} processes.\n"
+            "Its rollouts are known in the first one alone, so the others cannot be recorded.\n"
+            "Train in one process, or record from the sampler's side: `flatline serve`."
+        )
 
 
 class VerifiersAttachment(Attachment):
     """The hooks on one trainer of verifiers."""
 
-    def __init__(
-        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, str | None]
-    ) -> None:
-        if trainer.accelerator.num_processes > 1:
-            raise TraceError(
-                f"verifiers' trainer runs on {trainer.accelerator.num_processes} processes.\n"
-                "Its rollouts are known in the first one alone, so the others cannot be recorded.\n"
-                "Train in one process, or record from the sampler's side: `flatline serve`."
-            )
+    def __init__(self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any]) -> None:
+        refuse_processes(trainer)
+        self._own = trainer
         self._answers: deque[tuple[Any, Sequence[Any]]] = deque(maxlen=8)
         """Results of the environment with the states behind them, newest last."""
         self._sizes: dict[int, Sizes] = {}
@@ -77,7 +76,7 @@ class VerifiersAttachment(Attachment):
         super().__init__(trainer, run_dir, told)
 
     def _install(self) -> list[Patch]:
-        trainer = self.trainer
+        trainer = self._own
         return [
             listening(trainer.env, "process_env_results_vllm", self._hear_answers, self._guard),
             self._patch(trainer, "_prepare_inputs", self._prepare),
@@ -95,7 +94,7 @@ class VerifiersAttachment(Attachment):
         heard: list[Any] = []
         hear = lambda _args, _kwargs, result, _seconds: heard.append(result)  # noqa: E731
         start = time.perf_counter()
-        with listening(self.trainer.async_generator, "get_batch", hear, self._guard):
+        with listening(self._own.async_generator, "get_batch", hear, self._guard):
             original(*args, **kwargs)
         if heard:
             self._guard(lambda: self._generated(heard[0], inputs))
@@ -105,7 +104,7 @@ class VerifiersAttachment(Attachment):
         found = result.processed_results
         states = next((states for one, states in self._answers if one is found), ())
         known = [*states, *[None] * (len(inputs) - len(states))]
-        rows = [_row(row, state) for row, state in zip(inputs, known, strict=True)]
+        rows = [row_of(row, state) for row, state in zip(inputs, known, strict=True)]
         one = self.work("begin_generation", rows)
         if one is None:
             return
@@ -113,7 +112,7 @@ class VerifiersAttachment(Attachment):
         one.rewards = torch.tensor(parts, dtype=torch.float32).T
         one.completion_ids = found.completion_ids
         rewards = torch.tensor(found.rewards, dtype=torch.float32)
-        output = _laid_out(found) | {"advantages": self.trainer._compute_advantages(rewards)}
+        output = laid_out(found) | {"advantages": self._own._compute_advantages(rewards)}
         self.work("generated", one, output, ())
         self._number(found, output[ROLLOUT].tolist())
 
@@ -126,7 +125,7 @@ class VerifiersAttachment(Attachment):
             self._sizes[number] = Sizes(len(prompt), len(completion))
             waiting.setdefault((*prompt, *completion), []).append(number)
         longest = max(len(ids) for ids in waiting)
-        for part in self.trainer._buffered_inputs:
+        for part in self._own._buffered_inputs:
             known = [_taken(waiting, row, longest) for row in part["input_ids"].tolist()]
             part[ROLLOUT] = torch.tensor(known)
 
@@ -152,8 +151,8 @@ class VerifiersAttachment(Attachment):
         sizes = [self._sizes.pop(number) for number in inputs[ROLLOUT].tolist()]
         given = inputs["attention_mask"]
         masks = one.masks[: max(1, len(one.masks) // len(scored))]  # of the pass that is trained
-        seen = torch.cat(masks) if masks and all(map(_is_mask, masks)) else None
-        apart = _Apart(sizes, inputs["input_ids"].shape[1])
+        seen = torch.cat(masks) if masks and all(map(is_mask, masks)) else None
+        apart = Apart(sizes, inputs["input_ids"].shape[1])
         one.inputs = {
             **apart.ids(inputs["input_ids"]),
             "tool_mask": apart.completions(given),
@@ -171,76 +170,6 @@ class VerifiersAttachment(Attachment):
         self.work("passed", one)
 
 
-class _Apart:
-    """Rows of prompt and completion in one, laid out as TRL lays them out: padded prompts to the
-    right, completions to the left."""
-
-    def __init__(self, sizes: Sequence[Sizes], width: int) -> None:
-        # What is longer than `max_seq_len` was cut at its front.
-        self._cuts = [max(0, size.prompt + size.completion - width) for size in sizes]
-        self._sizes = [
-            Sizes(size.prompt - cut, size.completion)
-            for size, cut in zip(sizes, self._cuts, strict=True)
-        ]
-        self._before = max(size.prompt for size in self._sizes)
-        self._after = max(size.completion for size in self._sizes)
-
-    def ids(self, rows_BL: Tensor) -> dict[str, Tensor]:
-        ones_BL = torch.ones_like(rows_BL)
-        return {
-            "prompt_ids": self.whole(rows_BL)[:, : self._before],
-            "prompt_mask": self.whole(ones_BL)[:, : self._before],
-            "completion_ids": self.completions(rows_BL),
-            "completion_mask": self.completions(ones_BL),
-        }
-
-    def whole(self, rows_BL: Tensor) -> Tensor:
-        made = rows_BL.new_zeros((len(self._sizes), self._before + self._after))
-        for at, size in enumerate(self._sizes):
-            start = self._before - size.prompt
-            length = size.prompt + size.completion
-            made[at, start : start + length] = rows_BL[at, :length]
-        return made
-
-    def completions(self, rows_BL: Tensor, *, shift: int = 0) -> Tensor:
-        """`shift` is 1 where the first column belongs to the second token."""
-        made = rows_BL.new_zeros((len(self._sizes), self._after))
-        for at, size in enumerate(self._sizes):
-            start = size.prompt - shift
-            made[at, : size.completion] = rows_BL[at, start : start + size.completion]
-        return made
-
-
-def _laid_out(found: Any) -> dict[str, Tensor]:
-    """What the environment made of a batch, padded."""
-    prompts = [list(ids) for ids in found.prompt_ids]
-    completions = [list(ids) for ids in found.completion_ids]
-    return {
-        "prompt_ids": _padded(prompts, left=True),
-        "prompt_mask": _padded([[1] * len(ids) for ids in prompts], left=True),
-        "completion_ids": _padded(completions),
-        "completion_mask": _padded([[1] * len(ids) for ids in completions]),
-        "tool_mask": _padded([list(mask) for mask in found.completion_mask]),
-        "sampling_per_token_logps": _padded(found.completion_logprobs).float(),
-    }
-
-
-def _padded(rows: Sequence[Sequence[float]], *, left: bool = False) -> Tensor:
-    width = max(map(len, rows))
-    fill = [[0] * (width - len(row)) for row in rows]
-    return torch.tensor(
-        [[*pad, *row] if left else [*row, *pad] for row, pad in zip(rows, fill, strict=True)]
-    )
-
-
-def _row(row: Mapping[str, Any], state: Any) -> dict[str, Any]:
-    """A row of the dataset with what its `info` holds and, where it is known, its episode."""
-    info = row.get("info")
-    own = {**row, **(info if isinstance(info, Mapping) else {})}
-    episode = None if state is None else played(state, str(own.get("problem_id", "")))
-    return own if episode is None else {**own, "rollout": episode}
-
-
 def _taken(waiting: dict[tuple[int, ...], list[int]], row: Sequence[int], longest: int) -> int:
     """The number of the rollout with these ids, padded at the end."""
     for length in range(min(len(row), longest), 0, -1):
@@ -248,7 +177,3 @@ def _taken(waiting: dict[tuple[int, ...], list[int]], row: Sequence[int], longes
         if numbers:
             return numbers.pop(0)
     raise LookupError("a row of the shuffled batch is none of the rollouts")
-
-
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 2

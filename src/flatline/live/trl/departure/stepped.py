@@ -3,12 +3,13 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from flatline.live.held import like, named, read, totals, whole
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.spec import Asked, NotSpecified
@@ -16,25 +17,22 @@ from flatline.spec.gradient import Compared, clip_factor, compare
 from flatline.spec.loss import shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
-from flatline.spec.update import adamw, decay_of, rate
+from flatline.spec.schedule import GIVEN, other_rate
+from flatline.spec.update import adamw, decay_of
 
 Held = dict[str, Tensor]
-"""By the name of a weight, in the memory of the host."""
+"""By the name of a weight, what this process holds, in the memory of the host."""
 MOST_STEPS = 2000
 """Steps of a schedule that are looked at."""
-RATE = 1e-4
-"""Of a rate, relative to the one asked for."""
 COARSE = 0.1
 """Rounding of the weights, of the length of the step, above which the step cannot be told."""
-ENDED = 0.01
-"""Share of the rate asked for below which nothing is learned any more."""
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
 """Callbacks from here do nothing to a step; the user's own may."""
 
 
 def trainable(trainer: Any) -> list[tuple[str, Any]]:
     """Names and weights."""
-    return [(name, w) for name, w in trainer.model.named_parameters() if w.requires_grad]
+    return named(trainer.model)
 
 
 def gradients(trainer: Any, largest_norm: float) -> tuple[Held, Held]:
@@ -54,7 +52,7 @@ def gradients(trainer: Any, largest_norm: float) -> tuple[Held, Held]:
 def _held(trainer: Any) -> Held:
     """A copy of the gradients in the host's memory."""
     return {
-        name: weight.grad.detach().to("cpu", copy=True)
+        name: read(weight.grad).to("cpu", copy=True)
         for name, weight in trainable(trainer)
         if weight.grad is not None
     }
@@ -100,8 +98,11 @@ def specified_gradient(
 
 def _against(trainer: Any, found: Held) -> Compared:
     """A held gradient beside the one on the weights."""
-    names = [(name, weight.grad) for name, weight in trainable(trainer)]
-    return compare((name, found.get(name), gradient) for name, gradient in names)
+    weights = [(name, weight, weight.grad) for name, weight in trainable(trainer)]
+    return compare(
+        (name, whole(found.get(name), weight), whole(gradient, weight))
+        for name, weight, gradient in weights
+    )
 
 
 def judge_gradient(
@@ -112,8 +113,9 @@ def judge_gradient(
     raw, handed = _against(trainer, left), _against(trainer, given)
     if raw.both_zero:
         return unknown("gradient", "The specified gradient is 0: no reward differs in its group.")
-    squares = [w.grad.double().square().sum() for _, w in trainable(trainer) if w.grad is not None]
-    factor = clip_factor(float(sum(squares)) ** 0.5, asked.largest_norm)
+    known = [w for _, w in trainable(trainer) if w.grad is not None]
+    squares = totals([float(read(w.grad).double().square().sum()) for w in known], known)
+    factor = clip_factor(sum(squares) ** 0.5, asked.largest_norm)
     for where, one, times in (
         ("The backward passes leave", raw, 1.0),
         ("After clipping and callbacks the optimizer gets", handed, factor),
@@ -164,11 +166,11 @@ def _before(trainer: Any) -> Before:
     found = Before({}, {}, {}, {})
     state = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state
     for name, weight in trainable(trainer):
-        found.weights[name] = weight.detach().to("cpu", copy=True)
+        found.weights[name] = read(weight).to("cpu", copy=True)
         known = state.get(weight) or {}
         if "exp_avg" in known and "exp_avg_sq" in known:
-            found.means[name] = known["exp_avg"].detach().to("cpu", copy=True)
-            found.squares[name] = known["exp_avg_sq"].detach().to("cpu", copy=True)
+            found.means[name] = read(known["exp_avg"]).to("cpu", copy=True)
+            found.squares[name] = read(known["exp_avg_sq"]).to("cpu", copy=True)
             found.steps[name] = int(known["step"])
     return found
 
@@ -194,8 +196,7 @@ def _step(trainer: Any, handed: Held) -> None:
     """The trainer's optimizer on the gradient that it was handed, at the rate before any schedule,
     and what the user's callbacks do after it."""
     for name, weight in trainable(trainer):
-        gradient = handed.get(name)
-        weight.grad = None if gradient is None else gradient.to(weight.device)
+        weight.grad = like(handed.get(name), weight)
     for group in trainer.optimizer.param_groups:
         group["lr"] = group.get("initial_lr", group["lr"])
     trainer.optimizer.step()
@@ -215,15 +216,12 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     before = _before(trainer)
     _step(trainer, handed)
     now = dict(trainable(trainer))
-    pairs: list[tuple[str, float, float, float]] = []
-    moved = wanted = coarse = 0.0
+    squares: list[list[float]] = []
     for name, kept in before.weights.items():
-        place = now[name].device
-        old, gradient = kept.to(place), _at(handed.get(name), place)
-        after = now[name].detach().double()
-        if gradient is None:
-            expected = old.double()
-        else:
+        part = read(now[name])
+        old, gradient = kept.to(part.device), _at(handed.get(name), part.device)
+        expected = old.double()
+        if gradient is not None:
             expected = adamw(
                 asked,
                 old,
@@ -231,34 +229,36 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
                 rate=asked.learning_rate,
                 decay=decay_of(asked, name),
                 step=before.steps.get(name, 0) + 1,
-                mean=_at(before.means.get(name), place),
-                square=_at(before.squares.get(name), place),
+                mean=_at(before.means.get(name), part.device),
+                square=_at(before.squares.get(name), part.device),
             )
-        rounding = torch.finfo(old.dtype).eps * float(old.double().norm())
-        off = max(0.0, float((after - expected).norm()) - rounding)
-        size = float((expected - old.double()).norm())
-        moved += float((after - old.double()).square().sum())
-        wanted += size**2
-        coarse += rounding**2
-        pairs.append((name, off, size, float((after - old.double()).norm())))
-    whole = sum(off**2 for _, off, _, _ in pairs) ** 0.5
+        ways = (part - expected, expected - old.double(), part.double() - old.double(), old)
+        squares.append([float(way.double().square().sum()) for way in ways])
+    pairs: list[tuple[str, float, float, float]] = []
+    moved = wanted = coarse = 0.0
+    each = [totals([one[at] for one in squares], list(now.values())) for at in range(4)]
+    for name, off2, size2, went2, old2 in zip(before.weights, *each, strict=True):
+        rounding = torch.finfo(before.weights[name].dtype).eps * old2**0.5
+        moved, wanted, coarse = moved + went2, wanted + size2, coarse + rounding**2
+        pairs.append((name, max(0.0, off2**0.5 - rounding), size2**0.5, went2**0.5))
+    apart = sum(off**2 for _, off, _, _ in pairs) ** 0.5
     scale = wanted**0.5
     if not scale:
         return unknown("update", "The specified step is 0.")
     if coarse**0.5 > COARSE * scale:
         return unknown("update", "The weights are too coarse to tell a step from its rounding.")
-    if whole <= limit.update * scale:
-        text = f"Every weight moves as AdamW says, to {whole / scale:.1g} of the step."
-        return same("update", text, whole / scale, limit.update)
-    name, off, size, went = max(pairs, key=lambda pair: pair[1])
+    if apart <= limit.update * scale:
+        text = f"Every weight moves as AdamW says, to {apart / scale:.1g} of the step."
+        return same("update", text, apart / scale, limit.update)
+    name, _, size, went = max(pairs, key=lambda pair: pair[1])
     still = sum(1 for _, _, want, did in pairs if want and not did)
     stuck = f" {still} of {len(pairs)} weights do not move at all." if still else ""
     return departs(
         "update",
         f"The step moves the weights by {moved**0.5:.4g}, AdamW at the rate asked for by "
-        f"{scale:.4g}, and they differ by {whole / scale:.2g} of it.{stuck}",
+        f"{scale:.4g}, and they differ by {apart / scale:.2g} of it.{stuck}",
         f"`{name}` should move by {size:.4g} and moves by {went:.4g}",
-        measured=whole / scale,
+        measured=apart / scale,
         limit=limit.update,
     )
 
@@ -273,24 +273,21 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
         return None
     found = list(_rates(trainer, asked))
     own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
-    for step, seen in enumerate(found):
-        try:
-            wanted = rate(asked, step)
-        except NotSpecified:
-            return None
-        # A schedule of the user's own may have any shape, but not end before the training does.
-        ended = seen < ENDED * asked.learning_rate and step < len(found) / 2
-        wrong = ended if own else abs(seen - wanted) > RATE * asked.learning_rate
-        if wrong and wanted > ENDED * asked.learning_rate:
-            return departs(
-                "update",
-                f"The schedule is another than {asked.schedule!r}: at step {step} of {asked.steps} "
-                f"the rate is {seen:.3g}, {wanted:.3g} was asked for.",
-                f"rates at steps 0, {step // 2} and {step}: {found[0]:.3g}, "
-                f"{found[step // 2]:.3g}, {seen:.3g}",
-                measured=seen,
-            )
-    return None
+    wanted = replace(asked, schedule=GIVEN) if own else asked
+    try:
+        other = other_rate(wanted, range(len(found)), found)
+    except NotSpecified:
+        return None
+    if other is None:
+        return None
+    return departs(
+        "update",
+        f"The schedule is another than {asked.schedule!r}: at step {other.step} of {asked.steps} "
+        f"the rate is {other.found:.3g}, {other.wanted:.3g} was asked for.",
+        f"rates at steps 0, {other.step // 2} and {other.step}: {found[0]:.3g}, "
+        f"{found[other.step // 2]:.3g}, {other.found:.3g}",
+        measured=other.found,
+    )
 
 
 def _rates(trainer: Any, asked: Asked) -> Iterator[float]:
