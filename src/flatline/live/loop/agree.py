@@ -37,6 +37,29 @@ def refuse_if_other(loop: Sequence[Row], adapter: Sequence[Row]) -> None:
         )
 
 
+def refuse_other_logps(
+    adapter: Iterable[Row], completions: Sequence[tuple[int, ...]], logps: Sequence[np.ndarray]
+) -> None:
+    """An error where `logprobs` gives something else than the log-probs that its logits have;
+    `logps` are what it gives for each completion, NaN where a token has no loss."""
+    given = dict(zip(completions, logps, strict=True))
+    for row in adapter:
+        own = given.get(tuple(int(one) for one in row["ids"]))
+        if own is None or row["trainer"] is None:
+            continue
+        heard = row["trainer"]
+        off = np.nan_to_num(np.abs(heard - own)) > SAME_LOGP
+        if off.any():
+            at = int(off.argmax())
+            raise ConfigError(
+                f"`logprobs` gives {own[at]:.3f} for a token whose log-prob is {heard[at]:.3f} in "
+                "the logits of the same pass.\n"
+                "The loss and every comparison would be of other numbers than log-probs.\n"
+                "Return the log-softmax of the logits at `ids[:, 1:]`: entry t of a row is that of "
+                "its token t + 1."
+            )
+
+
 def _pairs(loop: Iterable[Row], adapter: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
     """Rows of both that are one and the same."""
     free = list(adapter)

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from flatline.errors import ConfigError, TraceError
 from flatline.live.inputs import Inputs, rows_of
-from flatline.live.loop.agree import refuse_if_other
+from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.loop.written import Written, written
 from flatline.live.measure.played import Played, Recorded
@@ -134,8 +134,13 @@ class LoopTrainer(Trainer):
             logps_BT = self._through_loss(played.inputs)[0]
             self._clip()
             self._loop.optimizer.step()
-        refuse_if_other(own, sink.written("tokens"))
-        trace = sink.trace()
+        trace, rows = sink.trace(), sink.written("tokens")
+        if trace.settings["temperature"] in (None, 1.0):  # recorded at 1, whatever the loop has
+            used_BT = logps_BT.masked_fill(~played.trained_BT, torch.nan)
+            each = zip(used_BT.numpy(), played.mask_BT.numpy(), strict=True)
+            logps = [logps_T[mask_T] for logps_T, mask_T in each]
+            refuse_other_logps(rows, played.completions, logps)
+        refuse_if_other(own, rows)
         self._settings |= {**trace.settings, **self._counted(played, passes)}
         sink.update_run(settings=dict(self.settings))
         return Recorded(played, logps_BT, sink.trace(), {})

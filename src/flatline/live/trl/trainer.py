@@ -167,13 +167,16 @@ class TrlTrainer(Trainer):
         return record(self.trl, self.rollouts, self._correct, self._gold)
 
     def play(self, rows: Sequence[Mapping[str, Any]], step: int) -> Played:
-        self.trl.state.global_step = step
-        # TRL would score them with the reference as well, and nothing is trained on them.
-        with swapped(self.trl, beta=0.0):
-            return play(self.trl, rows)
+        # TRL would score them with the reference as well, and nothing is trained on them. The rest
+        # of a measurement goes on like this: its passes have no reference to ask for.
+        self.trl.state.global_step, self.trl.beta = step, 0.0
+        return play(self.trl, rows)
 
     def logps(self, inputs: Inputs, size: int | None = None) -> Tensor:
-        return trained_logps(self.trl, inputs, size)
+        # What was played without the reference cannot be held against it.
+        known = "ref_per_token_logps" in inputs
+        with swapped(self.trl, beta=self.beta if known else 0.0):
+            return trained_logps(self.trl, inputs, size)
 
     def plain_logps(self, inputs: Inputs) -> Tensor:
         return scoring_logps(self.trl, inputs)
