@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from flatline.live.batch import GOLD_NAMES
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
-from flatline.live.trl.recorder.rows import GOLD_NAMES
 
 ROWS = 64
 """Rows of the data whose gold is given as the answer."""
