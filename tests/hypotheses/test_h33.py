@@ -34,7 +34,7 @@ def order(*, specified=AS_ASKED, **changes):
         "epoch_complete": True,
     }
     found = SimpleNamespace(**{**facts, **changes})
-    rows = departs("rows", "") if changes else same("rows", "")
+    rows = departs("rows", "") if changes else specified
     return SimpleNamespace(
         data_order=lambda: found,
         trace=healthy_trace(steps=1),
