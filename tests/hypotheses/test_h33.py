@@ -7,13 +7,14 @@ from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, t
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h33_group_integrity import GroupIntegrity
-from flatline.live.stage_found import departs, same
+from flatline.live.stage_found import departs, same, unknown
 from flatline.live.where.place import Where
 from flatline.trace import Trace
 from flatline.trace.recorder import Recorder
 
 H = GroupIntegrity()
 LINE = Where(file="train.py", line=7, source="return Mine(rows)", function="Mine.sampler")
+AS_ASKED = same("rows", "Groups are whole.")
 DIFFER = [[0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]] * 8
 
 
@@ -23,7 +24,7 @@ def changed(change, steps=6, **settings):
     return Trace.from_rows(run=run_facts(**settings), **rows)
 
 
-def order(**changes):
+def order(*, specified=AS_ASKED, **changes):
     facts = {
         "groups_whole": True,
         "groups_per_step": np.full(20, 8),
@@ -33,7 +34,7 @@ def order(**changes):
         "epoch_complete": True,
     }
     found = SimpleNamespace(**{**facts, **changes})
-    rows = departs("rows", "") if changes else same("rows", "")
+    rows = departs("rows", "") if changes else specified
     return SimpleNamespace(
         data_order=lambda: found,
         trace=healthy_trace(steps=1),
@@ -172,6 +173,13 @@ def test_the_probe_reads_the_sampler():
     assert mixed.level is Level.FAULT and mixed.where == (LINE,)
     assert H.probe(order(unique_per_step=np.full(20, 2))).level is Level.FAULT
     assert H.probe(order(visited_share=0.5)).level is Level.SUSPECT
+
+
+def test_a_next_generation_that_is_not_as_specified_is_told():
+    stale = departs("rows", "The second generation trains on completions of the one before.", "0")
+    found = H.probe(order(specified=stale))
+    assert found.level is Level.FAULT and "second generation" in found.text
+    assert H.probe(order(specified=unknown("rows", "Not specified."))).level is Level.OK
 
 
 def test_the_probe_also_looks_at_the_batch_that_was_played():
