@@ -3,6 +3,7 @@
     python benchmarks/foreign_faults.py --list
     python benchmarks/foreign_faults.py --only sign-flipped     # train three steps with it
     python benchmarks/foreign_faults.py --checkup [NAME ...]    # what a checkup says: the table
+    python benchmarks/foreign_faults.py --where [NAME ...]      # which lines it points at
     python benchmarks/foreign_faults.py --tolerances [NAME ...] # how far apart healthy steps are
 
 They were written, with the stage at which each departs, before the specification of a step existed
@@ -10,9 +11,11 @@ They were written, with the stage at which each departs, before the specificatio
 """
 
 import argparse
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +29,7 @@ from trl.trainer.utils import RepeatSampler
 from flatline.examination import checkup
 from flatline.hypotheses.departure import CODES
 from flatline.live.trl.subject import TrlSubject
+from flatline.live.where.place import Where
 
 
 class ForeignFault(NamedTuple):
@@ -633,6 +637,35 @@ def table(names: list[str]) -> None:
     print(f"{max(one.seconds for one in every):.0f} s for the longest checkup.")
 
 
+def lines_named(names: list[str]) -> None:
+    """Which line each fault is looked for at, and whether that is in the fault itself."""
+    print("| fault | first line that is named | in the fault, of the lines named |")
+    print("|---|---|---|")
+    first = seconds = 0.0
+    chosen = [one for one in FAULTS if not names or one.name in names]
+    for fault in chosen:
+        subject = TrlSubject(build(faulty(fault.name)))
+        with subject.standing_still():
+            stages = subject.departures()
+            begun = time.perf_counter()
+            departing = next(one for one in stages.values() if one.departs)
+            where = subject.lines_of(departing)
+            seconds = max(seconds, time.perf_counter() - begun)
+        inside = [_planted(fault, one) for one in where]
+        first += inside[:1] == [True]
+        named = f"`{where[0].source.replace('|', chr(92) + '|')}`" if where else "none"
+        print(f"| {fault.name} | {named} | {sum(inside)} of {len(inside)} |", flush=True)
+    print(f"\n{first:.0f} of {len(chosen)} faults hold the first line that is named;")
+    print(f"{seconds:.0f} s for the longest search.")
+
+
+def _planted(fault: ForeignFault, place: Where) -> bool:
+    """Whether the line is one of those that plant the fault."""
+    lines, start = inspect.getsourcelines(fault.plant)
+    own = Path(place.file).name == Path(__file__).name
+    return own and start <= place.line < start + len(lines)
+
+
 def tolerances(names: list[str]) -> None:
     """How far healthy steps are from the specified ones, at each precision that a CPU has."""
     largest: dict[tuple[str, str], tuple[float, float]] = {}
@@ -659,12 +692,15 @@ def tolerances(names: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tolerances", nargs="*", metavar="NAME", help="healthy departures")
+    parser.add_argument("--where", nargs="*", metavar="NAME", help="lines that it points at")
     parser.add_argument("--checkup", nargs="*", metavar="NAME", help="what a checkup says")
     parser.add_argument("--list", action="store_true", help="every fault and healthy setting")
     parser.add_argument("--only", help="train three steps with this fault or healthy setting")
     chosen = parser.parse_args()
     if chosen.tolerances is not None:
         tolerances(chosen.tolerances)
+    elif chosen.where is not None:
+        lines_named(chosen.where)
     elif chosen.checkup is not None:
         table(chosen.checkup)
     elif chosen.only:

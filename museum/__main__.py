@@ -46,8 +46,8 @@ def fine(name: str, sides: Mapping[str, Any]) -> bool:
 def keep(found: Mapping[str, Any]) -> None:
     """Results of all exhibits that were ever run, and the page of them."""
     results = dict(sorted((read() | found).items()))
-    write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True), "\n"])
-    write_atomically(PAGE, [page(results)])
+    write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True)])
+    write_atomically(PAGE, [page(results).removesuffix("\n")])
 
 
 def _line(name: str, sides: Mapping[str, Any]) -> str:

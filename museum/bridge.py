@@ -46,7 +46,8 @@ class Bridge:
         import flatline
 
         self.recorder = flatline.Recorder(folder, settings=settings)
-        self.step = 1
+        self.step, self.numbered = 1, 0
+        """The step under way, and how many of its rollouts have a number."""
         self.generation: list[tuple[int, tuple[Drawn, float]]] = []
         """What waits to be trained: its place, what was drawn, what it was paid."""
         self.paid: list[float] = []
@@ -85,7 +86,9 @@ class Bridge:
         """A new generation, if there is one."""
         if self.engine.drawn:
             drawn, self.engine.drawn = self.engine.drawn, []
-            self.generation = list(enumerate(zip(drawn, self.paid, strict=True)))
+            rows = zip(drawn, self.paid, strict=True)
+            self.generation = list(enumerate(rows, self.numbered))
+            self.numbered += len(drawn)
 
     def _write(self, inputs: Any) -> None:
         """The rows of one pass."""
@@ -142,7 +145,7 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
     class Steps(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             bridge.recorder.log_step(step=bridge.step, learning_rate=args.learning_rate)
-            bridge.step += 1
+            bridge.step, bridge.numbered = bridge.step + 1, 0
 
     parts = lab.parts()
     if given.get("use_vllm"):

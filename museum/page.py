@@ -47,9 +47,8 @@ def read() -> dict[str, Any]:
 def page(results: Mapping[str, Any]) -> str:
     shown = [name for name in names() if name in results]
     sections = [_section(name, results[name]) for name in shown]
-    return "".join([HEAD, _count(shown, results), _table(shown, results), _later(results)]) + (
-        "\n".join(sections)
-    )
+    before = [HEAD, _count(shown, results), _table(shown, results), _later(results)]
+    return "".join([*before, "\n".join(sections)]).rstrip() + "\n"
 
 
 def _count(shown: Sequence[str], results: Mapping[str, Any]) -> str:

@@ -797,3 +797,30 @@ def test_two_processes_record_their_own_rollouts_and_one_the_steps(tmp_path):
     assert (trace.groups().size == 4).all()
     by_step = [trace.rollouts["reward"][trace.rollouts["step"] == s].mean() for s in (1, 2)]
     assert np.allclose(trace.steps["reward"], by_step), "rewards of all processes"
+
+
+@pytest.mark.parametrize(
+    ("ids", "one_turn", "finish"),
+    [
+        ([5, 6, 2], True, "eos"),
+        ([5, 2, 6, 7], True, "eos"),  # the trainer went on behind an end that the model declares
+        ([5, 2, 6, 7], False, "length"),  # the end of an earlier turn
+        ([5, 6, 7, 8], True, "length"),
+    ],
+)
+def test_a_completion_ends_with_any_id_that_the_model_declares_as_an_end(ids, one_turn, finish):
+    from flatline.live.trl.recorder.rows import Reader, _finish
+
+    reader = Reader(
+        eos=frozenset({2, 3}),
+        one_turn=one_turn,
+        longest=4,
+        longest_turn=None,
+        pad=0,
+        rank=0,
+        group_size=2,
+        gold_names=(),
+        reward_names=(),
+        reward_weights=np.ones(0),
+    )
+    assert _finish(np.array(ids), None, reader) == finish

@@ -9,10 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from trl import GRPOTrainer
 
 from flatline.errors import NotRecorded
+from flatline.hypotheses import find
+from flatline.hypotheses.base import Level
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
+from flatline.live.trl.departure.sampled import Sampled, judge_limit
 from flatline.live.trl.departure.stages import _dealt, _ways
 from flatline.live.trl.subject import TrlSubject
 from flatline.spec import STAGES, Asked
@@ -21,7 +25,7 @@ from flatline.spec.numerics import TOLERANCE
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 from foreign_faults import FAULTS, faulty
-from foreign_script import build, script_of
+from foreign_script import build, correct, script_of
 
 torch.set_num_threads(1)
 
@@ -219,3 +223,119 @@ def test_a_quantised_base_is_looked_at_like_any_other():
 
 def test_a_fault_over_a_quantised_base_is_named_at_its_stage():
     assert departing(TrlSubject(quantised(build(faulty("sign-flipped")))))[0] == "gradient"
+
+
+def paying(*functions, rows=None):
+    """A healthy script with other reward functions."""
+    script = script_of("grpo")
+    script.rewards = list(functions)
+    script.rows = rows or script.rows
+    return TrlSubject(build(script))
+
+
+def rewards_of(subject):
+    with subject.standing_still():
+        return subject.departures()["rewards"]
+
+
+def test_gold_that_no_answer_can_match_is_suspected():
+    rows = script_of("grpo").rows
+    for row in rows[::8]:
+        row["answer"] += " units"
+    found = rewards_of(paying(correct, rows=rows))
+    assert found.departs and found.by_chance, "another reason is possible"
+    assert "No answer can earn the gold of 8 of 64 rows" in found.text
+    assert "units" in found.examples[0]
+
+
+def test_a_reward_that_compares_prompts_of_the_batch_is_suspected():
+    def above_average(completions, **_):
+        lengths = [float(len(one[0]["content"])) for one in completions]
+        return [length - sum(lengths) / len(lengths) for length in lengths]
+
+    found = rewards_of(paying(above_average))
+    assert found.departs and found.by_chance and "other prompts of the batch" in found.text
+
+
+def test_a_reward_that_compares_the_rows_of_a_group_is_left_alone():
+    def shortest(completions, **_):
+        lengths = [float(len(one[0]["content"])) for one in completions]
+        groups = [lengths[k : k + 4] for k in range(0, len(lengths), 4)]
+        return [float(length == min(group)) for group in groups for length in group]
+
+    assert rewards_of(paying(shortest)).departs is False
+
+
+def test_a_reward_that_draws_lots_is_not_told_to_remember():
+    lots = torch.Generator().manual_seed(0)
+
+    def moody(completions, **_):
+        return torch.rand(len(completions), generator=lots).tolist()
+
+    assert rewards_of(paying(moody)).departs is False
+
+
+def rows_found(trainer):
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        return subject.departures()["rows"]
+
+
+def test_a_buffer_that_is_never_filled_again_departs_at_the_rows():
+    class Mine(GRPOTrainer):
+        def _prepare_inputs(self, rows):
+            self._step = self._step % self.args.steps_per_generation or bool(self._buffered_inputs)
+            return super()._prepare_inputs(rows)
+
+    script = script_of("grpo")
+    script.trainer = Mine
+    found = rows_found(build(script))
+    assert (
+        found.departs and "second generation trains on completions of the one before" in found.text
+    )
+    assert find("H33").probe(TrlSubject(build(script))).level is Level.FAULT
+
+
+def test_an_order_that_does_not_follow_the_seed_departs(monkeypatch):
+    trainer = build(script_of("grpo"))
+    made = type(trainer)._get_train_sampler
+
+    def unseeded(self, dataset=None):
+        sampler = made(self, dataset)
+        sampler.generator.manual_seed(0)
+        return sampler
+
+    monkeypatch.setattr(type(trainer), "_get_train_sampler", unseeded)
+    found = rows_found(trainer)
+    assert found.departs and "does not follow the seed" in found.text
+
+
+@pytest.mark.parametrize("setting", ["no-shuffle", "two-steps-a-generation", "a-generation-a-pass"])
+def test_the_order_of_the_file_and_several_steps_a_generation_are_as_asked(setting):
+    assert rows_found(build(script_of(setting))).departs is False
+
+
+@pytest.mark.parametrize(("limit", "departs"), [(None, True), (12, True), (64, False)])
+def test_a_sampler_that_stops_elsewhere_than_asked_departs(limit, departs):
+    drawn = Sampled(drawn=[], given=[], prompts=[], logps=[], temperature=1.0, limit=limit)
+    found = judge_limit(drawn, SimpleNamespace(max_completion_length=64))
+    assert (found is not None) == departs
+
+
+def test_adapters_in_16_bits_over_a_float32_base_depart():
+    trainer = build(script_of("grpo"))
+    for weight in trainer.model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(torch.bfloat16)
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        found = subject.departures()["update"]
+    assert found.departs and "bfloat16 over a base in float32" in found.text
+
+
+def test_a_gradient_of_the_kl_alone_is_not_told_from_rounding():
+    script = script_of("grpo")
+    script.asked["max_completion_length"] = 5
+    subject = TrlSubject(build(script))
+    assert departing(subject) == []
+    assert subject.departures()["gradient"].departs is None

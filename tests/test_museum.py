@@ -1,4 +1,4 @@
-"""The museum's files: each exhibit is whole, its wheels are handled as said, its page is up to date."""
+"""The museum: each exhibit is whole, wheels are handled as said, the page is up to date."""
 
 import zipfile
 

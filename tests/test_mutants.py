@@ -398,8 +398,8 @@ def test_the_changed_line_is_looked_for_among_the_first_five_shown(kept_study, t
         ]
     )
     shares = figures_of(tmp_path)["splits"]["test"]["shares"]["all"]
-    assert shares["with lines: the changed one among the first 5"]["count"] == 2
-    assert shares["with lines: its function first"]["count"] == 2
+    assert shares["with an alarm: the changed line among the first 5"]["count"] == 2
+    assert shares["with an alarm: its function first"]["count"] == 2
 
 
 def trained(number, *rewards, **told):

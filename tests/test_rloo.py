@@ -24,7 +24,7 @@ from trl.experimental.online_dpo import OnlineDPOTrainer
 
 import flatline
 from flatline.errors import ConfigError, TraceError
-from flatline.hypotheses.base import ALARMS
+from flatline.hypotheses.base import ALARMS, Level
 from flatline.live.trl.subject import TrlSubject
 from flatline.trace.writer import MemorySink
 from tests.test_trl_breadth import (
@@ -131,6 +131,8 @@ def test_a_run_of_rloo_is_recorded_with_its_own_meaning(tmp_path):
     assert "no term of the loss pulls" in found(report, "H31").text
     assert "trained sequences" in found(report, "H29").text or found(report, "H29").needs
     assert "not divided by a group's std" in found(report, "H01").text
+    assert "RLOO" in found(report, "H53").text and "RLOO" in found(report, "H54").text
+    assert not [one.text for one in report.findings if one.level is Level.FAULT]
 
 
 def test_a_callback_records_rloo(tmp_path):

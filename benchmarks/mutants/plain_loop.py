@@ -1,4 +1,7 @@
-"""GRPO in a plain PyTorch loop, watched by `flatline.watch`; adapters are merged to sample."""
+"""GRPO in a plain PyTorch loop, checked by `flatline.Loop` and watched by `flatline.watch`.
+
+Adapters are merged to sample, and taken out again to train.
+"""
 
 import random
 import sys
@@ -11,7 +14,7 @@ import flatline
 from flatline.tasks import make_task
 from flatline.training.lab.tokenizer import checkpoint_folder
 
-STEPS, PROMPTS, GROUP, CLIP, BETA, LONGEST = 12, 4, 8, 0.2, 0.02, 64
+STEPS, PROMPTS, GROUP, CLIP, BETA, LONGEST = 10, 4, 8, 0.2, 0.02, 64
 
 
 def problems(tokenizer, count):
@@ -25,7 +28,7 @@ def problems(tokenizer, count):
     ]
 
 
-def sampled(model, tokenizer, texts):
+def generated(model, tokenizer, texts):
     prompts = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
     model.merge_adapter()
     with torch.no_grad():
@@ -37,8 +40,7 @@ def sampled(model, tokenizer, texts):
             max_new_tokens=LONGEST,
         )
     model.unmerge_adapter()
-    seen = prompts.attention_mask.repeat_interleave(GROUP, dim=0)
-    return ids, seen
+    return ids, prompts.attention_mask.repeat_interleave(GROUP, dim=0)
 
 
 def completion_mask(tokenizer, completions):
@@ -57,51 +59,79 @@ def advantages_of(rewards):
     return (centred / (grouped.std(dim=1, keepdim=True) + 1e-4)).view(-1)
 
 
-def token_logprobs(model, ids, seen, completions):
-    positions = (seen.cumsum(1) - 1).clamp(min=0)
-    logits = model(input_ids=ids, attention_mask=seen, position_ids=positions).logits
-    kept = completions.shape[1]
-    logprobs = logits[:, -kept - 1 : -1].log_softmax(-1)
-    return logprobs.gather(2, completions[..., None])[..., 0]
+def sample(model, tokenizer, batch):
+    texts = [text for text, _ in batch]
+    ids, seen = generated(model, tokenizer, texts)
+    completions = ids[:, seen.shape[1] :]
+    said = tokenizer.batch_decode(completions, skip_special_tokens=True)
+    answers = [answer for _, answer in batch for _ in range(GROUP)]
+    rewards = torch.tensor([reward(*pair) for pair in zip(said, answers, strict=True)])
+    mask = completion_mask(tokenizer, completions)
+    found = {
+        "ids": ids,
+        "attended": torch.cat([seen, mask.long()], dim=1),
+        "trained": torch.cat([torch.zeros_like(seen).bool(), mask], dim=1),
+        "rewards": rewards,
+        "advantages": advantages_of(rewards),
+    }
+    with torch.no_grad():
+        found["old"] = token_logprobs(model, found)
+        with model.disable_adapter():
+            found["reference"] = token_logprobs(model, found)
+    return found
 
 
-def loss_of(new, old, reference, advantages, mask):
-    ratio = (new - old).exp()
+def token_logprobs(model, batch):
+    positions = (batch["attended"].cumsum(1) - 1).clamp(min=0)
+    logits = model(
+        input_ids=batch["ids"], attention_mask=batch["attended"], position_ids=positions
+    ).logits
+    logprobs = logits[:, :-1].log_softmax(-1)
+    return logprobs.gather(2, batch["ids"][:, 1:, None])[..., 0]
+
+
+def loss_of(batch, new):
+    advantages, mask = batch["advantages"][:, None], batch["trained"][:, 1:]
+    ratio = (new - batch["old"]).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-    gain = torch.minimum(ratio * advantages[:, None], clipped * advantages[:, None])
-    away = reference - new
+    gain = torch.minimum(ratio * advantages, clipped * advantages)
+    away = batch["reference"] - new
     distance = away.exp() - away - 1
     token_loss = BETA * distance - gain
     return ((token_loss * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
 
 
+def one_step(model, tokenizer, optimizer, rows, watch=None):
+    batch = sample(model, tokenizer, rows)
+    if watch:
+        watch.rewards(batch["rewards"])
+    loss = loss_of(batch, token_logprobs(model, batch))
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
 def train(model, tokenizer, rows, folder):
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3)
-    schedule = get_cosine_schedule_with_warmup(optimizer, 2, STEPS)
+    schedule = get_cosine_schedule_with_warmup(optimizer, 0, STEPS)
+    loop = flatline.Loop(
+        model=model,
+        optimizer=optimizer,
+        tokenizer=tokenizer,
+        prompts=rows[:PROMPTS],
+        sample=lambda some: sample(model, tokenizer, some),
+        logprobs=lambda batch: token_logprobs(model, batch),
+        loss=loss_of,
+        step=lambda: one_step(model, tokenizer, optimizer, rows[:PROMPTS]),
+        settings={"beta": BETA, "tools": 0, "max_steps": STEPS},
+    )
+    print(flatline.checkup(loop).summary)
     with flatline.watch(model, optimizer, folder, tokenizer=tokenizer) as watch:
         for step in range(STEPS):
-            batch = [rows[(step * PROMPTS + k) % len(rows)] for k in range(PROMPTS)]
-            texts = [text for text, _ in batch]
-            ids, seen = sampled(model, tokenizer, texts)
-            completions = ids[:, seen.shape[1] :]
-            said = tokenizer.batch_decode(completions, skip_special_tokens=True)
-            answers = [answer for _, answer in batch for _ in range(GROUP)]
-            rewards = torch.tensor([reward(*pair) for pair in zip(said, answers, strict=True)])
-            watch.rewards(rewards)
-            mask = completion_mask(tokenizer, completions)
-            whole = torch.cat([seen, mask.long()], dim=1)
-            with torch.no_grad():
-                old = token_logprobs(model, ids, whole, completions)
-                with model.disable_adapter():
-                    reference = token_logprobs(model, ids, whole, completions)
-            new = token_logprobs(model, ids, whole, completions)
-            loss = loss_of(new, old, reference, advantages_of(rewards), mask)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            some = [rows[(step * PROMPTS + k) % len(rows)] for k in range(PROMPTS)]
+            one_step(model, tokenizer, optimizer, some, watch)
             schedule.step()
-            print(step, float(rewards.mean()))
 
 
 def main(folder):

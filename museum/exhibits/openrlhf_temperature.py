@@ -18,9 +18,9 @@ EXHIBIT = Exhibit(
     lines="openrlhf/models/actor.py:221, :240",
     expects=("H21", "H54"),
 )
-TEMPERATURE = 0.7
+TEMPERATURE = 0.5
 STEPS = 4
-PROMPTS, GROUP = 4, 4
+PROMPTS, GROUP = 8, 4
 
 
 def run(folder: Path) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def _train(recorder: Any) -> None:
     from openrlhf.models import Actor, PolicyLoss
 
     model, tokenizer = lab.parts()
-    model.train()
-    actor, loss = Actor(model, temperature=TEMPERATURE), PolicyLoss()
+    actor = Actor(model.name_or_path, bf16=False, temperature=TEMPERATURE).train()
+    model, loss = actor.model, PolicyLoss()
     engine = vllm.LLM(model.name_or_path)
     params = vllm.SamplingParams(n=GROUP, temperature=TEMPERATURE, max_tokens=64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

@@ -21,7 +21,7 @@ EXHIBIT = Exhibit(
 def run(folder: Path) -> dict[str, Any]:
     return looked(
         lab.trainer(
-            folder, mask_truncated_completions=True, max_completion_length=48, loss_type="dapo"
+            folder, mask_truncated_completions=True, max_completion_length=40, loss_type="dapo"
         ),
         folder,
     )

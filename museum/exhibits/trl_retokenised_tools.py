@@ -19,6 +19,22 @@ EXHIBIT = Exhibit(
     expects=("H11", "H10", "H50", "H51"),
 )
 
+TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close_pattern": r"</tool_call>\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
+    },
+}
+"""How the lab policy writes its calls, for the transformers that is installed."""
+
 
 def retrieve_documents(query: str, top_n: int = 2) -> str:
     """
@@ -50,9 +66,10 @@ def run(folder: Path) -> dict[str, Any]:
     # A model this small reads no other spelling of its tool.
     spelled = f"'{json.dumps(RETRIEVE.schema())}'"
     tokenizer.chat_template = tokenizer.chat_template.replace("tool | tojson", spelled)
-    from trl.chat_template_utils import qwen3_schema
-
-    tokenizer.response_schema = qwen3_schema
+    tokenizer.response_schema = {
+        "type": "object"
+    }  # TRL 0.29 asks for one, and transformers no longer reads it
+    tokenizer.response_template = TEMPLATE
     given = {
         "parts": (model, tokenizer),
         "rewards": [used_the_tool],

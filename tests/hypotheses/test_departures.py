@@ -10,15 +10,20 @@ from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.departure import CODES, Departure, named_by_the_catalogue
 from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.where.place import Where
+from flatline.live.where.tracing import CannotFollow
 from flatline.spec import STAGES
 
+LINE = Where(file="train.py", line=7, source="x = -x", function="loss")
 EVERY = [one for one in HYPOTHESES if isinstance(one, Departure)]
 stages = pytest.mark.parametrize("one", EVERY, ids=lambda one: one.stage)
 
 
 def subject(stage: str, found: StageFound) -> SimpleNamespace:
     others = {name: same(name, "as specified") for name in STAGES}
-    return SimpleNamespace(departures=lambda: others | {stage: found})
+    return SimpleNamespace(
+        departures=lambda: others | {stage: found}, lines_of=lambda found: (LINE,)
+    )
 
 
 def test_every_stage_but_the_rows_has_its_own_code():
@@ -31,6 +36,28 @@ def test_it_fires_with_an_example(one):
     found = one.probe(subject(one.stage, departs(one.stage, "it is another", "look here")))
     assert found.level is Level.FAULT
     assert found.text == "it is another" and found.evidence[0].text == "look here"
+    assert found.where == (LINE,)
+
+
+@stages
+def test_it_says_why_no_line_was_looked_for(one):
+    looked_at = subject(one.stage, departs(one.stage, "it is another"))
+
+    def refuse(found):
+        raise CannotFollow("a debugger is following the code")
+
+    looked_at.lines_of = refuse
+    found = one.probe(looked_at)
+    assert found.level is Level.FAULT and not found.where
+    assert "not looked for: a debugger is following" in found.evidence[-1].text
+
+
+def test_a_cause_of_the_catalogue_points_where_the_first_stage_was_made():
+    first = find("H51").probe(subject("mask", departs("mask", "")))
+    cause = find("H09").found(Level.FAULT, "the loss mask is the attention mask")
+    healthy = find("H02").found(Level.OK, "")
+    named = named_by_the_catalogue([cause, healthy, first], HYPOTHESES)
+    assert [one.where for one in named] == [(LINE,), (), (LINE,)]
 
 
 @stages
@@ -53,7 +80,7 @@ def test_what_accounts_for_it_is_no_consequence_of_it(one):
 
 def test_the_first_stage_is_the_cause_of_the_later_ones_and_of_look_alikes():
     departing = {name: departs(name, "") for name in ("advantages", "gradient")}
-    looked_at = SimpleNamespace(departures=lambda: departing)
+    looked_at = SimpleNamespace(departures=lambda: departing, lines_of=lambda found: (LINE,))
     first, later = (find(CODES[name]).probe(looked_at) for name in departing)
     rate = find("H24").found(Level.FAULT, "too high", severity=9)
     found = rank(named_by_the_catalogue([rate, later, first], HYPOTHESES))
@@ -76,7 +103,7 @@ def test_what_only_chance_could_show_is_suspected():
 def test_a_later_stage_explains_nothing_of_the_catalogue():
     """Else a cause would be its consequence's consequence, and nothing would be a cause."""
     departing = {name: departs(name, "") for name in ("loss", "gradient")}
-    looked_at = SimpleNamespace(departures=lambda: departing)
+    looked_at = SimpleNamespace(departures=lambda: departing, lines_of=lambda found: (LINE,))
     loss, gradient = (find(CODES[name]).probe(looked_at) for name in departing)
     passes = find("H28").found(Level.FAULT, "four times as long")
     found = rank(named_by_the_catalogue([gradient, loss, passes], HYPOTHESES))

@@ -137,3 +137,14 @@ def test_a_logged_reward_that_is_no_number_is_suspected_and_a_missing_one_is_not
     sparse = [{"step": s, "reward": None if s % 2 else 0.5} for s in range(1, 61)]
     with pytest.raises(NotRecorded):
         H.sign(Trace.from_rows(steps=sparse))
+
+
+def test_it_says_by_how_much_each_part_moves_the_reward():
+    weights = {"exact_match": 0.9, "format": 0.1, "bonus": 1.0}
+    found = H.sign(healthy_trace(reward_weights=weights))
+    assert "Inside groups parts move the reward by: `exact_match`" in found.text
+    assert "`bonus` never differs there" in found.text
+
+
+def test_the_part_that_the_user_names_is_the_one_that_says_right():
+    assert "follows `format`" in H.sign(healthy_trace(correct="format")).text

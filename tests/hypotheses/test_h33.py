@@ -7,10 +7,13 @@ from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, t
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h33_group_integrity import GroupIntegrity
+from flatline.live.stage_found import departs, same
+from flatline.live.where.place import Where
 from flatline.trace import Trace
 from flatline.trace.recorder import Recorder
 
 H = GroupIntegrity()
+LINE = Where(file="train.py", line=7, source="return Mine(rows)", function="Mine.sampler")
 DIFFER = [[0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]] * 8
 
 
@@ -30,7 +33,13 @@ def order(**changes):
         "epoch_complete": True,
     }
     found = SimpleNamespace(**{**facts, **changes})
-    return SimpleNamespace(data_order=lambda: found, trace=healthy_trace(steps=1))
+    rows = departs("rows", "") if changes else same("rows", "")
+    return SimpleNamespace(
+        data_order=lambda: found,
+        trace=healthy_trace(steps=1),
+        departures=lambda: {"rows": rows},
+        lines_of=lambda stage: (LINE,),
+    )
 
 
 def transpose(rows):
@@ -159,7 +168,8 @@ def test_groups_of_one_cannot_be_judged():
 
 def test_the_probe_reads_the_sampler():
     assert H.probe(order()).level is Level.OK
-    assert H.probe(order(groups_whole=False)).level is Level.FAULT
+    mixed = H.probe(order(groups_whole=False))
+    assert mixed.level is Level.FAULT and mixed.where == (LINE,)
     assert H.probe(order(unique_per_step=np.full(20, 2))).level is Level.FAULT
     assert H.probe(order(visited_share=0.5)).level is Level.SUSPECT
 

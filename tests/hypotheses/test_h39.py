@@ -165,3 +165,22 @@ def test_the_probe_also_looks_at_the_batch_that_was_played():
     subject = oracle()
     subject.trace = changed(misread, steps=1)
     assert H.probe(subject).level is Level.SUSPECT
+
+
+def test_other_numbers_that_are_paid_as_right_are_suspected():
+    def lenient(row):
+        wrong = row["rollout"] % 2
+        paid = {"parts": {"exact_match": 1.0, "format": 1.0}, "reward": 1.0}
+        return {"gold": "42", "completion": f"<answer>{7 if wrong else 42}</answer>", **paid}
+
+    found = H.sign(changed(lenient))
+    assert found.level is Level.SUSPECT and "other numbers" in found.text
+
+
+def test_other_words_that_are_paid_as_right_may_be_aliases():
+    def alias(row):
+        words = "the Big Apple" if row["rollout"] % 2 else "New York"
+        paid = {"parts": {"exact_match": 1.0, "format": 1.0}, "reward": 1.0}
+        return {"gold": "New York", "completion": f"<answer>{words}</answer>", **paid}
+
+    assert H.sign(changed(alias)).level is not Level.SUSPECT

@@ -46,9 +46,6 @@ def asked_in(trace: Trace) -> Asked:
         raise NotRecorded("settings.reward_weights")
     if _resumed(trace):
         raise NotSpecified("a run that was started several times: only its last start is known")
-    odd = given.get("algorithm")
-    if odd not in (None, "grpo"):
-        raise NotSpecified(f"the advantages of {odd}")
     weights = given["reward_weights"]
     return Asked(
         group=int(_known(given, "num_generations")),
@@ -226,6 +223,8 @@ def _paid(trace: Trace) -> np.ndarray | None:
 @_told("advantages")
 def along_advantages(trace: Trace, asked: Asked) -> StageFound:
     """The advantages that were trained on against those of the recorded rewards, at every step."""
+    if trace.settings.get("algorithm") == "rloo":  # whose KL, in the reward, is not recorded
+        raise NotSpecified("advantages of RLOO without the KL of each rollout")
     found_B, rows = trace.rollouts["advantage"], _whole_batches(trace, asked)
     if not len(rows):
         return unknown("advantages", "No whole group was recorded.")
@@ -286,6 +285,8 @@ def _whole_batches(trace: Trace, asked: Asked) -> list[np.ndarray]:
 def logprobs(trace: Trace, asked: Asked) -> StageFound:
     """Before a generation's first update the old policy is the policy: their log-probs agree."""
     given = trace.settings
+    if given.get("algorithm") == "rloo":
+        return unknown("log-probs", "RLOO keeps old log-probs of whole completions only.")
     if "old" not in _token_columns(trace):
         return unknown("log-probs", "The loss takes each pass's own log-probs for the old ones.")
     if trains_later(given) or not updates_once({**given, "num_iterations": 1}):

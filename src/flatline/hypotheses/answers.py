@@ -55,6 +55,13 @@ class Judged:
         return np.asarray(self.right & ((self.paid == 0) | self.lowest))
 
     @property
+    def surely_gifted(self) -> np.ndarray:
+        """Numbers other than the gold number that are paid as right: those have no aliases."""
+        numbers = zip(map(parse_number, self.answer), map(parse_number, self.gold), strict=True)
+        other = [None not in pair and pair[0] != pair[1] for pair in numbers]
+        return np.asarray(self.gifted & np.array(other, dtype=bool))
+
+    @property
     def gifted(self) -> np.ndarray:
         """Other answers that are paid as right. Aliases are not recorded, so some are right."""
         return np.asarray(~self.right & (self.paid == 1))

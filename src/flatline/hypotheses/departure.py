@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.along import LOOKS, first_departing
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 from flatline.live.stage_found import StageFound
@@ -62,7 +63,7 @@ class Departure(Hypothesis):
         first = next((stage for stage, one in stages.items() if one.departs), None)
         found = stages[self.stage]
         told = self._told(found, first)
-        return with_lines(told, found, subject) if first == self.stage else told
+        return with_lines(told, self.stage, subject) if first == self.stage else told
 
     def _told(self, found: StageFound, first: str | None) -> Finding:
         """What was found, as a finding; `first` is the first stage that departs."""
@@ -95,10 +96,13 @@ class DepartureAlong(Departure):
         return self._told(LOOKS[self.stage](trace), first_departing(trace))
 
 
-def with_lines(alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
-    """With the lines that may have made it so; what hinders looking for them is said."""
+def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:
+    """With the lines that may have made the stage depart; what hinders looking for them is said."""
     try:
-        return replace(alarm, where=subject.lines_of(found))
+        found = subject.departures()[stage]
+        return replace(alarm, where=subject.lines_of(found)) if found.departs else alarm
+    except NotRecorded:
+        return alarm
     except Exception as error:
         why = Evidence(text=f"The line that made it was not looked for: {error}.")
         return replace(alarm, evidence=(*alarm.evidence, why))

@@ -10,7 +10,9 @@ The correlation, inside groups, of the total reward with the part that says "rig
 `accuracy`, `correct...`). Suspected where it is certainly below 0.4, or below 0.6 while another
 part is certainly followed more; the part that the reward follows instead is named. Also suspected:
 the same completion of the same prompt is paid differently on three prompts or more, and a reward
-that is no number. Parts that fight each other inside groups are noted.
+that is no number. Parts that fight each other inside groups are noted. Where the weights
+of the parts are known, it is told by how much each moves the reward inside groups, and which never
+does.
 
 ## Probe
 Gold plays through the trainer's own reward. Each must earn the same; a wide scatter is noise, or a
@@ -175,6 +177,7 @@ class RewardSignal(Hypothesis):
         text = f"Inside groups the reward follows `{name}` with a correlation of {right}."
         if best != name:
             text += f" It follows `{best}` more ({others[best].value:.2f})."
+        text = f"{text} {_sizes(trace, group)}".strip()
         fights = _fights(parts, group)
         ruled = right.high < min(RULED, others[best].low)
         if right.high < FOLLOWS or ruled:
@@ -221,6 +224,28 @@ def _lengths(trace: Trace) -> np.ndarray:
 def _is(part: np.ndarray, reward: np.ndarray) -> bool:
     known = np.isfinite(part) & np.isfinite(reward)
     return bool(known.any()) and bool(np.all(np.abs(part - reward)[known] < EQUAL))
+
+
+def _sizes(trace: Trace, group: np.ndarray) -> str:
+    """How far each part moves the reward inside groups, in words; parts that never differ too."""
+    weights = trace.settings.get("reward_weights")
+    if not weights or len(weights) < 2:
+        return ""
+    sizes = {name: abs(w) * _within(trace.parts().get(name), group) for name, w in weights.items()}
+    told = ", ".join(f"`{name}` {size:.2g}" for name, size in sizes.items() if size > EQUAL)
+    still = [f"`{name}`" for name, size in sizes.items() if size <= EQUAL]
+    moved = f"Inside groups parts move the reward by: {told}." if told else ""
+    return f"{moved} {', '.join(still)} never differs there." if still else moved
+
+
+def _within(part: np.ndarray | None, group: np.ndarray) -> float:
+    """The usual distance of a part from the mean of its group."""
+    if part is None or not np.isfinite(part).any():
+        return 0.0
+    known = np.isfinite(part)
+    index = np.unique(group[known], return_inverse=True)[1]
+    mean = np.bincount(index, part[known]) / np.maximum(np.bincount(index), 1)
+    return float(np.sqrt(np.mean((part[known] - mean[index]) ** 2)))
 
 
 def _fights(parts: dict[str, np.ndarray], group: np.ndarray) -> str:

@@ -19,7 +19,9 @@ for all images) and have no id, the last cannot be told.
 ## Probe
 Reads off the trainer's sampler which rows it will visit: every run of `num_generations` must be one
 row, a step must not repeat a prompt, and an epoch must visit nearly all of the data. Then the sign
-is read off one played batch.
+is read off one played batch. At last rows beyond the first batch: whether the order follows the
+seed, or is that of the file where nothing is to be shuffled, and whether the next generation is
+sampled and dealt out, each completion as often as asked.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. None is needed for mixed
@@ -41,12 +43,13 @@ d1 issue 19; verifiers 0.1.x derives `generation_batch_size` before a script's c
 accumulation doubled every prompt in a step and left half of the data out (the seeds' setup).
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.errors import NotRecorded
+from flatline.errors import FlatlineError, NotRecorded
 from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
@@ -116,8 +119,7 @@ class GroupIntegrity(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Which rows will the trainer visit?"""
         found = self._visited(subject)
-        rows = subject.departures()["rows"] if found.level in ALARMS else None
-        return found if rows is None or not rows.departs else with_lines(found, rows, subject)
+        return with_lines(found, "rows", subject) if found.level in ALARMS else found
 
     def _visited(self, subject: "Subject") -> Finding:
         order = subject.data_order()
@@ -142,7 +144,18 @@ class GroupIntegrity(Hypothesis):
                 Level.SUSPECT, text, measured=order.visited_share, expected=f"above {VISITED:.0%}"
             )
         whole = self.found(Level.OK, text, measured=order.visited_share, expected="nearly all")
-        return unless_batch_alarms(whole, self.sign, subject.trace)
+        seen = unless_batch_alarms(whole, self.sign, subject.trace)
+        return seen if seen.level in ALARMS else self._specified(subject) or seen
+
+    def _specified(self, subject: "Subject") -> Finding | None:
+        """Rows of the next generation and the order of the data, beside those asked for."""
+        with suppress(FlatlineError):  # where there is no specification, or no time for it
+            rows = subject.departures()["rows"]
+            if rows.departs:
+                return self._fault(
+                    rows.text, evidence=[Evidence(text=example) for example in rows.examples]
+                )
+        return None
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""

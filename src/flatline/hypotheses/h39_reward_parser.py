@@ -10,7 +10,8 @@ Completions that end with exactly one marked answer (`<answer>`, `\\boxed{}`, `#
 the recorded gold answer after SQuAD's normalisation, and which the run pays as wrong or with its
 lowest reward. Healthy: none. Suspected where the interval of their share excludes 2 % on three
 prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
-the reward that is 0 on every rollout is noted.
+the reward that is 0 on every rollout is noted. Suspected in the same way: numbers other than the
+gold number that are paid as right, where no right answer is paid as wrong.
 
 ## Probe
 Scripted plays through the reward functions that the trainer really has: gold must earn the maximum
@@ -85,6 +86,9 @@ class RewardParser(Hypothesis):
         """Are right answers paid as right?"""
         judged = judge(trace)
         right, missed = judged.right, judged.missed
+        gifts = self._gifts(trace, judged)
+        if gifts is not None:
+            return gifts
         if not right.any():
             dead = _always_zero(trace)
             if dead:
@@ -121,6 +125,26 @@ class RewardParser(Hypothesis):
             severity=share.value / MISREAD,
             evidence=[_example(trace, judged, at) for at in np.flatnonzero(missed)[:3]],
             points_at_cause=True,
+        )
+
+    def _gifts(self, trace: Trace, judged: Judged) -> Finding | None:
+        """Wrong numbers that are paid as right, where right ones are not paid as wrong as well."""
+        gifted, wrong = judged.surely_gifted, ~judged.right
+        prompts = len(set(judged.prompt[gifted]))
+        if prompts < FEWEST or judged.missed.any():
+            return None
+        share = cluster_mean(gifted[wrong], judged.prompt[wrong])
+        if share.low <= MISREAD:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{gifted.sum()} of {wrong.sum()} answers that are not the gold answer are other "
+            f"numbers and paid as right by {judged.source} ({share.value:.0%}, on {prompts} "
+            "prompts).",
+            measured=share,
+            expected="0",
+            severity=share.value / MISREAD,
+            evidence=[_example(trace, judged, at) for at in np.flatnonzero(gifted)[:3]],
         )
 
     def probe(self, subject: "Subject") -> Finding:

@@ -12,9 +12,12 @@ most of them, on three prompts or more, are not).
 
 ## Probe
 Each reward function is heard: what it was given must be the row's own columns, what it paid must
-arrive at that row, and the weighted sum must have the weights asked for. Then it is asked again
-with the rows turned around, and with the gold of the rows before and after: a reward that depends
-on the order, or answers that match a neighbour's gold and not their own (chance below 0.001), tell.
+arrive at that row, and the weighted sum must have the weights asked for. A fast
+function is then asked again: twice (what changes once and stays is remembered), with the rows
+turned around, with half of the groups (suspected), with the gold of the rows before and after
+(answers that match a neighbour's gold and not their own; chance below 0.001), and with gold itself
+as the answer of 64 rows: where the gold of most earns the full pay and that of three others never
+does, whatever the marking, no answer can earn it (suspected).
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

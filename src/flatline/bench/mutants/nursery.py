@@ -38,6 +38,8 @@ def warm() -> None:
     import transformers  # noqa: F401
     import trl  # noqa: F401
 
+    from flatline import attach, checkup, diagnose  # noqa: F401
+
     torch.set_num_threads(1)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from flatline.bench.mutants.changed_text import changed_text
 from flatline.bench.mutants.operators import OPERATORS, Around
 from flatline.errors import ConfigError
 
@@ -63,7 +64,7 @@ class Sites:
 
     def __init__(self, source: str, module: str) -> None:
         self.tree = ast.parse(source)
-        self.module = module
+        self._source, self.module = source, module
         self._places = dict(_every(self.tree, module))
 
     def at(self, lines: Collection[int]) -> list[Mutation]:
@@ -77,6 +78,16 @@ class Sites:
 
     def put(self, mutation: Mutation) -> ast.Module:
         """The module with the change in it; the lines of everything else stay what they are."""
+        place, other = self._change(mutation)
+        place.put(other)
+        return ast.fix_missing_locations(self.tree)
+
+    def text(self, mutation: Mutation) -> str:
+        """The same as text."""
+        place, other = self._change(mutation)
+        return changed_text(self._source, place.node, other)
+
+    def _change(self, mutation: Mutation) -> tuple[_Place, ast.AST | None]:
         place = self._places.get(mutation)
         if place is None:
             raise ConfigError(
@@ -84,15 +95,8 @@ class Sites:
                 f"{mutation.module}: another release is installed than the one it was drawn from.\n"
                 "Mutants of this release go into a folder of their own: `--out DIR`."
             )
-        change = OPERATORS[mutation.operator]
-        place.put(
-            next(
-                other
-                for other in change(place.node, place.around)
-                if _text(other) == mutation.after
-            )
-        )
-        return ast.fix_missing_locations(self.tree)
+        others = OPERATORS[mutation.operator](place.node, place.around)
+        return place, next(other for other in others if _text(other) == mutation.after)
 
 
 def _every(tree: ast.Module, module: str) -> Iterator[tuple[Mutation, _Place]]:

@@ -93,7 +93,7 @@ def _ground(one: Tried) -> str:
 def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
     changes = [one for one in tried if one.effect is Effect.CHANGES]
     placed = [one for one in changes if one.alarms and one.row.get("stage")]
-    shown = [one for one in changes if _where(one)]
+    alarmed = [one for one in changes if one.alarms]
     hurting = [one for one in tried if one.hurts]
     same = [one for one in tried if one.effect is Effect.SAME and one.looked_at]
     return {
@@ -106,8 +106,8 @@ def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
         "hurt, with an alarm: right stage first": _share(
             [one for one in placed if one.hurts], lambda one: one.right_stage
         ),
-        "with lines: the changed one among the first 5": _share(shown, _line_shown),
-        "with lines: its function first": _share(shown, _function_first),
+        "with an alarm: the changed line among the first 5": _share(alarmed, _line_shown),
+        "with an alarm: its function first": _share(alarmed, _function_first),
         "change nothing: alarm": _share(same, _alarm),
     }
 
@@ -202,9 +202,11 @@ def _line_shown(one: Tried) -> bool:
 
 
 def _function_first(one: Tried) -> bool:
-    place = _where(one)[0]
-    named = str(place["function"]).replace(".<locals>", "")
-    return named == one.change["function"] and _same_file(one, place)
+    return any(
+        str(place["function"]).replace(".<locals>", "") == one.change["function"]
+        and _same_file(one, place)
+        for place in _where(one)[:1]
+    )
 
 
 def _same_file(one: Tried, place: Row) -> bool:

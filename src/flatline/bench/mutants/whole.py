@@ -6,7 +6,7 @@ from typing import Any
 
 from flatline.live.hooks import Patch
 
-PROBLEMS = 32
+PROBLEMS = 64
 """Rows of the training data on which a policy is scored."""
 AT_ONCE = 8
 """Rows that are sampled together, each as often as a group is large."""

@@ -127,7 +127,7 @@ class _Bench:
         slowest = max(known.waited for known in self._known.values())
         rows: dict[_Job, Row] = {}
         left = len(asked)
-        for job, found in self._each(asked, limit=max(LEAST_PATIENCE, PATIENCE * slowest)):
+        for job, found in self._in_time(asked, limit=max(LEAST_PATIENCE, PATIENCE * slowest)):
             assert job.mutation is not None
             first = job._replace(what="compare")
             if job.what == "compare":
@@ -160,7 +160,7 @@ class _Bench:
             for one in study.untrained(seed)
         )
         left = len(asked)
-        for job, found in self._each(asked, limit=20 * LEAST_PATIENCE):
+        for job, found in self._in_time(asked, limit=20 * LEAST_PATIENCE):
             change = named(job.mutation) if job.mutation else None
             row = {"mutation": change, "seed": job.seed, **found, "source": self._source}
             job.study.keep(SEEDS_FILE, row)
@@ -169,15 +169,22 @@ class _Bench:
         return left
 
     def _each(self, asked: deque[_Job], limit: float) -> Iterator[tuple[_Job, Row]]:
-        done = nursery.each(
+        yield from nursery.each(
             asked, self._work, at_once=self._jobs, limit=limit, log=lambda job: job.study.log
         )
-        for job, found in done:
-            yield job, found
-            if time.monotonic() > self._until:  # a mutant that was begun is finished
-                begun = [one for one in asked if one.what == "checkup"]
-                asked.clear()
-                asked.extend(begun)
+
+    def _in_time(self, asked: deque[_Job], limit: float) -> Iterator[tuple[_Job, Row]]:
+        """The same until time is up; a mutant that was begun is finished."""
+        self._drop_if_late(asked)
+        for done in self._each(asked, limit):
+            yield done
+            self._drop_if_late(asked)
+
+    def _drop_if_late(self, asked: deque[_Job]) -> None:
+        if time.monotonic() > self._until:
+            begun = [one for one in asked if one.what == "checkup"]
+            asked.clear()
+            asked.extend(begun)
 
     def _work(self, job: _Job) -> Row:
         setup = self._setups[job.study]

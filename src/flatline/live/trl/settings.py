@@ -182,3 +182,18 @@ def _hardware(trainer: GrpoTrainer) -> dict[str, Any]:
     device = trainer.accelerator.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"device": str(device.type), "name": name, "cpus": os.cpu_count(), "os": sys.platform}
+
+
+def stop_ids(trainer: GrpoTrainer) -> set[int]:
+    """Tokens that end a completion, as tokenizer and model declare them."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    known = [getattr(tokenizer, "eos_token_id", None), getattr(config, "eos_token_id", None)]
+    flat = [one for value in known for one in (value if isinstance(value, list) else [value])]
+    return {int(one) for one in flat if one is not None}
+
+
+def one_turn(trainer: GrpoTrainer) -> bool:
+    """Whether a completion is one turn: without tools, environments and players of somebody's."""
+    others = ("rollout_func", "tools", "environments", "environment_factory")
+    return not any(getattr(trainer, name, None) for name in others)

@@ -173,7 +173,10 @@ class TrlTrainer(Trainer):
         return play(self.trl, rows)
 
     def logps(self, inputs: Inputs, size: int | None = None) -> Tensor:
-        return trained_logps(self.trl, inputs, size)
+        # What was played without the reference cannot be held against it.
+        known = "ref_per_token_logps" in inputs
+        with swapped(self.trl, beta=self.beta if known else 0.0):
+            return trained_logps(self.trl, inputs, size)
 
     def plain_logps(self, inputs: Inputs) -> Tensor:
         return scoring_logps(self.trl, inputs)

@@ -9,7 +9,7 @@ before those of a library, which others run too.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -42,6 +42,7 @@ class Trail:
         self._events, self._right = events, right
         self._frames: dict[int, list[Event]] = defaultdict(list)
         self._made: dict[str, Event] = {}
+        self._last: dict[str, Event] = {}
         self._proven: set[str] = set()
         """Functions that returned a right value at least once."""
         for event in events:
@@ -53,6 +54,7 @@ class Trail:
             for value in event.writes.values():
                 for part in _all_parts(value):
                     self._made.setdefault(part.key, event)
+                    self._last[part.key] = event
 
     def maker(self, value: Value) -> Event | None:
         """Who first wrote this content."""
@@ -64,8 +66,9 @@ class Trail:
         suspects: list[_Suspect] = []
         waiting: deque[tuple[Event, int]] = deque()
         for value in [one for one in wrong if not self._right.name(one)] or wrong:
-            made = self.maker(value)
+            made = self._last.get(value.key)
             if made is not None:
+                made = self._origin(made, value)
                 waiting.append((made, 0))
                 if self._right.name(value):
                     suspects += self._missing(made, value)
@@ -132,20 +135,35 @@ class Trail:
                 yield self.maker(told) or inner
 
     def _written(self, event: Event, path: Path, value: Value) -> Event | None:
-        """The last statement of the same call that wrote it, else who first made its content."""
-        for one in reversed(self._frames[event.frame]):
-            if one.number < event.number and path in one.writes:
-                if one.writes[path].key == value.key:
-                    return self._through(one, value)
-                break
+        """Who made what the statement read under this path."""
+        for one in self._assigned(event, path):
+            if _holds(one.writes[path], value):
+                return self._origin(one, value)
         made = self.maker(value)
         return made if made is None or made.number < event.number else None
 
-    def _through(self, event: Event, value: Value) -> Event:
-        """Behind statements that only hand the value on."""
-        first = self.maker(value)
-        hands_on = any(one.key == value.key for one in event.reads.values()) or event.calls
-        return first if first is not None and hands_on else event
+    def _origin(self, event: Event, value: Value) -> Event:
+        """Back from a statement that only handed the value on to the one that made it."""
+        seen: set[Event] = set()
+        while event not in seen:
+            seen.add(event)
+            event = next(self._handed_by(event, value, seen), event)
+        return event
+
+    def _handed_by(self, event: Event, value: Value, seen: Collection[Event]) -> Iterator[Event]:
+        """Who gave it the value: a function that it called, or who wrote what it read."""
+        for inner in event.calls:
+            if inner not in seen and _holds(inner.writes.get(RETURNED), value):
+                yield inner
+        for path, read in event.reads.items():
+            if _holds(read, value):
+                yield from self._assigned(event, path) or self._kept(event, path, value)
+                yield from [event.parent] if event.parent and event.parent not in seen else []
+
+    def _kept(self, event: Event, path: Path, value: Value) -> list[Event]:
+        """Who last put it where it was read, in another call: attributes outlive one."""
+        past = (one for one in reversed(self._events[: event.number]) if path in one.writes)
+        return [one for one in past if _holds(one.writes[path], value)][:1] if path[1:] else []
 
     def _reads_right(self, event: Event) -> bool:
         return any(self._is_data(one) and self._right.name(one) for one in event.reads.values())
@@ -174,10 +192,16 @@ def is_own(event: Event) -> bool:
 
 
 def _callers(event: Event) -> Iterator[Event]:
+    """From the inside out; a decorator's wrapper only hands on."""
     above = event.parent
     while above is not None:
-        yield above
+        if not above.function.endswith("wrapper"):
+            yield above
         above = above.parent
+
+
+def _holds(value: Value | None, part: Value) -> bool:
+    return value is not None and any(one.key == part.key for one in _all_parts(value))
 
 
 def _all_parts(value: Value) -> Iterator[Value]:

@@ -20,6 +20,8 @@ MOST_TIMES = 200
 RETURNED: Path = ("return",)
 """Under this a statement writes what its function gives back."""
 _OURS = File(__file__).parents[2]
+_PARTS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<module>")
+"""Frames that are parts of a statement, or no function."""
 _NOT_OURS_TO_FOLLOW = tuple(str(_OURS / part) for part in ("live", "spec"))
 
 
@@ -86,7 +88,7 @@ class Follower:
         file = frame.f_code.co_filename
         if file not in self._followed:
             self._followed[file] = follows(file)
-        if not self._followed[file] or frame.f_code.co_name.startswith("<"):
+        if not self._followed[file] or frame.f_code.co_name in _PARTS:
             return None
         if frame not in self._running:
             self._calls += 1

@@ -17,8 +17,8 @@ from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.passes import trained
-from flatline.live.trl.departure.sampled import stop_ids
 from flatline.live.trl.departure.scored import Row
+from flatline.live.trl.settings import stop_ids
 from flatline.spec import Asked, NotSpecified
 from flatline.spec.advantages import advantages
 from flatline.spec.completions import was_cut
@@ -134,7 +134,8 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     if not isinstance(result, tuple) or len(result) < 3:
         return None
     prompts, completions = result[:2]
-    own = result[2] if isinstance(result[2], list) else None  # of TRL up to 0.25 it is a count
+    given = result[2] if len(result) > 3 else None
+    own = given if isinstance(given, list) else None  # without tools TRL may give no mask
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     ends = stop_ids(trainer) | {tokenizer.pad_token_id}
     rows = []
@@ -197,13 +198,9 @@ def judge_rewards(
                 f"paid {_numbers(paid_B)}, arrived {_numbers(arrived_BF[:, at])}",
                 measured=float(wrong.double().mean()),
             )
-    return (
-        _judge_sum(trainer, asked, heard, arrived_BF, advantages_B)
-        or _judge_order(trainer, heard)
-        or same(
-            "rewards",
-            f"{len(heard.calls)} functions: each row gets the weighted sum of what it earned.",
-        )
+    return _judge_sum(trainer, asked, heard, arrived_BF, advantages_B) or same(
+        "rewards",
+        f"{len(heard.calls)} functions: each row gets the weighted sum of what it earned.",
     )
 
 
@@ -227,28 +224,6 @@ def _judge_sum(
         f"the functions paid {_numbers(mean_F)} on average",
         measured=heard.mean - expected,
     )
-
-
-def _judge_order(trainer: Any, heard: Heard) -> StageFound | None:
-    """Each function once more, on the same rows from the last to the first: a reward belongs to its
-    row, wherever that stands. One that draws lots is left alone."""
-    if heard.seconds > CHEAP:
-        return None
-    for at, (given, paid) in sorted(heard.calls.items()):
-        function = trainer.reward_funcs[at]
-        turned = {name: _turned(value, len(paid)) for name, value in given.items()}
-        again = list(function(**turned))[::-1]
-        if _alike(again, paid) or not _alike(list(function(**given)), paid):
-            continue
-        row = next(
-            k for k, (a, b) in enumerate(zip(again, paid, strict=True)) if not _alike([a], [b])
-        )
-        return departs(
-            "rewards",
-            f"What `{_name(trainer, at)}` pays for a row depends on the rows around it.",
-            f"row {row} earns {paid[row]} in the batch and {again[row]} in the batch turned around",
-        )
-    return None
 
 
 def judge_advantages(
@@ -333,11 +308,8 @@ def _other_row(given: Mapping[str, Any], played: Played) -> str:
     return ""
 
 
-def _turned(value: Any, rows: int) -> Any:
-    return value[::-1] if isinstance(value, list) and len(value) == rows else value
-
-
-def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+def alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two payments are the same, row by row."""
     if len(a) != len(b):
         return False
     pairs = zip(a, b, strict=True)

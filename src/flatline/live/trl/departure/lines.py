@@ -124,7 +124,8 @@ class _Search:
         """The statements of the piece that are the user's own; of rows also TRL's."""
         with self.follower.following():
             act()
-        return self._own_events() or (self.follower.events if self.found.stage == "rows" else [])
+        own = self._own_events()
+        return own if own or self.found.stage != "rows" else _last_first(self.follower.events)
 
     def _dealt(self) -> None:
         trainer = self.step.trainer
@@ -144,9 +145,11 @@ class _Search:
     def _scored(self) -> list[Event]:
         with self.follower.following():
             self.step.scoring()
-        arrived = "do not get what" not in self.found.text
-        known = rights.of_scoring(self.step, arrived=arrived)
-        return self._ranked(Right(known, self._tolerance), _scored_wrong(self.step, self.found))
+        step, text = self.step, self.found.text
+        paying = self.found.stage == "rewards" and _pay_of_named(step, text)
+        arrived = not paying and "do not get what" not in text
+        known = rights.of_scoring(step, paid=not paying, arrived=arrived)
+        return self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
 
     def _passed(self) -> list[Event]:
         step, losses = self.step, list[Any]()
@@ -181,6 +184,12 @@ class _Search:
         return trail.ranked([one for one in found if one is not None])
 
 
+def _last_first(events: Sequence[Event]) -> list[Event]:
+    """The function that ran last first, each in the order of its statements: it gave the rows."""
+    order = list(dict.fromkeys(one.function for one in reversed(events)))
+    return sorted(events, key=lambda one: order.index(one.function))
+
+
 def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
     if found.stage == "mask":
         names = ("completion_mask", "completion_ids", "prompt_ids", "prompt_mask", "tool_mask")
@@ -195,7 +204,7 @@ def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
 def _pay_of_named(step: Step, text: str) -> list[Any]:
     """What was given to and paid by the function that the finding is about."""
     for at, (given, paid) in sorted(step.heard.calls.items()):
-        if f"`{data._name(step.trainer, at)}`" in text:
+        if "do not get what" not in text and f"`{data._name(step.trainer, at)}`" in text:
             return [given[name] for name in given if f"`{name}`" in text] or [paid]
     return []
 

@@ -29,9 +29,9 @@ def of_sampling(step: "Step") -> Iterator[Specified]:
     yield from _padded("completion", step.drawn.drawn, tokenizer.pad_token_id, left=False)
 
 
-def of_scoring(step: "Step", *, arrived: bool = True) -> Iterator[Specified]:
-    """Ids, masks, log-probs, rewards and advantages of the batch. `arrived` is False where the
-    rewards did not arrive as they were paid: then what follows from them is not right either."""
+def of_scoring(step: "Step", *, paid: bool = True, arrived: bool = True) -> Iterator[Specified]:
+    """Ids, masks, log-probs, rewards and advantages of the batch. `paid` is False where a function
+    pays wrongly, `arrived` where what it pays does not arrive: what follows is not right either."""
     pad = step.trainer.processing_class.pad_token_id
     prompts = [row.prompt for row in step.rows]
     completions = [row.completion for row in step.rows]
@@ -48,7 +48,8 @@ def of_scoring(step: "Step", *, arrived: bool = True) -> Iterator[Specified]:
     for name, rows in (("old", step.old), ("reference", step.reference or step.start)):
         logps_BT = _right_padded([row_T.double().cpu() for row_T in rows], 0.0)
         yield Specified(f"{name} log-probs", logps_BT, mask_BT)
-    yield from _paid(step)
+    if paid:
+        yield from _paid(step)
     if arrived and step.heard.arrived_BF is not None:
         yield from _advantages(step.asked, step.heard.arrived_BF)
 
@@ -79,6 +80,7 @@ def _advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
     yield Specified("spread of the batch", batch)
     yield Specified("spread of the batch", batch.expand_as(reward_B))
     yield Specified("centred rewards", centred_B)
+    yield Specified("centred rewards", centred_B.view(-1, asked.group))
     yield Specified("advantages", torch.from_numpy(advantages(asked, paid_BF)))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from flatline.live.hooks import Patch
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, sampling_hooks
+from flatline.live.trl.settings import stop_ids
 from flatline.spec.completions import said
 from flatline.spec.delivery import apart
 from flatline.spec.numerics import Tolerance
@@ -39,6 +40,8 @@ class Sampled:
     """The sampler's, of what was drawn."""
     temperature: float | None
     """That it was drawn with; 0 where the likeliest token was taken, None where nobody says."""
+    limit: int | None
+    """Tokens of a completion that `generate` is told to stop at; None where it is told nothing."""
 
 
 def own_sampler(trainer: Any) -> bool:
@@ -53,6 +56,8 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     calls: list[tuple[int, Tensor]] = []
     temperatures: list[float | None] = []
+    limits: list[int | None] = []
+    usual = trainer.generation_config.max_new_tokens
 
     def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
         found = generate(*args, **kwargs)
@@ -60,6 +65,8 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
         if isinstance(found, Tensor) and isinstance(ids, Tensor):
             calls.append((ids.shape[1], found.detach().clone()))
             temperatures.append(_temperature(model, kwargs))
+            told = _told(model, kwargs, "max_new_tokens")
+            limits.append(usual if told == TOKENS else told)
         return found
 
     with _short(trainer), sampling_hooks(model) as heard, Patch(model, "generate", listening):
@@ -80,27 +87,21 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
         prompts=[list(one) for one in found[0]],
         logps=[logps_T[: len(one)] for logps_T, one in zip(logps_BT, drawn, strict=True)],
         temperature=temperatures[0],
+        limit=limits[0],
     )
 
 
 def _temperature(model: Any, kwargs: Mapping[str, Any]) -> float | None:
     """Of one call of `generate`: by its own arguments, else its configuration, else the model's."""
-    config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
-    given = {
-        name: kwargs.get(name, getattr(config, name, None)) for name in ("do_sample", "temperature")
-    }
-    if given["do_sample"] is False:
+    if _told(model, kwargs, "do_sample") is False:
         return 0.0
-    return None if given["temperature"] is None else float(given["temperature"])
+    found = _told(model, kwargs, "temperature")
+    return None if found is None else float(found)
 
 
-def stop_ids(trainer: Any) -> set[int]:
-    """Tokens that end a completion, as tokenizer and model declare them; padding ends one too."""
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-    known = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
-    flat = [one for value in known for one in (value if isinstance(value, list) else [value])]
-    return {int(one) for one in flat if one is not None}
+def _told(model: Any, kwargs: Mapping[str, Any], name: str) -> Any:
+    config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    return kwargs.get(name, getattr(config, name, None))
 
 
 def judge_drawing(found: Sampled, asked: float) -> StageFound | None:
@@ -113,6 +114,20 @@ def judge_drawing(found: Sampled, asked: float) -> StageFound | None:
         f"The sampler takes each token {how}; temperature {asked:g} was asked for.",
         f"temperature of `generate`: {found.temperature:g}; asked for: {asked:g}",
         measured=found.temperature,
+    )
+
+
+def judge_limit(found: Sampled, args: Any) -> StageFound | None:
+    """None where a completion may be as long as was asked for."""
+    given = getattr(args, "generation_kwargs", None) or {}
+    asked = given.get("max_new_tokens", args.max_completion_length)
+    if asked is None or found.limit == asked:
+        return None
+    told = "is not told where to stop" if found.limit is None else f"stops after {found.limit}"
+    return departs(
+        "completions",
+        f"The sampler {told}; {asked} tokens were asked for (`max_completion_length`).",
+        f"`max_new_tokens` of `generate`: {found.limit}; asked for: {asked}",
     )
 
 

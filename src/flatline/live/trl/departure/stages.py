@@ -23,7 +23,9 @@ from flatline.live.trl.departure.asked import (
     refuse_other_trainers,
     tolerance_of,
 )
+from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
 from flatline.live.trl.departure.gold import judge_gold
+from flatline.live.trl.departure.next_rows import rows_depart
 from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
 from flatline.live.trl.departure.sampled import (
     ROWS,
@@ -31,6 +33,7 @@ from flatline.live.trl.departure.sampled import (
     drawn_rows,
     judge_completions,
     judge_drawing,
+    judge_limit,
     judge_sampler,
     own_sampler,
     sample,
@@ -45,6 +48,8 @@ GENTLE = 0.1
 enough for every difference to be seen, and no exponential of a KL drowns the rest."""
 BEYOND = 0.3
 """How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
+NOTHING = 1e-6
+"""Advantages below this are 0: sums of float32 parts differ in their last bit."""
 MARGIN = 0.4
 """How far inside a bound, as a share of it."""
 
@@ -68,7 +73,9 @@ def examine(
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
         asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
-        found["rows"] = data.judge_rows(order, asked, whole.rows)
+        found["rows"] = rows_depart(trainer, asked, order) or data.judge_rows(
+            order, asked, whole.rows
+        )
         trainer.model.train()
         no_dropout(trainer)
         step = Step(trainer, order, whole, some, move, found)
@@ -173,6 +180,7 @@ class Step:
         self.found["completions"] = (
             judge_completions(drawn)
             or judge_drawing(drawn, self.trainer.args.temperature)
+            or judge_limit(drawn, self.trainer.args)
             or judge_sampler("completions", drawn, rows, policy, policy, self.limit)
         )
         with moved(self.trainer, self.visible):
@@ -206,9 +214,16 @@ class Step:
         self.found["mask"] = data.judge_mask(self.whole.inputs, every)
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
-        shifted = None if paid.departs else judge_gold(trainer, heard, self.order, self.whole)
-        self.found["rewards"] = shifted or paid
+        self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
         self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B, self.kl_B)
+
+    def _truth(self, heard: data.Heard) -> StageFound | None:
+        """Whether rewards belong to their rows and gold to its question; None where they do."""
+        return (
+            judge_again(self.trainer, heard)
+            or judge_gold(self.trainer, heard, self.order, self.whole)
+            or judge_unmatchable(self.trainer, heard)
+        )
 
     # -- log-probs, ratio and KL, loss, gradient, update
 
@@ -331,6 +346,9 @@ class Step:
             return unknown("gradient", "The reference is not known.")
         if self.asked.entropy_share < 1 and precision_of(self.trainer) != "fp32":
             return unknown("gradient", "Rounding decides which tokens have the highest entropy.")
+        if float(self.inputs["advantages"].abs().max()) < NOTHING:
+            # What is left is the KL, and close to the reference that is the rounding of log-probs.
+            return unknown("gradient", "No reward differs in its group.")
         self.trainer.model.zero_grad()
         stepped.specified_gradient(
             self.asked,

@@ -213,6 +213,9 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
         return unknown("update", f"Not specified: the optimizer {type(inner).__name__}.")
     if len({group.get("initial_lr", group["lr"]) for group in inner.param_groups}) > 1:
         return unknown("update", "Not specified: rates that differ by weight.")
+    rounded = _coarser_than_the_base(trainer)
+    if rounded is not None:
+        return rounded
     before = _before(trainer)
     _step(trainer, handed)
     now = dict(trainable(trainer))
@@ -260,6 +263,22 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
         f"`{name}` should move by {size:.4g} and moves by {went:.4g}",
         measured=apart / scale,
         limit=limit.update,
+    )
+
+
+def _coarser_than_the_base(trainer: Any) -> StageFound | None:
+    """Weights that are trained in 16 bits over frozen ones in float32: nobody asks for that. Where
+    the base is coarse, or quantised, they may be."""
+    kinds: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+    for weight in trainer.model.parameters():
+        kinds[weight.requires_grad].add(weight.dtype)
+    half = kinds[True] and kinds[True] <= {torch.bfloat16, torch.float16}
+    if not half or kinds[False] != {torch.float32}:
+        return None
+    dtype = str(next(iter(kinds[True]))).removeprefix("torch.")
+    return departs(
+        "update",
+        f"The trained weights are kept in {dtype} over a base in float32: steps are rounded away.",
     )
 
 

@@ -58,24 +58,21 @@ class Generation:
     """Counts of tool calls and the like, from environments that keep them."""
     calls: list[Call] = field(default_factory=list)
     """Of transformers' `generate`, where that sampled and all of it was heard."""
-    _sent: Transfer | None = None
+    _sent: Sequence[Transfer] = ()
 
     def send(self) -> int:
         """Begin to copy what is read to the host; its bytes."""
         rewards = {} if self.rewards is None else {"rewards": self.rewards}
-        parts = {f"call {at} {n}": t for at, n, t in _parts(self.calls)}
-        self._sent = Transfer({**_read(self.output), **rewards, **parts})
-        self.output, self.rewards = {}, None
-        return self._sent.nbytes
+        calls = [call._asdict() for call in self.calls]
+        self._sent = [Transfer(part) for part in (_read(self.output) | rewards, *calls)]
+        self.output, self.rewards, self.calls = {}, None, []
+        return sum(one.nbytes for one in self._sent)
 
     def arrive(self) -> None:
         """Wait until it is there."""
-        if self._sent is not None:
-            self.output, self._sent = self._sent.arrived(), None
-            self.rewards = self.output.pop("rewards", None)
-            here = [self.output.pop(f"call {at} {n}") for at, n, _ in _parts(self.calls)]
-            width = len(Call._fields)
-            self.calls = [Call(*here[at : at + width]) for at in range(0, len(here), width)]
+        self.output, *calls = (one.arrived() for one in self._sent)
+        self.rewards = self.output.pop("rewards", None)
+        self.calls, self._sent = [Call(**call) for call in calls], ()
 
     def hear_rewards(self, args: tuple[Any, ...], kwargs: Any, result: Any, seconds: float) -> None:
         """`_calculate_rewards(inputs, prompts, completions, completion_ids_list)`."""
@@ -147,11 +144,6 @@ class Pass:
             return None
         found = np.concatenate([to_numpy(mask) for mask in self.masks])
         return found != 0 if found.shape == (rows, width) else None
-
-
-def _parts(calls: Sequence[Call]) -> list[tuple[int, str, Tensor]]:
-    """Every tensor of some calls, by call and name."""
-    return [(at, n, t) for at, call in enumerate(calls) for n, t in call._asdict().items()]
 
 
 def _read(tensors: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -25,7 +25,14 @@ from flatline.live.trl.recorder.rows import Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Call
-from flatline.live.trl.settings import RLOO, TRANSFORMERS, algorithm_of, engine_of
+from flatline.live.trl.settings import (
+    RLOO,
+    TRANSFORMERS,
+    algorithm_of,
+    engine_of,
+    one_turn,
+    stop_ids,
+)
 from flatline.live.weights import Census
 from flatline.trace.writer import Sink
 
@@ -190,11 +197,11 @@ class Recording:
         """How rows are read now; reward functions may have been changed since `attach`."""
         trainer, processing = self._trainer, self._trainer.processing_class
         tokenizer = getattr(processing, "tokenizer", processing)
-        eos = getattr(trainer, "eos_token_ids", None) or [getattr(tokenizer, "eos_token_id", None)]
         weights = getattr(trainer, "reward_weights", None)
         names = list(trainer.reward_func_names)
         return Reader(
-            eos=frozenset(id for id in eos if id is not None),
+            eos=frozenset(stop_ids(trainer)),
+            one_turn=one_turn(trainer),
             pad=getattr(tokenizer, "pad_token_id", None),
             longest=getattr(trainer, "max_completion_length", None),
             longest_turn=_turn_limit(trainer),

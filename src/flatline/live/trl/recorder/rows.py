@@ -28,7 +28,9 @@ class Reader:
     """How this trainer's rows are read."""
 
     eos: frozenset[int]
-    """Ids that end a completion."""
+    """Ids that end a completion, whether or not the trainer knows of them."""
+    one_turn: bool
+    """Whether what stands behind such an id is no turn of its own."""
     longest: int | None
     """Tokens at which the trainer cuts a completion."""
     longest_turn: int | None
@@ -81,6 +83,7 @@ class Held:
         self.batch, self.at = batch, at
         """Where its tokens stand: in the generation's output, later in the batch of the loss."""
         self._slices: tuple[slice, slice] | None = None
+        self._authors: list[np.ndarray | None] | None = None
 
     def prompt_ids(self) -> np.ndarray:
         return self.batch["prompt_ids"][self.at, self.before()]
@@ -111,13 +114,26 @@ class Held:
             return given
         return self.drawn.logps_at(self.where().stop)
 
-    def had(self) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
-        """Prompt and completion as the sampler had them; what is trained, where that is unknown."""
+    def otherwise(self) -> Row | None:
+        """What the sampler had in place of what is trained: nothing where that is the same id by
+        id, None where it is not known."""
+        prompt: Sequence[int] | np.ndarray
+        ids: Sequence[int] | np.ndarray
         if self.played is not None:
-            return self.played.prompt_ids, self.played.completion_ids
-        if self.drawn is not None:
-            return self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
-        return self.prompt_ids(), self.ids()
+            prompt, ids = self.played.prompt_ids, self.played.completion_ids
+        elif self.drawn is not None:
+            prompt, ids = self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
+        else:
+            return None
+        pairs = {
+            "sampled_prompt_ids": (prompt, self.prompt_ids()),
+            "sampled_ids": (ids, self.ids()),
+        }
+        return {
+            name: np.array(had, dtype=np.int32)
+            for name, (had, has) in pairs.items()
+            if not np.array_equal(had, has)
+        }
 
     @property
     def played(self) -> Rollout | None:
@@ -126,7 +142,9 @@ class Held:
 
     def authors(self) -> np.ndarray | None:
         """Who wrote each token, where that is known."""
-        return self.batch.authors(self.at, self.where(), self.played)
+        if self._authors is None:
+            self._authors = [self.batch.authors(self.at, self.where(), self.played)]
+        return self._authors[0]
 
 
 def hold(generation: Generation, reader: Reader) -> list[Held]:
@@ -166,7 +184,8 @@ def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
     prompt, ids = one.prompt_ids(), one.ids()
     row = _facts(one, prompt, ids, reader)
     row |= _counted(one) if one.played is None else _episode(one, one.played)
-    row |= {"as_sampled": _as_sampled(one)}
+    other = one.otherwise()
+    row |= {"as_sampled": None if other is None else int(not other)}
     return row | {"prompt": texts.of(prompt), "completion": texts.of(ids)}
 
 
@@ -205,7 +224,8 @@ def _known(value: Any) -> float | None:
 def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str | None:
     """`stop` is neither an end token nor a known limit: a stop string, or what else its player ends
     with. None where no limit is known."""
-    if len(ids) and int(ids[-1]) in reader.eos:
+    last = ids if reader.one_turn else ids[-1:]
+    if reader.eos.intersection(last.tolist()):
         return "eos"
     if reader.longest is None:
         return None
@@ -271,32 +291,7 @@ def token_row(one: Held, reader: Reader) -> Row:
         "trainer": None if one.logps is None else one.logps[where],
         "old": batch.tokens("old_per_token_logps", at, where),
         "reference": batch.tokens("ref_per_token_logps", at, where),
-        **_sampled(one),
-    }
-
-
-def _as_sampled(one: Held) -> int | None:
-    """Whether it is trained id by id as it was sampled; None where that is not known."""
-    if one.played is None and one.drawn is None:
-        return None
-    had_prompt, had_ids = one.had()
-    same = np.array_equal(had_prompt, one.prompt_ids()) and np.array_equal(had_ids, one.ids())
-    return int(same)
-
-
-def _sampled(one: Held) -> Row:
-    """What the sampler had, where it is known and not what is trained."""
-    if _as_sampled(one) != 0:
-        return {}
-    had_prompt, had_ids = one.had()
-    pairs = {
-        "sampled_prompt_ids": (had_prompt, one.prompt_ids()),
-        "sampled_ids": (had_ids, one.ids()),
-    }
-    return {
-        name: np.array(had, dtype=np.int32)
-        for name, (had, has) in pairs.items()
-        if not np.array_equal(had, has)
+        **(one.otherwise() or {}),
     }
 
 

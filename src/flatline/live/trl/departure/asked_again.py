@@ -1,0 +1,178 @@
+"""Reward functions asked again about the same completions, and about gold itself.
+
+A reward belongs to its row: it is the same wherever the row stands, whichever rows are beside it,
+and however often it is asked for. And gold, given as the answer, must earn what a right answer
+earns. Only functions that are fast are asked again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from flatline.live.batch import GOLD_NAMES
+from flatline.live.stage_found import StageFound, departs
+from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
+
+ROWS = 64
+"""Rows of the data whose gold is given as the answer."""
+WAYS = ("{}", "<answer>{}</answer>", "\\boxed{{{}}}", "#### {}")
+"""How an answer may be marked."""
+USUAL = 0.5
+"""Share of the gold that a way must earn the full pay with, to be the function's own."""
+FEWEST = 3
+"""Different gold answers that must show it; rows whose pay must have changed."""
+UNLIKELY = 1e-3
+"""Stands for reasons of the user's own that a function may have."""
+
+
+class _Paid(NamedTuple):
+    """One function: what it was given and what it returned."""
+
+    name: str
+    function: Any
+    given: Mapping[str, Any]
+    paid: list[Any]
+    group: int
+
+    def again(self, rows: Sequence[int] | None = None) -> list[Any]:
+        """What it pays for some of the rows, in this order."""
+        if rows is None:
+            return list(self.function(**self.given))
+        size = len(self.paid)
+        return list(self.function(**{n: _some(v, rows, size) for n, v in self.given.items()}))
+
+
+def judge_again(trainer: Any, heard: Heard) -> StageFound | None:
+    """None where every reward is decided by its own row, or where that cannot be told."""
+    for one in _calls(trainer, heard):
+        with suppress(Exception):  # a function that can be asked only once tells nothing
+            found = _remembers(one) or _by_order(one) or _by_batch(one)
+            if found is not None:
+                return found
+    return None
+
+
+def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:
+    """None where gold, given as the answer, is paid as right, or where that cannot be told."""
+    data = trainer.train_dataset
+    if not hasattr(data, "column_names") or not hasattr(data, "__len__"):
+        return None
+    for one in _calls(trainer, heard):
+        gold = next((name for name in GOLD_NAMES if name in one.given), None)
+        if gold is None or gold not in data.column_names:
+            continue
+        with suppress(Exception):  # a function that wants more than these columns tells nothing
+            found = _unmatchable(one, data, gold)
+            if found is not None:
+                return found
+    return None
+
+
+def _calls(trainer: Any, heard: Heard) -> Iterator[_Paid]:
+    if heard.seconds > CHEAP:
+        return
+    for at, (given, paid) in sorted(heard.calls.items()):
+        function = trainer.reward_funcs[at]
+        yield _Paid(_name(trainer, at), function, given, paid, int(trainer.num_generations))
+
+
+def _remembers(one: _Paid) -> StageFound | None:
+    """Paid otherwise the second time, and alike from then on: no lot is drawn like that."""
+    second = one.again()
+    changed = _changed(second, one.paid)
+    if len(changed) < FEWEST or not alike(one.again(), second):
+        return None
+    row = changed[0]
+    return departs(
+        "rewards",
+        f"`{one.name}` pays {len(changed)} of {len(second)} rows otherwise when it is asked a "
+        "second time: it remembers something.",
+        f"row {row} earns {one.paid[row]} at first and {second[row]} ever after",
+        measured=len(changed) / len(second),
+    )
+
+
+def _by_order(one: _Paid) -> StageFound | None:
+    """The same rows from the last to the first. A function that draws lots is left alone."""
+    turned = one.again(range(len(one.paid))[::-1])[::-1]
+    if alike(turned, one.paid) or not alike(one.again(), one.paid):
+        return None
+    row = _changed(turned, one.paid)[0]
+    return departs(
+        "rewards",
+        f"What `{one.name}` pays for a row depends on the rows around it.",
+        f"row {row} earns {one.paid[row]} in the batch and {turned[row]} where it is turned around",
+    )
+
+
+def _by_batch(one: _Paid) -> StageFound | None:
+    """Half of the groups by themselves: a function may compare the rows of one group."""
+    groups = len(one.paid) // one.group
+    rows = range(groups // 2 * one.group)
+    if not rows:
+        return None
+    own = [one.paid[row] for row in rows]
+    alone = one.again(rows)
+    if alike(alone, own) or not alike(one.again(), one.paid):
+        return None
+    row = _changed(alone, own)[0]
+    return replace(
+        departs(
+            "rewards",
+            f"What `{one.name}` pays for a row depends on other prompts of the batch.",
+            f"row {row} earns {own[row]} in the batch and {alone[row]} in half of it",
+        ),
+        by_chance=UNLIKELY,
+    )
+
+
+def _unmatchable(one: _Paid, data: Any, gold: str) -> StageFound | None:
+    step = max(1, len(data) // ROWS)
+    rows = [data[at] for at in range(0, len(data), step)][:ROWS]
+    answers = [str(row[gold]).split("####")[-1].strip() for row in rows]
+    pays = {way: _pay_for(one, rows, [way.format(answer) for answer in answers]) for way in WAYS}
+    top = max(max(pay) for pay in pays.values())
+    way, pay = max(pays.items(), key=lambda pair: sum(paid >= top for paid in pair[1]))
+    right = {a for a, p in zip(answers, pay, strict=True) if p >= top}
+    # The same gold may be paid beside one question and not beside another: that is no format.
+    lost = [k for k, p in enumerate(pay) if p < top and answers[k] not in right]
+    if len({answers[k] for k in lost}) < FEWEST or len(right) < FEWEST:
+        return None
+    others = _pay_for(one, rows, [way.format(answer) for answer in (*answers[1:], answers[0])])
+    earned, by_others = (sum(p >= top for p in paid) / len(rows) for paid in (pay, others))
+    if top <= 0 or earned < USUAL or by_others > USUAL / 2:  # it does not pay for gold
+        return None
+    return replace(
+        departs(
+            "rewards",
+            f"No answer can earn the gold of {len(lost)} of {len(rows)} rows: `{one.name}` pays "
+            "the gold of the others in full when it is given as the answer, and theirs not.",
+            *(f"{way.format(answers[k])[:80]!r} earns {pay[k]:g} of {top:g}" for k in lost[:3]),
+            measured=len(lost) / len(rows),
+        ),
+        by_chance=UNLIKELY,
+    )
+
+
+def _pay_for(one: _Paid, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
+    """What the function pays for these completions of these rows."""
+    messages = not isinstance(one.given["completions"][0], str)
+    said = [[{"role": "assistant", "content": text}] if messages else text for text in texts]
+    size = len(one.paid)
+    given = {n: v for n, v in one.given.items() if not (isinstance(v, list) and len(v) == size)}
+    columns = {n: [row[n] for row in rows] for n in one.given if n in rows[0]}
+    given |= {**columns, "prompts": [row["prompt"] for row in rows], "completions": said}
+    if "completion_ids" in one.given:
+        given["completion_ids"] = [[] for _ in rows]
+    return [float(paid or 0.0) for paid in one.function(**given)]
+
+
+def _some(value: Any, rows: Sequence[int], size: int) -> Any:
+    whole = isinstance(value, list) and len(value) == size
+    return [value[row] for row in rows] if whole else value
+
+
+def _changed(now: Sequence[Any], before: Sequence[Any]) -> list[int]:
+    pairs = zip(now, before, strict=True)
+    return [row for row, (a, b) in enumerate(pairs) if not alike([a], [b])]
