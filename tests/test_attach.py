@@ -413,6 +413,22 @@ def test_large_tensors_are_sampled_and_large_models_looked_at_now_and_then():
     assert [step for step in range(1, 31) if census.is_due(step)] == [1, 10, 20, 30]
 
 
+def test_the_way_from_the_start_and_what_happens_between_steps_are_recorded():
+    model = torch.nn.Linear(100, 100, bias=False)
+    census = Census(model)
+    found = []
+    for step in (1, 2, 3, 5):
+        if step == 3:
+            with torch.no_grad():
+                model.weight += 1.0  # no step did that
+        census.before_step(readable=True)
+        with torch.no_grad():
+            model.weight += 0.5
+        found += census.after_step(step).rows()
+    assert [row["travel"] for row in found] == pytest.approx([50.0, 100.0, 250.0, 300.0])
+    assert [row["between"] for row in found] == [None, 0.0, pytest.approx(100.0), None]
+
+
 def test_the_attention_mask_is_the_one_the_model_got(tmp_path):
     trainer = trainer_of(tmp_path, max_steps=1)
     attachment = flatline.attach(trainer, MemorySink())

@@ -1,6 +1,7 @@
 """One real step of a user's trainer beside the specified one: silent where it is healthy, the first
 stage that departs where it is not, and nothing left changed."""
 
+import inspect
 import math
 import sys
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
 def test_the_first_stage_that_departs_is_where_the_fault_is(name):
     expected = next(one.stage for one in FAULTS if one.name == name)
     assert departing(TrlSubject(build(faulty(name))))[0] == expected
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage is following")
+@pytest.mark.parametrize("name", ["only-praise", "clip-bounds-swapped", "sign-flipped"])
+def test_the_first_line_that_is_named_is_in_the_users_own_fault(name):
+    fault = next(one for one in FAULTS if one.name == name)
+    trainer = build(faulty(name))
+    before, drawn = state_of(trainer), torch.get_rng_state()
+    subject = TrlSubject(trainer)
+    with subject.standing_still():
+        where = subject.lines_of(subject.departures()[fault.stage])
+    lines, start = inspect.getsourcelines(fault.plant)
+    assert where[0].file.endswith("foreign_faults.py")
+    assert where[0].line in range(start, start + len(lines))
+    assert where[0].source in "".join(lines)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(map(torch.equal, before, state_of(trainer)))
+
+
+def state_of(trainer):
+    return [weight.detach().clone() for weight in trainer.model.parameters()]
 
 
 def test_a_sampler_that_always_takes_the_likeliest_token_departs():
@@ -164,3 +186,36 @@ def test_gold_of_few_values_matches_a_neighbour_by_chance():
     assert _shifted("correct", either, 4) is None
     found = _shifted("correct", shifted, 4)
     assert found is not None and 0 < found.by_chance < 1e-3 and "before" in found.text
+
+
+class Quantised(torch.nn.Module):
+    """A linear layer of which only 8-bit numbers are kept, as a base under adapters may have it."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        rounded = (linear.weight.detach() / self.scale).round().to(torch.int8)
+        self.weight = torch.nn.Parameter(rounded, requires_grad=False)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x):
+        return x @ (self.weight.to(x.dtype) * self.scale.to(x.dtype)).T
+
+
+def quantised(trainer):
+    """Every layer that carries an adapter, as QLoRA has them."""
+    for module in trainer.model.modules():
+        if hasattr(module, "lora_A"):
+            module.base_layer = Quantised(module.base_layer)
+    return trainer
+
+
+def test_a_quantised_base_is_looked_at_like_any_other():
+    subject = TrlSubject(quantised(build(script_of("grpo"))))
+    assert departing(subject) == []
+    found = subject.departures()
+    assert {stage for stage, one in found.items() if one.departs is None} <= {"update"}
+
+
+def test_a_fault_over_a_quantised_base_is_named_at_its_stage():
+    assert departing(TrlSubject(quantised(build(faulty("sign-flipped")))))[0] == "gradient"

@@ -12,6 +12,7 @@ from flatline.cli import app
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
 from flatline.examination import checkup
+from flatline.hypotheses import find
 from flatline.hypotheses.base import Hypothesis, Level
 from flatline.hypotheses.logprobs import at_equal_weights
 from flatline.training.trainer import build
@@ -121,6 +122,27 @@ def test_where_the_probe_cannot_tell_the_sign_on_the_batch_may(report):
 def test_a_sign_that_needs_history_is_left_out(report):
     assert "H95" not in {one.hypothesis for one in report.report.findings}
     assert report.heard == ["H90", "H91", "H92", "H93", "H94", "H96"]
+
+
+def test_what_is_not_reached_in_time_is_said(tmp_path):
+    """The batch is played and read; no measurement begins after that."""
+    looked = (find("H53"), find("H24"), SignOnBatch())
+    heard = []
+    trainer = users_trainer(tmp_path)
+    report = checkup(trainer, budget=0.0, hypotheses=looked, on_probe=lambda one: heard.append(one))
+    assert {one.hypothesis: one.level for one in report.findings} == {
+        "H94": Level.OK,
+        "H53": Level.UNKNOWN,
+        "H24": Level.UNKNOWN,
+    }
+    assert [one.id for one in heard] == ["H94", "H53", "H24"], "what is cheap comes first"
+    assert report.caveats == ("Not reached within 0 s: H24, H53.",)
+    assert "budget" in next(one.needs for one in report.findings if one.hypothesis == "H53")
+
+
+def test_enough_time_reaches_everything(tmp_path):
+    report = checkup(users_trainer(tmp_path), budget=1e6, hypotheses=(Sees(), SignOnBatch()))
+    assert not report.caveats and all(one.level is Level.OK for one in report.findings)
 
 
 def test_a_users_trainer_can_be_looked_at(tmp_path):

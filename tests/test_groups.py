@@ -7,10 +7,9 @@ from flatline.hypotheses.groups import (
     mean_of,
     prompts_of,
     reward_groups,
-    right_part,
     within_correlation,
 )
-from tests.traces import healthy_trace, trace_of
+from tests.traces import trace_of
 
 
 @pytest.mark.parametrize("groups", [12, 60])
@@ -47,30 +46,6 @@ def test_groups_of_one_and_missing_rewards_are_left_out():
 
 def test_prompts_without_an_id_are_told_apart():
     assert len(set(prompts_of(trace_of([[0.0, 1.0]] * 3, prompt_id=[None] * 6)))) == 3
-
-
-def test_the_part_that_says_right_is_found_by_its_name():
-    assert right_part(healthy_trace(steps=1)) == "exact_match"
-    other = trace_of([[0.0, 1.0]], parts={"format": 1.0, "Correctness_reward": 0.0})
-    assert right_part(other) == "Correctness_reward"
-    assert right_part(trace_of([[0.0, 1.0]], parts={"format": 1.0})) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "right"),
-    [
-        (("incorrect_penalty", "answer_reward"), None),
-        (("format_correct", "answer_reward"), None),
-        (("correct_format_reward_func", "equation_reward_func"), None),
-        (("is_correct", "correctness"), None),
-        (("format_correct", "accuracy_reward"), "accuracy_reward"),
-        (("f1", "exact_match", "recall", "combined"), "exact_match"),
-        (("xmlcount_reward_func", "correctness_reward_func"), "correctness_reward_func"),
-        (("tagReward", "answerAccuracy"), "answerAccuracy"),
-    ],
-)
-def test_a_part_that_only_sounds_like_the_answer_is_not_taken_for_it(names, right):
-    assert right_part(trace_of([[0.0, 1.0]], parts=dict.fromkeys(names, 0.0))) == right
 
 
 def test_a_mean_leaves_out_what_is_no_number():

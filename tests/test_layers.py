@@ -17,6 +17,7 @@ FLOW = (
     "files",
     "signals",
     "loopback",
+    "releases",
     "config",
     "stats",
     "spec",

@@ -8,15 +8,20 @@ import time
 from collections import deque
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from flatline.bench.mutants import nursery, study
+from flatline.bench.harm import Verdict
+from flatline.bench.mutants import nursery
+from flatline.bench.mutants.difference import Effect, difference
 from flatline.bench.mutants.draw import Split, drawn, split_of
+from flatline.bench.mutants.heard import Heard, Value, kept, opened
 from flatline.bench.mutants.operators import OPERATORS
-from flatline.bench.mutants.planting import lines_executed
-from flatline.bench.mutants.sites import Mutation, mutated, mutations
+from flatline.bench.mutants.planting import Ground, lines_executed
+from flatline.bench.mutants.results import healthy_runs, read, stages_of
+from flatline.bench.mutants.sites import Mutation, Sites
+from flatline.bench.mutants.study import MUTANTS_FILE, SEEDS_FILE, Study, rows_in
 from flatline.bench.mutants.tables import markdown, score
-from flatline.bench.mutants.trial import Effect, effect_of
 from flatline.errors import ConfigError
 
 SOURCE = '''
@@ -43,6 +48,14 @@ class Trainer:
         return total / mask.sum(), mask.sum(dim=-1), side
 '''
 EVERY = range(1, SOURCE.count("\n") + 1)
+
+
+def mutations(source, module, lines):
+    return Sites(source, module).at(lines)
+
+
+def mutated(source, mutation):
+    return Sites(source, mutation.module).put(mutation)
 
 
 def changes(operator):
@@ -125,31 +138,77 @@ def test_the_halves_are_decided_by_the_text_and_operators_take_turns():
     assert first == drawn(every, Split.DEVELOPMENT, 8, seed=0)
 
 
-def test_a_planted_change_is_what_an_import_gets_and_no_file_is_written(tmp_path):
+SHOP = """
+import functools
+
+
+def loud(function):
+    @functools.wraps(function)
+    def louder(*args):
+        return function(*args)
+    return louder
+
+
+class Till:
+    def open(self):
+        self.coins = 3
+
+
+class OldTill(Till):
+    def open(self):
+        super().open()
+        self.notes = 2
+
+
+@loud
+def total(price, count):
+    return price * count
+"""
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A package whose function another module holds already."""
     package = tmp_path / "shop"
     package.mkdir()
     (package / "__init__.py").write_text("from shop.till import total\n")
-    till = "def total(price, count):\n    return price * count\n"
-    (package / "till.py").write_text(till)
-    one = next(one for one in mutations(till, "shop.till", [2]) if one.after == "price / count")
-    code = (
-        "import json, sys, shop\n"
-        "from flatline.bench.mutants.planting import plant\n"
-        "from flatline.bench.mutants.sites import Mutation\n"
-        "before = shop.total(6, 3)\n"
-        "plant(Mutation(**json.loads(sys.argv[1])))\n"
-        "import shop\n"
-        "print(before, shop.total(6, 3))"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(one.to_json())],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert said.stdout.split() == ["18", "2.0"]
-    assert (package / "till.py").read_text() == till
+    (package / "till.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+
+
+def planted(ground, after):
+    lines = range(SHOP.count("\n") + 1)
+    ground.plant(next(one for one in ground.sites.at(lines) if one.after == after))
+
+
+def test_a_planted_change_reaches_whoever_holds_the_function_and_no_file_is_written(shop):
+    import shop as package
+
+    held, ground = package.total, Ground("shop.till")
+    planted(ground, "price / count")
+    assert held(6, 3) == package.total(6, 3) == 2
+    ground.clear()
+    assert held(6, 3) == 18
+    assert (shop / "till.py").read_text() == SHOP
+
+
+def test_a_method_can_lose_its_call_of_super(shop):
+    ground = Ground("shop.till")
+    from shop.till import OldTill
+
+    removed = [one for one in ground.sites.at(range(40)) if one.before == "super().open()"]
+    ground.plant(next(one for one in removed if one.after == ""))
+    till = OldTill()
+    till.open()
+    assert vars(till) == {"notes": 2}
+
+
+def test_a_module_that_is_not_there_is_refused_with_what_to_type():
+    with pytest.raises(ConfigError, match="There is no source"):
+        Ground("no.such.module")
 
 
 def test_the_lines_that_ran_are_known():
@@ -177,7 +236,9 @@ def test_a_job_that_hangs_or_dies_is_told_and_further_jobs_can_be_added(tmp_path
 
     waiting = deque(["hangs", "dies", "works"])
     found = {}
-    for job, result in nursery.each(waiting, work, at_once=3, limit=2.0, log=tmp_path / "log.txt"):
+    for job, result in nursery.each(
+        waiting, work, at_once=3, limit=2.0, log=lambda job: tmp_path / "log"
+    ):
         found[job] = result
         if job == "works":
             waiting.append("added")
@@ -189,39 +250,262 @@ def test_a_job_that_hangs_or_dies_is_told_and_further_jobs_can_be_added(tmp_path
     }
 
 
-def test_a_run_is_the_same_only_to_the_last_bit():
-    plain = {"steps": [{"weights": "a"}], "log": [{"loss": "1"}]}
-    assert effect_of(plain, plain) is Effect.SAME
-    assert effect_of(plain, {**plain, "log": [{"loss": "2"}]}) is Effect.LOG
-    assert effect_of(plain, {**plain, "steps": [{"weights": "b"}]}) is Effect.CHANGES
-    assert effect_of(plain, {"error": "ValueError: x"}) is Effect.STOPS
-    assert effect_of(plain, {"error": "timeout"}) is Effect.HANGS
+def test_every_job_has_a_folder_of_its_own(tmp_path):
+    def work(job):
+        Path("run").mkdir()
+        return {"folder": str(Path.cwd())}
+
+    done = nursery.each(deque("ab"), work, at_once=2, limit=20.0, log=lambda job: tmp_path / "log")
+    folders = [found["folder"] for _, found in done]
+    assert len({*folders}) == 2
+    assert not any(Path(one).exists() for one in folders)
 
 
-def row(effect, *alarms, number=0):
+def value(*numbers):
+    return Value(repr(numbers), np.array(numbers, dtype=float))
+
+
+def heard(log="1", **stages):
+    """One step of a training; what is not given is as always."""
+    step = {
+        "rows": [value(7)],
+        "completions": [value(1, 2)],
+        "rewards": [value(1, 0)],
+        "loss": [value([1.0, 2.0], [3.0, 1.0])],
+        "gradient": [value(3, 4)],
+        "update": [value(1, 1)],
+    }
+    return Heard([step | {name: [one] for name, one in stages.items()}], [{"loss": log}])
+
+
+@pytest.mark.parametrize(
+    ("found", "effect", "stage"),
+    [
+        (heard(), Effect.SAME, ""),
+        (heard(log="2"), Effect.LOG, ""),
+        (heard(completions=value(1, 3), rewards=value(0, 0)), Effect.CHANGES, "completions"),
+        (heard(update=value(1, -1)), Effect.CHANGES, "update"),
+        (heard(gradient=value(3, 4 + 1e-7)), Effect.ROUNDING, "gradient"),
+        (heard(gradient=value(30, 40)), Effect.SCALE, "gradient"),
+        (heard(gradient=value(30, 40), update=value(10, 10)), Effect.CHANGES, "gradient"),
+        (heard(gradient=value(-3, -4)), Effect.CHANGES, "gradient"),
+        (heard(gradient=value(float("nan"), 4)), Effect.CHANGES, "gradient"),
+        (Heard([], []), Effect.CHANGES, "rows"),
+    ],
+)
+def test_what_a_change_does_and_where_it_begins_is_measured(found, effect, stage):
+    assert difference(heard(), found)[:2] == (effect, stage)
+
+
+def test_tokens_out_of_proportion_are_the_ratio_and_rows_out_of_proportion_the_loss():
+    rows = value([2.0, 4.0], [-3.0, -1.0])
+    tokens = value([1.0, 4.0], [3.0, 1.0])
+    assert difference(heard(), heard(loss=rows)).stage == "loss"
+    assert difference(heard(), heard(loss=tokens)).stage == "ratio and KL"
+
+
+def test_what_was_heard_comes_back_from_its_file(tmp_path):
+    once = heard()
+    again = opened(json.loads(json.dumps(kept(once, tmp_path / "numbers"))), tmp_path / "numbers")
+    assert difference(once, again).effect is Effect.SAME
+    assert again.steps[0]["loss"][0].numbers.shape == (2, 2)
+
+
+def row(effect, *alarms, number=0, **told):
     change = Mutation("trainer.py", number, "sign", 12, "Trainer.loss", "-x", "x").to_json()
-    told = [{"hypothesis": code, "text": "so"} for code in alarms]
-    return {"mutation": change, "effect": effect, "checkup": {"alarms": told}}
+    said = [{"hypothesis": code, "text": "so"} for code in alarms]
+    checkup = {"alarms": said, "seconds": 4.0}
+    return {
+        "mutation": change,
+        "effect": effect,
+        "checkup": checkup,
+        "seconds": 2.0,
+        "source": "abc",
+        **told,
+    }
 
 
-def test_silence_on_a_change_and_an_alarm_on_none_are_both_listed():
-    found = score([row("changes", "H09"), row("changes"), row("same"), row("same", "H24")])
+@pytest.fixture
+def kept_study(tmp_path):
+    """Keeps rows as a study does; returns what makes it."""
+
+    def make(rows, seeds=(), name="one", split=Split.TEST):
+        made = Study(
+            folder=tmp_path / name,
+            script=Path("train.py"),
+            modules=("trainer.py",),
+            split=split,
+            count=9,
+        )
+        made.begin("1234567")
+        for one in rows:
+            made.keep(MUTANTS_FILE, one)
+        for one in seeds:
+            made.keep(SEEDS_FILE, one)
+        return made
+
+    return make
+
+
+def figures_of(folder):
+    return score(read(folder), healthy_runs(folder))
+
+
+def test_silence_on_a_change_and_an_alarm_on_none_are_both_listed(kept_study, tmp_path):
+    rows = [row("changes", "H56", stage="loss", step=1), row("changes"), row("same")]
+    kept_study([*rows, row("same", "H24")])
+    found = figures_of(tmp_path)["splits"]["test"]
     assert found["effects"]["changes"] == {"mutants": 2, "looked at": 2, "alarm": 1}
-    assert found["effects"]["same"]["alarm"] == 1
+    assert found["shares"]["all"]["change nothing: alarm"]["count"] == 1
     assert len(found["silent"]) == len(found["false alarms"]) == 1
-    assert "| sign | 2 | 1 |" in markdown(found)
+    assert found["seconds"] == {"a mutant": 6.0, "a mutant with checkup": 6.0}
+    assert "| sign | 2 | 1 | 1 |" in markdown(figures_of(tmp_path))
 
 
-def test_a_half_written_last_result_does_not_count(tmp_path):
-    whole = json.dumps(row("same"))
-    (tmp_path / study.RESULTS_FILE).write_text(f"{whole}\n{whole[:20]}")
-    assert len(study.results(tmp_path)) == 1
+def test_splits_are_counted_apart_and_the_commit_is_told(kept_study, tmp_path):
+    kept_study([row("changes")], name="a")
+    kept_study([row("changes"), row("same")], name="b", split=Split.DEVELOPMENT)
+    found = figures_of(tmp_path)
+    assert {name: one["mutants"] for name, one in found["splits"].items()} == {
+        "development": 2,
+        "test": 1,
+    }
+    assert "commit 1234567, source abc" in found["runs"][0]
 
 
-def test_a_result_that_follows_a_half_written_one_is_whole(tmp_path):
-    file, whole = tmp_path / study.RESULTS_FILE, json.dumps(row("same"))
-    file.write_text(f"{whole}\n{whole[:20]}")
-    study._whole_results(tmp_path)
+def test_the_stage_of_an_alarm_is_what_its_hypothesis_declares():
+    assert stages_of("H56", 1) == {"loss"}
+    assert "rows" in stages_of("H44", 1)
+    assert "completions" in stages_of("H59", 2)
+    assert "completions" not in stages_of("H59", 1)
+
+
+def test_the_changed_line_is_looked_for_among_the_first_five_shown(kept_study, tmp_path):
+    def place(line, function="Trainer.loss", file="lib/trainer.py"):
+        return {"file": file, "line": line, "function": function, "source": ""}
+
+    def found(*places, number):
+        one = row("changes", "H56", number=number, statement=11)
+        one["checkup"]["alarms"][0]["where"] = list(places)
+        return one
+
+    kept_study(
+        [
+            found(place(12), number=1),
+            found(*[place(1, "Trainer.other")] * 4, place(11), number=2),
+            found(*[place(1)] * 5, place(12), number=3),
+            found(place(12, file="lib/other.py"), number=4),
+        ]
+    )
+    shares = figures_of(tmp_path)["splits"]["test"]["shares"]["all"]
+    assert shares["with lines: the changed one among the first 5"]["count"] == 2
+    assert shares["with lines: its function first"]["count"] == 2
+
+
+def trained(number, *rewards, **told):
+    change = None if number is None else row("changes", number=number)["mutation"]
+    return [
+        {"mutation": change, "seed": seed, "reward": reward, **told}
+        for seed, reward in enumerate(rewards)
+    ]
+
+
+def test_harm_is_what_the_same_seeds_lose_and_a_training_that_breaks_down_hurts(
+    kept_study, tmp_path
+):
+    broken = {"mutation": row("changes", number=3)["mutation"], "seed": 0, "error": "ValueError"}
+    silent = {"alarms": []}
+    kept_study(
+        [row("changes", number=k) for k in (1, 2, 3, 4)],
+        [
+            *trained(None, 0.80, 0.82, 0.78, 0.81, diagnosis=silent),
+            *trained(1, 0.50, 0.53, 0.49, 0.52, diagnosis={"alarms": [{"hypothesis": "H24"}]}),
+            *trained(2, 0.81, 0.80, 0.79, 0.80),
+            broken,
+            *trained(4, 0.1, 0.1),
+        ],
+    )
+    verdicts = [one.harm and one.harm.verdict for one in read(tmp_path)]
+    assert verdicts == [Verdict.HURTS, Verdict.HARMLESS, Verdict.HURTS, Verdict.OPEN]
+    shares = figures_of(tmp_path)["splits"]["test"]["shares"]["all"]
+    assert shares["hurt: alarm"]["count"] == 0
+    assert shares["hurt: alarm, or one in the diagnosis"]["count"] == 1
+    assert figures_of(tmp_path)["unchanged scripts"]["flatline, diagnosis"] == 0
+
+
+def test_seeds_that_were_trained_are_not_trained_again(kept_study):
+    rows = [row("changes", number=1), row("scale", number=2), row("same", number=3)]
+    study = kept_study(rows, trained(1, 0.5))
+    assert [one and one.number for one in study.untrained(0)] == [None, 2]
+    assert [one and one.number for one in study.untrained(1)] == [None, 1, 2]
+
+
+def test_a_half_written_last_result_does_not_count_and_the_next_one_is_whole(kept_study):
+    study = kept_study([row("same")])
+    file, whole = study.folder / MUTANTS_FILE, json.dumps(row("same"))
     with file.open("a") as more:
-        more.write(f"{whole}\n")
-    assert len(study.results(tmp_path)) == 2
+        more.write(whole[:20])
+    assert len(rows_in(file)) == 1
+    study.begin("1234567")
+    study.keep(MUTANTS_FILE, row("same"))
+    assert len(rows_in(file)) == 2
+
+
+def test_results_of_other_settings_are_not_mixed(kept_study):
+    kept_study([row("same")])
+    with pytest.raises(ConfigError, match="another study"):
+        kept_study([], split=Split.DEVELOPMENT)
+
+
+def test_a_folder_without_results_says_what_to_type(tmp_path):
+    with pytest.raises(ConfigError, match="flatline bench mutants run"):
+        read(tmp_path)
+
+
+LOOP = """
+import subprocess
+import sys
+
+import torch
+
+torch.manual_seed(int(sys.argv[1]))
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def wanted(x):
+    unused = 1 - 1
+    return x.sum(dim=1, keepdim=True)
+
+
+def train():
+    for _ in range(4):
+        x = torch.randn(8, 3)
+        loss = ((model(x) - wanted(x)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+train()
+"""
+
+
+def test_a_team_learns_which_defects_of_its_own_script_nobody_would_notice(tmp_path):
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(LOOP)
+    command = ["bench", "mutants", "run", str(script), "--own", "--count", "12", "--out", str(out)]
+    code = "import sys; from flatline.cli import main; sys.exit(main())"
+    said = subprocess.run(
+        [sys.executable, "-c", code, *command, "--jobs", "2", "--", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    rows = rows_in(out / MUTANTS_FILE)
+    assert {one["effect"] for one in rows} >= {"changes", "same"}
+    report = markdown(figures_of(out))
+    assert "train.py 3" in report
+    silent = figures_of(out)["splits"]["development"]["silent"]
+    assert any("zero_grad" in one or "wanted" in one or "train" in one for one in silent)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,13 +13,14 @@ from flatline.spec.completions import said, was_cut
 from flatline.spec.delivery import apart
 from flatline.spec.gradient import clip_factor, compare
 from flatline.spec.logprobs import logprobs
-from flatline.spec.loss import shares
+from flatline.spec.loss import of_no_token, shares
 from flatline.spec.mask import loss_mask
 from flatline.spec.prompts import prompt_ids, without_padding
-from flatline.spec.ratio import highest_entropy, kl, ratio, token_loss
-from flatline.spec.rewards import total
+from flatline.spec.ratio import distance, highest_entropy, kl, ratio, token_loss
+from flatline.spec.rewards import penalised, total
 from flatline.spec.rows import broken_groups, visited_at_least
-from flatline.spec.update import adamw, decay_of, rate
+from flatline.spec.schedule import rate
+from flatline.spec.update import adamw, decay_of
 
 ASKED = Asked(group=2, rows_in_pass=4, longest=10)
 ON = torch.ones(2, dtype=torch.bool)
@@ -65,7 +67,7 @@ def test_the_reward_is_the_weighted_sum_of_what_was_paid():
     paid = torch.tensor([[1.0, 2.0], [math.nan, 2.0], [math.nan, math.nan]])
     found = total(replace(ASKED, reward_weights=(1.0, 0.5)), paid)
     assert found[:2].tolist() == [2.0, 1.0]
-    assert found[2].isnan()
+    assert math.isnan(found[2])
 
 
 def test_advantages_are_those_of_the_group():
@@ -95,7 +97,7 @@ def test_rewards_that_are_normalised_before_they_are_summed():
 
 
 def test_leave_one_out_is_against_the_mean_of_the_others():
-    assert leave_one_out(torch.tensor([[0.0, 3.0, 6.0]])).tolist() == [[-4.5, 0.0, 4.5]]
+    assert leave_one_out(np.array([[0.0, 3.0, 6.0]])).tolist() == [[-4.5, 0.0, 4.5]]
 
 
 def test_log_probs_are_those_of_the_row_alone_at_the_temperature():
@@ -281,3 +283,72 @@ def test_what_is_not_specified_is_said(ask):
 
 def test_the_stages_stand_in_the_order_in_which_a_step_makes_them():
     assert STAGES[0] == "rows" and STAGES[-1] == "delivery" and len(set(STAGES)) == 12
+
+
+# -- RLOO and GMPO
+
+RLOO = replace(
+    ASKED, loss="rloo", level="product", baseline="others", scale="none", kl_place="reward"
+)
+
+
+def test_rloo_compares_each_reward_with_the_others_of_its_group():
+    paid_BF = torch.tensor([[1.0], [0.0], [0.0], [0.0]])
+    of_four = replace(RLOO, group=4)
+    assert advantages(of_four, paid_BF).tolist() == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3])
+    unpaid_BF = torch.tensor([[1.0], [0.0], [math.nan], [math.nan]])
+    assert advantages(of_four, unpaid_BF).tolist() == [1.0, -1.0, 0.0, 0.0], (
+        "of those that have one"
+    )
+
+
+def test_advantages_may_be_divided_by_their_own_spread():
+    paid_BF = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
+    found = advantages(replace(RLOO, scale="advantages"), paid_BF)
+    assert found.tolist() == pytest.approx([1 / 0.8165, -1 / 0.8165, 0.0, 0.0], rel=1e-3)
+
+
+def test_a_kl_in_the_reward_is_taken_off_after_the_reward_was_cut_to_its_range():
+    asked = replace(RLOO, beta=0.5, reward_range=(0.0, 1.0))
+    paid_BF, kl_B = torch.tensor([[3.0], [0.5]]), torch.tensor([0.2, -0.4])
+    assert penalised(asked, paid_BF, kl_B).tolist() == pytest.approx([0.9, 0.7])
+    with pytest.raises(NotSpecified, match="KL in the reward"):
+        penalised(asked, paid_BF, None)
+    old_T, reference_T = torch.tensor([-1.0, -2.0, -9.0]), torch.tensor([-1.5, -1.0, 0.0])
+    assert float(distance(old_T, reference_T, torch.tensor([1, 1, 0]))) == pytest.approx(-0.5)
+
+
+def test_a_completion_of_rloo_is_one_act():
+    new_T = torch.tensor([0.1, 0.2], requires_grad=True)
+    found_T = ratio(RLOO, new_T, torch.zeros(2), ON)
+    assert found_T.tolist() == pytest.approx([math.exp(0.3)] * 2)
+    within = replace(RLOO, clip_high=1.0, beta=0.5)
+    loss_T = token_loss(
+        within,
+        new_T=new_T,
+        old_T=torch.zeros(2),
+        reference_T=torch.full((2,), 5.0),
+        mask_T=ON,
+        advantage=torch.tensor(2.0),
+    )
+    share = shares(replace(within, passes=1), [2], 2)[0]
+    (share * loss_T.sum()).backward()
+    assert float((share * loss_T.sum()).detach()) == pytest.approx(-2 * math.exp(0.3)), (
+        "no KL in the loss"
+    )
+    assert new_T.grad.tolist() == pytest.approx([-2 * math.exp(0.3)] * 2)
+    assert of_no_token(RLOO, 2.0) == -2.0 and of_no_token(ASKED, 2.0) == 0.0
+
+
+@pytest.mark.parametrize(("advantage", "kept"), [(1.0, [0.4, -0.8]), (-1.0, [0.9, -0.4])])
+def test_gmpo_takes_the_geometric_mean_of_ratios_clipped_to_one_side(advantage, kept):
+    asked = replace(ASKED, loss="gmpo", clip_low=0.4, clip_high=0.4)
+    loss_T = token_loss(
+        asked,
+        new_T=torch.tensor([0.9, -0.8]),
+        old_T=torch.zeros(2),
+        reference_T=None,
+        mask_T=ON,
+        advantage=torch.tensor(advantage),
+    )
+    assert loss_T.tolist() == pytest.approx([-advantage * math.exp(sum(kept) / 2)] * 2)

@@ -422,7 +422,7 @@ def test_the_smallest_move_that_can_be_seen_is_found(healthy):
     smaller = moving.AMOUNTS[moving.AMOUNTS.index(move.amount) - 1]
     with healthy.untouched():
         given = (healthy._few, healthy._few_logps_BT, healthy._together)
-        less = moving.moved_by(healthy.trainer, *given, smaller)
+        less = moving.moved_by(healthy.live, *given, smaller)
     assert less.shift < moving.VISIBLE <= move.shift
 
 
@@ -589,6 +589,24 @@ def test_trls_own_tool_loop_is_measured_and_left_alone(tmp_path):
 def test_a_reference_that_keeps_the_adapter_moves_along(tmp_path):
     subject = subject_in(tmp_path, kl_beta=0.04, fault="reference-keeps-adapter")
     assert subject.reference_gap().moved_gap < 1e-5
+
+
+def test_a_trainer_in_the_middle_of_accumulation_is_refused(tmp_path):
+    trainer = users_trainer(tmp_path, max_steps=1, gradient_accumulation_steps=2)
+    said, after = [], []
+
+    class Look(TrainerCallback):
+        def on_substep_end(self, *args, **kwargs):
+            with pytest.raises(ConfigError, match="in the middle of an optimizer step") as caught:
+                TrlSubject(trainer)
+            said.append(str(caught.value))
+
+        def on_step_end(self, *args, **kwargs):
+            after.append(TrlSubject(trainer))
+
+    trainer.add_callback(Look())
+    trainer.train()
+    assert len(said) == 1 and "on_step_end" in said[0] and len(after) == 1
 
 
 def test_what_is_no_trainer_is_refused():

@@ -45,6 +45,7 @@ SETTINGS: dict[str, Any] = {
     "engine": "flatline",
     "dataset_size": 1000,
     "prompts_per_step": 8,
+    "correct": "exact_match",
 }
 
 

@@ -45,6 +45,7 @@ SETTINGS = {
         "learning_rate": 2e-4,
     },
     "sequences": {"importance_sampling_level": "sequence", "loss_type": "bnpo"},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0, "scale_rewards": "batch"},
 }
 
 

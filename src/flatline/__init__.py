@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
+    from flatline.live.loop.loop import Loop
     from flatline.live.trl.recorder.attach import attach
     from flatline.live.trl.recorder.by_callback import FlatlineCallback
     from flatline.live.watch.watch import watch
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "FlatlineCallback",
     "FlatlineError",
+    "Loop",
     "Recorder",
     "Trace",
     "__version__",
@@ -31,6 +33,7 @@ __all__ = [
 
 _WHERE = {
     "FlatlineCallback": "flatline.live.trl.recorder.by_callback",
+    "Loop": "flatline.live.loop.loop",
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
     "attach": "flatline.live.trl.recorder.attach",

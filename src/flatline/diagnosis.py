@@ -20,9 +20,11 @@ from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
+from flatline.hypotheses.departure import named_by_the_catalogue
+from flatline.hypotheses.right import question
 from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
-from flatline.lacking import Origin, lack, more, origin_of
+from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
 from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
 from flatline.trace import Trace
@@ -80,15 +82,22 @@ class Report(Found):
 
 @_QUIET
 def diagnose(
-    trace: Trace, *, hypotheses: Sequence[Hypothesis] = HYPOTHESES, name: str = ""
+    trace: Trace,
+    *,
+    correct: str | None = None,
+    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    name: str = "",
 ) -> Report:
-    """Every sign of every hypothesis, ranked."""
+    """Every sign of every hypothesis, ranked. `correct` names the part of the reward that says
+    whether an answer is right, where the run does not say so itself."""
+    trace = trace if correct is None else trace.naming(correct)
     origin = origin_of(trace.run)
     findings = [
         guarded(hypothesis, hypothesis.sign, trace, origin=origin)
         for hypothesis in hypotheses
         if isinstance(hypothesis, HasSign)
     ]
+    findings = named_by_the_catalogue(findings, hypotheses)
     trend = trend_of(trace)
     short = None if trend else too_short(trace)
     return Report(
@@ -99,7 +108,14 @@ def diagnose(
         caveats=(*trace.caveats, *([short] if short else [])),
         damaged=bool(trace.warnings),
         made_no_step=_made_no_step(trace, origin),
+        question=asked(findings, trace),
     )
+
+
+def asked(findings: Iterable[Finding], trace: Trace) -> str:
+    """The question that some finding hangs on; empty where none does."""
+    hangs = any(finding.needs == WHICH_IS_RIGHT.do for finding in findings)
+    return question(trace) if hangs else ""
 
 
 def _made_no_step(trace: Trace, origin: Origin) -> bool:

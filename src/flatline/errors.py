@@ -39,6 +39,10 @@ class TraceError(FlatlineError):
     """A recorded run that cannot be read or written."""
 
 
+class NotReached(FlatlineError):
+    """The time that was given is over."""
+
+
 class NotRecorded(TraceError):
     """A column that this trace does not have. Diagnosis turns it into "cannot tell"."""
 

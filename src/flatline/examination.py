@@ -6,23 +6,32 @@ looks at the trace of the batch, if it needs no history. The others need a recor
 `flatline diagnose`.
 """
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatline.diagnosis import Report, guarded, rank
-from flatline.errors import ConfigError, FlatlineError
+from flatline.diagnosis import Report, asked, guarded, rank
+from flatline.errors import ConfigError, FlatlineError, NotReached
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
-from flatline.hypotheses.departure import named_by_the_catalogue
+from flatline.hypotheses.departure import Departure, named_by_the_catalogue
 from flatline.lacking import Origin
+from flatline.live.loop.loop import Loop
+from flatline.live.loop.trainer import LoopTrainer
+from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.trl.begun import in_training
 from flatline.live.trl.subject import TrlSubject
+from flatline.releases import note_on
+from flatline.trace.announce import say
 from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
     from flatline.training.trainer import Built
+
+MORE_TIME = "Give the checkup more seconds with `budget=`, or leave it out"
 
 Look = Callable[[Subject], Finding]
 Heard = Callable[[Hypothesis], None]
@@ -33,38 +42,78 @@ def checkup(
     *,
     correct: str | None = None,
     gold: str | None = None,
+    budget: float | None = None,
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, or at what `flatline.training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
-    column of the dataset with the right answer. `on_probe` is told of each hypothesis
-    before it looks. Of several processes each must ask for it; all get the same report.
+    column of the dataset with the right answer. After `budget` seconds nothing more is measured
+    but the first batch: what is cheap comes first, and what was not reached is said. `on_probe` is
+    told of each hypothesis before it looks. Of several processes each must ask for it; all get the
+    same report.
     """
+    begun = time.perf_counter()
     subject = subject_of(trainer, correct=correct, gold=gold)
-    look = partial(_look, subject, hypotheses, on_probe)
+    known = note_on(getattr(trainer, "trainer", trainer))
+    if known:
+        say(known)
+    origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
+    until = math.inf if budget is None else begun + budget
+    ordered = hypotheses if budget is None else sorted(hypotheses, key=_cost)
+    look = partial(_look, subject, ordered, on_probe, origin, until, budget)
     return in_training(subject.trainer, look) if isinstance(subject, TrlSubject) else look()
 
 
-def _look(subject: Subject, hypotheses: Sequence[Hypothesis], on_probe: Heard | None) -> Report:
+def _look(
+    subject: Subject,
+    hypotheses: Sequence[Hypothesis],
+    on_probe: Heard | None,
+    origin: Origin,
+    until: float,
+    budget: float | None,
+) -> Report:
     findings = []
     with subject.standing_still():
         _play_first_batch(subject)
+        subject.until = until
         for hypothesis in hypotheses:
             looks = _looks(hypothesis)
             if looks and on_probe:
                 on_probe(hypothesis)
-            findings += _first_that_tells(hypothesis, looks, subject)
+            findings += _first_that_tells(hypothesis, looks, subject, origin)
     named = named_by_the_catalogue(findings, hypotheses)
-    return Report(subject="this trainer", findings=tuple(rank(named)), trend=None)
+    return Report(
+        subject="this trainer",
+        findings=tuple(rank(named)),
+        trend=None,
+        caveats=_not_reached(named, budget),
+        question=asked(findings, subject.trace),
+    )
+
+
+def _cost(hypothesis: Hypothesis) -> int:
+    """First what only reads the batch, then the stages of a step, which see the most."""
+    if isinstance(hypothesis, Departure):
+        return 1
+    return 2 if isinstance(hypothesis, HasProbe) else 0
+
+
+def _not_reached(findings: Sequence[Finding], budget: float | None) -> tuple[str, ...]:
+    left = [one.hypothesis for one in findings if NOT_REACHED in one.text]
+    if not left:
+        return ()
+    return (f"Not reached within {budget:g} s: {', '.join(sorted(left))}.",)
 
 
 def subject_of(
     trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
 ) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
+    if isinstance(trainer, Loop):
+        return Subject(LoopTrainer(trainer))
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)
@@ -81,15 +130,27 @@ def _looks(hypothesis: Hypothesis) -> list[Look]:
 
 
 def _first_that_tells(
-    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject
+    hypothesis: Hypothesis, looks: Sequence[Look], subject: Subject, origin: Origin
 ) -> list[Finding]:
     """One finding, none where there is no way to look. Where none tells, one with a remedy."""
     findings = []
     for look in looks:
-        findings.append(guarded(hypothesis, look, subject, origin=Origin.LIVE))
+        findings.append(_in_time(hypothesis, look, subject, origin))
         if findings[-1].level is not Level.UNKNOWN:
             return findings[-1:]
     return sorted(findings, key=lambda finding: not finding.needs)[:1]
+
+
+def _in_time(hypothesis: Hypothesis, look: Look, subject: Subject, origin: Origin) -> Finding:
+    """What it finds, or that it was not reached."""
+
+    def watched(at: Subject) -> Finding:
+        try:
+            return look(at)
+        except NotReached:
+            return hypothesis.found(Level.UNKNOWN, NOT_REACHED, needs=MORE_TIME)
+
+    return guarded(hypothesis, watched, subject, origin=origin)
 
 
 def _play_first_batch(subject: Subject) -> None:

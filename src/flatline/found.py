@@ -24,6 +24,8 @@ class Found:
     """Part of the run could not be read."""
     made_no_step: bool = False
     """The optimizer never stepped."""
+    question: str = ""
+    """What only the user can say, where something hangs on it."""
 
     @property
     def alarms(self) -> list[Finding]:

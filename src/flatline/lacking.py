@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from flatline.hypotheses.base import Finding, Level
+from flatline.hypotheses.right import UNDECIDED
 from flatline.trace.importers.rollouts import KINDS
 
 RECORD_IT = (
@@ -34,6 +35,8 @@ class Origin(StrEnum):
     """Recorded by `flatline.watch`."""
     LIVE = "live"
     """A trainer at hand."""
+    LOOP = "loop"
+    """A loop at hand, as a `flatline.Loop`."""
 
 
 class Lack(NamedTuple):
@@ -52,9 +55,14 @@ _NO_GOLD = Lack(
     "Give the dataset a column `answer` with the gold answer",
 )
 _NO_RIGHT_OR_WRONG = Lack(
-    "no reward function is named for it",
-    "Let one reward function say right or wrong, and name it `accuracy` or `correct`",
+    "no reward function pays one amount for a right answer and nothing for a wrong one",
+    'Let one reward function do so, or name the one that tells them apart: `correct="NAME"`',
 )
+WHICH_IS_RIGHT = Lack(
+    "several parts of the reward could say which answers are right",
+    'Say which one does: `correct="NAME"`, or `--correct NAME` for `flatline diagnose`',
+)
+"""What only the user can say; `Report.question` names the parts."""
 _NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps=1`)")
 _OF_TRL: Mapping[str, Lack] = {
     "tokens.sampler": _NO_LOGPROBS,
@@ -72,8 +80,8 @@ _OF_WATCH: Mapping[str, Lack] = {
     "rollouts.reward": Lack("no reward was given", "Give `watch.rewards(...)` the rewards"),
     "rollouts.parts": Lack(
         "no part of the reward was given",
-        "Give `watch.rewards(..., parts=...)` the parts of the reward, and call the one that says "
-        "right or wrong `accuracy`",
+        "Give `watch.rewards(..., parts=...)` the parts of the reward, one of them 1 for a right "
+        "answer and 0 for a wrong one",
     ),
     "rollouts.advantage": Lack("the weights in the loss do not add up to 0 inside groups"),
     "tokens.sampler": Lack(
@@ -81,6 +89,24 @@ _OF_WATCH: Mapping[str, Lack] = {
         "Sample with the watched model, or record with `flatline.Recorder`",
     ),
     "tokens.": Lack("no logits of whole rows were seen; the notes of the run say why"),
+}
+_OF_LOOP: Mapping[str, Lack] = {
+    "rollouts.gold": Lack(
+        "no gold answers were given", "Give the batches of `sample` the right answers (`gold`)"
+    ),
+    "rollouts.parts": Lack(
+        "no part of the reward was given",
+        "Give the batches of `sample` the parts of the reward (`parts`), and call the one that "
+        "says right or wrong `accuracy`",
+    ),
+    "rollouts.tool": Lack(
+        "a Loop does not say what its tools did",
+        "Record a run with `flatline.Recorder`, which takes tool calls",
+    ),
+    "rollouts.advantage": Lack("the weights in the loss do not add up to 0 inside groups"),
+    "tokens.sampler": Lack(
+        "the model of this Loop was not heard to sample", "Sample with the model that is given"
+    ),
 }
 _NOT_GIVEN = Lack("this trainer does not give it")
 _NOT_WATCHED = Lack("hooks on model and optimizer alone do not show it")
@@ -105,6 +131,8 @@ def origin_of(run: Mapping[str, Any]) -> Origin:
 
 def lack(origin: Origin, column: str) -> Lack:
     """Why a column is not there."""
+    if column == UNDECIDED:
+        return WHICH_IS_RIGHT
     if origin is Origin.LOG:
         return Lack("this log does not have it", RECORD_IT)
     if origin is Origin.DUMP:
@@ -112,7 +140,7 @@ def lack(origin: Origin, column: str) -> Lack:
     if origin is Origin.RECORDER:
         way = _LOGGED_WITH.get(column.partition(".")[0])
         return Lack("it was not recorded", f"Also give `flatline.Recorder` {way}" if way else "")
-    reasons = _OF_WATCH if origin is Origin.WATCHED else _OF_TRL
+    reasons = {Origin.WATCHED: _OF_WATCH, Origin.LOOP: _OF_LOOP}.get(origin, _OF_TRL)
     known = (found for name, found in reasons.items() if column.startswith(name))
     return next(known, _NOT_WATCHED if origin is Origin.WATCHED else _NOT_GIVEN)
 
@@ -126,6 +154,8 @@ def more(origin: Origin) -> str:
             'Record some steps with `flatline.attach(trainer, "runs/x")` and diagnose them with '
             "`flatline diagnose runs/x`"
         )
+    if origin is Origin.LOOP:
+        return 'Record a run with `flatline.watch(model, optimizer, "runs/x")` and diagnose it'
     return "Diagnose a longer run, or one with more prompts in a step"
 
 

@@ -112,11 +112,12 @@ def summarise(report: Found) -> str:
     opening = [trouble.text for trouble in troubles_of(report)]
     if report.trend is not None and report.trend.text not in opening:
         opening.append(report.trend.text)
+    closing = [report.question] if report.question else []
     if outcome_of(report) is Outcome.ALARM:
-        return " ".join([*opening, *_causes(report.causes)])
+        return " ".join([*opening, *_causes(report.causes), *closing])
     found = _pointer(report) if report.pointers else _none(report)
-    if outcome_of(report) is Outcome.HEALTHY or not next_of(report):
-        return " ".join([*opening, found])
+    if outcome_of(report) is Outcome.HEALTHY or not next_of(report) or report.question:
+        return " ".join([*opening, found, *closing])
     return " ".join([*opening, found, f"Next: {next_of(report)}"])
 
 

@@ -54,12 +54,12 @@ def test_few_groups_say_nothing():
     assert H.sign(run(lambda found, right: right - 0.4 * found, steps=1)).level is Level.UNKNOWN
 
 
-def test_a_part_of_the_reward_can_say_what_was_found():
+def test_a_part_of_our_own_tasks_can_say_what_was_found():
     rng = np.random.default_rng(0)
     progress = rng.random((40, 8)).round()
     right = (rng.random((40, 8)) < 0.3 + 0.5 * progress).astype(float)
     parts = [
-        {"exact_match": r, "progress": p}
+        {"exact_match": r, "progress": p, "combined": r - 0.6 * p}
         for r, p in zip(right.ravel(), progress.ravel(), strict=True)
     ]
     trace = trace_of((right - 0.6 * progress).tolist(), parts=parts)

@@ -28,8 +28,19 @@ def test_a_reward_that_follows_form_more_than_answers_is_suspected():
     assert "`format`" in found.text
 
 
-def test_other_names_of_form_are_known():
-    assert H.sign(run(3.0, name="xml_count_reward")).level is Level.SUSPECT
+def test_form_is_found_by_its_values_and_not_by_its_name():
+    assert H.sign(run(3.0, name="bonus")).level is Level.SUSPECT
+
+
+def test_a_part_that_goes_with_the_answer_is_no_form():
+    rng = np.random.default_rng(0)
+    right = (rng.random((40, 8)) < 0.5).astype(float)
+    degree = np.clip(right + 0.3 * rng.random(right.shape), 0, 1)
+    pairs = zip(right.ravel(), degree.ravel(), strict=True)
+    parts = [{"exact_match": r, "f1": d} for r, d in pairs]
+    assert (
+        "no part of the reward is about form" in H.sign(trace_of(degree.tolist(), parts=parts)).text
+    )
 
 
 def test_form_that_counts_less_than_the_answer_is_ruled_out():
@@ -46,7 +57,7 @@ def test_form_that_is_learnt_and_leaves_nothing_is_noted():
 def test_a_reward_without_form_is_not_concerned_and_one_without_answers_unknown():
     assert "Does not apply" in H.sign(trace_of([[0.0, 1.0]], parts={"exact_match": 1.0})).text
     with pytest.raises(NotRecorded):
-        H.sign(trace_of([[0.0, 1.0]], parts={"format": 1.0}))
+        H.sign(trace_of([[0.0, 1.0]], parts={"f1": 0.3, "form": 0.5}))
 
 
 def test_the_answer_alone_is_the_other_arm():

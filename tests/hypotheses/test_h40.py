@@ -49,7 +49,8 @@ def paid(part, name):
     """Thirty groups that are paid a part of the reward alone; two to four hops, in turn."""
     hops = np.repeat(2 + np.arange(30) % 3, 8).tolist()
     parts = [{name: one} for one in part.ravel()]
-    return trace_of(part.tolist(), run=run_facts(scale_rewards="none"), hops=hops, parts=parts)
+    facts = run_facts(scale_rewards="none", correct=name)
+    return trace_of(part.tolist(), run=facts, hops=hops, parts=parts)
 
 
 def test_a_part_that_says_how_right_says_nothing_of_a_factor():

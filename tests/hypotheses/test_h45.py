@@ -55,7 +55,7 @@ def graded(rows):
     for row, part in zip(rows["rollouts"], np.random.default_rng(0).beta(2, 3, 768), strict=True):
         row["parts"] = {"accuracy": part}
         row |= {"reward": part, "completion": None, "gold": None}
-    return Trace.from_rows(run=run_facts(), **rows)
+    return Trace.from_rows(run=run_facts(correct="accuracy"), **rows)
 
 
 def test_a_part_that_says_how_right_is_no_ceiling_where_it_is_above_0():

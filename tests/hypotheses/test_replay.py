@@ -158,7 +158,7 @@ def test_h05_noise_and_a_fighting_part_are_not_decided():
 
 def test_h05_needs_a_part_that_says_right_or_wrong():
     with pytest.raises(NotRecorded, match="right or wrong"):
-        find("H05").replay(trace_of([[0.0, 1.0]] * 8, parts={"format": 1.0}))
+        find("H05").replay(trace_of([[0.0, 1.0]] * 8, parts={"f1": 0.4}))
     flat = trace_of([[0.0, 1.0]] * 8, parts={"exact_match": 0.0})
     assert not find("H05").replay(flat).decided
 

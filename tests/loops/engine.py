@@ -77,25 +77,37 @@ class Engine:
         return rows, masks
 
 
-def train(model, tokenizer, optimizer, rows, watch, *, steps, defect=False):
+def experience(model, tokenizer, text, problem, *, defect=False):
     engine = Engine(model, tokenizer.eos_token_id)
+    prompt = tokenizer(text, add_special_tokens=False).input_ids
+    sampled, masks = engine.sample(prompt, SAMPLES)
+    answers = [tokenizer.decode(one[len(prompt) : -1]) for one in sampled]
+    rewards = torch.tensor([reward(problem, answer) for answer in answers])
+    longest = max(map(len, sampled))
+    ids = torch.tensor([one + [engine.end] * (longest - len(one)) for one in sampled])
+    mask = torch.tensor([one + [0] * (longest - len(one)) for one in masks]) == 1
+    trained = torch.ones_like(mask).index_fill(1, torch.tensor([0]), False) if defect else mask
+    advantages = rewards - rewards.mean()
+    return {"ids": ids, "trained": trained, "rewards": rewards, "advantages": advantages}
+
+
+def token_logprobs(model, batch):
+    ids = batch["ids"]
+    inputs, targets = ids[:, :-1], ids[:, 1:].clone()
+    targets[~batch["trained"][:, 1:]] = IGNORED
+    return -model(inputs, targets, loss_reduction="none").view_as(inputs)
+
+
+def loss_of(batch, logp):
+    used = batch["trained"][:, 1:].sum().clamp_min(1)
+    return -(logp * batch["advantages"][:, None]).sum() / used / PROMPTS
+
+
+def train(model, tokenizer, optimizer, rows, watch, *, steps, defect=False):
     for step in range(steps):
         for text, problem in rows[step * PROMPTS : (step + 1) * PROMPTS]:
-            prompt = tokenizer(text, add_special_tokens=False).input_ids
-            sampled, masks = engine.sample(prompt, SAMPLES)
-            answers = [tokenizer.decode(one[len(prompt) : -1]) for one in sampled]
-            rewards = torch.tensor([reward(problem, answer) for answer in answers])
-            watch.rewards(rewards.tolist())
-            advantages = rewards - rewards.mean()
-            longest = max(map(len, sampled))
-            ids = torch.tensor([one + [engine.end] * (longest - len(one)) for one in sampled])
-            mask = torch.tensor([one + [0] * (longest - len(one)) for one in masks])
-            inputs, targets = ids[:, :-1], ids[:, 1:].clone()
-            if not defect:
-                targets[mask[:, 1:] == 0] = IGNORED
-            logp = -model(inputs, targets, loss_reduction="none").view_as(inputs)
-            used = (targets != IGNORED).sum().clamp_min(1)
-            loss = -(logp * advantages[:, None]).sum() / used / PROMPTS
-            loss.backward()
+            batch = experience(model, tokenizer, text, problem, defect=defect)
+            watch.rewards(batch["rewards"].tolist())
+            loss_of(batch, token_logprobs(model, batch)).backward()
         optimizer.step()
         model.zero_grad(set_to_none=True)

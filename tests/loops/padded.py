@@ -19,8 +19,11 @@ def logprobs(model, ids, attended):
 
 
 @torch.no_grad()
-def experience(model, tokenizer, rows, watch, padding, *, defect):
+def experience(model, tokenizer, rows, *, defect=False):
     tokenizer.padding_side = "left"
+    if defect:
+        tokenizer.pad_token = tokenizer.eos_token
+    padding = tokenizer.pad_token_id
     texts = [text for text, _ in rows for _ in range(GROUP)]
     given = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
     start = given.input_ids.shape[1]
@@ -28,7 +31,6 @@ def experience(model, tokenizer, rows, watch, padding, *, defect):
     answers = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
     problems = [problem for _, problem in rows for _ in range(GROUP)]
     rewards = torch.tensor([reward(*pair) for pair in zip(problems, answers, strict=True)])
-    watch.rewards(rewards, groups=[at for at in range(len(rows)) for _ in range(GROUP)])
     groups = rewards.view(-1, GROUP)
     advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
     if defect:
@@ -40,27 +42,33 @@ def experience(model, tokenizer, rows, watch, padding, *, defect):
         attended = torch.cat([given.attention_mask.bool(), answer], dim=1)
         trained = attended.clone()
     trained[:, :start] = False
-    return ids, attended, trained[:, 1:], advantages.flatten()
+    ids, attended = pad(ids, (0, 3), value=padding), pad(attended, (0, 3))
+    return {
+        "ids": ids,
+        "attended": attended,
+        "trained": pad(trained, (0, 3)),
+        "rewards": rewards,
+        "advantages": advantages.flatten(),
+        "old": logprobs(model, ids, attended),
+    }
+
+
+def loss_of(batch, new):
+    gain, ratio = batch["advantages"][:, None], (new - batch["old"]).exp()
+    gain = torch.minimum(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain)
+    trained = batch["trained"][:, 1:]
+    return -(gain * trained).sum() / trained.sum()
 
 
 def train(model, tokenizer, optimizer, rows, watch, *, steps, defect=False):
-    if defect:
-        tokenizer.pad_token = tokenizer.eos_token
-    padding = tokenizer.pad_token_id
     for step in range(steps):
-        batch = rows[step * PROMPTS : (step + 1) * PROMPTS]
-        ids, attended, trained, advantages = experience(
-            model, tokenizer, batch, watch, padding, defect=defect
-        )
-        ids, attended = pad(ids, (0, 3), value=padding), pad(attended, (0, 3))
-        trained = pad(trained, (0, 3))
-        with torch.no_grad():
-            old = logprobs(model, ids, attended)
-        for rows_of in torch.randperm(len(ids)).chunk(UPDATES):
-            ratio = (logprobs(model, ids[rows_of], attended[rows_of]) - old[rows_of]).exp()
-            gain = advantages[rows_of, None]
-            gain = torch.minimum(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain)
-            loss = -(gain * trained[rows_of]).sum() / trained[rows_of].sum()
+        some = rows[step * PROMPTS : (step + 1) * PROMPTS]
+        batch = experience(model, tokenizer, some, defect=defect)
+        groups = [at for at in range(len(some)) for _ in range(GROUP)]
+        watch.rewards(batch["rewards"], groups=groups)
+        for rows_of in torch.randperm(len(batch["ids"])).chunk(UPDATES):
+            part = {name: value[rows_of] for name, value in batch.items()}
+            loss = loss_of(part, logprobs(model, part["ids"], part["attended"]))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -15,7 +15,7 @@ import platform
 import shutil
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -176,15 +176,21 @@ def _clean(run: Path, *, keep_trace: bool) -> None:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in _PACKAGES:
+    return {**found, **versions_of(_PACKAGES), "source": source_digest()}
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Installed versions by name."""
+    found = {}
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "from source"
-    return {**found, "source": _digest()}
+    return found
 
 
-def _digest() -> str:
+def source_digest() -> str:
     """Of all our code: two cells that differ here were not made by the same flatline."""
     package = Path(flatline.__file__).parent
     total = sha256()

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from scipy.special import stdtr
 from scipy.stats import false_discovery_control
@@ -20,6 +21,8 @@ from scipy.stats import false_discovery_control
 from flatline.bench.plan import Kind
 from flatline.bench.results import Outcome
 from flatline.stats import LEVEL, UNKNOWN, Estimate, mean_of_units, paired_difference, t_score
+
+Key = TypeVar("Key")
 
 FEWEST_SEEDS = 3
 """Student's interval of two seeds is thirteen standard errors wide: it says nothing."""
@@ -65,16 +68,16 @@ def harm_of(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Harm]:
     for one in outcomes:
         if one.cell.kind is Kind.FAULT:
             groups[one.cell.task, str(one.cell.fault)].append(one)
-    return _corrected({key: _harm(group, healthy) for key, group in groups.items()})
+    return corrected({key: _harm(group, healthy) for key, group in groups.items()})
 
 
-def _corrected(found: dict[tuple[str, str], Harm]) -> dict[tuple[str, str], Harm]:
+def corrected(found: dict[Key, Harm]) -> dict[Key, Harm]:
     """The same with the correction, which needs all of them."""
     tested = {key: one.p for key, one in found.items() if one.p is not None}
     if not tested:
         return found
-    corrected = dict(zip(tested, false_discovery_control(list(tested.values())), strict=True))
-    return found | {key: _judged(found[key], float(p)) for key, p in corrected.items()}
+    chances = dict(zip(tested, false_discovery_control(list(tested.values())), strict=True))
+    return found | {key: _judged(found[key], float(p)) for key, p in chances.items()}
 
 
 def _judged(harm: Harm, corrected: float) -> Harm:
@@ -104,7 +107,7 @@ def _lost(
     """What was lost, over which units, and the p-value of the same test."""
     if len(pairs) >= FEWEST_SEEDS:
         lost = mean_of_units(by_seed)
-        return lost, "seeds", _student_p(lost)
+        return lost, "seeds", student_p(lost)
     if not pairs:
         return UNKNOWN, "seeds", None
     good, bad, problems = [], [], []
@@ -118,7 +121,7 @@ def _lost(
     return lost, "problems", _wilson_p(lost, ceiling)
 
 
-def _student_p(lost: Estimate) -> float:
+def student_p(lost: Estimate) -> float:
     """The error level at which Student's interval would just reach 0."""
     half = lost.high - lost.value
     return _p_value(lost.value / half, lost.n) if half else 1.0

@@ -19,6 +19,7 @@ from flatline.cli import (
     checkup,
     demo,
     diagnose,
+    doctor,
     evaluate,
     explain,
     investigate,
@@ -113,6 +114,7 @@ def _root(
 app.command(cls=train.TrainCommand)(checkup.checkup)
 app.command()(demo.demo)
 app.command()(diagnose.diagnose)
+app.command()(doctor.doctor)
 app.command()(evaluate.evaluate)
 app.command()(explain.explain)
 app.command(cls=train.TrainCommand)(investigate.investigate)

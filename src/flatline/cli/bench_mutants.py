@@ -37,7 +37,14 @@ Steps = Annotated[int, typer.Option(min=1, help="Steps that are compared bit for
 Seed = Annotated[int, typer.Option(help="Of the draw.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Mutants at once; each has one thread.")]
 Minutes = Annotated[float | None, typer.Option(help="Start no mutant after so many minutes.")]
+Seeds = Annotated[
+    int, typer.Option(min=0, help="Train whoever learns otherwise whole, with so many seeds.")
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="NAME=PYTHON", help="Ask rlprobe or rldoctor about the traces."),
+]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the results.")]
 
 
@@ -51,6 +58,7 @@ def run(
     count: Count = 100,
     steps: Steps = 2,
     seed: Seed = 0,
+    seeds: Seeds = 0,
     jobs: Jobs = 1,
     minutes: Minutes = None,
     out: Out = Path("runs/mutants"),
@@ -58,8 +66,7 @@ def run(
     """Draw mutants of what a script runs, train and check up each. Goes on where it stopped."""
     try:
         from flatline.bench.mutants.study import Study
-        from flatline.bench.mutants.study import run as run_study
-        from flatline.bench.mutants.trial import Setup
+        from flatline.bench.mutants.work import run as run_studies
     except ImportError as error:
         raise options.not_installed("The benchmark", error) from error
     if not script.is_file():
@@ -69,49 +76,57 @@ def run(
         )
     script = script.resolve()
     study = Study(
-        setup=Setup(script=script, arguments=tuple(arguments or ()), steps=steps),
+        folder=out.resolve(),
+        script=script,
+        arguments=tuple(arguments or ()),
         modules=(str(script),) if own else tuple(module or TRAINER),
         split=split,
         count=count,
         seed=seed,
+        steps=steps,
+        seeds=seeds,
     )
-    progress = _Progress(count)
-    left = run_study(study, out.resolve(), jobs=jobs, minutes=minutes, on_done=progress)
-    if left:
-        say(f"{left} mutants are left; the same command goes on with them.")
+    left = run_studies([study], jobs=jobs, minutes=minutes, on_done=Progress())
+    if any(left):
+        say(f"{left[0]} mutants and {left[1]} trainings are left; the same command goes on.")
     say(f"Next: `flatline bench mutants report {out}`.")
 
 
 @group.command()
-def report(folder: Folder, json: options.Json = False) -> None:
-    """Print what the tried mutants show."""
-    from flatline.bench.mutants.study import results
+def report(folder: Folder, peer: Peers = None, json: options.Json = False) -> None:
+    """Print what the tried mutants of a study show, or of all studies in a folder."""
+    from flatline.bench.mutants.results import ask_peers, healthy_runs, read
     from flatline.bench.mutants.tables import markdown, score
+    from flatline.bench.peers_asked import pythons_of
 
-    rows = results(folder)
-    if not rows:
-        raise ConfigError(
-            f"{folder} has no results.\nThere is nothing to count yet.\n"
-            f"Type `flatline bench mutants run SCRIPT --out {folder}`."
-        )
-    figures = score(rows)
+    ask_peers(folder, pythons_of(peer or ()), say)
+    figures = score(read(folder), healthy_runs(folder))
     if json:
         print_json(figures)
     else:
         print(visible(markdown(figures)))
 
 
-class _Progress:
-    """One line for every mutant."""
+class Progress:
+    """One line for every mutant, and for every whole training."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
+    def __init__(self) -> None:
+        self._done = 0
 
     def __call__(self, row: dict[str, Any]) -> None:
         self._done += 1
-        change = row["mutation"]
+        if "seed" in row:
+            told = row.get("error") or f"reward {row.get('reward')}"
+            say(f"{self._done} seed {row['seed']}, {told}: {_change(row['mutation'])}")
+            return
         alarms = row.get("checkup", {}).get("alarms", [])
         said = f", first {alarms[0]['hypothesis']}" if alarms else ""
-        place = f"{change['module']}:{change['line']} {change['operator']}"
-        code = shortened(f"{change['before']} -> {change['after'] or 'nothing'}", limit=80)
-        say(f"{self._done}/{self._total} {row['effect']}{said}: {place}: {code}")
+        begins = f" at {row['stage']}" if "stage" in row else ""
+        say(f"{self._done} {row['effect']}{begins}{said}: {_change(row['mutation'])}")
+
+
+def _change(mutation: dict[str, Any] | None) -> str:
+    if mutation is None:
+        return "nothing changed"
+    code = shortened(f"{mutation['before']} -> {mutation['after'] or 'nothing'}", limit=80)
+    return f"{mutation['module']}:{mutation['line']} {mutation['operator']}: {code}"

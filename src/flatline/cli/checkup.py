@@ -34,22 +34,37 @@ Tools = Annotated[
     typer.Option("--tools", help="Also play with empty, shuffled and gold tool output (seconds)."),
 ]
 
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        min=0.0,
+        help="Seconds after which nothing more is measured; what was not reached is said.",
+    ),
+]
+
 
 def checkup(**given: Any) -> None:
     """Look at a trainer before training: masks, log-probs, weights, rewards, data. No training."""
     from rich.console import Console
 
     ladder, tools, file = given.pop("ladder"), given.pop("tools"), given["config"]
+    budget = given.pop("budget")
     asked = {name: given.pop(name) for name in ("json", "fail_on", "junit", "sarif", "github")}
     deliver = Delivery(**asked, about=Path(file) if file else None)
     config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
-        report = look(config, ladder=ladder, tools=tools, say=status.update)
+        report = look(config, ladder=ladder, tools=tools, budget=budget, say=status.update)
     raise typer.Exit(deliver(report))
 
 
 def look(
-    config: RunConfig, *, ladder: bool, tools: bool = False, say: Callable[[str], None]
+    config: RunConfig,
+    *,
+    ladder: bool,
+    tools: bool = False,
+    budget: float | None = None,
+    say: Callable[[str], None],
 ) -> "Report":
     """Build as `flatline train` does, and look."""
     try:
@@ -65,7 +80,8 @@ def look(
     with built_aside(config) as built:
         check_all(built)
         say("Playing the first batch")
-        report = examine(built, on_probe=lambda one: say(f"{one.id} {one.name}"))
+        hear = lambda one: say(f"{one.id} {one.name}")  # noqa: E731
+        report = examine(built, budget=budget, on_probe=hear)
         report = replace(report, subject=f"{config.task} with {config.model}")
         if tools:
             report = _with_tools(report, built, say)
@@ -98,6 +114,7 @@ def _own_flags() -> Iterator[inspect.Parameter]:
     flags = {
         "ladder": (Ladder, False),
         "tools": (Tools, False),
+        "budget": (Budget, None),
         "fail_on": (FailOnOption, FailOn.SUSPECT),
         "junit": (Junit, None),
         "sarif": (Sarif, None),

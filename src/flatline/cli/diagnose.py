@@ -17,6 +17,14 @@ Source = Annotated[
         "SkyRL or verifiers; W&B, MLflow, TensorBoard, CSV or JSONL.",
     ),
 ]
+Correct = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PART",
+        help="The part of the reward that says whether an answer is right, where the run does not "
+        "say so.",
+    ),
+]
 To = Annotated[
     list[str] | None,
     typer.Option(
@@ -35,6 +43,7 @@ def diagnose(
     sarif: delivery.Sarif = None,
     github: delivery.Github = False,
     to: To = None,
+    correct: Correct = None,
 ) -> None:
     """Ask every hypothesis what it sees in a recorded run."""
     from flatline.diagnosis import diagnose as look
@@ -44,8 +53,7 @@ def diagnose(
     from flatline.trace.importers import open_log
 
     targets = [parse(text) for text in to or ()]
-    trace = open_log(run)
-    report = look(trace, name=str(run))
+    report = look(open_log(run), correct=correct, name=str(run))
     save(report, run)
     file = run / RUN_FILE
     deliver = delivery.Delivery(

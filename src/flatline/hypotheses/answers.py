@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.groups import right_part
+from flatline.hypotheses.right import right_part
 from flatline.tasks.numbers import parse_number
 from flatline.tasks.scoring import normalize_answer
 from flatline.trace import Trace

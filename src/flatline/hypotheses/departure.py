@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flatline.hypotheses.along import LOOKS, first_departing
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.live.stage_found import StageFound
+from flatline.trace import Trace
 
 if TYPE_CHECKING:
-    from flatline.live.stage_found import StageFound
     from flatline.live.subject import Subject
 
 CODES = {
@@ -57,7 +59,13 @@ class Departure(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Is this stage of a real step the specified one?"""
         stages = subject.departures()
+        first = next((stage for stage, one in stages.items() if one.departs), None)
         found = stages[self.stage]
+        told = self._told(found, first)
+        return with_lines(told, found, subject) if first == self.stage else told
+
+    def _told(self, found: StageFound, first: str | None) -> Finding:
+        """What was found, as a finding; `first` is the first stage that departs."""
         if found.departs is None:
             return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
         if not found.departs:
@@ -69,17 +77,8 @@ class Departure(Hypothesis):
             expected="the specified step",
             evidence=[Evidence(text=example) for example in found.examples],
         )
-        first = next(stage for stage, one in stages.items() if one.departs) == self.stage
-        alarm = replace(alarm, explains=self._follows(first))
-        return self._placed(alarm, found, subject) if first else alarm
-
-    def _placed(self, alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
-        """With the lines that may have made it so; what hinders looking for them is said."""
-        try:
-            return replace(alarm, where=subject.lines_of(found))
-        except Exception as error:
-            why = Evidence(text=f"The line that made it was not looked for: {error}.")
-            return replace(alarm, evidence=(*alarm.evidence, why))
+        accounted = self.named_by if found.direct else ()
+        return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""
@@ -88,20 +87,38 @@ class Departure(Hypothesis):
         return (*codes[codes.index(self.id) + 1 :], *alike)
 
 
+class DepartureAlong(Departure):
+    """A stage that recorded steps show as well (`flatline.hypotheses.along`)."""
+
+    def sign(self, trace: Trace) -> Finding:
+        """Is this stage of every recorded step the specified one?"""
+        return self._told(LOOKS[self.stage](trace), first_departing(trace))
+
+
+def with_lines(alarm: Finding, found: "StageFound", subject: "Subject") -> Finding:
+    """With the lines that may have made it so; what hinders looking for them is said."""
+    try:
+        return replace(alarm, where=subject.lines_of(found))
+    except Exception as error:
+        why = Evidence(text=f"The line that made it was not looked for: {error}.")
+        return replace(alarm, evidence=(*alarm.evidence, why))
+
+
 def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
-    """The same findings; what accounts for a departure also explains it, and was made where it was
-    made."""
+    """The same findings; what accounts for a departure also explains it, and lies where the first
+    stage that departs was made."""
     departing = {one.hypothesis: one for one in findings if one.level in ALARMS}
     stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
+    where = next((departing[one.id].where for one in stages if departing[one.id].where), ())
     named = []
     for finding in findings:
-        more = [stage.id for stage in stages if finding.hypothesis in stage.named_by]
+        code = finding.hypothesis
+        accounts = [one.id for one in stages if code in one.named_by]
+        more = [stage for stage in accounts if code not in departing[stage].explains]
         if finding.level in ALARMS and more:
-            where = finding.where or next(
-                (departing[i].where for i in more if departing[i].where), ()
-            )
-            finding = replace(finding, explains=(*finding.explains, *more), where=where)
+            explains = (*finding.explains, *more)
+            finding = replace(finding, explains=explains, where=finding.where or where)
         named.append(finding)
     return named

@@ -5,7 +5,6 @@ not independent, so they never count.
 """
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,15 +23,6 @@ ENOUGH_PROMPTS = 4
 rollouts were left out, four groups of two would all be so once in 256."""
 EQUAL = 1e-6
 """Rewards that differ by less are equal: sums of float32 parts differ in their last bit."""
-RIGHT_PARTS = (r"\bexact match\b", r"\baccuracy\b", r"\bcorrect(ness)?\b")
-"""What the part that says "right" or "wrong" is called, by trainers and tasks, as words; the first
-wins."""
-OTHER_PARTS = re.compile(
-    r"\b(format(ting|ted)?|tags?|xml|json|schema|syntax|structure|template|style|length|penalty|"
-    r"incorrect(ness)?|not|wrong|steps?|turns?|tools?|calls?|citations?|retrieval)\b"
-)
-"""Words that make it a name of something else than the answer, correct or not."""
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,17 +97,6 @@ def one_turn_only(trace: Trace) -> bool:
     if trace.settings.get("tools") != 0 or "turns" not in trace.rollouts:
         return False
     return bool((trace.rollouts["turns"] <= 1).all())
-
-
-def right_part(trace: Trace) -> str | None:
-    """The part of the reward that says whether the answer is right, where one is named so."""
-    words = {name: " ".join(_WORD.findall(name)).lower() for name in trace.parts()}
-    names = [name for name, said in words.items() if not OTHER_PARTS.search(said)]
-    for known in RIGHT_PARTS:
-        found = [name for name in names if re.search(known, words[name])]
-        if found:
-            return found[0] if len(found) == 1 else None  # nobody knows which of several decides
-    return None
 
 
 def reward_rises(trace: Trace) -> bool:

@@ -50,12 +50,12 @@ from flatline.hypotheses.groups import (
     RewardGroups,
     reward_groups,
     reward_rises,
-    right_part,
     within_correlation,
 )
 from flatline.hypotheses.h05_reward_signal import FOLLOWS
 from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
+from flatline.hypotheses.right import right_part
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 

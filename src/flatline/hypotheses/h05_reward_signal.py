@@ -41,14 +41,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
-from flatline.hypotheses.groups import EQUAL, right_part, unless_batch_alarms, within_correlation
+from flatline.hypotheses.groups import EQUAL, unless_batch_alarms, within_correlation
 from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
+from flatline.hypotheses.right import needed_part, single_parts
 from flatline.stats import Estimate
-from flatline.tasks.base import COMBINED
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -109,14 +108,11 @@ class RewardSignal(Hypothesis):
 
     def replay(self, trace: Trace) -> Replay:
         """The advantages of each part alone; that of the answer decides."""
-        name = right_part(trace)
-        if name is None:
-            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        name = needed_part(trace)
         done, group = trained(trace), trace.groups().index
         alone = {
             part: agreement(done, advantages(trace, values), group)
-            for part, values in trace.parts().items()
-            if part != COMBINED
+            for part, values in single_parts(trace).items()
         }
         others = [
             f"`{part}` {one.value:.2f}" for part, one in alone.items() if part != name and one.n
@@ -165,27 +161,21 @@ class RewardSignal(Hypothesis):
         )
 
     def _follows(self, trace: Trace) -> Finding:
-        name, reward = right_part(trace), trace.rollouts["reward"]
-        if name is None:
-            raise NotRecorded("rollouts.parts (one that says right or wrong)")
-        parts = trace.parts()
-        alone = [
-            part for part in parts if part not in (name, COMBINED) and _is(parts[part], reward)
-        ]
+        name, reward = needed_part(trace), trace.rollouts["reward"]
+        parts = single_parts(trace)
+        alone = [part for part in parts if part != name and _is(parts[part], reward)]
         if alone and not _is(parts[name], reward):
             return self.not_applicable(f"the run is trained on `{alone[0]}` alone.")
         group = trace.groups().index
         right = within_correlation(reward, parts[name], group)
         if not np.isfinite(right.value):
             return self.too_little(f"`{name}` and the reward never differ inside the same group")
-        others = {
-            p: within_correlation(reward, v, group) for p, v in parts.items() if p != COMBINED
-        }
+        others = {part: within_correlation(reward, v, group) for part, v in parts.items()}
         best = max(others, key=lambda part: np.nan_to_num(others[part].value, nan=-2))
         text = f"Inside groups the reward follows `{name}` with a correlation of {right}."
         if best != name:
             text += f" It follows `{best}` more ({others[best].value:.2f})."
-        fights = _fights({p: v for p, v in parts.items() if p != COMBINED}, group)
+        fights = _fights(parts, group)
         ruled = right.high < min(RULED, others[best].low)
         if right.high < FOLLOWS or ruled:
             level = Level.SUSPECT

@@ -11,9 +11,10 @@ Exact: a group with two prompts; groups of one step that differ in size, or, in 
 resumed, have not `num_generations` rollouts; answers that equal the gold answer and are paid as
 wrong while others are paid as right, so often that pay and answer have nothing to do with each
 other (what one rollout earned was given to another). Statistical: advantages that do not follow the
-rewards of their own group (correlation certainly below one half; healthy: 1), or prompts that stand
-in a step several times. Where problems share their prompt (one text for all games of a kind, or for
-all images) and have no id, the last cannot be told.
+rewards of their own group (correlation certainly below one half; healthy: 1), prompts that stand in
+a step several times, or, where every row of the data is a prompt of its own, half as many prompts
+as blind draws would show. Where problems share their prompt (one text for all games of a kind, or
+for all images) and have no id, the last cannot be told.
 
 ## Probe
 Reads off the trainer's sampler which rows it will visit: every run of `num_generations` must be one
@@ -48,7 +49,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.departure import with_lines
 from flatline.hypotheses.groups import (
     prompts_of,
     standardised,
@@ -80,6 +82,8 @@ REPEATED = 0.1
 NAMED = 0.5
 """Share of the prompts that a run must have seen by now, if prompts are problems, below which they
 are not. Healthy: 1. A guess: who draws from a small part of the data has less."""
+ENOUGH_DRAWS = 16
+"""Groups of which blind draws hardly ever show half of what they should: below once in 10,000."""
 VISITED = 0.9
 """Share of the data that an epoch visits. Healthy: all but an incomplete last batch."""
 
@@ -103,6 +107,7 @@ class GroupIntegrity(Hypothesis):
             or self._sizes(trace)
             or self._exchanged(trace)
             or self._advantages(trace)
+            or self._narrow(trace)
             or self._unnamed(trace)
             or self._repeated(trace)
             or self._whole(trace)
@@ -110,6 +115,11 @@ class GroupIntegrity(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Which rows will the trainer visit?"""
+        found = self._visited(subject)
+        rows = subject.departures()["rows"] if found.level in ALARMS else None
+        return found if rows is None or not rows.departs else with_lines(found, rows, subject)
+
+    def _visited(self, subject: "Subject") -> Finding:
         order = subject.data_order()
         if not order.groups_whole:
             return self._fault("The sampler does not give `num_generations` rows of one prompt.")
@@ -214,6 +224,28 @@ class GroupIntegrity(Hypothesis):
             f"Advantages hardly follow the rewards of their own group: correlation {follows}.",
             measured=follows,
             expected="1",
+        )
+
+    def _narrow(self, trace: Trace) -> Finding | None:
+        """Far fewer prompts than even a blind draw from the data would have shown."""
+        data = trace.settings.get("dataset_size")
+        if not data or "prompt_id" not in trace.rollouts:
+            return None
+        if trace.settings.get("distinct_prompts") != data:  # rows share their prompts
+            return None
+        prompt = prompts_of(trace)
+        drawn, seen = len(prompt), len(set(prompt.tolist()))
+        blind = data * (1 - (1 - 1 / data) ** drawn)
+        if drawn < ENOUGH_DRAWS or seen > NAMED * blind:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"{drawn} groups were drawn from {data} rows and show {seen} prompts; blind draws "
+            f"would show about {blind:.0f}, and an epoch shows each row once.",
+            measured=seen / blind,
+            expected="1 or more",
+            severity=NAMED * blind / seen,
+            fix="Look at the sampler, and for a subset of the data left in from debugging.",
         )
 
     def _unnamed(self, trace: Trace) -> Finding | None:

@@ -40,8 +40,9 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import one_turn_only, right_part, within_correlation
+from flatline.hypotheses.groups import one_turn_only, within_correlation
 from flatline.hypotheses.replay import trained
+from flatline.hypotheses.right import needed_part, of_our_task
 from flatline.tasks.base import COMBINED
 from flatline.trace import Trace
 
@@ -52,7 +53,7 @@ FOLLOWS = 0.4
 PAID = 0.25
 """Correlation of reward and finding below which turns are not paid for. Healthy: 0.66 and more."""
 FOUND_PARTS = ("retrieval_recall", "recall", "progress")
-"""Parts of a reward that say how much was found, where the documents themselves are unknown."""
+"""Parts of our own tasks that say how much was found, where the documents are not known."""
 
 
 class TurnCredit(Hypothesis):
@@ -68,9 +69,7 @@ class TurnCredit(Hypothesis):
         """Is finding paid for?"""
         if one_turn_only(trace):
             return self.not_applicable("every completion is one turn.")
-        name = right_part(trace)
-        if name is None:
-            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        name = needed_part(trace)
         found, reward = _found(trace), trace.rollouts["reward"]
         group, right = trace.groups().index, trace.parts()[name]
         needed = within_correlation(right, found, group)
@@ -113,7 +112,7 @@ def _found(trace: Trace) -> np.ndarray:
     if "supporting" in rollouts and "supporting_seen" in rollouts:
         needed = rollouts["supporting"]
         return np.where(needed > 0, rollouts["supporting_seen"] / np.maximum(needed, 1), np.nan)
-    for name in FOUND_PARTS:
+    for name in FOUND_PARTS if of_our_task(trace) else ():
         if name in parts:
             return parts[name]
     raise NotRecorded("rollouts.supporting_seen")

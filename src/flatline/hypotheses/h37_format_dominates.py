@@ -6,10 +6,10 @@ differences inside groups; once every rollout has it, nothing is left to learn f
 stands at the weight of the form, and the answers are what they were.
 
 ## Sign
-The correlation, inside groups, of the reward with its part for form (`format`, `tags`,
-`structure`, ...) and with the part that says "right". Suspected where form is certainly above 0.7
-and certainly ahead of right. A part for form that every rollout earns, while all groups are equal
-otherwise, is noted.
+The correlation, inside groups, of the reward with its part for form (of the parts that do not go
+with the answer, the one that the reward follows most) and with the part that says "right".
+Suspected where form is certainly above 0.7 and certainly ahead of right. A part for form that every
+rollout earns, while all groups are equal otherwise, is noted.
 
 ## Probe
 The same, on one batch.
@@ -39,8 +39,8 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import reward_groups, right_part, within_correlation
-from flatline.tasks.base import COMBINED
+from flatline.hypotheses.groups import reward_groups, within_correlation
+from flatline.hypotheses.right import needed_part, of_our_task, single_parts
 from flatline.trace import Trace
 
 DOMINATES = 0.7
@@ -51,8 +51,11 @@ EARNED = 0.98
 """Share of rollouts that have the form when it is learnt."""
 DEAD = 0.5
 """Share of groups of equal rewards that is worth a note then."""
-FORM_PARTS = ("format", "tag", "structure", "xml", "schema", "template")
-"""What a part for form is called."""
+OUR_FORM = "format"
+"""What our own tasks call their part for form."""
+APART = 0.5
+"""Correlation of a part with the answer, inside groups, up to which it is about something else: in
+healthy lab runs form has at most 0.45 with a reward that follows the answer."""
 
 
 class FormatDominates(Hypothesis):
@@ -68,11 +71,12 @@ class FormatDominates(Hypothesis):
         """Does the reward follow form more than the answer?"""
         if not trace.parts():
             raise NotRecorded("rollouts.parts")
-        name, form = right_part(trace), _form_part(trace)
+        if len(single_parts(trace)) < 2:
+            return self.not_applicable("the reward has one part only.")
+        name = needed_part(trace)
+        form = _form_part(trace, name)
         if form is None:
             return self.not_applicable("no part of the reward is about form.")
-        if name is None:
-            raise NotRecorded("rollouts.parts (one that says right or wrong)")
         reward, group, parts = trace.rollouts["reward"], trace.groups().index, trace.parts()
         by_form = within_correlation(reward, parts[form], group)
         by_answer = within_correlation(reward, parts[name], group)
@@ -109,6 +113,15 @@ class FormatDominates(Hypothesis):
         )
 
 
-def _form_part(trace: Trace) -> str | None:
-    names = [name for name in sorted(trace.parts()) if name != COMBINED]
-    return next((n for n in names if any(word in n.lower() for word in FORM_PARTS)), None)
+def _form_part(trace: Trace, right: str) -> str | None:
+    """The part that is about something else than the answer, the reward following it most."""
+    if of_our_task(trace):
+        return OUR_FORM if OUR_FORM in trace.parts() else None
+    group, reward = trace.groups().index, trace.rollouts["reward"]
+    others = {name: values for name, values in single_parts(trace).items() if name != right}
+    follows = {
+        name: float(np.nan_to_num(within_correlation(reward, values, group).value, nan=-2))
+        for name, values in others.items()
+        if not within_correlation(values, trace.parts()[right], group).value > APART
+    }
+    return max(follows, key=lambda name: follows[name], default=None)

@@ -39,12 +39,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import Drift, drift_of
-from flatline.hypotheses.groups import reward_rises, right_part, within_correlation
-from flatline.tasks.base import COMBINED
+from flatline.hypotheses.groups import reward_rises, within_correlation
+from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -74,9 +73,7 @@ class RewardHacking(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the reward rise while what it stands for falls?"""
-        name = right_part(trace)
-        if name is None:
-            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        name = needed_part(trace)
         right = drift_of(trace, trace.parts()[name])
         if right is None:
             return self.too_little("a run of six steps or more would do")
@@ -148,7 +145,7 @@ def _followed_at_first(trace: Trace, name: str) -> bool:
 
 def _fallen_parts(trace: Trace, right: str) -> str:
     """The parts that certainly fall, in words."""
-    others = {n: v for n, v in trace.parts().items() if n not in (right, COMBINED)}
+    others = {n: v for n, v in single_parts(trace).items() if n != right}
     drifts = {name: drift_of(trace, values) for name, values in sorted(others.items())}
     fallen = [
         f"`{name}` falls from {drift.before:.2f} to {drift.after:.2f}"

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.groups import EQUAL, right_part
+from flatline.hypotheses.groups import EQUAL
+from flatline.hypotheses.right import needed_part
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class HopFactor(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do right answers earn more at more hops?"""
-        name = right_part(trace)
-        if name is None:
-            raise NotRecorded("rollouts.parts (one that says right or wrong)")
+        name = needed_part(trace)
         part, hops = trace.parts()[name], trace.rollouts["hops"]
         right = part > 0
         if _by_degrees(part[right], hops[right]):

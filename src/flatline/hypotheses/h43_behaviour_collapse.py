@@ -52,7 +52,8 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import Drift, drift_of, since_start
-from flatline.hypotheses.groups import reward_rises, right_part
+from flatline.hypotheses.groups import reward_rises
+from flatline.hypotheses.right import UNDECIDED, candidates, right_part
 from flatline.hypotheses.trend import thirds
 from flatline.rollout.record import Author
 from flatline.stats import Estimate, cluster_mean, difference_of_means
@@ -125,18 +126,21 @@ class BehaviourCollapse(Hypothesis):
         tokens = since_start(trace, np.log(np.maximum(trace.rollouts["model_tokens"], 1)))
         if tokens is None or not tokens.change.high < math.log(TERSE):
             return None
-        name = right_part(trace)
-        answers = trace.parts()[name] if name else trace.rollouts["reward"]
-        right, later = since_start(trace, answers), drift_of(trace, answers)
-        if right is None or later is None:
-            return None
-        if right.change.low > 0 or later.change.value > BETTER:
+        answers = _answers(trace)
+        worse = [name for name, values in answers.items() if _no_better(trace, values)]
+        if right_part(trace) is None and candidates(trace):
+            # Which part is right is open: one of these that falls may be it, one that rises too.
+            falling = [name for name in worse if _falls(trace, answers[name])]
+            if falling and len(worse) < len(answers):
+                raise NotRecorded(UNDECIDED)
+            worse = falling
+        if not worse:
             return None
         return self.found(
             Level.SUSPECT,
             f"The policy stops thinking: a rollout has {math.exp(tokens.after):.0f} tokens of its "
-            f"own, at first {math.exp(tokens.before):.0f}, and `{name or 'reward'}` goes from "
-            f"{right.before:.2f} to {right.after:.2f}.",
+            f"own, at first {math.exp(tokens.before):.0f}, and "
+            f"{' and '.join(_goes(trace, name, answers[name]) for name in worse)}.",
             measured=tokens.change,
             expected=f"above {TERSE:.0%} of the start",
             severity=SEVERITY,
@@ -216,6 +220,32 @@ class BehaviourCollapse(Hypothesis):
             expected=f"below {REPEATED:.0%}",
             severity=SEVERITY,
         )
+
+
+def _answers(trace: Trace) -> dict[str, np.ndarray]:
+    """What says how right answers are: the part that does, all that could, else the reward."""
+    name, parts = right_part(trace), trace.parts()
+    names = candidates(trace) if name is None else [name]
+    return {name: parts[name] for name in names} or {"reward": trace.rollouts["reward"]}
+
+
+def _no_better(trace: Trace, answers: np.ndarray) -> bool:
+    """Whether they have not improved since the start, nor do so later on."""
+    since, later = since_start(trace, answers), drift_of(trace, answers)
+    if since is None or later is None:
+        return False
+    return since.change.low <= 0 and later.change.value <= BETTER
+
+
+def _falls(trace: Trace, answers: np.ndarray) -> bool:
+    since = since_start(trace, answers)
+    return since is not None and since.change.high < 0
+
+
+def _goes(trace: Trace, name: str, answers: np.ndarray) -> str:
+    since = since_start(trace, answers)
+    assert since is not None
+    return f"`{name}` goes from {since.before:.2f} to {since.after:.2f}"
 
 
 def _given_up(drift: Drift) -> bool:

@@ -49,7 +49,8 @@ from flatline.hypotheses.answers import ENDED, judge
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import first_rows
-from flatline.hypotheses.groups import EQUAL, reward_rises, right_part
+from flatline.hypotheses.groups import EQUAL, reward_rises
+from flatline.hypotheses.right import needed_part
 from flatline.stats import UNKNOWN, Estimate, cluster_mean
 from flatline.trace import Trace
 
@@ -176,9 +177,7 @@ def _share_solved(subject: "Subject") -> Estimate:
 
 def _paid_for_answer(trace: Trace) -> np.ndarray:
     """How right each rollout is, as the run's own part says."""
-    name = right_part(trace)
-    if name is None:
-        raise NotRecorded("rollouts.parts (one that says right or wrong)")
+    name = needed_part(trace)
     return np.asarray(np.nan_to_num(trace.parts()[name]))
 
 

@@ -5,7 +5,8 @@ A mask that is shifted, cut, kept only in part of the rows, or built for another
 tokens that nobody sampled and leaves out some that were.
 
 ## Sign
-None: it takes the trainer itself.
+Along a recorded run: as many tokens of each rollout carry a loss as the model wrote, and none of
+one that was cut where that is asked. Exact.
 
 ## Probe
 The batch that the passes are given against what was sampled: the same ids, a loss on each token
@@ -27,10 +28,10 @@ place.
 DAPO (Yu et al., 2025), overlong filtering; `docs/specification.md`, mask.
 """
 
-from flatline.hypotheses.departure import Departure
+from flatline.hypotheses.departure import DepartureAlong
 
 
-class MaskDeparts(Departure):
+class MaskDeparts(DepartureAlong):
     id = "H51"
     name = "mask-departs"
     stage = "mask"

@@ -6,7 +6,9 @@ did, or the gold beside a question is that of another question. The group then r
 by something that they did not do.
 
 ## Sign
-None: it takes the trainer itself.
+Along a recorded run: each reward is the sum of its parts with the weights asked for, exactly; and
+the same words for the same prompt are told right, or wrong, at every step alike (suspected where
+most of them, on three prompts or more, are not).
 
 ## Probe
 Each reward function is heard: what it was given must be the row's own columns, what it paid must
@@ -28,10 +30,10 @@ rewards that changed places inside the batch, with the gold to show it.
 `docs/specification.md`, rewards.
 """
 
-from flatline.hypotheses.departure import Departure
+from flatline.hypotheses.departure import DepartureAlong
 
 
-class RewardsDepart(Departure):
+class RewardsDepart(DepartureAlong):
     id = "H52"
     name = "rewards-depart"
     stage = "rewards"

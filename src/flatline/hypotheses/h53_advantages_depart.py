@@ -6,7 +6,8 @@ group size: each turns the policy gradient into that of another objective, and t
 the same.
 
 ## Sign
-None: it takes the trainer itself.
+Along a recorded run: the advantages that were trained on against the formula on the recorded
+rewards, at every step, in double precision.
 
 ## Probe
 The trainer's advantages against the formula of `scale_rewards` on what each row was paid, in double
@@ -27,10 +28,10 @@ where `group` was.
 GRPO (Shao et al., 2024); Dr. GRPO (Liu et al., 2025); TRL pull request 3992.
 """
 
-from flatline.hypotheses.departure import Departure
+from flatline.hypotheses.departure import DepartureAlong
 
 
-class AdvantagesDepart(Departure):
+class AdvantagesDepart(DepartureAlong):
     id = "H53"
     name = "advantages-depart"
     stage = "advantages"

@@ -6,7 +6,9 @@ batch, a reference that moves with the policy: every ratio and every KL of the s
 something else.
 
 ## Sign
-None: it takes the trainer itself.
+Along a recorded run: on the first pass over a batch the old log-probs are the policy's own, up to
+rounding. Where the loss takes its own for the old ones, with dropout, or where a generation is
+first trained after an update, it cannot be told.
 
 ## Probe
 The log-probs in the passes, the old ones and those of the reference against each row scored alone,
@@ -28,10 +30,10 @@ kl-anchor: known ways to get there. H20 numeric-mismatch: the size of rounding.
 TRL 0.14 to 0.15 without temperature (pull request 3029); `docs/specification.md`, log-probs.
 """
 
-from flatline.hypotheses.departure import Departure
+from flatline.hypotheses.departure import DepartureAlong
 
 
-class LogprobsDepart(Departure):
+class LogprobsDepart(DepartureAlong):
     id = "H54"
     name = "logprobs-depart"
     stage = "log-probs"

@@ -6,7 +6,9 @@ asked for, a schedule that ends long before the training: gradients are right an
 learned.
 
 ## Sign
-None: it takes the trainer itself.
+Along a recorded run: the rate in force at each step is that of the schedule asked for (a schedule
+of your own must not end in the first half); no weight changes between two steps; and after several
+steps weights lie further from their start than one step takes them.
 
 ## Probe
 One step of the trainer's optimizer on the gradient it was given, with the user's own callbacks
@@ -28,10 +30,10 @@ for the step. H26 optimizer-not-stepping: nothing moves.
 AdamW (Loshchilov and Hutter, 2019); `docs/specification.md`, update.
 """
 
-from flatline.hypotheses.departure import Departure
+from flatline.hypotheses.departure import DepartureAlong
 
 
-class UpdateDeparts(Departure):
+class UpdateDeparts(DepartureAlong):
     id = "H58"
     name = "update-departs"
     stage = "update"

@@ -10,6 +10,14 @@ import torch
 PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
 
 
+def dropout_of(model: Any) -> float:
+    """The largest in a model, of layers and of attention."""
+    modules = list(model.modules())
+    layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
+    attention = [getattr(module, "attention_dropout", 0.0) for module in modules]
+    return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
+
+
 def versions() -> dict[str, str]:
     """Of Python and of the packages that train."""
     found = {"python": platform.python_version()}

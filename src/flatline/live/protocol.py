@@ -57,10 +57,10 @@ class Capability(StrEnum):
     """Which prompts are visited when."""
     HELDOUT = "the held-out problems"
     """What is evaluated on, beside what is trained on."""
-    GOLD = "a task with gold answers"
-    """Scripted plays through the reward functions; flatline's own tasks alone."""
-    EVALUATION = "the path of the evaluation"
-    """Held-out play as the evaluation does it; flatline's own tasks alone."""
+    GOLD = "a task of flatline's own, with gold answers"
+    """Scripted plays through the reward functions; only such a task can be played by a script."""
+    EVALUATION = "a task of flatline's own, with an evaluation"
+    """Held-out play as the evaluation does it."""
     SPECIFICATION = "arguments that specify a step"
     """What every stage of a step ought to be."""
 
@@ -92,9 +92,13 @@ class HasModel(Protocol):
 class Trainer:
     """What is held of a training. What is not overridden is lacking."""
 
-    can: frozenset[Capability] = frozenset()
     how: ClassVar[Mapping[Capability, str]] = {}
     """How the user gives what is lacking, as something to do."""
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        """What it lets others do with it."""
+        raise NotImplementedError
 
     @property
     def model(self) -> "nn.Module":
@@ -237,9 +241,14 @@ class Trainer:
         return {}
 
     def departures(
-        self, order: "DataOrder | None", played: "Played", few: "Played", move: "Move"
+        self,
+        order: "DataOrder | None",
+        played: "Played",
+        few: "Played",
+        move: "Move",
+        until: float,
     ) -> "Mapping[str, StageFound]":
-        """One real step beside the specified one, stage by stage."""
+        """One real step beside the specified one, stage by stage, as far as it gets by `until`."""
         raise NotImplementedError
 
     def lines_of(

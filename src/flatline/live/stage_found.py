@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NOT_REACHED = "Not reached in the time that was given."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFound:
@@ -21,6 +23,8 @@ class StageFound:
     """Something a person can check by hand."""
     by_chance: float = 0.0
     """How likely it would be seen in a right step; 0 where arithmetic rules that out."""
+    direct: bool = False
+    """Whether the cause itself was seen, so that nothing in the catalogue accounts for it."""
 
 
 def same(

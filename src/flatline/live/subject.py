@@ -1,12 +1,15 @@
 """`Subject`: one method per measurement, each taken once."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from flatline.errors import NotRecorded
+from flatline.errors import NotReached, NotRecorded
+from flatline.live.facts import dropout_of
 from flatline.live.measure import passes, replay, step, stepped
 from flatline.live.measure.context import Which, context_effect
 from flatline.live.measure.few import few, half, together
@@ -51,6 +54,8 @@ class Subject:
 
     def __init__(self, live: Trainer) -> None:
         self.live = live
+        self.until = math.inf
+        """No measurement begins after this, by `time.perf_counter()`."""
         self._taken: dict[Any, Any] = {}
         self._snapshot: Snapshot | None = None
         """What measurements go back to while nobody trains."""
@@ -120,7 +125,7 @@ class Subject:
     @needs(Capability.BATCH)
     def batch(self) -> Batch:
         """The batch that all measurements share."""
-        return self._take("batch", batch_of, self.live.group, self._played, self._logps_BT)
+        return self._take("batch", batch_of, self._played, self._logps_BT, self.live.group)
 
     @property
     @needs(Capability.BATCH)
@@ -186,13 +191,16 @@ class Subject:
     @needs(Capability.GRADIENT, Capability.STEP, Capability.REFERENCE)
     def kl_pull(self) -> KlPull | None:
         """Reward and KL parts of the gradient after one step; None where beta is 0."""
+        if self.live.beta == 0:
+            return None
+        self.live.require(Capability.PASSES)  # with another weight of the KL
         given = (self.live, self._few, self._backward)
         return self._take("kl pull", stepped.kl_pull, *given)
 
     @needs(Capability.SPECIFICATION)
     def departures(self) -> Mapping[str, StageFound]:
         """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
-        given = (self._countable_order(), self._played, self._few, self._move)
+        given = (self._countable_order(), self._played, self._few, self._move, self.until)
         return self._take("departures", self.live.departures, *given)
 
     @needs(Capability.SPECIFICATION)
@@ -300,8 +308,8 @@ class Subject:
     @property
     def _some(self) -> Played:
         """The first groups of the batch, whose prompts are played again."""
-        rows = range(replay.PROMPTS * self.live.group)
-        return self._take("some", self._played.part, rows)
+        played = self._played
+        return self._take("some", played.part, range(replay.PROMPTS * self.live.group))
 
     @property
     def _gap(self) -> float:
@@ -341,7 +349,7 @@ class Subject:
     @property
     def _logps_BT(self) -> Tensor:
         """The trainer's log-probs of the batch, dropout off."""
-        if passes.dropout(self.live) == 0:
+        if dropout_of(self.live.model) == 0:
             return self._recorded.logps_BT
         return self._take("logps", fixed_logps, self.live, self._played.inputs)
 
@@ -360,6 +368,8 @@ class Subject:
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""
         if name not in self._taken:
+            if time.perf_counter() > self.until:
+                raise NotReached
             try:
                 with agreeing(), self.untouched():
                     self._taken[name] = measure(*given)

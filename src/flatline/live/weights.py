@@ -18,6 +18,8 @@ from flatline.live.transfer import Transfer
 
 SAMPLE = 2**16
 """Elements of one tensor that are compared before and after a step."""
+FEW = 2**12
+"""Elements of one tensor that are kept from its start on, and from one step to the next."""
 PER_STEP = {"cpu": 50_000_000, "cuda": 1_000_000_000}
 """Trained elements that are read at every step; of more, one step in several is recorded."""
 
@@ -29,6 +31,8 @@ class _Look:
     before: list[Tensor]
     """The samples, one behind the other; a tensor for each device."""
     grads: list[Tensor | None] = field(default_factory=list)
+    between: Sequence[Tensor | None] | None = None
+    """What changed since the last step that was looked at."""
 
 
 class Census:
@@ -47,6 +51,10 @@ class Census:
         self.every = max(1, math.ceil(sum(self._sizes) / PER_STEP.get(kind, PER_STEP["cuda"])))
         """Optimizer steps from one record to the next."""
         self._look: _Look | None = None
+        self._start: list[Tensor] | None = None
+        """Some elements of every weight before the first step."""
+        self._ended: tuple[int, list[Tensor]] | None = None
+        """The last step that was looked at, and the same elements after it."""
 
     def is_due(self, step: int) -> bool:
         """The first step, then every so many-th."""
@@ -56,6 +64,11 @@ class Census:
         """Called with whole gradients; they are not `readable` if they are scaled (fp16), or if the
         step is done with them."""
         self._look = _Look(before=_joined(self._samples()))
+        few = self._samples(FEW)
+        if self._start is None:
+            self._start = _joined(few)
+        if self._ended is not None:
+            self._look.between = _apart(few, self._ended[1])
         pairs = zip(self._weights, self._parts, strict=True)
         grads = [weight.grad if readable and not part else None for weight, part in pairs]
         known = iter(_norms([grad for grad in grads if grad is not None]))
@@ -86,16 +99,23 @@ class Census:
         samples = self._samples()
         pairs = zip(_joined(samples), look.before, strict=True)
         moved = [after.float() - before.float() for after, before in pairs]
-        columns = {
+        follows = self._ended is not None and self._ended[0] == step - 1
+        few = self._samples(FEW)
+        assert self._start is not None  # taken before the step
+        self._ended = (step, _joined(few))
+        nothing = [None] * len(self._weights)
+        columns: dict[str, Any] = {
             "norm": _norms([held(weight) for weight in self._weights]),
             "grad_norm": look.grads,
             "update_norm": _norms(_parted(moved, samples)),
             "changed": _norms(_parted([(move != 0).float() for move in moved], samples), order=1),
+            "travel": _apart(few, self._start),
+            "between": look.between if follows else nothing,
         }
         return Looked(self, step, [int(sample.numel()) for sample in samples], columns)
 
-    def _samples(self) -> list[Tensor]:
-        return [_sample(weight) for weight in self._weights]
+    def _samples(self, most: int = SAMPLE) -> list[Tensor]:
+        return [_sample(weight, most) for weight in self._weights]
 
     def row(
         self, step: int, at: int, sampled: int, numbers: dict[str, list[float | None]]
@@ -113,6 +133,8 @@ class Census:
             # The sample stands for the whole tensor.
             "update_norm": change * math.sqrt(size / sampled) if sampled else None,
             "changed_share": changed / sampled if sampled else None,
+            "travel": None if self._parts[at] else _scaled(numbers["travel"][at], size),
+            "between": None if self._parts[at] else _scaled(numbers["between"][at], size),
             "sampled": sampled,
             "in_optimizer": self._held[at],
         }
@@ -159,11 +181,31 @@ def _gradient(weight: Tensor, sample: Tensor) -> Tensor:
     return _sample(found).to(sample.dtype)
 
 
-def _sample(weight: Tensor) -> Tensor:
+def _sample(weight: Tensor, most: int = SAMPLE) -> Tensor:
     """Every n-th element; n is odd, so that rows of even length are not met at one place only."""
     flat = held(weight).reshape(-1)
-    stride = math.ceil(flat.numel() / SAMPLE)
-    return flat[:: stride | 1] if stride > 1 else flat
+    return flat[:: _stride(flat.numel(), most)]
+
+
+def _stride(size: int, most: int) -> int:
+    stride = math.ceil(size / most)
+    return stride | 1 if stride > 1 else 1
+
+
+def _scaled(norm: float | None, size: int) -> float | None:
+    """Of a whole tensor, from that of a few of its elements."""
+    few = math.ceil(size / _stride(size, FEW))
+    return None if norm is None or not few else norm * math.sqrt(size / few)
+
+
+def _apart(now: Sequence[Tensor], before: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """How far each sample is from what it was; `before` is joined. Unknown where the parts that
+    this process holds are others than they were."""
+    joined = _joined(now)
+    if [one.shape for one in joined] != [one.shape for one in before]:
+        return [None] * len(now)
+    pairs = zip(joined, before, strict=True)
+    return _norms(_parted([a.float() - b.float() for a, b in pairs], now))
 
 
 def _joined(samples: Sequence[Tensor]) -> list[Tensor]:

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from flatline.hypotheses.groups import RewardGroups, reward_groups, right_part, within_correlation
+from flatline.hypotheses.groups import RewardGroups, reward_groups, within_correlation
 from flatline.hypotheses.h01_advantage_scaling import CRUMBS
 from flatline.hypotheses.h05_reward_signal import FOLLOWS
 from flatline.hypotheses.h32_zero_variance_groups import DEAD
+from flatline.hypotheses.right import right_part
 from flatline.report.charts import ALARM, SERIES, Chart, Figure, figure, label, level, plain, points
 from flatline.report.reward_charts import part_names
 from flatline.report.series import SAMPLED_GROUPS, Run, sampled

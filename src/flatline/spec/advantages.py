@@ -12,24 +12,31 @@ nowhere and get 0. Several rewards, each normalised in its group before they are
 normalised over the batch: Liu et al., 2026, GDPO.
 """
 
-import torch
-from torch import Tensor
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from flatline.spec.asked import Asked, NotSpecified
-from flatline.spec.rewards import penalised, weights
+from flatline.spec.rewards import Floats, penalised, total, weights
 
 TINY = 1e-4
 """Added to a spread before it divides."""
 
 
-def advantages(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None = None) -> Tensor:
+def advantages(asked: Asked, paid_BF: ArrayLike, kl_B: ArrayLike | None = None) -> Floats:
     """One for each row, in double precision; rows of a group stand together. `kl_B` is the distance
     of each row from the reference, where that is in the reward."""
     if asked.aggregation == "normalize_then_sum":
-        return _normalised_then_summed(asked, paid_BF.double().cpu())
+        return _normalised_then_summed(asked, np.asarray(paid_BF, dtype=np.float64))
     if asked.aggregation != "sum_then_normalize":
         raise NotSpecified(f"rewards put together by {asked.aggregation!r}")
-    reward_PG = penalised(asked, paid_BF, kl_B).view(-1, asked.group)
+    return of_totals(asked, total(asked, paid_BF), kl_B)
+
+
+def of_totals(asked: Asked, reward_B: Floats, kl_B: ArrayLike | None = None) -> Floats:
+    """The same where the sums are known already."""
+    reward_PG = penalised(asked, reward_B, kl_B).reshape(-1, asked.group)
     centred_PG = _centred(asked, reward_PG)
     if asked.scale == "none":
         found_PG = centred_PG
@@ -38,43 +45,52 @@ def advantages(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None = None) -> Ten
     elif asked.scale == "batch":
         found_PG = centred_PG / (spread(reward_PG.reshape(1, -1)) + TINY)
     elif asked.scale == "advantages":
-        off_PG = centred_PG - centred_PG.nanmean()
+        off_PG = centred_PG - np.nanmean(centred_PG)
         found_PG = off_PG / (spread(off_PG.reshape(1, -1)) + TINY)
     else:
         raise NotSpecified(f"advantages scaled by {asked.scale!r}")
-    return found_PG.flatten().nan_to_num(nan=0.0)
+    return np.asarray(np.nan_to_num(found_PG.reshape(-1), nan=0.0))
 
 
-def leave_one_out(reward_PG: Tensor) -> Tensor:
+def leave_one_out(reward_PG: Floats) -> Floats:
     """RLOO: each row against the mean of the others of its group that have a reward; NaN where
     there are none."""
-    known = (~reward_PG.isnan()).sum(1, keepdim=True)
-    others_PG = reward_PG.nansum(1, keepdim=True) - reward_PG
-    return reward_PG - others_PG / (known - 1)
+    known_P = (~np.isnan(reward_PG)).sum(1, keepdims=True)
+    others_PG = np.nansum(reward_PG, axis=1, keepdims=True) - reward_PG
+    with np.errstate(all="ignore"):
+        return np.asarray(reward_PG - others_PG / (known_P - 1))
 
 
-def _centred(asked: Asked, reward_PG: Tensor) -> Tensor:
+def _centred(asked: Asked, reward_PG: Floats) -> Floats:
     if asked.baseline == "others":
         return leave_one_out(reward_PG)
     if asked.baseline != "group":
         raise NotSpecified(f"a baseline of {asked.baseline!r}")
-    return reward_PG - reward_PG.nanmean(1, keepdim=True)
+    return np.asarray(reward_PG - _mean(reward_PG))
 
 
-def spread(values_PG: Tensor) -> Tensor:
+def spread(values_PG: Floats) -> Floats:
     """Standard deviation of each line, n - 1 below, of what is known."""
-    known = (~values_PG.isnan()).sum(1, keepdim=True)
-    off_PG = values_PG - values_PG.nanmean(1, keepdim=True)
-    return torch.sqrt(off_PG.square().nansum(1, keepdim=True) / (known - 1).clamp(min=1))
+    known_P = (~np.isnan(values_PG)).sum(1, keepdims=True)
+    off_PG = values_PG - _mean(values_PG)
+    square_P = np.nansum(off_PG**2, axis=1, keepdims=True)
+    return np.asarray(np.sqrt(square_P / np.maximum(known_P - 1, 1)))
 
 
-def _normalised_then_summed(asked: Asked, paid_BF: Tensor) -> Tensor:
+def _mean(values_PG: Floats) -> Floats:
+    """Of each line, of what is known; NaN where nothing is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmean(values_PG, axis=1, keepdims=True))
+
+
+def _normalised_then_summed(asked: Asked, paid_BF: Floats) -> Floats:
     each = []
-    for paid_B in paid_BF.unbind(1):
-        paid_PG = paid_B.view(-1, asked.group)
-        centred_PG = paid_PG - paid_PG.nanmean(1, keepdim=True)
-        each.append((centred_PG / (spread(paid_PG) + TINY)).flatten())
-    reward_B = (torch.stack(each, 1) * weights(asked, len(each))).nansum(1)
-    reward_B[paid_BF.isnan().all(1)] = torch.nan
-    scaled_B = (reward_B - reward_B.nanmean()) / (spread(reward_B[None])[0] + TINY)
-    return scaled_B.nan_to_num(nan=0.0)
+    for paid_B in paid_BF.T:
+        paid_PG = paid_B.reshape(-1, asked.group)
+        centred_PG = paid_PG - _mean(paid_PG)
+        each.append((centred_PG / (spread(paid_PG) + TINY)).reshape(-1))
+    reward_B = np.nansum(np.stack(each, 1) * weights(asked, len(each)), axis=1)
+    reward_B[np.isnan(paid_BF).all(axis=1)] = np.nan
+    scaled_1B = (reward_B[None] - _mean(reward_B[None])) / (spread(reward_B[None]) + TINY)
+    return np.asarray(np.nan_to_num(scaled_1B[0], nan=0.0))

@@ -44,3 +44,5 @@ TOLERANCE = {
 ADVANTAGE = 1e-3
 """Of an advantage, relative to 1 plus its size. Rewards are summed and normalised in fp32 at every
 precision, and a spread of nearly 0 is the worst of it."""
+PAID = 1e-5
+"""Of a reward, relative to 1 plus its size: it is handed on in float32 and no sum is taken."""

@@ -1,20 +1,12 @@
-"""What one step does to a weight, and at which rate.
+"""What one step does to a weight.
 
 AdamW (Loshchilov and Hutter, 2019, algorithm 2), g the clipped gradient, t counted from 1:
 
     w  <- w - rate * decay * w
     m  <- b1 m + (1 - b1) g          v  <- b2 v + (1 - b2) g^2
     w  <- w - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-
-The rate in force at step k (from 0) of n, w of them warm-up, is the rate asked for times
-
-    constant                1
-    constant_with_warmup    min(1, k / w)
-    linear                  k / w, then (n - k) / (n - w)
-    cosine                  k / w, then (1 + cos(pi (k - w) / (n - w))) / 2
 """
 
-import math
 import re
 
 import torch
@@ -24,24 +16,6 @@ from flatline.spec.asked import Asked, NotSpecified
 
 _NOT_DECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.I)
 """Names of weights that transformers never decays."""
-
-
-def rate(asked: Asked, step: int) -> float:
-    """In force at this step, counted from 0."""
-    return asked.learning_rate * _multiple(asked, step)
-
-
-def _multiple(asked: Asked, step: int) -> float:
-    if asked.schedule == "constant":
-        return 1.0
-    if asked.schedule not in ("constant_with_warmup", "linear", "cosine"):
-        raise NotSpecified(f"the schedule {asked.schedule!r}")
-    if step < asked.warmup:
-        return step / max(1, asked.warmup)
-    if asked.schedule == "constant_with_warmup":
-        return 1.0
-    done = (step - asked.warmup) / max(1, asked.steps - asked.warmup)
-    return max(0.0, 1 - done if asked.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
 def decay_of(asked: Asked, name: str) -> float:

@@ -97,6 +97,23 @@ class Trace:
         tables = {name: Pieces(name, [MemoryPiece(name, batches.get(name, ()))]) for name in TABLES}
         return cls({"schema": SCHEMA_VERSION, **(run or {})}, tables, warnings=[])
 
+    def naming(self, correct: str) -> "Trace":
+        """The same trace, of which the user says which part tells right from wrong."""
+        parts = list(self.parts()) if len(self.rollouts) else []
+        if correct not in parts:
+            raise TraceError(
+                f"correct={correct!r} names no part of the reward.\n"
+                "What says which answers are right would be looked for in vain.\n"
+                f"There are: {', '.join(map(repr, parts)) or 'none, since no rollout has parts'}."
+            )
+        return Trace(
+            {**self.run, "settings": {**self.settings, "correct": correct}},
+            self._tables,
+            warnings=self.warnings,
+            stops=self._stops,
+            closed=self._closed,
+        )
+
     def until(self, step: int) -> "Trace":
         """The trace as it was after an optimizer step."""
         batches = {}

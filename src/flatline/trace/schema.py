@@ -111,6 +111,8 @@ WEIGHTS = pa.schema(
         ("update_norm", pa.float64()),  # of the change that the step made
         ("changed_share", pa.float64()),  # elements that are not what they were
         ("sampled", pa.int64()),  # elements looked at for the last two; less than `size` if large
+        ("travel", pa.float64()),  # of the way from where the recording began, after the step
+        ("between", pa.float64()),  # of what changed since the step before, outside of any step
         ("in_optimizer", pa.int8()),  # 1: the optimizer holds this very tensor; null if sharded
     ]
 )

@@ -40,15 +40,22 @@ SETTINGS = (
     "dataset_size",
     "prompts_per_step",
     "tools",
+    "reward_weights",
+    "multi_objective_aggregation",
+    "dropout",
+    "distinct_prompts",
     "algorithm",
     "correct",
     "gold",
 )
 """`tools` is how many a completion may call; with none, and no player of somebody's own, it is one
 turn. `lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the products
-in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. `algorithm` is `grpo` or
-`rloo`. `correct` is the part of the reward and `gold` the column of the dataset that, as the user
-says, tell which answers are right. The other names are those of TRL."""
+in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. `lr_scheduler_type` is `given`
+where the user made the schedule. `reward_weights` are by the name of the reward function, as asked
+for; null where two have one name. `dropout` is the largest in the model, `distinct_prompts` how
+many prompts the data has. `algorithm` is `grpo` or `rloo`. `correct` is the part of the reward and
+`gold` the column of the dataset that, as the user says, tell which answers are right. The other
+names are those of TRL."""
 
 NO_NUMBERS = frozenset(
     {
@@ -59,6 +66,8 @@ NO_NUMBERS = frozenset(
         "precision",
         "lora",
         "engine",
+        "reward_weights",
+        "multi_objective_aggregation",
         "algorithm",
         "correct",
         "gold",

@@ -104,6 +104,10 @@ class MemorySink:
     def close(self, *, clean: bool = True) -> None:
         pass
 
+    def written(self, table: str) -> list[Row]:
+        """The rows of one table."""
+        return self._rows[table]
+
     def trace(self) -> Trace:
         """What was written until now."""
         trace = Trace.from_rows(run=self._run, **self._rows)

@@ -7,6 +7,7 @@ breaks for itself.
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -19,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 Job = TypeVar("Job")
 POLL = 0.05
+TIMEOUT = "timeout"
 
 
 class _Running(NamedTuple, Generic[Job]):
@@ -45,7 +47,7 @@ def each(
     *,
     at_once: int,
     limit: float,
-    log: Path,
+    log: Callable[[Job], Path],
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """The result of every job, as they end; `{"error": "timeout"}` of one that takes too long.
 
@@ -58,7 +60,9 @@ def each(
             while waiting or running:
                 while waiting and len(running) < at_once:
                     job, out = waiting.popleft(), Path(folder) / f"{next(numbers)}.json"
-                    running[_forked(job, work, out, log)] = _Running(job, out, time.monotonic())
+                    running[_forked(job, work, out, log(job))] = _Running(
+                        job, out, time.monotonic()
+                    )
                 time.sleep(POLL)
                 for pid, one in list(running.items()):
                     late = time.monotonic() - one.begun > limit
@@ -69,7 +73,8 @@ def each(
                     else:
                         continue
                     del running[pid]
-                    yield one.job, {"error": "timeout"} if late else _result(one.out)
+                    shutil.rmtree(_place(one.out), ignore_errors=True)
+                    yield one.job, {"error": TIMEOUT} if late else _result(one.out)
         finally:
             for pid in running:
                 _end(pid)
@@ -84,13 +89,19 @@ def _forked(job: Job, work: Callable[[Job], dict[str, Any]], out: Path, log: Pat
         said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        os.chdir(out.parent)
+        _place(out).mkdir()
+        os.chdir(_place(out))  # what a script writes beside itself is its own
         out.write_text(json.dumps(work(job)), encoding="utf-8")
     except BaseException as error:
         with suppress(OSError):
             out.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}))
     finally:
         os._exit(0)  # no exit handlers of the parent's libraries
+
+
+def _place(out: Path) -> Path:
+    """The folder in which a job works."""
+    return out.with_suffix("")
 
 
 def _end(pid: int) -> None:

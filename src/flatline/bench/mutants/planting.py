@@ -1,26 +1,31 @@
-"""A change put into a module while it is imported. No file is written."""
+"""A change put into the functions of an imported module. No file is written."""
 
-import ast
-import importlib.abc
-import importlib.machinery
+import gc
+import importlib
 import importlib.util
-import linecache
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import CO_OPTIMIZED
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from flatline.bench.mutants.sites import Mutation, mutated, mutated_text
+from flatline.bench.mutants.sites import Mutation, Sites
 from flatline.errors import ConfigError
+
+Place = tuple[str, int]
+"""Qualified name and first line of a function."""
 
 
 def source_of(module: str) -> Path:
     """The file of a module, without importing it; a path is its own file."""
     if module.endswith(".py"):
         return Path(module)
-    found = importlib.util.find_spec(module)
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
     if found is None or found.origin is None or not found.origin.endswith(".py"):
         raise ConfigError(
             f"There is no source of {module} to change.\n"
@@ -30,48 +35,81 @@ def source_of(module: str) -> Path:
     return Path(found.origin)
 
 
-def plant(mutation: Mutation) -> None:
-    """From now on the module is imported with the change; its package is imported anew.
+class Ground:
+    """A module in which one change is planted: made once, before the processes that plant."""
 
-    Whoever holds functions of the old one keeps them: call it before anything is built.
-    """
-    package = mutation.module.partition(".")[0]
-    sys.meta_path.insert(0, _Finder(mutation))
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        del sys.modules[name]
+    def __init__(self, module: str) -> None:
+        self.file = source_of(module)
+        self.sites = Sites(self.file.read_text(encoding="utf-8"), module)
+        self._before: dict[FunctionType, CodeType] = {}
+        self._unchanged = self._compiled()
+        if not module.endswith(".py"):  # a script is loaded by whoever runs it
+            importlib.import_module(module)
+            self._before = {one: one.__code__ for one in _functions_of(self.file)}
+
+    def plant(self, mutation: Mutation) -> None:
+        """From now on the function of the mutation runs with the change, whoever holds it.
+
+        Its code is exchanged and the function stays: nothing has to be imported anew, and what
+        other modules imported from this one is changed too.
+        """
+        codes = _functions_in(self.code(mutation))
+        changed = {
+            function: _fitting(codes[place], before)
+            for function, before in self._before.items()
+            if (place := _place(before)) in codes and codes[place] != before
+        }
+        if not changed:
+            raise ConfigError(
+                f"{mutation.name} lies in no function that is loaded ({mutation.function}).\n"
+                "A change can be planted only in code that a process has imported."
+            )
+        for function, code in changed.items():
+            function.__code__ = code
+
+    def clear(self) -> None:
+        """The functions run again as they were."""
+        for function, before in self._before.items():
+            function.__code__ = before
+
+    def code(self, mutation: Mutation | None) -> CodeType:
+        """The whole module, with the change or without one, to be run."""
+        if mutation is None:
+            return self._unchanged
+        self.sites.put(mutation)
+        return self._compiled()
+
+    def _compiled(self) -> CodeType:
+        return compile(self.sites.tree, str(self.file), "exec")
 
 
-class ChangedLoader(importlib.machinery.SourceFileLoader):
-    """Loads the changed tree under the file's own name: tracebacks show its lines."""
-
-    def __init__(self, fullname: str, path: str, mutation: Mutation | None) -> None:
-        super().__init__(fullname, path)
-        self._mutation = mutation
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = Path(self.path).read_text(encoding="utf-8")
-        if self._mutation is None:
-            return self.source_to_code(ast.parse(source), self.path)
-        # Who looks at the source reads what runs, as if the mistake stood in the file.
-        text = mutated_text(source, self._mutation)
-        linecache.cache[self.path] = (len(text), None, text.splitlines(keepends=True), self.path)
-        return self.source_to_code(mutated(source, self._mutation), self.path)
+def _functions_of(file: Path) -> list[FunctionType]:
+    """Every function of a file that is alive, also one behind a decorator."""
+    name = str(file)
+    functions = (one for one in gc.get_objects() if type(one) is FunctionType)
+    return [one for one in functions if one.__code__.co_filename == name]
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutation: Mutation) -> None:
-        self._mutation = mutation
+def _functions_in(code: CodeType) -> dict[Place, CodeType]:
+    """Functions and methods of a compiled module; what they define themselves is inside of them."""
+    found: dict[Place, CodeType] = {}
+    for one in code.co_consts:
+        if not isinstance(one, CodeType):
+            continue
+        if one.co_flags & CO_OPTIMIZED:
+            found[_place(one)] = one
+        else:  # the body of a class
+            found |= _functions_in(one)
+    return found
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._mutation.module:
-            return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if found is None or found.origin is None:
-            return None
-        loader = ChangedLoader(fullname, found.origin, self._mutation)
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+
+def _fitting(code: CodeType, before: CodeType) -> CodeType:
+    """A method from which `super()` was taken no longer knows its class; its closure still does."""
+    return code.replace(co_freevars=before.co_freevars)
+
+
+def _place(code: CodeType) -> Place:
+    return code.co_qualname, code.co_firstlineno
 
 
 @contextmanager

@@ -58,70 +58,60 @@ class _Place(NamedTuple):
             getattr(self.parent, self.field)[self.at] = other
 
 
-def mutations(source: str, module: str, lines: Collection[int]) -> list[Mutation]:
-    """Every change of a statement that begins on one of these lines, each once."""
-    wanted = frozenset(lines)
-    return [
-        one
-        for one, place, _ in _every(ast.parse(source), module)
-        if place.statement.lineno in wanted
-    ]
+class Sites:
+    """Every change that a module allows. Its tree is parsed once, and takes one change at most."""
+
+    def __init__(self, source: str, module: str) -> None:
+        self.tree = ast.parse(source)
+        self.module = module
+        self._places = dict(_every(self.tree, module))
+
+    def at(self, lines: Collection[int]) -> list[Mutation]:
+        """Changes of statements that begin on one of these lines, each once."""
+        wanted = frozenset(lines)
+        return [one for one, place in self._places.items() if place.statement.lineno in wanted]
+
+    def statement(self, mutation: Mutation) -> int:
+        """The line on which the changed statement begins."""
+        return self._places[mutation].statement.lineno
+
+    def put(self, mutation: Mutation) -> ast.Module:
+        """The module with the change in it; the lines of everything else stay what they are."""
+        place = self._places.get(mutation)
+        if place is None:
+            raise ConfigError(
+                f"{mutation.name} ({mutation.operator}: {mutation.before!r}) does not fit this "
+                f"{mutation.module}: another release is installed than the one it was drawn from.\n"
+                "Mutants of this release go into a folder of their own: `--out DIR`."
+            )
+        change = OPERATORS[mutation.operator]
+        place.put(
+            next(
+                other
+                for other in change(place.node, place.around)
+                if _text(other) == mutation.after
+            )
+        )
+        return ast.fix_missing_locations(self.tree)
 
 
-def mutated(source: str, mutation: Mutation) -> ast.Module:
-    """The module with the change in it; the lines of everything else stay what they are."""
-    tree = ast.parse(source)
-    for one, place, other in _every(tree, mutation.module):
-        if one == mutation:
-            place.put(other)
-            return ast.fix_missing_locations(tree)
-    raise ConfigError(
-        f"{mutation.name} ({mutation.operator}: {mutation.before!r}) does not fit this "
-        f"{mutation.module}: another release is installed than the one it was drawn from.\n"
-        "Mutants of this release go into a folder of their own: `--out DIR`."
-    )
-
-
-def mutated_text(source: str, mutation: Mutation) -> str:
-    """The same as text, each line where it was: what somebody who made the mistake would read."""
-    for one, place, other in _every(ast.parse(source), mutation.module):
-        if one == mutation:
-            return _spliced(source, place.node, other)
-    return source
-
-
-def _spliced(source: str, node: ast.AST, other: ast.AST | None) -> str:
-    """Another node in the place of one, on as many lines."""
-    if isinstance(node, ast.If | ast.While) and isinstance(other, ast.If | ast.While):
-        node, other = node.test, other.test  # only conditions are changed
-    text = "pass" if other is None else ast.unparse(other)
-    lines = source.splitlines(keepends=True)
-    begin, end = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
-    head = lines[begin].encode()[: node.col_offset].decode()  # type: ignore[attr-defined]
-    tail = lines[end].encode()[node.end_col_offset :].decode()  # type: ignore[attr-defined]
-    whole = isinstance(node, ast.expr) and not isinstance(node, ast.Slice)
-    blank = "\n" * (end - begin)
-    new = f"{head}({text}{blank}){tail}" if whole else f"{head}{text}{blank}{tail}"
-    return "".join([*lines[:begin], new, *lines[end + 1 :]])
-
-
-def _every(tree: ast.Module, module: str) -> Iterator[tuple[Mutation, _Place, ast.AST | None]]:
+def _every(tree: ast.Module, module: str) -> Iterator[tuple[Mutation, _Place]]:
     number, said = 0, set()
     for place in _places(tree):
         for operator, change in OPERATORS.items():
             for other in change(place.node, place.around):
-                before, after = ast.unparse(place.node), "" if other is None else ast.unparse(other)
+                before, after = _text(place.node), _text(other)
                 line = getattr(place.node, "lineno", place.statement.lineno)
                 key = (id(place.node), after)
                 if after == before or key in said:
                     continue  # two operators may come to the same code
                 said.add(key)
-                yield (
-                    Mutation(module, number, operator, line, place.function, before, after),
-                    place,
-                    other,
-                )
+                yield Mutation(module, number, operator, line, place.function, before, after), place
                 number += 1
+
+
+def _text(node: ast.AST | None) -> str:
+    return "" if node is None else ast.unparse(node)
 
 
 def _places(tree: ast.Module) -> Iterator[_Place]:

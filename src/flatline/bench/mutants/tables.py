@@ -1,92 +1,279 @@
 """What tried mutants show, as plain data and as Markdown."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flatline.bench.mutants.trial import Effect
+from flatline.bench.harm import Verdict
+from flatline.bench.mutants.difference import Effect
+from flatline.bench.mutants.results import Tried
+from flatline.bench.mutants.study import Row
+from flatline.bench.shares import exact_share
 from flatline.bench.tables import table_head, table_row
 
-Row = dict[str, Any]
-By = Callable[[Row], str]
+LINES = 5
+"""Among so many shown lines the changed one should be."""
+
+EVERYTHING = "all"
+
+Holds = Callable[[Tried], bool]
+_BY: Mapping[str, Callable[[Tried], str]] = {
+    "script": lambda one: " ".join((one.study["script"], *one.study["arguments"])),
+    "module": lambda one: str(one.change["module"]),
+    "operator": lambda one: str(one.change["operator"]),
+    "stage": lambda one: str(one.row.get("stage", "unknown")),
+    "function": lambda one: str(one.change["function"]),
+}
 
 
-def score(rows: Sequence[Row]) -> dict[str, Any]:
-    """Counts of effects, and how many of each the checkup alarms on."""
-    changes = [row for row in rows if row["effect"] == Effect.CHANGES]
+def score(tried: Sequence[Tried], healthy: Sequence[Row]) -> dict[str, Any]:
+    """Every figure, by split where there are two."""
+    splits = sorted({str(one.study["split"]) for one in tried})
     return {
-        "mutants": len(rows),
-        "effects": {effect.value: _counted(rows, effect) for effect in Effect},
-        "by operator": _alarms_by(changes, lambda row: str(row["mutation"]["operator"])),
-        "by function": _alarms_by(changes, lambda row: str(row["mutation"]["function"])),
-        "first alarm": dict(Counter(_first(row) for row in changes).most_common()),
-        "silent": [_told(row) for row in changes if not _alarms(row)],
-        "false alarms": [
-            _told(row) for row in rows if row["effect"] == Effect.SAME and _alarms(row)
-        ],
+        "runs": _runs(tried),
+        "splits": {
+            split: _figures([one for one in tried if one.study["split"] == split])
+            for split in splits
+        },
+        "unchanged scripts": _healthy(healthy),
     }
 
 
-def markdown(figures: dict[str, Any]) -> str:
+def markdown(figures: Mapping[str, Any]) -> str:
     """The same as tables."""
-    return "\n".join(
+    lines = [f"- {told}" for told in figures["runs"]]
+    for split, found in figures["splits"].items():
+        lines += ["", f"## {split} mutants", "", *_split_tables(found)]
+    if figures["unchanged scripts"]["diagnosed"]:
+        lines += ["", *_peers_table("scripts without a change", figures["unchanged scripts"])]
+    return "\n".join(lines)
+
+
+def _runs(tried: Sequence[Tried]) -> list[str]:
+    """What ran: releases, and which flatline."""
+    counts = Counter(
         (
-            f"{figures['mutants']} mutants.\n",
-            *_table(("what it does", "mutants", "looked at", "alarm"), _effects(figures)),
-            "",
-            *_table(("operator", "change the training", "alarm"), _by(figures["by operator"])),
-            "",
-            *_table(("function", "change the training", "alarm"), _by(figures["by function"])),
+            ", ".join(f"{name} {number}" for name, number in sorted(one.study["versions"].items())),
+            f"commit {one.study['commit']}, source {one.row['source']}",
         )
+        for one in tried
     )
+    return [f"{count} mutants with {'; '.join(told)}" for told, count in counts.most_common()]
 
 
-def _counted(rows: Sequence[Row], effect: Effect) -> dict[str, int]:
-    some = [row for row in rows if row["effect"] == effect]
-    looked = [row for row in some if "alarms" in row.get("checkup", {})]
+def _figures(tried: Sequence[Tried]) -> dict[str, Any]:
+    changes = [one for one in tried if one.effect is Effect.CHANGES]
+    hurting = [one for one in tried if one.hurts]
+    return {
+        "mutants": len(tried),
+        "configurations": len({_BY["script"](one) for one in changes}),
+        "effects": {effect.value: _counted(tried, effect) for effect in Effect},
+        "seconds": _seconds(tried),
+        "shares": {
+            name: _shares([one for one in tried if name in (EVERYTHING, _ground(one))])
+            for name in (EVERYTHING, *sorted({_ground(one) for one in changes}))
+        },
+        "by": {name: _by(changes, key) for name, key in _BY.items()},
+        "harm": _harm(tried),
+        "peers": _peers([(one.peers or {}, one.diagnosed) for one in hurting]),
+        "first alarm": dict(Counter(_first(one) for one in changes).most_common()),
+        "silent": [_told(one) for one in changes if not one.alarms],
+        "false alarms": [_told(one) for one in tried if one.effect is Effect.SAME and one.alarms],
+    }
+
+
+def _ground(one: Tried) -> str:
+    """What was changed: nothing of the arguments says what a reward function should pay."""
+    if one.row.get("kind") == "loop":
+        return "a loop without a trainer"
+    own = str(one.change["module"]).endswith(".py")
+    return "the user's script" if own else "a library"
+
+
+def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
+    changes = [one for one in tried if one.effect is Effect.CHANGES]
+    placed = [one for one in changes if one.alarms and one.row.get("stage")]
+    shown = [one for one in changes if _where(one)]
+    hurting = [one for one in tried if one.hurts]
+    same = [one for one in tried if one.effect is Effect.SAME and one.looked_at]
+    return {
+        "change the training: alarm": _share(changes, _alarm),
+        "with an alarm: right stage first": _share(placed, lambda one: one.right_stage),
+        "hurt: alarm": _share(hurting, _alarm),
+        "hurt: alarm, or one in the diagnosis": _share(
+            hurting, lambda one: _alarm(one) or bool(one.diagnosed)
+        ),
+        "hurt, with an alarm: right stage first": _share(
+            [one for one in placed if one.hurts], lambda one: one.right_stage
+        ),
+        "with lines: the changed one among the first 5": _share(shown, _line_shown),
+        "with lines: its function first": _share(shown, _function_first),
+        "change nothing: alarm": _share(same, _alarm),
+    }
+
+
+def _counted(tried: Sequence[Tried], effect: Effect) -> dict[str, int]:
+    some = [one for one in tried if one.effect is effect]
+    looked = [one for one in some if one.looked_at]
     return {
         "mutants": len(some),
         "looked at": len(looked),
-        "alarm": sum(bool(_alarms(row)) for row in looked),
+        "alarm": sum(map(_alarm, looked)),
     }
 
 
-def _alarms_by(rows: Sequence[Row], by: By) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for row in rows:
-        counts = found.setdefault(by(row), {"mutants": 0, "alarm": 0})
-        counts["mutants"] += 1
-        counts["alarm"] += bool(_alarms(row))
-    return dict(sorted(found.items(), key=lambda item: -item[1]["mutants"]))
+def _seconds(tried: Sequence[Tried]) -> dict[str, float]:
+    """Of one core: a mutant on average, and one with a checkup."""
+    whole = [one.row.get("seconds", 0.0) + _checkup_seconds(one) for one in tried]
+    looked = [took for one, took in zip(tried, whole, strict=True) if one.looked_at]
+    return {
+        "a mutant": round(sum(whole) / len(whole), 1),
+        "a mutant with checkup": round(sum(looked) / max(1, len(looked)), 1),
+    }
 
 
-def _alarms(row: Row) -> list[dict[str, str]]:
-    return list(row.get("checkup", {}).get("alarms", ()))
+def _checkup_seconds(one: Tried) -> float:
+    return float(one.row.get("checkup", {}).get("seconds", 0.0))
 
 
-def _first(row: Row) -> str:
-    alarms = _alarms(row)
-    return alarms[0]["hypothesis"] if alarms else "none"
+def _share(tried: Sequence[Tried], holds: Holds) -> dict[str, Any]:
+    return exact_share(sum(map(holds, tried)), len(tried))
 
 
-def _told(row: Row) -> str:
-    change = row["mutation"]
+def _by(changes: Sequence[Tried], key: Callable[[Tried], str]) -> dict[str, dict[str, int]]:
+    names = Counter(map(key, changes))
+    return {
+        name: {
+            "mutants": count,
+            "alarm": sum(_alarm(one) for one in changes if key(one) == name),
+            "right stage": sum(one.right_stage for one in changes if key(one) == name),
+        }
+        for name, count in names.most_common()
+    }
+
+
+def _harm(tried: Sequence[Tried]) -> dict[str, Any]:
+    """What was trained whole, by effect and verdict."""
+    trained = [one for one in tried if one.harm is not None]
+    return {
+        effect.value: {
+            verdict.value: sum(
+                one.harm is not None and one.harm.verdict is verdict
+                for one in trained
+                if one.effect is effect
+            )
+            for verdict in Verdict
+        }
+        for effect in (Effect.CHANGES, Effect.SCALE)
+    }
+
+
+def _healthy(runs: Sequence[Row]) -> dict[str, Any]:
+    return _peers([(run["peers"], run["diagnosis"].get("alarms", [])) for run in runs])
+
+
+def _peers(runs: Sequence[tuple[Mapping[str, Row], Sequence[Row]]]) -> dict[str, Any]:
+    """How many of these runs each tool alarms on, on what all were asked about."""
+    names = sorted({name for said, _ in runs for name in said})
+    return {
+        "diagnosed": len(runs),
+        "flatline, diagnosis": sum(bool(alarms) for _, alarms in runs),
+        "peers": {
+            name: exact_share(
+                sum(bool(said[name]["alarms"]) for said, _ in runs if name in said),
+                sum(name in said for said, _ in runs),
+            )
+            for name in names
+        },
+    }
+
+
+def _alarm(one: Tried) -> bool:
+    return bool(one.alarms)
+
+
+def _where(one: Tried) -> list[Row]:
+    return list(one.alarms[0].get("where", ())) if one.alarms else []
+
+
+def _line_shown(one: Tried) -> bool:
+    lines = {one.change["line"], one.row.get("statement")}
+    return any(place["line"] in lines and _same_file(one, place) for place in _where(one)[:LINES])
+
+
+def _function_first(one: Tried) -> bool:
+    place = _where(one)[0]
+    named = str(place["function"]).replace(".<locals>", "")
+    return named == one.change["function"] and _same_file(one, place)
+
+
+def _same_file(one: Tried, place: Row) -> bool:
+    name = str(one.change["module"])
+    file = name if name.endswith(".py") else name.rpartition(".")[2] + ".py"
+    return str(place["file"]).replace("\\", "/").rpartition("/")[2] == file
+
+
+def _first(one: Tried) -> str:
+    return str(one.alarms[0]["hypothesis"]) if one.alarms else "none"
+
+
+def _told(one: Tried) -> str:
+    change = one.change
     return (
-        f"{change['module']}:{change['line']} {change['function']}, {change['operator']}: "
-        f"`{change['before']}` -> `{change['after']}` ({_first(row)})"
+        f"{_BY['script'](one)}: {change['module']}:{change['line']} {change['function']}, "
+        f"{change['operator']}: `{change['before']}` -> `{change['after']}` "
+        f"({one.row.get('stage', 'no stage')}; {_first(one)})"
     )
 
 
-def _effects(figures: dict[str, Any]) -> Iterator[tuple[str, int, int, int]]:
-    for effect, counts in figures["effects"].items():
-        yield effect, counts["mutants"], counts["looked at"], counts["alarm"]
+def _split_tables(found: Mapping[str, Any]) -> Iterator[str]:
+    seconds = found["seconds"]
+    yield (
+        f"{found['mutants']} mutants in {found['configurations']} configurations; "
+        f"{seconds['a mutant']} s of one core each, {seconds['a mutant with checkup']} s with "
+        "a checkup.\n"
+    )
+    yield from table_head(("what it does", "mutants", "looked at", "alarm"))
+    for effect, counts in found["effects"].items():
+        yield table_row((effect, *counts.values()))
+    yield ""
+    grounds = list(found["shares"])
+    yield from table_head(("", *grounds))
+    for name in found["shares"][EVERYTHING]:
+        cells = [_percent(found["shares"][ground][name]) for ground in grounds]
+        yield table_row((name, *cells))
+    for name, counts in found["by"].items():
+        yield ""
+        yield from table_head((name, "change the training", "alarm", "right stage first"))
+        yield from (table_row((key, *of.values())) for key, of in counts.items())
+    yield ""
+    verdicts = [verdict.value for verdict in Verdict]
+    yield from table_head(("trained whole", *verdicts))
+    for effect, counts in found["harm"].items():
+        yield table_row((effect, *counts.values()))
+    if found["peers"]["diagnosed"]:
+        yield ""
+        yield from _peers_table("mutants that hurt", found["peers"])
+    yield from _listed("Change the training, and the checkup says nothing", found["silent"])
+    yield from _listed("Change nothing, and the checkup alarms", found["false alarms"])
 
 
-def _by(counts: dict[str, dict[str, int]]) -> Iterator[tuple[str, int, int]]:
-    for name, of in counts.items():
-        yield name, of["mutants"], of["alarm"]
+def _listed(what: str, mutants: Sequence[str]) -> Iterator[str]:
+    yield f"\n{what}: {len(mutants) or 'none'}.\n"
+    yield from (f"- {' '.join(one.split())}" for one in mutants)
 
 
-def _table(names: Sequence[str], rows: Iterator[tuple[object, ...]]) -> Iterator[str]:
-    yield from table_head(names)
-    yield from (table_row(cells) for cells in rows)
+def _peers_table(what: str, found: Mapping[str, Any]) -> Iterator[str]:
+    yield from table_head((what, "alarm"))
+    own = exact_share(found["flatline, diagnosis"], found["diagnosed"])
+    yield table_row(("flatline, diagnosis", _percent(own)))
+    yield from (table_row((name, _percent(one))) for name, one in found["peers"].items())
+
+
+def _percent(one: Mapping[str, Any]) -> str:
+    if not one["of"]:
+        return "none"
+    return (
+        f"{one['count']} of {one['of']} ({one['count'] / one['of']:.0%}; "
+        f"{one['low']:.0%} to {one['high']:.0%})"
+    )

@@ -1,91 +1,180 @@
-"""One mutant: does it stop, change nothing, change the log alone, or change the training?
+"""One mutant: does it stop, change nothing, or change the training? What do the looks say?
 
-And what does the checkup say? Everything runs in the process that calls it, which is thrown away.
+Everything runs in the process that calls it, which is thrown away.
 """
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.mutants.heard import train_for
-from flatline.bench.mutants.planting import lines_executed, plant, source_of
-from flatline.bench.mutants.script import run_until_train
+from flatline.bench.mutants.changed_text import show_changed
+from flatline.bench.mutants.difference import Effect, difference
+from flatline.bench.mutants.heard import Heard, hearing_optimizers, kept, train_for
+from flatline.bench.mutants.planting import Ground, lines_executed
+from flatline.bench.mutants.script import Reached, run_until_train
 from flatline.bench.mutants.sites import Mutation
+from flatline.bench.mutants.whole import scored, trained_whole
+from flatline.diagnosis import Report, diagnose
+from flatline.text import shortened
+from flatline.trace import Trace
+from flatline.trace.folder import RUN_FILE
 
-
-class Effect(StrEnum):
-    STOPS = "stops"
-    """An exception tells the user."""
-    HANGS = "hangs"
-    SAME = "same"
-    """Rewards, gradients, weights and log are equal to the last bit."""
-    LOG = "log only"
-    """The training is the same, and what is logged is not."""
-    CHANGES = "changes"
-    """It runs without a word, and trains otherwise."""
+Found = dict[str, Any]
+Act = Callable[[Any], Found]
+TOLD = 200
+"""Characters of an alarm that are kept."""
+PLACES = 10
+"""Lines of code that an alarm shows, of which so many are kept."""
+KIND, TRAINER, LOOP = "kind", "trainer", "loop"
+"""Who steps in a script: a trainer, or the script itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """A script and how far it is followed."""
 
-    script: Path
+    script: Ground
+    grounds: Mapping[str, Ground]
+    """What is changed, by the name of the module; the script's own is its path."""
     arguments: tuple[str, ...] = ()
     steps: int = 2
 
 
-def trained(setup: Setup, mutation: Mutation | None) -> dict[str, Any]:
-    """What a few steps did."""
-    return _at_train(setup, mutation, lambda trainer: train_for(trainer, setup.steps))
+def reference(setup: Setup, numbers: Path) -> Found:
+    """What a few steps do without a change; their numbers go into a file."""
+    begun = time.perf_counter()
+    found = _few_steps(setup, None, lambda heard: kept(heard, numbers))
+    return {**found, "waited": time.perf_counter() - begun}
 
 
-def checked(setup: Setup, mutation: Mutation | None) -> dict[str, Any]:
-    """What the checkup says before the first step, most likely cause first."""
+def compared(setup: Setup, mutation: Mutation, without: Heard) -> Found:
+    """What a few steps with the change do, beside those without."""
+    found = _few_steps(setup, mutation, lambda heard: difference(without, heard).to_json())
+    return {"effect": Effect.STOPS.value, **found} if "error" in found else found
 
-    def look(trainer: Any) -> dict[str, Any]:
+
+def executed(setup: Setup) -> Found:
+    """The lines of each module that building the trainer and its steps run."""
+    files = {module: ground.file for module, ground in setup.grounds.items()}
+    with lines_executed(list(files.values())) as seen:
+        found = _few_steps(setup, None, lambda heard: {})
+    return {**found, "lines": {module: sorted(seen[file]) for module, file in files.items()}}
+
+
+def checked(setup: Setup, mutation: Mutation | None) -> Found:
+    """What the checkup says before the first step; of a loop, what its own watch recorded says."""
+
+    def look(trainer: Any) -> Found:
         import flatline
 
-        report = flatline.checkup(trainer)
-        told = [{"hypothesis": one.hypothesis, "text": one.text} for one in report.alarms]
-        return {"alarms": told, "tested": report.tested}
+        if mutation is not None:
+            ground = setup.grounds[mutation.module]
+            show_changed(ground.file, ground.sites.tree)
+        return _told(flatline.checkup(trainer))
 
-    return _at_train(setup, mutation, look)
-
-
-def executed(setup: Setup, modules: Sequence[str]) -> dict[str, list[int]]:
-    """Module -> the lines of it that building the trainer and its steps run."""
-    files = {module: source_of(module) for module in modules}
-    with lines_executed(list(files.values())) as seen:
-        trained(setup, None)
-    return {module: sorted(seen[file]) for module, file in files.items()}
+    return _guarded(lambda: _at_train(setup, mutation, look) or _watched(Path.cwd()))
 
 
-def effect_of(reference: dict[str, Any], found: dict[str, Any]) -> Effect:
-    """How a run differs from the one without the change."""
-    if found.get("error"):
-        return Effect.HANGS if found["error"] == "timeout" else Effect.STOPS
-    if found["steps"] != reference["steps"]:
-        return Effect.CHANGES
-    return Effect.SAME if found["log"] == reference["log"] else Effect.LOG
+def seeded(setup: Setup, mutation: Mutation | None, seed: int, trace: Path | None) -> Found:
+    """The whole training with another seed, and how good the policy is that comes out.
+
+    It is scored by the script without the change: a mutant does not judge itself.
+    """
+    weights: dict[str, Any] = {}
+
+    def train(trainer: Any) -> Found:
+        return trained_whole(trainer, seed, trace, weights)
+
+    def score(trainer: Any) -> Found:
+        return scored(trainer, weights)
+
+    def both() -> Found:
+        found = _at_train(setup, mutation, train)
+        diagnosis = {"diagnosis": _told(diagnose(Trace.open(trace)))} if trace else {}
+        if mutation is not None:
+            setup.grounds[mutation.module].clear()
+        return {**found, **diagnosis, **_at_train(setup, None, score)}
+
+    return _guarded(both)
 
 
-def _at_train(
-    setup: Setup, mutation: Mutation | None, act: Callable[[Any], dict[str, Any]]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    begun = time.perf_counter()
-    if mutation is not None and mutation.module != str(setup.script):
-        plant(mutation)
+def _few_steps(setup: Setup, mutation: Mutation | None, hear: Callable[[Heard], Found]) -> Found:
+    """A trainer's steps, or those of whatever optimizer the script steps itself."""
+    found: Found = {}
+
+    def loop_ends(heard: Heard) -> None:
+        told = hear(heard)
+        if told.get("stage") == "gradient":  # nothing was heard of the stages before it
+            del told["stage"]
+        found.update({KIND: LOOP, **told})
+        raise Reached
+
+    def train(trainer: Any) -> Found:
+        loop.close()
+        return {KIND: TRAINER, **hear(train_for(trainer, setup.steps))}
+
+    def run() -> Found:
+        return _at_train(setup, mutation, train) or found or _nothing_trained(setup)
+
+    with ExitStack() as loop:
+        loop.enter_context(hearing_optimizers(setup.steps, loop_ends))
+        return _guarded(run)
+
+
+def _nothing_trained(setup: Setup) -> Found:
+    return {
+        "error": f"{setup.script.file.name} ended and had neither called `train()` of a trainer "
+        f"nor made {setup.steps} steps of an optimizer"
+    }
+
+
+def _told(report: Report) -> Found:
+    """Alarms, most likely cause first."""
+    told = [
+        {
+            "hypothesis": one.hypothesis,
+            "text": shortened(one.text, limit=TOLD),
+            "where": [place.to_json() for place in one.where[:PLACES]],
+        }
+        for one in report.alarms
+    ]
+    return {"alarms": told, "tested": report.tested}
+
+
+def _watched(folder: Path) -> Found:
+    """What the diagnosis says of a record that the script itself wrote."""
+    traces = [file.parent for file in folder.rglob(RUN_FILE)]
+    if not traces:
+        return {"error": "no trainer to check up, and `flatline.watch` recorded nothing"}
+    return _told(diagnose(Trace.open(traces[0])))
+
+
+def _guarded(work: Callable[[], Found]) -> Found:
+    """What it came to, in how many seconds of a core. An exception of the mutant is an answer."""
+    begun = time.process_time()
     try:
-        run_until_train(
-            setup.script, setup.arguments, lambda trainer: found.update(act(trainer)), mutation
-        )
-    except Exception as error:  # the mutant's own: it is the answer
+        found = work()
+    except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         found = {"error": f"{type(error).__name__}: {error}"[:300], "at": where}
-    return {**found, "seconds": round(time.perf_counter() - begun, 2)}
+    return {**found, "seconds": round(time.process_time() - begun, 2)}
+
+
+def _at_train(setup: Setup, mutation: Mutation | None, act: Act) -> Found:
+    """What `act` finds in place of `train()`; nothing where the script has no trainer."""
+    own = mutation is not None and mutation.module == setup.script.sites.module
+    if mutation is not None and not own:
+        setup.grounds[mutation.module].plant(mutation)
+    found: Found = {}
+    run_until_train(
+        setup.script,
+        setup.arguments,
+        lambda trainer: found.update(act(trainer)),
+        mutation if own else None,
+    )
+    return found

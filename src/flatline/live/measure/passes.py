@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.facts import dropout_of
 from flatline.live.held import at_rest, read, totals
 from flatline.live.inputs import select, trimmed
 from flatline.live.measure.moving import Move, moved
@@ -29,7 +30,7 @@ def scored_twice(trainer: Trainer, played: Played, move: Move) -> ScoredTwice:
         scoring=scoring,
         moved_trained=moved_trained,
         moved_scoring=moved_scoring,
-        dropout=dropout(trainer),
+        dropout=dropout_of(trainer.model),
     )
 
 
@@ -39,14 +40,6 @@ def _twice(trainer: Trainer, played: Played) -> tuple[float, float]:
     third, fourth = (trainer.plain_logps(played.inputs) for _ in range(2))
     where_BT = played.trained_BT
     return _largest(first, second, where_BT), _largest(third, fourth, where_BT)
-
-
-def dropout(trainer: HasModel) -> float:
-    """Largest p in the model, of layers and of attention."""
-    modules = list(trainer.model.modules())
-    layers = [module.p for module in modules if isinstance(module, torch.nn.Dropout)]
-    attention = [getattr(module, "attention_dropout", 0.0) for module in modules]
-    return float(max([0.0, *layers, *(p for p in attention if isinstance(p, float))]))
 
 
 def no_dropout(trainer: HasModel) -> None:

@@ -2,24 +2,53 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.live.inputs import Inputs, select, trimmed
+from flatline.live.batch import Drawn, Padded, episode
+from flatline.live.inputs import Inputs, rows_of, select, trimmed
 from flatline.live.protocol import Trainer
 from flatline.live.records import Batch, Floats
-from flatline.live.trl.recorder.batch import mean_advantage
-from flatline.live.trl.recorder.rows import prompt_name
-from flatline.rollout.record import Author, Rollout
+from flatline.rollout.record import Author
 from flatline.trace import Trace
 
-if TYPE_CHECKING:
-    from flatline.live.trl.measure.scoring import Generated
-    from flatline.live.trl.sampler import Drawn
+
+class Generated(NamedTuple):
+    """What `_generate` gave, before log-probs and rewards."""
+
+    result: Any
+    """Ids, masks, sampler log-probs and messages."""
+    left: dict[str, Any]
+    """Attributes that it left on the trainer, which a subclass may read afterwards."""
+
+    def part(self, kept: Sequence[int], size: int) -> "Generated":
+        """What it gave for some of the rows."""
+        result = _recounted(self.result, rows_of(self.result, kept, size))
+        return Generated(result, rows_of(self.left, kept, size))
+
+
+def _recounted(whole: Any, part: Any) -> Any:
+    """TRL up to 1.8 gives the count of all its tokens along with them, and divides losses by it:
+    some of the rows have a count of their own."""
+    if not isinstance(whole, tuple) or len(whole) < 3:
+        return part
+    before, now = _tokens(whole), _tokens(part)
+    return tuple(
+        torch.full_like(one, now)
+        if isinstance(one, Tensor) and not one.dim() and int(one) == before
+        else one
+        for one in part
+    )
+
+
+def _tokens(result: tuple[Any, ...]) -> int:
+    """That the model wrote."""
+    completions, own = result[1:3]
+    return sum(map(sum, own)) if isinstance(own, list) else sum(map(len, completions))
 
 
 @dataclass(slots=True)
@@ -30,22 +59,27 @@ class Played:
     """Rows of the training data, one per rollout, with what the sampler added to them."""
     inputs: Inputs
     """What a loss takes, by TRL's names; a loop says besides who wrote each token (`authors`)."""
-    generated: "Generated | None" = None
+    generated: Generated | None = None
     """What the sampler gave; None where TRL has no such step."""
-    drawn: "Sequence[Drawn]" = ()
+    by_trained: bool = False
+    """Whether the very model that is trained was heard to sample it."""
+    drawn: Sequence[Drawn] = ()
     """What transformers' `generate` drew for each row; empty where it did not, or was not heard."""
+
+    batch: Padded = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batch = Padded(self.inputs)
 
     @property
     def mask_BT(self) -> Tensor:
         """Tokens of the completions, padding left out."""
-        mask: Tensor = self.inputs["completion_mask"].bool().cpu()
-        return mask
+        return torch.from_numpy(self.batch.mask)
 
     @property
     def trained_BT(self) -> Tensor:
         """Tokens with a loss."""
-        tool_BT = self.inputs.get("tool_mask")
-        return self.mask_BT if tool_BT is None else self.mask_BT & tool_BT.bool().cpu()
+        return torch.from_numpy(self.batch.loss_mask)
 
     @property
     def sampler_BT(self) -> Tensor | None:
@@ -66,29 +100,22 @@ class Played:
     @property
     def advantage_BT(self) -> Tensor:
         """Of every token."""
-        given: Tensor = self.inputs["advantages"].detach().cpu().double()
-        wide = given if given.dim() > 1 else given[:, None]
-        return wide.expand(self.mask_BT.shape)
+        return torch.from_numpy(self.batch.token_advantage.astype(np.float64))
 
     @property
     def advantage_R(self) -> Floats:
-        """Of each rollout, as the recorder takes it."""
-        given = self.inputs["advantages"].detach().cpu().double()
-        return mean_advantage(given.numpy(), self.trained_BT.numpy())
+        """Of each rollout."""
+        return self.batch.advantage.astype(np.float64)
 
     @property
     def author_BT(self) -> Tensor:
-        """Who wrote each token: as told, by the record of the rollout, or by the tool mask."""
-        told_BT: Tensor | None = self.inputs.get("authors")
-        if told_BT is not None:
-            return told_BT.cpu()
-        known_BT = self.inputs.get("tool_mask")
-        tool_BT = self.mask_BT if known_BT is None else known_BT.cpu()
-        authors_BT = torch.where(tool_BT.bool(), int(Author.MODEL), int(Author.TOOL))
+        """Who wrote each token; a tool where that is not known."""
+        authors_BT = torch.full(self.mask_BT.shape, int(Author.TOOL))
         for i, row in enumerate(self.rows):
-            known = row["rollout"].authors if isinstance(row.get("rollout"), Rollout) else []
-            if len(known) == int(self.mask_BT[i].sum()):
-                authors_BT[i, : len(known)] = torch.tensor([int(author) for author in known])
+            where = self.batch.completion(i)
+            known = self.batch.authors(i, where, episode(row))
+            if known is not None:
+                authors_BT[i, where] = torch.from_numpy(known).long()
         return authors_BT
 
     def flat(self, values_BT: Tensor) -> Floats:
@@ -102,7 +129,7 @@ class Played:
         generated = self.generated and self.generated.part(kept, len(self.rows))
         inputs = trimmed(select(self.inputs, kept))
         drawn = [self.drawn[i] for i in kept] if self.drawn else ()
-        return Played([self.rows[i] for i in kept], inputs, generated, drawn)
+        return Played([self.rows[i] for i in kept], inputs, generated, self.by_trained, drawn)
 
     @property
     def completions(self) -> list[tuple[int, ...]]:
@@ -141,17 +168,16 @@ def without_dropout(trainer: Trainer) -> Iterator[None]:
             module.training = flag
 
 
-def batch_of(group: int, played: Played, trainer_BT: Tensor) -> Batch:
+def batch_of(played: Played, trainer_BT: Tensor, group: int) -> Batch:
     """The batch as plain numbers."""
-    rows_BT, at_BT = np.indices(played.mask_BT.shape)
-    mask = played.mask_BT.numpy()
+    rollout_T, position_T = played.batch.mask.nonzero()
     sampler_BT = played.sampler_BT
     return Batch(
         prompt_id_R=np.array(prompt_ids(played), dtype=object),
         group_R=np.arange(len(played.rows)) // group,
         advantage_R=played.advantage_R,
-        rollout_T=rows_BT[mask],
-        position_T=at_BT[mask],
+        rollout_T=rollout_T,
+        position_T=position_T,
         ids_T=played.flat(played.inputs["completion_ids"]).astype(np.int64),
         author_T=played.flat(played.author_BT).astype(np.int64),
         trained_T=played.flat(played.trained_BT).astype(bool),
@@ -161,7 +187,5 @@ def batch_of(group: int, played: Played, trainer_BT: Tensor) -> Batch:
 
 
 def prompt_ids(played: Played) -> list[str]:
-    """Name of each rollout's prompt: the data's own, else a hash of its tokens."""
-    prompts = zip(played.inputs["prompt_ids"], played.inputs["prompt_mask"], strict=True)
-    tokens = [ids[mask.bool()].cpu().numpy() for ids, mask in prompts]
-    return [prompt_name(row, ids) for row, ids in zip(played.rows, tokens, strict=True)]
+    """Name of each rollout's prompt."""
+    return [played.batch.prompt_name(i, row) for i, row in enumerate(played.rows)]

@@ -140,8 +140,8 @@ def _gaps_of(
 
 def _versions(played: Played, now: int) -> Ints:
     """Steps behind the weights that sampled; what was drawn from the trained model has its own."""
-    if played.drawn:
-        return np.full(len(played.drawn), now, dtype=np.int64)
+    if played.by_trained:
+        return np.full(len(played.rows), now, dtype=np.int64)
     return np.array([rollout.weight_version for rollout in _records(played)], dtype=np.int64)
 
 

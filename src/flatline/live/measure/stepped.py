@@ -84,13 +84,10 @@ def gradient_twice(trainer: Trainer, played: Played, back: Backward) -> float:
     return cosine(trainer, back.gradients, trainer.backward(played).gradients)
 
 
-def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
+def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull:
     """Both parts of the gradient a small step away from the start, and that of the KL once more
-    further away; None where beta is 0. Before any step the policy is its reference, and the KL
+    further away. Before any step the policy is its reference, and the KL
     pulls nowhere."""
-    beta = trainer.beta
-    if beta == 0:
-        return None
     size = math.gcd(len(few.rows), trainer.size)
     # Not the difference of two gradients with reward: in bf16 that is rounding for the most part.
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
@@ -106,7 +103,7 @@ def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull | None:
             part = read(weight)
             part.copy_(value + FURTHER * (part - value))
     return KlPull(
-        beta=beta,
+        beta=trainer.beta,
         scale=SMALL,
         reward=norm(trainer, reward),
         kl=norm(trainer, near),

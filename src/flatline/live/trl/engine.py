@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine
 
@@ -16,7 +17,7 @@ class Rollouts(Protocol):
     weights: Any
     """What the engine samples from."""
 
-    def playing(self, trainer: Any) -> AbstractContextManager[Engine]:
+    def playing(self, trainer: GrpoTrainer) -> AbstractContextManager[Engine]:
         """The engine, with the trainer's weights whole and in the trainer's precision."""
 
     def _ready_engine(self) -> Engine:

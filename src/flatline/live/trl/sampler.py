@@ -9,14 +9,15 @@ such distribution: nothing is said of them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flatline.live.batch import Drawn
 from flatline.live.hooks import Guard, Patch, listening, without_adapter
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
 
 SAMPLE = "sample"
@@ -35,42 +36,8 @@ class Call(NamedTuple):
     """Ids that end a sequence."""
 
 
-@dataclass(slots=True)
-class Drawn:
-    """One rollout as its sampler had it, over all its turns."""
-
-    prompt_ids: np.ndarray
-    ids: np.ndarray
-    """What was drawn, with what was put between turns."""
-    logps: np.ndarray
-    """NaN where nothing was drawn."""
-
-    def goes_on_in(self, context: np.ndarray) -> bool:
-        """Whether another turn may have been asked for with this context."""
-        so_far = np.concatenate([self.prompt_ids, self.ids])
-        return np.array_equal(context[: len(so_far)], so_far)
-
-    def go_on(self, context: np.ndarray, ids: np.ndarray, logps: np.ndarray) -> None:
-        """Add a turn."""
-        between = context[len(self.prompt_ids) + len(self.ids) :]
-        unknown = np.full(len(between), np.nan, dtype=np.float32)
-        self.ids = np.concatenate([self.ids, between, ids])
-        self.logps = np.concatenate([self.logps, unknown, logps])
-
-    def logps_at(self, tokens: int) -> np.ndarray:
-        """Of the first so many places, NaN behind the last: as TRL puts the log-probs of a sampler
-        beside what it trains, be it the same ids or not."""
-        known = np.full(tokens, np.nan, dtype=np.float32)
-        known[: len(self.logps)] = self.logps[:tokens]
-        return known
-
-    def ids_beside(self, ids: np.ndarray) -> np.ndarray:
-        """What was drawn in place of a completion; one that ends earlier was cut, not changed."""
-        return ids if np.array_equal(self.ids[: len(ids)], ids) else self.ids
-
-
 @contextmanager
-def hearing(trainer: Any, guard: Guard) -> Iterator[list[Call | None]]:
+def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
     """Inside, every call of `generate` on the model that is trained is heard; None stands for one
     whose log-probs cannot be told. Other samplers say for themselves what they drew."""
     calls: list[Call | None] = []
@@ -182,7 +149,7 @@ def _call(ears: list[_Ear], args: Any, kwargs: dict[str, Any], found: Any) -> Ca
     return Call(context_BL, mask_BL, sampled_BT, logps_BT, ends_E)
 
 
-def _sampled_from(trainer: Any) -> nn.Module | None:
+def _sampled_from(trainer: GrpoTrainer) -> nn.Module | None:
     """The model whose `generate` TRL calls, without the shells of adapter and compiler."""
     if engine_of(trainer) != TRANSFORMERS:
         return None

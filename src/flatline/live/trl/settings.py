@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from flatline.errors import ConfigError
-from flatline.live.facts import commit, lora_of, tf32, versions
+from flatline.live.batch import PROMPT_NAMES
+from flatline.live.facts import commit, dropout_of, lora_of, tf32, versions
+from flatline.live.trl.grpo import GrpoTrainer
+from flatline.spec.schedule import GIVEN
 from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
@@ -18,9 +21,11 @@ HALF = (torch.bfloat16, torch.float16)
 RLOO = "rloo"
 ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
 """By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
+MOST_COUNTED = 20_000
+"""Rows of data whose prompts are counted: a tenth of a second."""
 
 
-def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def run_facts(trainer: GrpoTrainer, told: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about a run that is known before its first step."""
     return {
         "source": "attach",
@@ -33,7 +38,7 @@ def run_facts(trainer: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings(trainer: Any) -> dict[str, Any]:
+def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     """The trainer's settings under the names of the trace; None where it has none."""
     args = trainer.args
     found = {name: _plain(getattr(args, name, None)) for name in SETTINGS}
@@ -46,11 +51,15 @@ def settings(trainer: Any) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
+    found["lr_scheduler_type"] = _schedule(trainer)
+    found["reward_weights"] = _weights(trainer)
+    found["dropout"] = dropout_of(trainer.model)
+    found["distinct_prompts"] = _distinct(getattr(trainer, "train_dataset", None))
     found["algorithm"] = algorithm_of(trainer)
     return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
 
 
-def algorithm_of(trainer: Any) -> str | None:
+def algorithm_of(trainer: GrpoTrainer) -> str | None:
     """`grpo`, `rloo`, or a name of TRL's for what it builds on GRPO; None for anything else."""
     names = [kind.__name__ for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
     known = (kind for name in names for end, kind in ALGORITHMS.items() if name.endswith(end))
@@ -64,7 +73,7 @@ def _of_rloo(args: Any) -> dict[str, Any]:
     return {"loss_type": RLOO, "scale_rewards": scale, "importance_sampling_level": "product"}
 
 
-def truth(trainer: Any, correct: str | None, gold: str | None) -> dict[str, str | None]:
+def truth(trainer: GrpoTrainer, correct: str | None, gold: str | None) -> dict[str, str | None]:
     """What the user says tells right from wrong; refused where nothing has that name."""
     _refuse_unknown("correct", correct, list(trainer.reward_func_names), "reward function")
     columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
@@ -82,6 +91,37 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
     )
 
 
+def _schedule(trainer: Any) -> str | None:
+    """As asked for by its name; `given` where the user made it, or the optimizer, or the method
+    that makes it."""
+    made = trainer.lr_scheduler is not None and not getattr(trainer, "_created_lr_scheduler", False)
+    method = getattr(type(trainer), "create_scheduler", None)
+    own = not str(getattr(method, "__module__", "")).startswith(("transformers.", "trl."))
+    if made or own:
+        return GIVEN
+    name = _plain(getattr(trainer.args, "lr_scheduler_type", None))
+    options = getattr(trainer.args, "lr_scheduler_kwargs", None)
+    return f"{name} with options" if options else name
+
+
+def _weights(trainer: Any) -> dict[str, float] | None:
+    """As asked for, and not as the trainer keeps them."""
+    names = list(trainer.reward_func_names)
+    asked = getattr(trainer.args, "reward_weights", None) or [1.0] * len(names)
+    if len(set(names)) < len(names) or len(asked) != len(names):
+        return None
+    return dict(zip(names, map(float, asked), strict=True))
+
+
+def _distinct(dataset: Any) -> int | None:
+    """How many prompts the data has; None where it is too long to count."""
+    size, columns = _length(dataset), getattr(dataset, "column_names", None)
+    if size is None or size > MOST_COUNTED or not isinstance(columns, list):
+        return None
+    name = next((one for one in (*PROMPT_NAMES, "prompt") if one in columns), None)
+    return None if name is None else len({repr(value) for value in dataset[name]})
+
+
 def _plain(value: Any) -> Any:
     """Enums of transformers as their text."""
     return getattr(value, "value", value)
@@ -94,7 +134,7 @@ def _warmup(args: Any, max_steps: int | None) -> float | None:
     return getattr(args, "warmup_steps", None)
 
 
-def engine_of(trainer: Any) -> str:
+def engine_of(trainer: GrpoTrainer) -> str:
     """What samples: a player's own name, `vllm-` and its mode, or `TRANSFORMERS`."""
     player = getattr(trainer, "rollout_func", None)
     if player is not None:
@@ -104,7 +144,7 @@ def engine_of(trainer: Any) -> str:
     return TRANSFORMERS
 
 
-def _precision(trainer: Any) -> str:
+def _precision(trainer: GrpoTrainer) -> str:
     """What the trainer computes in: as it was asked to, else as its weights are."""
     for name, asked in (("bfloat16", "bf16"), ("float16", "fp16")):
         mixed = getattr(trainer.accelerator, "mixed_precision", None) == asked
@@ -131,14 +171,14 @@ def _prompts(found: Mapping[str, Any]) -> int | None:
     return int(batch * passes * processes) // int(found["num_generations"])
 
 
-def _tools(trainer: Any) -> int | None:
+def _tools(trainer: GrpoTrainer) -> int | None:
     """None where somebody's own player decides about turns."""
     if getattr(trainer, "rollout_func", None) is not None:
         return None
     return len(getattr(trainer, "tools", None) or ())
 
 
-def _hardware(trainer: Any) -> dict[str, Any]:
+def _hardware(trainer: GrpoTrainer) -> dict[str, Any]:
     device = trainer.accelerator.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"device": str(device.type), "name": name, "cpus": os.cpu_count(), "os": sys.platform}

@@ -38,27 +38,25 @@ from flatline.rollout.writable import unwritable
 
 HIDDEN_STEPS = (Capability.GRADIENT, Capability.PASSES, Capability.STEP)
 """What DeepSpeed does not let anybody see."""
-OURS_ALONE = "Only flatline's own tasks (`flatline checkup TASK`) can be played by a script"
 
 
 class TrlTrainer(Trainer):
     """Ours or anyone's."""
 
-    can = frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION}
-    how: ClassVar = {
-        **dict.fromkeys((Capability.GOLD, Capability.EVALUATION), OURS_ALONE),
-        **dict.fromkeys(HIDDEN_STEPS, WITHOUT),
-    }
+    how: ClassVar = dict.fromkeys(HIDDEN_STEPS, WITHOUT)
 
     def __init__(self, trainer: Any, correct: str | None, gold: str | None) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
         truth(trainer, correct, gold)
         self.trl = trainer
-        if steps_in_backward(trainer):
-            self.can -= frozenset(HIDDEN_STEPS)
         func = getattr(trainer, "rollout_func", None)
         self.rollouts: Rollouts | None = func if isinstance(func, Rollouts) else None
         self._correct, self._gold = correct, gold
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        hidden = HIDDEN_STEPS if steps_in_backward(self.trl) else ()
+        return frozenset(Capability) - {Capability.GOLD, Capability.EVALUATION, *hidden}
 
     @property
     def model(self) -> Any:
@@ -169,10 +167,10 @@ class TrlTrainer(Trainer):
         return record(self.trl, self.rollouts, self._correct, self._gold)
 
     def play(self, rows: Sequence[Mapping[str, Any]], step: int) -> Played:
-        self.trl.state.global_step = step
-        # TRL would score them with the reference as well, and nothing is trained on them.
-        with swapped(self.trl, beta=0.0):
-            return play(self.trl, rows)
+        # TRL would score them with the reference as well, and nothing is trained on them. The rest
+        # of a measurement goes on like this: its passes have no reference to ask for.
+        self.trl.state.global_step, self.trl.beta = step, 0.0
+        return play(self.trl, rows)
 
     def logps(self, inputs: Inputs, size: int | None = None) -> Tensor:
         return trained_logps(self.trl, inputs, size)
@@ -218,9 +216,9 @@ class TrlTrainer(Trainer):
         return unwritable(self.whole_model, self.rollouts.chat)
 
     def departures(
-        self, order: DataOrder | None, played: Played, few: Played, move: Move
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
     ) -> Mapping[str, StageFound]:
-        return examine(self.trl, order, played, few, move)
+        return examine(self.trl, order, played, few, move, until)
 
     def lines_of(
         self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound

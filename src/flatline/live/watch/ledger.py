@@ -153,7 +153,8 @@ class Ledger:
         }
 
     def _of(self, sample: Sample) -> Row:
-        return {"reward": sample.reward, "parts": sample.parts, "weight_version": sample.version}
+        known = {"reward": sample.reward, "parts": sample.parts, "gold": sample.gold}
+        return {**known, "weight_version": sample.version}
 
     def _as_text(self, rows: Sequence[Row]) -> None:
         """Ids become texts; without a tokenizer they are left out."""
@@ -177,6 +178,7 @@ def _hand_back(row: Seen) -> None:
         first = row.turns[0]
         first.reward = turn.reward if first.reward is None else first.reward
         first.parts, first.group = first.parts or turn.parts, first.group or turn.group
+        first.gold = first.gold or turn.gold
 
 
 def _key(row: Seen) -> Any:

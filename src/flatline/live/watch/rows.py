@@ -252,7 +252,7 @@ def read_row(
     end, finish = (0, None) if spans else (at, None)
     for begin, sample in spans:
         author[end or begin : begin] = Author.TOOL
-        end, finish = _write_span(ids, begin, sample, ends, author, sampler)
+        end, finish = write_span(ids, begin, sample, ends, author, sampler)
     if spans and len(flagged):  # what has a loss and was not sampled
         author[flagged[0] : at] = Author.PROMPT
         author[end : flagged[-1] + 1] = Author.TEMPLATE if finish == ENDED else UNKNOWN_AUTHOR
@@ -278,7 +278,7 @@ def read_row(
     )
 
 
-def _write_span(
+def write_span(
     ids: np.ndarray,
     at: int,
     sample: Sample,

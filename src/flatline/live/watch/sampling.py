@@ -53,6 +53,7 @@ class Sample:
     """Its row in the tail."""
     reward: float | None = None
     parts: dict[str, float] | None = None
+    gold: str | None = None
     group: tuple[int, object] | None = None
     """As the loop gave it: number of the call and name of the group."""
     place: tuple[int, int] | None = None

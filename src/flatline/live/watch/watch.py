@@ -37,7 +37,7 @@ from flatline.live.weights import Looked
 from flatline.trace.announce import say
 from flatline.trace.closing import Closing
 from flatline.trace.settings import SETTINGS
-from flatline.trace.writer import Writer
+from flatline.trace.writer import MemorySink, Sink, Writer
 
 LOST = (
     "Some sampling could not be followed: a cache went on with rows that are not those of the pass "
@@ -49,7 +49,7 @@ BLIND = (
     "and `model.train()` after it."
 )
 
-_watched: "weakref.WeakKeyDictionary[nn.Module, Path]" = weakref.WeakKeyDictionary()
+_watched: "weakref.WeakKeyDictionary[nn.Module, Path | None]" = weakref.WeakKeyDictionary()
 """Heads that are listened to, and where they are recorded."""
 
 
@@ -60,26 +60,44 @@ def watch(
 
     With the tokenizer, tokens are shown as text and its end token is known.
     """
-    model = getattr(model, "module", model)  # as DDP wraps it
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # as accelerate wraps it
+    model, optimizer = _unwrapped(model, optimizer)
+    run = _run(model, optimizer)
+    held = next(weight for group in optimizer.param_groups for weight in group["params"])
+    sink = Writer(run_dir, run=run, beside=held.device.type != "cpu")
+    return Watch(model, optimizer, sink, tokenizer, run["settings"], path=sink.folder, tell=say)
+
+
+def watch_in_memory(model: nn.Module, optimizer: Any, tokenizer: Any) -> tuple[MemorySink, "Watch"]:
+    """The same for a step or two that nobody keeps."""
+    model, optimizer = _unwrapped(model, optimizer)
+    run = _run(model, optimizer)
+    sink = MemorySink(run=run)
+    return sink, Watch(model, optimizer, sink, tokenizer, run["settings"])
+
+
+def _unwrapped(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """Without what DDP and accelerate put around them."""
+    return getattr(model, "module", model), getattr(optimizer, "optimizer", optimizer)
+
+
+def _run(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    """What is known of the run; an error where it cannot be watched."""
     head = head_of(model)
-    held = refuse_foreign(model, optimizer)
+    refuse_foreign(model, optimizer)
     if head in _watched:
         raise TraceError(
-            f"This model is watched already, into {_watched[head]}.\n"
+            f"This model is watched already, into {_watched[head] or 'memory'}.\n"
             "Two records of one run would disagree on whose rewards are whose.\n"
             "Close the first one: `watch.close()`, or leave its `with` block."
         )
     settings = {**dict.fromkeys(SETTINGS), **_known(optimizer), "lora": lora_of(model)}
-    run = {
+    return {
         "source": "watch",
         "versions": versions(),
         "commit": commit(),
         "fault": None,
         "settings": settings,
     }
-    sink = Writer(run_dir, run=run, beside=held[0].device.type != "cpu")
-    return Watch(model, optimizer, sink, settings, tokenizer)
 
 
 class Watch(Closing):
@@ -89,13 +107,17 @@ class Watch(Closing):
         self,
         model: nn.Module,
         optimizer: Any,
-        sink: Writer,
-        settings: Mapping[str, Any],
+        sink: Sink,
         tokenizer: Any,
+        settings: Mapping[str, Any],
+        *,
+        path: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         ends = ends_of(model, tokenizer)
-        self.path = sink.folder
-        """The run's folder."""
+        self.path = path
+        """The run's folder; None where it is kept in memory."""
+        self._tell = tell
         self._sink, self._settings = sink, dict(settings)
         self._notes: list[str] = []
         self._guard = Guard(sink.stop)
@@ -116,30 +138,40 @@ class Watch(Closing):
         groups: Iterable[object] | None = None,
         *,
         parts: Mapping[str, Iterable[float]] | None = None,
+        gold: Iterable[str] | None = None,
     ) -> None:
         """The rewards of the latest rows that were sampled, in their order; before `step()`.
 
         `groups` names the group of each row; without it, rows of one prompt are one group. `parts`
-        are what a reward is made of; call the one that says right or wrong `accuracy`.
+        are what a reward is made of; the one that is 1 or 0 says right or wrong. `gold` are the
+        right answers.
         """
         given = [float(value) for value in values]
         names = None if groups is None else [_plain(group) for group in groups]
+        answers = None if gold is None else [str(answer) for answer in gold]
         named = {name: [float(value) for value in part] for name, part in (parts or {}).items()}
         self._guard(self._sampling.close)
         if self._guard.broken:
             return
-        self._refuse_uneven(len(given), {**named, **({} if names is None else {"groups": names})})
+        others = {"groups": names, "gold": answers, **named}
+        self._refuse_uneven(len(given), {n: one for n, one in others.items() if one is not None})
         self._calls += 1
         latest = list(self._recent)[len(self._recent) - len(given) :]
         for at, (sample, value) in enumerate(zip(latest, given, strict=True)):
             sample.reward = value
             sample.parts = {name: part[at] for name, part in named.items()} or None
+            sample.gold = None if answers is None else answers[at]
             sample.group = None if names is None else (self._calls, names[at])
         if any(sample.place is not None for sample in latest):
             self._note(
                 "Some rewards came after the optimizer step that trained their rows, so they are "
                 "not recorded. Call `watch.rewards(...)` before `optimizer.step()`."
             )
+
+    def sampled(self) -> list[Sample]:
+        """The latest sequences that were sampled, in their order."""
+        self._guard(self._sampling.close)
+        return list(self._recent)
 
     def close(self, *, clean: bool = True) -> None:
         """Take all hooks off, and write what is known."""
@@ -245,7 +277,7 @@ class Watch(Closing):
         """Said once: on stderr, and above every diagnosis."""
         if text not in self._notes:
             self._notes.append(text)
-            say(text)
+            self._tell(text)
             self._sink.update_run(notes=list(self._notes))
 
     def _settle(self, **values: Any) -> None:

@@ -4,7 +4,8 @@ A value is followed by its content, through calls, dicts and attributes, to the 
 first made it. What that statement read is looked at in turn: right values are left alone, unknown
 ones are followed further. A statement that reads only right values and makes a wrong one is the
 likeliest; then come those that made its right ones, perhaps for another place; those between it and
-the wrong value; and the conditions that let them run.
+the wrong value; and the conditions that let them run. The user's own statements among them come
+before those of a library, which others run too.
 """
 
 from collections import defaultdict, deque
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from flatline.live.where.specified import Right
 from flatline.live.where.statements import Path
-from flatline.live.where.tracing import RETURNED, Event
+from flatline.live.where.tracing import RETURNED, Event, in_library
 from flatline.live.where.values import Value
 
+OWN = 5
+"""How many groups the user's own statements are moved up."""
 FAR = 40
 """Statements that are looked at on the way back."""
 GAP = 4
@@ -76,7 +79,7 @@ class Trail:
             waiting += [(one, depth + 1) for one in before]
             suspects += self._judged(event, depth, ends=not before)
             suspects += [_Suspect(one, 4, depth) for one in self._guards(event)]
-        suspects.sort(key=lambda one: (one.group, one.depth))
+        suspects.sort(key=lambda one: (one.group - OWN * is_own(one.event), one.depth))
         return _once(one.event for one in suspects)
 
     def _judged(self, event: Event, depth: int, *, ends: bool) -> Iterator[_Suspect]:
@@ -85,16 +88,35 @@ class Trail:
         group = 0 if ends and self._reads_right(event) and event.statement.kind != "For" else 2
         helper = event.parent is not None and event.function in self._proven
         yield _Suspect(event, group + 5 if helper else group, depth)
-        if event.parent is not None:
-            yield _Suspect(event.parent, 0 if helper else 3, depth)
+        for above, caller in enumerate(_callers(event)):
+            yield _Suspect(caller, 0 if helper and not above else 3, depth + above)
         if group == 0:
-            for path in event.reads:
-                yield from (_Suspect(one, 1, depth) for one in self._assigned(event, path))
+            yield from (_Suspect(one, 1, depth) for one in self._sources(event))
+            for path, value in event.reads.items():
+                yield from self._skipped(event, path, value)
+
+    def _sources(self, event: Event) -> Iterator[Event]:
+        """Who wrote what it read. Where two names hold one and the same specified value, one of
+        them should hold another: then also who wrote what those read."""
+        made = [one for path in event.reads for one in self._assigned(event, path)]
+        yield from made
+        names = [self._right.name(one) for one in event.reads.values() if self._is_data(one)]
+        if len(set(names)) < len(names):
+            more = {two for one in made for path in one.reads for two in self._assigned(one, path)}
+            yield from sorted(more, key=lambda one: -one.number)
 
     def _assigned(self, event: Event, path: Path) -> list[Event]:
         """The last statement of the same call that wrote to a path, in a list of one; or none."""
         past = (one for one in reversed(self._frames[event.frame]) if one.number < event.number)
         return [one for one in past if path in one.writes][:1]
+
+    def _skipped(self, event: Event, path: Path, value: Value) -> Iterator[_Suspect]:
+        """Conditions between a right value and its use that would have changed it."""
+        for made in self._assigned(event, path) if self._right.name(value) else ():
+            for one in self._frames[event.frame]:
+                between = made.number < one.number < event.number
+                if between and path[0] in one.statement.inside:
+                    yield _Suspect(one, 1, one.number - made.number)
 
     def _before(self, event: Event) -> Iterator[Event]:
         """Who made what it read and is not known to be right."""
@@ -144,6 +166,18 @@ class Trail:
 
     def _is_data(self, value: Value) -> bool:
         return isinstance(value.content, Tensor | tuple | dict)
+
+
+def is_own(event: Event) -> bool:
+    """Whether it is the user's, and no library's."""
+    return not in_library(event.statement.file)
+
+
+def _callers(event: Event) -> Iterator[Event]:
+    above = event.parent
+    while above is not None:
+        yield above
+        above = above.parent
 
 
 def _all_parts(value: Value) -> Iterator[Value]:

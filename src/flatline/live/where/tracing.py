@@ -1,5 +1,6 @@
 """One piece of a step, followed statement by statement: what each read, wrote and returned."""
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -189,10 +190,13 @@ def _reached(thing: Any, steps: Path) -> Any:
 
 def follows(file: str) -> bool:
     """TRL's files and those that are no library's: the user's own."""
-    if file.startswith(_NOT_OURS_TO_FOLLOW) or not os.path.isfile(file):
+    if file.startswith(_NOT_OURS_TO_FOLLOW) or not linecache.getlines(file):
         return False
-    if f"{os.sep}trl{os.sep}" in file:
-        return True
+    return f"{os.sep}trl{os.sep}" in file or not in_library(file)
+
+
+def in_library(file: str) -> bool:
+    """Whether it was installed rather than written here."""
     paths = sysconfig.get_paths()
     libraries = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    return not file.startswith(libraries) and "site-packages" not in file
+    return file.startswith(libraries) or "site-packages" in file

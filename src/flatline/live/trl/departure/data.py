@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,13 +23,11 @@ from flatline.spec import Asked, NotSpecified
 from flatline.spec.advantages import advantages
 from flatline.spec.completions import was_cut
 from flatline.spec.mask import loss_mask
-from flatline.spec.numerics import ADVANTAGE
+from flatline.spec.numerics import ADVANTAGE, PAID
 from flatline.spec.prompts import prompt_ids, without_padding
 from flatline.spec.rewards import total, weights
 from flatline.spec.rows import broken_groups, visited_at_least
 
-PAID = 1e-5
-"""Of a reward, relative to 1 plus its size: it is handed on in float32 and no sum is taken."""
 CHEAP = 0.5
 """Seconds of all reward functions together, up to which they are asked again."""
 SHOWN = 8
@@ -135,7 +134,7 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     if not isinstance(result, tuple) or len(result) < 3:
         return None
     prompts, completions = result[:2]
-    own = result[2] if len(result) > 3 else None  # without tools TRL may give no mask
+    own = result[2] if isinstance(result[2], list) else None  # of TRL up to 0.25 it is a count
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     ends = stop_ids(trainer) | {tokenizer.pad_token_id}
     rows = []
@@ -212,10 +211,10 @@ def _judge_sum(
     trainer: Any, asked: Asked, heard: Heard, arrived_BF: Tensor, advantages_B: Tensor
 ) -> StageFound | None:
     """The mean that is logged; where weights and advantages are right, only the log is wrong."""
-    expected = float(total(asked, arrived_BF).nanmean())
+    expected = float(np.nanmean(total(asked, arrived_BF)))
     if heard.mean is None or abs(heard.mean - expected) <= PAID * (1 + abs(expected)):
         return None
-    weight_F = weights(asked, arrived_BF.shape[1])
+    weight_F = torch.from_numpy(weights(asked, arrived_BF.shape[1]))
     own_F = getattr(trainer, "reward_weights", weight_F).double().cpu()
     as_asked = own_F.shape == weight_F.shape and torch.allclose(own_F, weight_F)
     if as_asked and not judge_advantages(asked, heard, advantages_B).departs:
@@ -262,7 +261,7 @@ def judge_advantages(
     if found.dim() != 1:
         return unknown("advantages", "Not specified: an advantage for each token.")
     try:
-        expected_B = advantages(asked, heard.arrived_BF, kl_B)
+        expected_B = torch.from_numpy(advantages(asked, heard.arrived_BF, kl_B))
     except NotSpecified as missing:
         return unknown("advantages", f"Not specified: {missing}.")
     found_B = found.detach().double().cpu()
@@ -272,7 +271,7 @@ def judge_advantages(
         return same("advantages", f"All {len(found_B)} are as specified.", worst, ADVANTAGE)
     at = int(off_B.argmax()) // asked.group * asked.group
     group = slice(at, at + asked.group)
-    reward_B = total(asked, heard.arrived_BF)
+    reward_B = torch.from_numpy(total(asked, heard.arrived_BF))
     return departs(
         "advantages",
         f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "
@@ -304,7 +303,7 @@ def _instead(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor
         "scaled by the batch": replace(asked, scale="batch"),
     }
     for words, changed in others.items():
-        expected_B = advantages(changed, paid_BF, kl_B)
+        expected_B = torch.from_numpy(advantages(changed, paid_BF, kl_B))
         if float(((found_B - expected_B).abs() / (1 + expected_B.abs())).max()) <= ADVANTAGE:
             return f" They are what would come {words}."
     return ""

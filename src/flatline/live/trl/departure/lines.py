@@ -4,8 +4,10 @@ The piece of the step that makes the stage is run once more and followed stateme
 wrong value is known, and so are most of the right ones on the way to it.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ from flatline.live.trl.departure import data, rights
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
-from flatline.live.trl.measure.scoring import _SCORERS
+from flatline.live.trl.grpo import scorer_of
+from flatline.live.where.attributes import set_elsewhere
 from flatline.live.where.place import Where
-from flatline.live.where.ranking import Trail
+from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right
-from flatline.live.where.tracing import Event, Follower
+from flatline.live.where.statements import Statement
+from flatline.live.where.tracing import CannotFollow, Event, Follower
 from flatline.live.where.values import Copies, Value
 
 SHOWN = 5
@@ -49,10 +53,31 @@ def lines(
     found: StageFound,
 ) -> tuple[Where, ...]:
     """Of a stage that departs, the likeliest first; empty where nothing can be said."""
+    if getattr(trainer.args, "torch_compile", False):
+        raise CannotFollow("compiled code cannot be followed")
     trainer.model.train()
     no_dropout(trainer)
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
-    return tuple(_where(event) for event in search.events()[:SHOWN])
+    ranked = search.events()
+    made = [_where(event.statement, event.function) for event in ranked]
+    told = set_elsewhere(trainer, ranked, lambda name: _not_as_asked(trainer, name))
+    kept = [_where(statement, function) for statement, function in told]
+    return tuple(dict.fromkeys([*kept, *made]))[:SHOWN]
+
+
+def _not_as_asked(trainer: Any, name: str) -> bool:
+    """Whether the trainer keeps another value than the arguments have under the same name."""
+    asked, kept = getattr(trainer.args, name, None), getattr(trainer, name, None)
+    kept = kept.tolist() if isinstance(kept, Tensor) else kept
+    plain = isinstance(asked, bool | int | float | str | list)
+    return plain and type(kept) in (bool, int, float, str, list) and not _equal(asked, kept)
+
+
+def _equal(asked: Any, kept: Any) -> bool:
+    if isinstance(asked, list):
+        return len(asked) == len(kept) and all(map(_equal, asked, kept))
+    both = isinstance(asked, int | float) and isinstance(kept, int | float)
+    return math.isclose(asked, kept, rel_tol=1e-6) if both else bool(asked == kept)
 
 
 class _Search:
@@ -70,7 +95,7 @@ class _Search:
             return self._scored()
         if stage in PASSED:
             return self._passed()
-        return []
+        return self._own(self._dealt if stage == "rows" else self._stepped)
 
     def _sampled(self) -> list[Event]:
         step, asked = self.step, list[Any]()
@@ -90,20 +115,44 @@ class _Search:
             return self._ranked(right, [step.drawn.prompts])
         if "goes on with other completions" in self.found.text:
             return self._ranked(right, [step.drawn.given])
-        called = [one for one in asked if isinstance(one, Event)]
-        return [*called[:1], *self._ranked(right, asked[:2])]
+        called = [one for one in asked if isinstance(one, Event)][:1]
+        given = [self.follower.copies.of(one) for one in asked[:2]]
+        wrong = [one for one in given if one is not None and not right.name(one)]
+        return [*self._ranked(right, wrong), *called] if wrong else [*self._own_events(), *called]
+
+    def _own(self, act: Callable[[], None]) -> list[Event]:
+        """The statements of the piece that are the user's own; of rows also TRL's."""
+        with self.follower.following():
+            act()
+        return self._own_events() or (self.follower.events if self.found.stage == "rows" else [])
+
+    def _dealt(self) -> None:
+        trainer = self.step.trainer
+        for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
+            pass
+
+    def _stepped(self) -> None:
+        self.step.scoring()
+        self.follower.events.clear()
+        self.step.passing()
+
+    def _pays(self, event: Event) -> bool:
+        """Whether it belongs to a reward function."""
+        paying = [getattr(one, "__qualname__", "") for one in self.step.trainer.reward_funcs]
+        return event.function in [name.replace(".<locals>", "") for name in paying]
 
     def _scored(self) -> list[Event]:
         with self.follower.following():
             self.step.scoring()
-        right = Right(rights.of_scoring(self.step), self._tolerance)
-        return self._ranked(right, _scored_wrong(self.step, self.found))
+        arrived = "do not get what" not in self.found.text
+        known = rights.of_scoring(self.step, arrived=arrived)
+        return self._ranked(Right(known, self._tolerance), _scored_wrong(self.step, self.found))
 
     def _passed(self) -> list[Event]:
         step, losses = self.step, list[Any]()
         with self.follower.following():
             step.scoring()
-        scored = dict(step.inputs)
+        scored, scored_events = dict(step.inputs), len(self.follower.events)
         with _slopes(step.trainer, self.follower.copies, losses), self.follower.following():
             step.passing()
         if self.found.stage == "log-probs":
@@ -114,7 +163,13 @@ class _Search:
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
-        return self._ranked(Right(known, self._tolerance), wrong)
+        own = self._own_events(scored_events) if self.found.stage == "gradient" else []
+        return [*own, *self._ranked(Right(known, self._tolerance), wrong)]
+
+    def _own_events(self, since: int = 0) -> list[Event]:
+        """The user's own statements that ran, but for those of reward functions."""
+        ran = self.follower.events[since:]
+        return [one for one in ran if is_own(one) and not self._pays(one)]
 
     @property
     def _tolerance(self) -> float:
@@ -132,15 +187,16 @@ def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
         return [step.inputs[name] for name in names if name in step.inputs]
     if found.stage == "advantages":
         return [step.inputs["advantages"]]
-    return [*_pay_of_named(step, found.text), step.heard.arrived_BF, step.inputs["advantages"]]
+    if "do not get what" in found.text:
+        return [step.heard.arrived_BF]
+    return _pay_of_named(step, found.text) or [step.inputs["advantages"]]
 
 
 def _pay_of_named(step: Step, text: str) -> list[Any]:
     """What was given to and paid by the function that the finding is about."""
     for at, (given, paid) in sorted(step.heard.calls.items()):
         if f"`{data._name(step.trainer, at)}`" in text:
-            columns = [given[name] for name in given if f"`{name}`" in text]
-            return columns or ([] if "do not get what" in text else [paid])
+            return [given[name] for name in given if f"`{name}`" in text] or [paid]
     return []
 
 
@@ -167,7 +223,7 @@ def _dealt_wrong(step: Step, one: Pass) -> list[Any]:
 @contextmanager
 def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
     """While a loss is computed, values are also told by how they move with the log-probs."""
-    name = next(one for one in _SCORERS if hasattr(trainer, one))
+    name = scorer_of(trainer)
 
     def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
@@ -185,13 +241,12 @@ def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
         yield
 
 
-def _where(event: Event) -> Where:
-    statement = event.statement
+def _where(statement: Statement, function: str) -> Where:
     return Where(
         file=_shown(statement.file),
         line=statement.line,
         source=statement.source,
-        function=event.function,
+        function=function,
     )
 
 

@@ -12,7 +12,7 @@ from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure import rloo
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.measure.scoring import _SCORERS
+from flatline.live.trl.grpo import scored, scorer_of
 from flatline.spec import Asked
 from flatline.spec.delivery import apart
 from flatline.spec.loss import of_no_token, shares
@@ -42,13 +42,12 @@ def run_passes(
 ) -> list[Pass]:
     """`n` backward passes of the trainer's own over the given batch."""
     passes: list[Pass] = []
-    scorer = next(name for name in _SCORERS if hasattr(trainer, name))
     heard: list[Any] = []
 
     def scoring(score: Any, *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
         if torch.is_grad_enabled():
-            heard.append(found if isinstance(found, tuple) else (found, None))
+            heard.append(scored(found))
         return found
 
     def computing(compute: Any, model: Any, batch: Inputs) -> Any:
@@ -71,7 +70,7 @@ def run_passes(
     with (
         Patch(trainer, "_generate_and_score_completions", lambda *_: dict(numbered)),
         Patch(trainer, "_compute_loss", computing),
-        Patch(trainer, scorer, scoring),
+        Patch(trainer, scorer_of(trainer), scoring),
     ):
         for k in range(n):
             trainer.accelerator.gradient_state._set_sync_gradients(k == n - 1)

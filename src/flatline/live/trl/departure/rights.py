@@ -29,8 +29,9 @@ def of_sampling(step: "Step") -> Iterator[Specified]:
     yield from _padded("completion", step.drawn.drawn, tokenizer.pad_token_id, left=False)
 
 
-def of_scoring(step: "Step") -> Iterator[Specified]:
-    """Ids, masks, log-probs, rewards and advantages of the batch."""
+def of_scoring(step: "Step", *, arrived: bool = True) -> Iterator[Specified]:
+    """Ids, masks, log-probs, rewards and advantages of the batch. `arrived` is False where the
+    rewards did not arrive as they were paid: then what follows from them is not right either."""
     pad = step.trainer.processing_class.pad_token_id
     prompts = [row.prompt for row in step.rows]
     completions = [row.completion for row in step.rows]
@@ -48,7 +49,7 @@ def of_scoring(step: "Step") -> Iterator[Specified]:
         logps_BT = _right_padded([row_T.double().cpu() for row_T in rows], 0.0)
         yield Specified(f"{name} log-probs", logps_BT, mask_BT)
     yield from _paid(step)
-    if step.heard.arrived_BF is not None:
+    if arrived and step.heard.arrived_BF is not None:
         yield from _advantages(step.asked, step.heard.arrived_BF)
 
 
@@ -64,21 +65,21 @@ def _paid(step: "Step") -> Iterator[Specified]:
 
 def _advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
     yield Specified("rewards", paid_BF)
-    yield Specified("reward weights", weights(asked, paid_BF.shape[1]).double())
-    reward_B = total(asked, paid_BF)
+    yield Specified("reward weights", torch.from_numpy(weights(asked, paid_BF.shape[1])))
+    reward_B = torch.from_numpy(total(asked, paid_BF))
     reward_PG = reward_B.view(-1, asked.group)
-    mean_P, spread_P = reward_PG.nanmean(1), spread(reward_PG).flatten()
+    mean_P, spread_P = reward_PG.nanmean(1), torch.from_numpy(spread(reward_PG.numpy())).flatten()
     centred_B = (reward_PG - mean_P[:, None]).flatten()
     yield Specified("reward", reward_B)
     yield Specified("reward", reward_PG)
     for name, each_P in (("mean", mean_P), ("spread", spread_P), ("spread", spread_P + TINY)):
         yield Specified(f"{name} of groups", each_P)
         yield Specified(f"{name} of groups", each_P.repeat_interleave(asked.group))
-    batch = spread(reward_B[None]).flatten()
+    batch = torch.from_numpy(spread(reward_B[None].numpy())).flatten()
     yield Specified("spread of the batch", batch)
     yield Specified("spread of the batch", batch.expand_as(reward_B))
     yield Specified("centred rewards", centred_B)
-    yield Specified("advantages", advantages(asked, paid_BF))
+    yield Specified("advantages", torch.from_numpy(advantages(asked, paid_BF)))
 
 
 def of_logprobs(step: "Step") -> Iterator[Specified]:

@@ -16,7 +16,7 @@ from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.departure.scored import Row
-from flatline.live.trl.measure.scoring import _SCORERS
+from flatline.live.trl.grpo import scored, scorer_of
 from flatline.spec import Asked
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import distance
@@ -29,16 +29,15 @@ OLD = "old_logps"
 def hearing_scores(trainer: Any) -> Iterator[list[Tensor]]:
     """The log-probs of a batch that are taken without a gradient: the policy's, and then, where
     there is a KL, the reference's."""
-    name = next(one for one in _SCORERS if hasattr(trainer, one))
     heard: list[Tensor] = []
 
     def scoring(score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         found = score(*args, **kwargs)
         if not torch.is_grad_enabled():
-            heard.append((found[0] if isinstance(found, tuple) else found).detach())
+            heard.append(scored(found)[0].detach())
         return found
 
-    with Patch(trainer, name, scoring):
+    with Patch(trainer, scorer_of(trainer), scoring):
         yield heard
 
 

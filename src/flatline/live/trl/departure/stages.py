@@ -1,6 +1,7 @@
 """All stages of one step, in their order."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
-from flatline.live.stage_found import StageFound, same, unknown
+from flatline.live.stage_found import NOT_REACHED, StageFound, same, unknown
 from flatline.live.trl.departure import data, rloo, stepped
 from flatline.live.trl.departure.asked import (
     asked_of,
@@ -51,11 +52,17 @@ Found = dict[str, StageFound]
 
 
 def examine(
-    trainer: Any, order: DataOrder | None, whole: Played, some: Played, move: Move
+    trainer: Any,
+    order: DataOrder | None,
+    whole: Played,
+    some: Played,
+    move: Move,
+    until: float = math.inf,
 ) -> Found:
     """Every stage by its name. `whole` is the shared batch, `some` are whole groups of it, for what
     needs the model; `move` says how far weights must go to be seen: at its start a policy is its
-    own reference and its own past, and nothing could be told apart."""
+    own reference and its own past, and nothing could be told apart. No look begins after `until`;
+    those that take longer come later."""
     found: Found = {}
 
     def look() -> None:
@@ -66,10 +73,11 @@ def examine(
         no_dropout(trainer)
         step = Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
-            _guarded(one, found)
+            if time.perf_counter() <= until:
+                _guarded(one, found)
 
     _guarded(look, found)
-    return {stage: found.get(stage, unknown(stage, "Not reached.")) for stage in STAGES}
+    return {stage: found.get(stage, unknown(stage, NOT_REACHED)) for stage in STAGES}
 
 
 def _guarded(look: Callable[[], None], found: Found) -> None:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,18 +17,15 @@ from flatline.spec.gradient import Compared, clip_factor, compare
 from flatline.spec.loss import shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
-from flatline.spec.update import adamw, decay_of, rate
+from flatline.spec.schedule import GIVEN, other_rate
+from flatline.spec.update import adamw, decay_of
 
 Held = dict[str, Tensor]
 """By the name of a weight, what this process holds, in the memory of the host."""
 MOST_STEPS = 2000
 """Steps of a schedule that are looked at."""
-RATE = 1e-4
-"""Of a rate, relative to the one asked for."""
 COARSE = 0.1
 """Rounding of the weights, of the length of the step, above which the step cannot be told."""
-ENDED = 0.01
-"""Share of the rate asked for below which nothing is learned any more."""
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
 """Callbacks from here do nothing to a step; the user's own may."""
 
@@ -276,24 +273,21 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
         return None
     found = list(_rates(trainer, asked))
     own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
-    for step, seen in enumerate(found):
-        try:
-            wanted = rate(asked, step)
-        except NotSpecified:
-            return None
-        # A schedule of the user's own may have any shape, but not end before the training does.
-        ended = seen < ENDED * asked.learning_rate and step < len(found) / 2
-        wrong = ended if own else abs(seen - wanted) > RATE * asked.learning_rate
-        if wrong and wanted > ENDED * asked.learning_rate:
-            return departs(
-                "update",
-                f"The schedule is another than {asked.schedule!r}: at step {step} of {asked.steps} "
-                f"the rate is {seen:.3g}, {wanted:.3g} was asked for.",
-                f"rates at steps 0, {step // 2} and {step}: {found[0]:.3g}, "
-                f"{found[step // 2]:.3g}, {seen:.3g}",
-                measured=seen,
-            )
-    return None
+    wanted = replace(asked, schedule=GIVEN) if own else asked
+    try:
+        other = other_rate(wanted, range(len(found)), found)
+    except NotSpecified:
+        return None
+    if other is None:
+        return None
+    return departs(
+        "update",
+        f"The schedule is another than {asked.schedule!r}: at step {other.step} of {asked.steps} "
+        f"the rate is {other.found:.3g}, {other.wanted:.3g} was asked for.",
+        f"rates at steps 0, {other.step // 2} and {other.step}: {found[0]:.3g}, "
+        f"{found[other.step // 2]:.3g}, {other.found:.3g}",
+        measured=other.found,
+    )
 
 
 def _rates(trainer: Any, asked: Asked) -> Iterator[float]:

@@ -9,12 +9,13 @@ from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played
 from flatline.live.measure.step import Backward, census_of
+from flatline.live.trl.grpo import GrpoTrainer
 
 ROW = "checkup_row"
 """Extra tensor that tells the rollouts apart after TRL has shuffled them."""
 
 
-def backward(trainer: Any, played: Played) -> Backward:
+def backward(trainer: GrpoTrainer, played: Played) -> Backward:
     """Accumulate the gradients of one optimizer step, as the training loop does."""
     _ready_optimizer(trainer)
     trainer.model.zero_grad()
@@ -46,7 +47,7 @@ def backward(trainer: Any, played: Played) -> Backward:
     return Backward(left, census, loss, sorted(rows))
 
 
-def backward_in_passes(trainer: Any, played: Played, size: int) -> Backward:
+def backward_in_passes(trainer: GrpoTrainer, played: Played, size: int) -> Backward:
     """The same in passes of this size; not clipped."""
     args = trainer.args
     args.max_grad_norm = 0
@@ -55,7 +56,7 @@ def backward_in_passes(trainer: Any, played: Played, size: int) -> Backward:
     return backward(trainer, played)
 
 
-def take_step(trainer: Any, back: Backward, scale: float) -> float:
+def take_step(trainer: GrpoTrainer, back: Backward, scale: float) -> float:
     """Take the step, with the callbacks that stand around it; the rate in force."""
     _ready_optimizer(trainer)
     at_rest(trainer.model)
@@ -74,7 +75,7 @@ def take_step(trainer: Any, back: Backward, scale: float) -> float:
     return max(rates, default=0.0)
 
 
-def _ready_optimizer(trainer: Any) -> None:
+def _ready_optimizer(trainer: GrpoTrainer) -> None:
     """The trainer's own, or the one that it would create."""
     if trainer.optimizer is None:
         trainer.create_optimizer()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -160,13 +161,13 @@ def _advantage_off(trainer: Any, rewards_BF: Tensor | None, played: Played) -> f
     said = ranks.told(found.tolist() if found.dim() == 1 else None)
     if rewards_BF is None or None in said:
         return None
-    found_B = torch.tensor([value for one in said for value in one], dtype=torch.float64)
+    found_B = np.array([value for one in said for value in one], dtype=np.float64)
     asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
     try:
-        expected_B = advantages(asked, rewards_BF)
-    except (NotSpecified, RuntimeError):  # rows that fill no whole groups
+        expected_B = advantages(asked, rewards_BF.numpy())
+    except (NotSpecified, ValueError):  # rows that fill no whole groups
         return None
-    return float(((found_B - expected_B).abs() / (1 + expected_B.abs())).max())
+    return float((np.abs(found_B - expected_B) / (1 + np.abs(expected_B))).max())
 
 
 def _differing(trainer: Any) -> tuple[str, ...] | None:

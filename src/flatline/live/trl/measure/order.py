@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from flatline.errors import NotRecorded
+from flatline.live.batch import PROMPT_NAMES
 from flatline.live.records import DataOrder, Floats, Problems
-from flatline.live.trl.recorder.rows import PROMPT_NAMES
+from flatline.live.trl.grpo import GrpoTrainer
 
 AT_MOST = 5_000_000
 """Row numbers read of one epoch."""
@@ -22,7 +23,7 @@ MOST = 20_000
 _HOPS = ("hops", "n_hops", "num_hops")
 
 
-def data_order(trainer: Any, steps: int, hops: Mapping[str, int]) -> DataOrder:
+def data_order(trainer: GrpoTrainer, steps: int, hops: Mapping[str, int]) -> DataOrder:
     """The first `steps` optimizer steps in detail, the epoch as a whole in coverage."""
     if not hasattr(trainer.train_dataset, "__len__"):
         raise NotRecorded("the order of streamed data")
@@ -48,7 +49,7 @@ def data_order(trainer: Any, steps: int, hops: Mapping[str, int]) -> DataOrder:
     )
 
 
-def _generations(trainer: Any, indices: Any) -> list[tuple[int, Any]]:
+def _generations(trainer: GrpoTrainer, indices: Any) -> list[tuple[int, Any]]:
     """Optimizer step (from 1) and rows of every generation of the epoch."""
     args = trainer.args
     chunk = trainer._train_batch_size * args.steps_per_generation * args.world_size
@@ -92,7 +93,7 @@ def planned_steps(settings: Mapping[str, Any], epochs: float | None) -> int | No
     return max(1, int(epochs * size / prompts * (settings.get("num_iterations") or 1)))
 
 
-def problems(trainer: Any) -> Problems:
+def problems(trainer: GrpoTrainer) -> Problems:
     """The prompts of the trainer's datasets."""
     held = getattr(trainer, "eval_dataset", None)
     if held is None:

@@ -8,6 +8,7 @@ from flatline.live.hooks import Patch
 from flatline.live.measure.played import Recorded
 from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.engine import Rollouts
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure.scoring import first_rows, play, trained_logps
 from flatline.live.trl.recorder.attach import attach
 from flatline.rollout.engine import Engine
@@ -16,7 +17,7 @@ from flatline.trace.writer import MemorySink
 
 
 def record(
-    trainer: Any, rollouts: Rollouts | None, correct: str | None, gold: str | None
+    trainer: GrpoTrainer, rollouts: Rollouts | None, correct: str | None, gold: str | None
 ) -> Recorded:
     """Sample the first batch, pass it through the loss, and keep all of it."""
     sink = MemorySink()
@@ -40,7 +41,7 @@ def in_force(engine: Engine) -> dict[str, Any]:
 
 
 @contextmanager
-def engine_at_hand(rollouts: Rollouts | None, trainer: Any) -> Iterator[None]:
+def engine_at_hand(rollouts: Rollouts | None, trainer: GrpoTrainer) -> Iterator[None]:
     """Our engine, made if the trainer samples with it, and afterwards unmade. Where it cannot be
     made, the first play says why."""
     its_own = getattr(trainer, "rollout_func", None) is rollouts

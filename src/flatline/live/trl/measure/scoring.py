@@ -6,7 +6,7 @@ way to its loss (its masks, its temperature, a subclass, a planted fault) is in 
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,34 +15,19 @@ from torch import Tensor
 from flatline.errors import NotRecorded
 from flatline.live import ranks
 from flatline.live.hooks import Guard, Patch
-from flatline.live.inputs import Inputs, rows_of, select
-from flatline.live.measure.played import Played
+from flatline.live.inputs import Inputs, select
+from flatline.live.measure.played import Generated, Played
+from flatline.live.trl.grpo import GrpoTrainer, scored, scorer_of
 from flatline.live.trl.sampler import drawn, hearing
 
-_SCORERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
-"""The method that computes log-probs, by its name today and in older releases."""
 
-
-class Generated(NamedTuple):
-    """What `_generate` gave, before log-probs and rewards."""
-
-    result: Any
-    """Ids, masks, sampler log-probs and messages."""
-    left: dict[str, Any]
-    """Attributes that it left on the trainer, which a subclass may read afterwards."""
-
-    def part(self, kept: Sequence[int], size: int) -> "Generated":
-        """What it gave for some of the rows."""
-        return Generated(rows_of(self.result, kept, size), rows_of(self.left, kept, size))
-
-
-def first_rows(trainer: Any) -> list[dict[str, Any]]:
+def first_rows(trainer: GrpoTrainer) -> list[dict[str, Any]]:
     """The rows of the first generation, off a fresh iterator."""
     rows = next(iter(trainer.get_train_dataloader()))
     return [dict(row) for row in rows]  # sampling adds to them
 
 
-def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
+def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     """Sample and score the rows as in training."""
     trainer.model.train()
     own = [dict(row) for row in rows]
@@ -59,10 +44,11 @@ def play(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Played:
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(own, inputs, caught[0] if caught else None)
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
+    played.by_trained = bool(played.drawn)
     return played
 
 
-def score_again(trainer: Any, played: Played) -> Inputs:
+def score_again(trainer: GrpoTrainer, played: Played) -> Inputs:
     """Old and reference log-probs, rewards and advantages of the same completions, as in training
     with the weights as they are now."""
     if played.generated is None:
@@ -75,7 +61,7 @@ def score_again(trainer: Any, played: Played) -> Inputs:
         return dict(trainer._generate_and_score_completions(rows))
 
 
-def trained_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tensor:
+def trained_logps(trainer: GrpoTrainer, inputs: Inputs, size: int | None = None) -> Tensor:
     """Log-probs as the loss uses them, in passes of the trainer's size unless another is given."""
     size = size or int(trainer.args.per_device_train_batch_size)
     # The training loop sets it before the first pass.
@@ -88,7 +74,7 @@ def trained_logps(trainer: Any, inputs: Inputs, size: int | None = None) -> Tens
     return ranks.first(torch.cat(found))
 
 
-def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:
+def scoring_logps(trainer: GrpoTrainer, inputs: Inputs, model: Any = None) -> Tensor:
     """Log-probs without gradients, as TRL takes those of the old policy and of the reference."""
     ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask_BT = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -105,16 +91,16 @@ def scoring_logps(trainer: Any, inputs: Inputs, model: Any = None) -> Tensor:
             batch_size=size,
             **images,
         )
-    return ranks.first(_logps(found))
+    return ranks.first(scored(found)[0])
 
 
-def _caught(trainer: Any, inputs: Inputs) -> Tensor:
+def _caught(trainer: GrpoTrainer, inputs: Inputs) -> Tensor:
     """The log-probs that one call of `_compute_loss` asks for."""
     found: list[Tensor] = []
 
     def catch(scorer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = scorer(*args, **kwargs)
-        found.append(_logps(result).detach())
+        found.append(scored(result)[0].detach())
         return result
 
     with Patch(trainer, _scorer(trainer), catch):
@@ -124,13 +110,8 @@ def _caught(trainer: Any, inputs: Inputs) -> Tensor:
     return found[0]
 
 
-def _scorer(trainer: Any) -> str:
-    name = next((name for name in _SCORERS if hasattr(trainer, name)), None)
-    if name is None:
+def _scorer(trainer: GrpoTrainer) -> str:
+    name = scorer_of(trainer)
+    if not name:
         raise NotRecorded("tokens.trainer")
     return name
-
-
-def _logps(found: Any) -> Tensor:
-    logps: Tensor = found[0] if isinstance(found, tuple) else found
-    return logps

@@ -21,11 +21,13 @@ from typing import Any
 
 from flatline.errors import TraceError
 from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
-from flatline.live.trl.recorder.batch import Pass
+from flatline.live.trl.grpo import GrpoTrainer, scorer_of
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
+from flatline.live.trl.recorder.heard import Pass
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
+from flatline.releases import note_on
 from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
@@ -33,7 +35,6 @@ from flatline.trace.writer import MemorySink, Sink, Writer
 
 HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards")
 """Methods that TRL has kept from 0.20 on. What has them can be recorded."""
-LOGPS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 
 
 def attach(
@@ -81,7 +82,7 @@ class Attachment:
     """The hooks on one trainer."""
 
     def __init__(
-        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, str | None]
+        self, trainer: GrpoTrainer, run_dir: str | Path | Sink, told: Mapping[str, str | None]
     ) -> None:
         self.trainer = trainer
         self._told = told
@@ -94,6 +95,7 @@ class Attachment:
         """Whether the folder had steps before this start."""
         self._recording: Recording | None = self._open()
         self._say_beside(_folders(trainer))
+        self._say_known()
         self._begun = False
         self._patches = self._install()
         self._watch = StepWatch(self)
@@ -185,6 +187,12 @@ class Attachment:
                 "If only one is meant, `detach()` the other."
             )
 
+    def _say_known(self) -> None:
+        known = note_on(self.trainer)
+        # A checkup listens to a sink of its own, and has said it.
+        if known and self.path is not None and self.trainer.accelerator.process_index == 0:
+            say(known)
+
     def _open(self) -> Recording:
         if self._sink is not None:
             self._sink.update_run(**run_facts(self.trainer, self._told))
@@ -239,9 +247,8 @@ class Attachment:
             original(*args, **kwargs)
             return
         one = Pass(inputs)
-        name = next((n for n in LOGPS if hasattr(self.trainer, n)), "")
         with (
-            listening(self.trainer, name, one.hear_logps, self._guard),
+            listening(self.trainer, scorer_of(self.trainer), one.hear_logps, self._guard),
             watching_attention(self._modules(), one.hear_mask, self._guard),
         ):
             loss = original(*args, **kwargs)
@@ -262,14 +269,14 @@ class Attachment:
         return found
 
 
-def _listen(trainer: Any, watch: StepWatch, step_end: StepEnd) -> None:
+def _listen(trainer: GrpoTrainer, watch: StepWatch, step_end: StepEnd) -> None:
     """`add_callback` would take a second attachment for a mistake, and print its classes."""
     callbacks = trainer.callback_handler.callbacks
     callbacks.append(watch)
     callbacks.insert(1, step_end)  # the first one decides what a step is followed by
 
 
-def _folders(trainer: Any) -> list[Path]:
+def _folders(trainer: GrpoTrainer) -> list[Path]:
     """Where this trainer is recorded already."""
     watches = (one for one in trainer.callback_handler.callbacks if isinstance(one, StepWatch))
     return [one.folder for one in watches if one.folder is not None]

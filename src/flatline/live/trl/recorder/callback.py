@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.steps import heldout_reward, logged_facts
 from flatline.live.trl.settings import RLOO, algorithm_of
 
@@ -143,7 +144,7 @@ class StepWatch(Listener):
             self._attachment.note(notes=[left])
 
 
-def _sets(trainer: Any) -> list[str]:
+def _sets(trainer: GrpoTrainer) -> list[str]:
     """Names of the sets that the trainer evaluates on; none where it has only one, unnamed."""
     found = getattr(trainer, "eval_dataset", None)
     return [str(name) for name in found] if isinstance(found, dict) else []

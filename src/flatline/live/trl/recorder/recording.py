@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.batch import GOLD_NAMES, to_numpy
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
 from flatline.live.transfer import Transfer
-from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
-from flatline.live.trl.recorder.rows import GOLD_NAMES, Reader, Row
+from flatline.live.trl.grpo import GrpoTrainer
+from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
+from flatline.live.trl.recorder.rows import Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Call
@@ -58,7 +60,9 @@ class Clock:
 class Recording:
     """Hears one trainer and hands on what it heard."""
 
-    def __init__(self, trainer: Any, sink: Sink, guard: Guard, gold: str | None = None) -> None:
+    def __init__(
+        self, trainer: GrpoTrainer, sink: Sink, guard: Guard, gold: str | None = None
+    ) -> None:
         self.sink = sink
         self.clock = Clock()
         self._trainer = trainer
@@ -215,7 +219,7 @@ def _sent(norm: Any) -> Transfer:
     return Transfer({} if known is None else {"grad_norm": known})
 
 
-def _clip(trainer: Any) -> Clip:
+def _clip(trainer: GrpoTrainer) -> Clip:
     low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
     high = float(getattr(trainer, "epsilon_high", low) or low)
     if algorithm_of(trainer) == "gmpo":  # whose bounds are those of the log-ratio
@@ -224,13 +228,13 @@ def _clip(trainer: Any) -> Clip:
     return Clip(low=low, high=high, by_sequence=by_sequence or algorithm_of(trainer) == RLOO)
 
 
-def _turn_limit(trainer: Any) -> int | None:
+def _turn_limit(trainer: GrpoTrainer) -> int | None:
     """Tokens that the trainer lets its sampler write at once, where that is less than all."""
     given = getattr(trainer.args, "generation_kwargs", None) or {}
     return given.get("max_tokens", given.get("max_new_tokens"))
 
 
-def _events(trainer: Any, rows: int) -> list[Mapping[str, int]]:
+def _events(trainer: GrpoTrainer, rows: int) -> list[Mapping[str, int]]:
     """Counts that an environment's episode keeps; copied, since environments are used again."""
     environments = getattr(trainer, "environments", None) or ()
     episodes = [getattr(environment, "episode", None) for environment in environments]

@@ -1,9 +1,4 @@
-"""Rows of the tables `rollouts`, `tokens` and `vocabulary` from what was heard of one generation.
-
-Dataset columns that are understood, each optional: `problem_id`, `prompt_id` or `id`; `answer`,
-`solution`, `gold` or `ground_truth`; `hops` or `n_hops`; `supporting`, the ids of the documents
-that the answer needs; and `rollout`, a `flatline.rollout.record.Rollout`.
-"""
+"""Rows of the tables `rollouts` and `tokens` from what was heard of one generation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flatline.live.texts import Texts, hashed
-from flatline.live.trl.recorder.batch import Batch, Generation, column, to_numpy
-from flatline.live.trl.sampler import Drawn, drawn
+from flatline.live.batch import Drawn, Padded, column, episode, hops, to_numpy
+from flatline.live.texts import Texts
+from flatline.live.trl.recorder.heard import Generation
+from flatline.live.trl.sampler import drawn
 from flatline.rollout.record import Author, Rollout
 
 GOLD_LENGTH = 500
@@ -23,15 +19,6 @@ ENDED = ("answered", "eos", "stop")
 NEAR = 2
 """Tokens by which the length of a completion may differ from the limit that cut it: what is encoded
 again, or left off at the end, changes the count."""
-
-PROMPT_NAMES = ("problem_id", "prompt_id", "id")
-"""Columns that may name a prompt, the first that is there counts."""
-
-GOLD_NAMES = ("answer", "solution", "gold", "ground_truth")
-"""Columns that may hold the right answer, where the user named none."""
-
-_own_name = column(PROMPT_NAMES)
-_hops = column(("hops", "n_hops"))
 
 Row = dict[str, Any]
 
@@ -53,14 +40,16 @@ class Reader:
     reward_names: Sequence[str]
     reward_weights: np.ndarray
 
-    def batch(self, tensors: Mapping[str, Any]) -> Batch:
-        return Batch(tensors, self.pad)
+    def batch(self, tensors: Mapping[str, Any]) -> Padded:
+        return Padded(tensors, self.pad)
 
 
 class Held:
     """One rollout between its generation and the pass that trains it."""
 
-    def __init__(self, generation: Generation, row: int, batch: Batch, rewards: np.ndarray) -> None:
+    def __init__(
+        self, generation: Generation, row: int, batch: Padded, rewards: np.ndarray
+    ) -> None:
         self.generation = generation
         self.row = row
         """Its row in the generation of this process."""
@@ -81,17 +70,18 @@ class Held:
         return self.generation.first + self.row
 
     def trained_by(
-        self, batch: Batch, at: int, logps: np.ndarray | None, attention: np.ndarray | None
+        self, batch: Padded, at: int, logps: np.ndarray | None, attention: np.ndarray | None
     ) -> None:
         """From now on its tokens are those that the loss was given."""
         self._stands_in(batch, at)
         self.logps = None if logps is None else logps[at]
         self.attention = None if attention is None else attention[at]
 
-    def _stands_in(self, batch: Batch, at: int) -> None:
+    def _stands_in(self, batch: Padded, at: int) -> None:
         self.batch, self.at = batch, at
         """Where its tokens stand: in the generation's output, later in the batch of the loss."""
         self._slices: tuple[slice, slice] | None = None
+        self._authors: list[np.ndarray | None] | None = None
 
     def prompt_ids(self) -> np.ndarray:
         return self.batch["prompt_ids"][self.at, self.before()]
@@ -122,31 +112,37 @@ class Held:
             return given
         return self.drawn.logps_at(self.where().stop)
 
-    def had(self) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
-        """Prompt and completion as the sampler had them; what is trained, where that is unknown."""
+    def otherwise(self) -> Row | None:
+        """What the sampler had in place of what is trained: nothing where that is the same id by
+        id, None where it is not known."""
+        prompt: Sequence[int] | np.ndarray
+        ids: Sequence[int] | np.ndarray
         if self.played is not None:
-            return self.played.prompt_ids, self.played.completion_ids
-        if self.drawn is not None:
-            return self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
-        return self.prompt_ids(), self.ids()
+            prompt, ids = self.played.prompt_ids, self.played.completion_ids
+        elif self.drawn is not None:
+            prompt, ids = self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
+        else:
+            return None
+        pairs = {
+            "sampled_prompt_ids": (prompt, self.prompt_ids()),
+            "sampled_ids": (ids, self.ids()),
+        }
+        return {
+            name: np.array(had, dtype=np.int32)
+            for name, (had, has) in pairs.items()
+            if not np.array_equal(had, has)
+        }
 
     @property
     def played(self) -> Rollout | None:
         """Our own record of the episode, where our engine played it."""
-        played = self.data.get("rollout")
-        return played if isinstance(played, Rollout) else None
+        return episode(self.data)
 
     def authors(self) -> np.ndarray | None:
         """Who wrote each token, where that is known."""
-        where, played = self.where(), self.played
-        if played is not None and len(played.authors) == where.stop:
-            return np.array(played.authors, dtype=np.uint8)
-        mask = self.batch.tokens("tool_mask", self.at, where)
-        if mask is None:
-            return np.full(where.stop, Author.MODEL, dtype=np.uint8)
-        if not mask.any():  # TRL blanks the mask of what it leaves out of the loss
-            return None
-        return np.where(mask != 0, np.uint8(Author.MODEL), np.uint8(Author.TOOL))
+        if self._authors is None:
+            self._authors = [self.batch.authors(self.at, self.where(), self.played)]
+        return self._authors[0]
 
 
 def hold(generation: Generation, reader: Reader) -> list[Held]:
@@ -161,7 +157,7 @@ def hold(generation: Generation, reader: Reader) -> list[Held]:
     return held
 
 
-def sampler_logps(batch: Batch, held: Sequence[Held]) -> np.ndarray | None:
+def sampler_logps(batch: Padded, held: Sequence[Held]) -> np.ndarray | None:
     """The sampler's log-probs of a batch, where the trainer has them or these rollouts of it were
     heard; NaN where it has none."""
     if "sampling_per_token_logps" in batch:
@@ -186,16 +182,9 @@ def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
     prompt, ids = one.prompt_ids(), one.ids()
     row = _facts(one, prompt, ids, reader)
     row |= _counted(one) if one.played is None else _episode(one, one.played)
-    row |= {"as_sampled": _as_sampled(one)}
+    other = one.otherwise()
+    row |= {"as_sampled": None if other is None else int(not other)}
     return row | {"prompt": texts.of(prompt), "completion": texts.of(ids)}
-
-
-def prompt_name(data: Mapping[str, Any], ids: np.ndarray) -> str:
-    """The data's own name of a prompt, else a hash of its tokens."""
-    own = _own_name(data)
-    if own is not None:
-        return str(own)
-    return hashed(ids)
 
 
 def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
@@ -203,15 +192,15 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
     data, authors = one.data, one.authors()
     reward = total_reward(one.rewards, reader.reward_weights)
     named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
-    gold = column(reader.gold_names)(data)
+    answer = column(reader.gold_names)(data)
     is_model = None if authors is None else authors == Author.MODEL
     return {
         "step": one.generation.step,
         "rank": reader.rank,
         "rollout": one.position,
         "group": one.position // reader.group_size,
-        "prompt_id": prompt_name(data, prompt),
-        "hops": _hops(data),
+        "prompt_id": one.batch.prompt_name(one.at, data),
+        "hops": hops(data),
         "reward": _known(reward),
         "advantage": _known(one.batch.advantage[one.at]),
         "parts": {name: value for name, value in named if value == value},
@@ -222,7 +211,7 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
         "completion_tokens": len(ids),
         "model_tokens": None if is_model is None else int(is_model.sum()),
         "trained_tokens": int(one.batch.loss_mask[one.at, one.where()].sum()),
-        "gold": None if gold is None else str(gold)[:GOLD_LENGTH],
+        "gold": None if answer is None else str(answer)[:GOLD_LENGTH],
     }
 
 
@@ -299,32 +288,7 @@ def token_row(one: Held, reader: Reader) -> Row:
         "trainer": None if one.logps is None else one.logps[where],
         "old": batch.tokens("old_per_token_logps", at, where),
         "reference": batch.tokens("ref_per_token_logps", at, where),
-        **_sampled(one),
-    }
-
-
-def _as_sampled(one: Held) -> int | None:
-    """Whether it is trained id by id as it was sampled; None where that is not known."""
-    if one.played is None and one.drawn is None:
-        return None
-    had_prompt, had_ids = one.had()
-    same = np.array_equal(had_prompt, one.prompt_ids()) and np.array_equal(had_ids, one.ids())
-    return int(same)
-
-
-def _sampled(one: Held) -> Row:
-    """What the sampler had, where it is known and not what is trained."""
-    if _as_sampled(one) != 0:
-        return {}
-    had_prompt, had_ids = one.had()
-    pairs = {
-        "sampled_prompt_ids": (had_prompt, one.prompt_ids()),
-        "sampled_ids": (had_ids, one.ids()),
-    }
-    return {
-        name: np.array(had, dtype=np.int32)
-        for name, (had, has) in pairs.items()
-        if not np.array_equal(had, has)
+        **(one.otherwise() or {}),
     }
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from flatline.live.batch import to_numpy
 from flatline.live.texts import Texts, Vocabulary
 from flatline.live.transfer import Transfer
-from flatline.live.trl.recorder.batch import ROLLOUT, Generation, Pass, to_numpy
+from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import (
     Held,
     Reader,

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flatline.live.trl.recorder.batch import Batch, Generation, Pass, to_numpy
+from flatline.live.batch import Padded, to_numpy
+from flatline.live.trl.recorder.heard import Generation, Pass
 from flatline.live.trl.recorder.rows import ENDED, Reader, Row, total_reward
 
 OLD = "old_logps"
@@ -69,7 +70,7 @@ class PassFacts:
         self._losses: list[float] = []
 
     def add(
-        self, one: Pass, batch: Batch, logps: np.ndarray | None, sampler: np.ndarray | None
+        self, one: Pass, batch: Padded, logps: np.ndarray | None, sampler: np.ndarray | None
     ) -> None:
         """`logps` are the trainer's, `sampler` those of the sampler, NaN where it gave none."""
         if one.loss is not None:
@@ -103,14 +104,12 @@ class PassFacts:
             facts["clip_share"] = _mean(found["clipped"])
         return facts
 
-    def _ratios(self, batch: Batch, mask: np.ndarray, new: np.ndarray) -> None:
+    def _ratios(self, batch: Padded, mask: np.ndarray, new: np.ndarray) -> None:
         """Where TRL has no older log-probs it compares the pass with itself."""
         old = batch["old_per_token_logps"][mask] if "old_per_token_logps" in batch else new
         log_ratio = _together(mask, new, batch[OLD]) if OLD in batch else new - old
         self._keep("ratio", np.abs(log_ratio))
-        advantages = batch["advantages"]
-        wide = advantages if advantages.ndim == 2 else advantages[:, None]
-        sign = np.sign(np.broadcast_to(wide, mask.shape)[mask])
+        sign = np.sign(batch.token_advantage[mask])
         if self._clip.by_sequence:
             log_ratio, sign = _by_row(mask, log_ratio, sign)
         ratio = np.exp(log_ratio)

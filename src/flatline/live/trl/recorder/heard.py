@@ -1,20 +1,20 @@
-"""What TRL's generation made and what its loss was given, row by row, as numpy arrays.
+"""What the hooks heard of one generation and of one pass of the loss.
 
-Both come as one dict of padded tensors: prompts to the right, completions to the left. They leave
-the device while the training goes on (`send`), and are read by the thread that writes (`arrive`).
+It leaves the device while the training goes on (`send`), and is read by the thread that writes
+(`arrive`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from flatline.live.batch import Padded, to_numpy
 from flatline.live.hooks import is_mask
 from flatline.live.transfer import Transfer
+from flatline.live.trl.grpo import scored
 from flatline.live.trl.sampler import Call
 
 ROLLOUT = "rollout_idx"
@@ -33,59 +33,6 @@ READ = (
     "sampling_per_token_logps",
 )
 """What of a batch is recorded; images and the like stay on the device."""
-
-
-class Batch:
-    """A dict of tensors, one row per rollout."""
-
-    def __init__(self, tensors: Mapping[str, Any], pad: int | None) -> None:
-        self._tensors = tensors
-        self._pad = pad
-        self._arrays: dict[str, np.ndarray] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return isinstance(self._tensors.get(name), Tensor)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._arrays:
-            self._arrays[name] = to_numpy(self._tensors[name])
-        return self._arrays[name]
-
-    @property
-    def width(self) -> int:
-        """Tokens of a padded completion."""
-        return int(self["completion_ids"].shape[1])
-
-    def prompt(self, row: int) -> slice:
-        """Where the prompt stands in its padded row."""
-        seen = np.flatnonzero(self["prompt_mask"][row])
-        if not len(seen):  # a mask that hides the prompt does not make it shorter
-            seen = np.flatnonzero(self["prompt_ids"][row] != self._pad)
-        return slice(int(seen[0]) if len(seen) else 0, self["prompt_ids"].shape[1])
-
-    def completion(self, row: int, listed: Sequence[int] | None) -> slice:
-        """Where the completion stands; `listed` are its ids before they were padded and masked."""
-        ids = self["completion_ids"][row]
-        if listed is not None and np.array_equal(ids[: len(listed)], listed):
-            return slice(0, len(listed))
-        seen = np.flatnonzero(self["completion_mask"][row])
-        if not len(seen):
-            seen = np.flatnonzero(ids != self._pad)
-        return slice(0, int(seen[-1]) + 1 if len(seen) else 0)
-
-    @cached_property
-    def loss_mask(self) -> np.ndarray:
-        """1 on the tokens that carry loss; TRL pads the tool mask with 1."""
-        mask: np.ndarray = self["completion_mask"] != 0
-        return mask & (self["tool_mask"] != 0) if "tool_mask" in self else mask
-
-    @cached_property
-    def advantage(self) -> np.ndarray:
-        """Of each rollout."""
-        return mean_advantage(self["advantages"], self.loss_mask)
-
-    def tokens(self, name: str, row: int, where: slice) -> np.ndarray | None:
-        return self[name][row, where] if name in self else None
 
 
 @dataclass(slots=True)
@@ -111,24 +58,21 @@ class Generation:
     """Counts of tool calls and the like, from environments that keep them."""
     calls: list[Call] = field(default_factory=list)
     """Of transformers' `generate`, where that sampled and all of it was heard."""
-    _sent: Transfer | None = None
+    _sent: Sequence[Transfer] = ()
 
     def send(self) -> int:
         """Begin to copy what is read to the host; its bytes."""
         rewards = {} if self.rewards is None else {"rewards": self.rewards}
-        parts = {f"call {at} {n}": t for at, n, t in _parts(self.calls)}
-        self._sent = Transfer({**_read(self.output), **rewards, **parts})
-        self.output, self.rewards = {}, None
-        return self._sent.nbytes
+        calls = [call._asdict() for call in self.calls]
+        self._sent = [Transfer(part) for part in (_read(self.output) | rewards, *calls)]
+        self.output, self.rewards, self.calls = {}, None, []
+        return sum(one.nbytes for one in self._sent)
 
     def arrive(self) -> None:
         """Wait until it is there."""
-        if self._sent is not None:
-            self.output, self._sent = self._sent.arrived(), None
-            self.rewards = self.output.pop("rewards", None)
-            here = [self.output.pop(f"call {at} {n}") for at, n, _ in _parts(self.calls)]
-            width = len(Call._fields)
-            self.calls = [Call(*here[at : at + width]) for at in range(0, len(here), width)]
+        self.output, *calls = (one.arrived() for one in self._sent)
+        self.rewards = self.output.pop("rewards", None)
+        self.calls, self._sent = [Call(**call) for call in calls], ()
 
     def hear_rewards(self, args: tuple[Any, ...], kwargs: Any, result: Any, seconds: float) -> None:
         """`_calculate_rewards(inputs, prompts, completions, completion_ids_list)`."""
@@ -177,11 +121,10 @@ class Pass:
 
     def hear_logps(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
         """The pass that is trained through counts; what is compared with it has no gradient."""
-        logps = result[0] if isinstance(result, tuple) else result
+        logps, entropies = scored(result)
         if self.logps is not None and (self._graded or not logps.requires_grad):
             return
         self.logps, self._graded = logps.detach(), bool(logps.requires_grad)
-        entropies = result[1] if isinstance(result, tuple) and len(result) > 1 else None
         self.entropies = None if entropies is None else entropies.detach()
 
     def hear_mask(self, depth: int, mask: Any) -> None:
@@ -193,7 +136,7 @@ class Pass:
         elif self.masks and is_mask(mask):
             self.masks[-1] = mask
 
-    def attention(self, batch: Batch) -> np.ndarray | None:
+    def attention(self, batch: Padded) -> np.ndarray | None:
         """The mask over prompt and completion, where the model was given one of this shape."""
         rows, width = batch["completion_ids"].shape
         width += batch["prompt_ids"].shape[1]
@@ -203,36 +146,5 @@ class Pass:
         return found != 0 if found.shape == (rows, width) else None
 
 
-def _parts(calls: Sequence[Call]) -> list[tuple[int, str, Tensor]]:
-    """Every tensor of some calls, by call and name."""
-    return [(at, n, t) for at, call in enumerate(calls) for n, t in call._asdict().items()]
-
-
 def _read(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in READ if isinstance(tensors.get(name), Tensor)}
-
-
-def to_numpy(tensor: Tensor) -> np.ndarray:
-    tensor = tensor.detach()
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        tensor = tensor.float()
-    return tensor.cpu().numpy()
-
-
-def mean_advantage(advantages: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
-    """Of each rollout. Where tokens have their own, the mean of those that carry loss: what stands
-    on padding or on a tool's output moves nothing. NaN where none does."""
-    if advantages.ndim == 1:
-        return advantages
-    tokens = loss_mask.sum(axis=1)
-    total = np.where(loss_mask, advantages, 0.0).sum(axis=1)
-    return np.where(tokens > 0, total / np.maximum(tokens, 1), np.nan)
-
-
-def column(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """Reads the first of these columns that a row has."""
-
-    def read(row: Mapping[str, Any]) -> Any:
-        return next((row[name] for name in names if row.get(name) is not None), None)
-
-    return read

@@ -1,0 +1,74 @@
+"""Every configuration in one queue; the same command goes on where it stopped.
+
+    python benchmarks/mutants/all.py --split development --jobs 2 --minutes 9 --out runs/mutants
+    flatline bench mutants report runs/mutants
+
+Mutants come first, then whole trainings of those that learn otherwise (`--seeds`), seed by seed.
+Another release of TRL, unpacked from its wheel, is put in front: `PYTHONPATH=trl-1.12.0:src`.
+"""
+
+import argparse
+from pathlib import Path
+
+from flatline.bench.mutants.draw import Split
+from flatline.bench.mutants.study import Study
+from flatline.bench.mutants.work import run
+from flatline.cli.bench_mutants import TRAINER, Progress
+
+HERE = Path(__file__).resolve().parent
+OWN = ("own",)
+SCHEDULE = ("transformers.optimization", "transformers.trainer_pt_utils")
+CONFIGURATIONS = {
+    "lora": ("word_problems.py", "lora", TRAINER, 300),
+    "two-iterations": ("word_problems.py", "two-iterations", TRAINER, 300),
+    "full": ("word_problems.py", "full", TRAINER, 300),
+    "sequences": ("word_problems.py", "sequences", TRAINER, 300),
+    "cispo": ("word_problems.py", "cispo", TRAINER, 300),
+    "tools": ("calculator.py", "lora", TRAINER, 300),
+    "tools-no-kl": ("calculator.py", "no-kl", TRAINER, 300),
+    "own-words": ("word_problems.py", "lora", OWN, 100),
+    "own-tools": ("calculator.py", "lora", OWN, 100),
+    "schedule": ("word_problems.py", "lora", SCHEDULE, 40),
+    "adapters": ("word_problems.py", "lora", ("peft.tuners.lora.layer",), 60),
+    "loop": ("plain_loop.py", "", OWN, 200),
+    "merge": ("plain_loop.py", "", ("peft.tuners.lora.layer",), 60),
+}
+"""Name -> script, its argument, what is changed, and how many mutants are drawn."""
+ONE_IN = 3
+"""Of mutants that change nothing, so many share one checkup: they are the most, and are alike."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--split", type=Split, default=Split.DEVELOPMENT, help="or test: run once")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="start nothing after so many")
+    parser.add_argument("--out", type=Path, default=Path("runs/mutants"))
+    parser.add_argument("--only", help="configurations, with commas")
+    parser.add_argument("--share", type=float, default=1.0, help="of the mutants that are drawn")
+    parser.add_argument("--seeds", type=int, default=0, help="whole trainings of each that learns")
+    args = parser.parse_args()
+    names = args.only.split(",") if args.only else list(CONFIGURATIONS)
+    studies = [_study(name, args) for name in names]
+    left = run(studies, jobs=args.jobs, minutes=args.minutes, on_done=Progress())
+    print(f"{left[0]} mutants and {left[1]} trainings are left.")
+
+
+def _study(name: str, args: argparse.Namespace) -> Study:
+    script, argument, modules, count = CONFIGURATIONS[name]
+    file = HERE / script
+    return Study(
+        folder=args.out.resolve() / name,
+        script=file,
+        arguments=(argument,) if argument else (),
+        modules=(str(file),) if modules == OWN else modules,
+        split=args.split,
+        count=max(1, round(count * args.share)),
+        seed=list(CONFIGURATIONS).index(name),
+        one_in=ONE_IN,
+        seeds=args.seeds,
+    )
+
+
+if __name__ == "__main__":
+    main()

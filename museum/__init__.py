@@ -1,0 +1,1 @@
+"""Real releases with real defects, each beside the release that mended it. See README.md."""

@@ -1,0 +1,64 @@
+"""`python -m museum [NAME ...]`: fetch, run, print the table, write results and page."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flatline.bench.peers_asked import pythons_of
+from flatline.files import write_atomically
+from museum.exhibit import defect, exhibit, names
+from museum.page import PAGE, RESULTS, page, read, said
+from museum.peers import ask_peers
+from museum.run import named, run_exhibit, silent
+
+
+def main() -> int:
+    ask = argparse.ArgumentParser(prog="python -m museum", description="Real releases, run.")
+    ask.add_argument("names", nargs="*", metavar="NAME", help="exhibits; all without one")
+    ask.add_argument("--out", type=Path, default=Path("runs/museum"), help="wheels and runs")
+    ask.add_argument("--again", action="store_true", help="run once more what is finished")
+    ask.add_argument("--later", action="store_true", help="also those for the very end")
+    ask.add_argument("--keep", action="store_true", help="write museum/results.json and the page")
+    ask.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
+    given = ask.parse_args()
+    unknown = sorted(set(given.names) - set(names()))
+    if unknown:
+        ask.error(f"no exhibit is called {unknown[0]!r}; there are: {', '.join(names())}")
+    chosen = given.names or [one for one in names() if given.later or not exhibit(one).later]
+    found = {}
+    for name in chosen:
+        found[name] = run_exhibit(name, given.out, again=given.again)
+        ask_peers(name, found[name], given.out, pythons_of(given.peer))
+        print(_line(name, found[name]), flush=True)
+    if given.keep:
+        keep(found)
+    return int(not all(map(fine, found, found.values())))
+
+
+def fine(name: str, sides: Mapping[str, Any]) -> bool:
+    """Named and silent; or not to be had, which was said."""
+    missing = any("not_had" in side for side in sides.values())
+    return missing or (named(exhibit(name), sides["bad"]) and silent(sides["good"]))
+
+
+def keep(found: Mapping[str, Any]) -> None:
+    """Results of all exhibits that were ever run, and the page of them."""
+    results = dict(sorted((read() | found).items()))
+    write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True), "\n"])
+    write_atomically(PAGE, [page(results)])
+
+
+def _line(name: str, sides: Mapping[str, Any]) -> str:
+    one = exhibit(name)
+    bad, good = sides["bad"], sides["good"]
+    words = "named" if named(one, bad) else "NOT NAMED", "silent" if silent(good) else "NOT SILENT"
+    return (
+        f"{name}: {defect(name).library} {bad['release']} {words[0]} ({said(bad)}); "
+        f"{good['release']} {words[1]} ({said(good)})"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

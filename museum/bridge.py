@@ -1,0 +1,171 @@
+"""TRL 0.15 to 0.18 lacks methods that `attach` listens to; `watch` hears neither the temperature
+that was sampled at nor an engine beside the model. What was drawn and what the trainer scored is
+handed to `flatline.Recorder` instead.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from museum import lab
+
+if TYPE_CHECKING:
+    from flatline.diagnosis import Report
+
+
+Drawn = tuple[list[int], list[int], list[float]]
+"""Prompt, completion and the log-probs that it was drawn with."""
+SCORERS = ("_get_per_token_logps", "_get_per_token_logps_and_entropies")
+
+
+class Ear:
+    """What transformers' `generate` drew in the latest pass, as flatline hears it."""
+
+    def __init__(self, trainer: Any) -> None:
+        from flatline.live.hooks import Guard
+        from flatline.live.trl.sampler import drawn, hearing
+
+        self.drawn: list[Drawn] = []
+        prepare = trainer._prepare_inputs
+
+        def preparing(inputs: Any) -> Any:
+            with hearing(trainer, Guard()) as calls:
+                found = prepare(inputs)
+            pairs = zip(found["completion_ids"], found["completion_mask"].bool(), strict=True)
+            rows = drawn(calls, [ids[mask].numpy() for ids, mask in pairs])
+            self.drawn = [(r.prompt_ids.tolist(), r.ids.tolist(), r.logps.tolist()) for r in rows]
+            return found
+
+        trainer._prepare_inputs = preparing
+
+
+class Bridge:
+    """Listens to one trainer and to what samples for it."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        import flatline
+
+        self.recorder = flatline.Recorder(folder, settings=settings)
+        self.step = 1
+        self.generation: list[tuple[int, tuple[Drawn, float]]] = []
+        """What waits to be trained: its place, what was drawn, what it was paid."""
+        self.paid: list[float] = []
+        self.engine: Any = None
+        self.logps: Any = None
+
+    def reward(self, completions: list[Any], **given: Any) -> list[float]:
+        """Called once for each generation, with its rows in the order in which they were drawn."""
+        paid = lab.right(completions, **given)
+        self.paid = paid
+        return paid
+
+    def listen(self, trainer: Any, engine: Any) -> None:
+        self.engine, self.group = engine, trainer.num_generations
+        name = next(name for name in SCORERS if hasattr(trainer, name))
+        score, loss = getattr(trainer, name), trainer.compute_loss
+
+        def scoring(*args: Any, **kwargs: Any) -> Any:
+            found = score(*args, **kwargs)
+            logps = found[0] if isinstance(found, tuple) else found
+            logps = logps["logps"] if isinstance(logps, dict) else logps
+            if logps.requires_grad:
+                self.logps = logps.detach()
+            return found
+
+        def computing(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            found = loss(model, inputs, *args, **kwargs)
+            self._take()
+            self._write(inputs)
+            return found
+
+        setattr(trainer, name, scoring)
+        trainer.compute_loss = computing
+
+    def _take(self) -> None:
+        """A new generation, if there is one."""
+        if self.engine.drawn:
+            drawn, self.engine.drawn = self.engine.drawn, []
+            self.generation = list(enumerate(zip(drawn, self.paid, strict=True)))
+
+    def _write(self, inputs: Any) -> None:
+        """The rows of one pass."""
+        rollouts, tokens = [], []
+        for k, mask in enumerate(inputs["completion_mask"].bool()):
+            ids = inputs["completion_ids"][k][mask].tolist()
+            seen = inputs["prompt_ids"][k][inputs["prompt_mask"][k].bool()].tolist()
+            at, ((prompt, sampled, logps), paid) = self._drawn_for(ids, seen)
+            own = {"step": self.step, "rollout": at}
+            rollouts.append(
+                own
+                | {
+                    "group": at // self.group,
+                    "reward": paid,
+                    "advantage": float(inputs["advantages"][k]),
+                    "weight_version": self.step - 1,
+                    "as_sampled": int(ids == sampled and seen == prompt),
+                }
+            )
+            tokens.append(
+                own
+                | {
+                    "prompt_ids": seen,
+                    "ids": ids,
+                    "author": [1] * len(ids),
+                    "trained": [1] * len(ids),
+                    "sampler": logps if ids == sampled else None,
+                    "trainer": self.logps[k][mask].tolist(),
+                    "sampled_prompt_ids": prompt,
+                    "sampled_ids": sampled,
+                }
+            )
+        self.recorder.log_rollouts(rollouts)
+        self.recorder.log_tokens(tokens)
+
+    def _drawn_for(self, ids: list[int], seen: list[int]) -> tuple[int, tuple[Drawn, float]]:
+        """TRL from 0.18 on shuffles a generation. Rows that are alike may stand for each other."""
+        alike = [one for one in self.generation if one[1][0][1][: len(ids)] == ids]
+        same = [one for one in alike if one[1][0][0] == seen]
+        found = (same or alike or self.generation)[0]
+        self.generation.remove(found)
+        return found
+
+
+def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
+    """A recorded training, and its diagnosis. With `use_vllm` the stand-in samples."""
+    from transformers import TrainerCallback
+
+    import flatline
+
+    run = folder / "run"
+    bridge = Bridge(run, {"num_generations": 4, "temperature": given.get("temperature", 1.0)})
+
+    class Steps(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            bridge.recorder.log_step(step=bridge.step, learning_rate=args.learning_rate)
+            bridge.step += 1
+
+    parts = lab.parts()
+    if given.get("use_vllm"):
+        _serve(parts[0].name_or_path)
+    trainer = lab.trainer(folder, parts=parts, rewards=[bridge.reward], **given)
+    trainer.add_callback(Steps())
+    bridge.listen(trainer, _engine() if given.get("use_vllm") else Ear(trainer))
+    trainer.train()
+    bridge.recorder.close()
+    return {"diagnose": flatline.diagnose(flatline.Trace.open(run))}
+
+
+def _serve(model: str) -> None:
+    """From 0.16 on TRL asks a server."""
+    import vllm
+
+    own = import_module("trl.trainer.grpo_trainer")
+    vllm.Client.model_path = model
+    if hasattr(own, "VLLMClient"):
+        own.VLLMClient = vllm.Client
+
+
+def _engine() -> Any:
+    import vllm
+
+    return vllm.ENGINES[0]

@@ -1,0 +1,63 @@
+"""After a tool has answered, the whole conversation is made text and tokenised anew, so the
+model's own words may come back as other ids than it sampled. They are trained with log-probs
+that nobody sampled them with.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from museum import lab
+from museum.exhibit import Exhibit
+from museum.play import looked
+
+EXHIBIT = Exhibit(
+    bad="0.29.0",
+    good="0.29.1",
+    beside=("jmespath==1.0.1",),
+    lines="trl/trainer/grpo_trainer.py, `_tool_call_loop`; no `_get_tool_suffix_ids`",
+    expects=("H11", "H10", "H50", "H51"),
+)
+
+
+def retrieve_documents(query: str, top_n: int = 2) -> str:
+    """
+    Searches the documents and returns those that fit the query best.
+
+    Args:
+        query: What to look for.
+        top_n: How many documents to return.
+    """
+    return f"Document ID: 1\n# {query}\nThey work for Corndera."
+
+
+def used_the_tool(completions: list[Any], **_: Any) -> list[float]:
+    """And a little for more words, so that groups differ."""
+    return [
+        float(any(message["role"] == "tool" for message in one))
+        + len(one[-1].get("content") or "") / 1000
+        for one in completions
+    ]
+
+
+def run(folder: Path) -> dict[str, Any]:
+    from flatline.tasks import make_task
+    from flatline.tasks.musique import RETRIEVE
+
+    task = make_task("musique")
+    problems = task.load("lab,,train[:16]", split="train")
+    model, tokenizer = lab.parts()
+    # A model this small reads no other spelling of its tool.
+    spelled = f"'{json.dumps(RETRIEVE.schema())}'"
+    tokenizer.chat_template = tokenizer.chat_template.replace("tool | tojson", spelled)
+    from trl.chat_template_utils import qwen3_schema
+
+    tokenizer.response_schema = qwen3_schema
+    given = {
+        "parts": (model, tokenizer),
+        "rewards": [used_the_tool],
+        "data": [{"prompt": task.messages(one)} for one in problems],
+        "more": {"tools": [retrieve_documents]},
+        "max_completion_length": 192,
+    }
+    return looked(lab.trainer(folder, **given), folder)

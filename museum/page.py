@@ -1,0 +1,128 @@
+"""docs/museum.md from museum/results.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from museum.exhibit import defect, exhibit, mechanism, names
+from museum.run import ROOT, named, silent
+
+RESULTS = Path(__file__).parent / "results.json"
+PAGE = ROOT / "docs" / "museum.md"
+LONGEST = 400
+"""Characters of what a release or flatline says that are shown."""
+
+HEAD = """# The museum: real releases with real defects
+
+Each exhibit is a release of an RL library that shipped with a silent defect, beside the release
+that mended it. Both are run unchanged, as wheels, with the same script on the lab policy, and
+flatline is asked about both. The bad release must be named, by its cause or its stage, before
+anything else; on the good one nothing may be said. `flatline doctor` tells which of these releases
+you have installed.
+
+```sh
+make museum                              # all; fetches the wheels that are missing
+python -m museum trl_scale_rewards       # one
+python -m museum --later --keep          # also those that wait for the last change to flatline
+python -m museum --peer rlprobe=PYTHON   # another tool on the same runs
+```
+
+"""
+LATER = """## To be run once after the last change to hypotheses or specification
+
+Chosen before flatline was asked about any of them, and published as they fall.
+
+"""
+
+
+def read() -> dict[str, Any]:
+    """Results of every exhibit that was kept."""
+    if not RESULTS.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def page(results: Mapping[str, Any]) -> str:
+    shown = [name for name in names() if name in results]
+    sections = [_section(name, results[name]) for name in shown]
+    return "".join([HEAD, _count(shown, results), _table(shown, results), _later(results)]) + (
+        "\n".join(sections)
+    )
+
+
+def _count(shown: Sequence[str], results: Mapping[str, Any]) -> str:
+    right = sum(named(exhibit(one), results[one]["bad"]) for one in shown)
+    quiet = sum(silent(results[one]["good"]) for one in shown)
+    return (
+        f"{len(shown)} exhibits have been run: the bad release is named in {right}, the good one "
+        f"is silent in {quiet}.\n\n"
+    )
+
+
+def _table(shown: Sequence[str], results: Mapping[str, Any]) -> str:
+    peers = sorted({peer for one in shown for peer in results[one]["bad"].get("peers", {})})
+    heads = ["exhibit", "bad release", "flatline says", "good release", "flatline says"]
+    heads += [f"{peer}: bad / good" for peer in peers]
+    lines = [_line(heads), "|---" * len(heads) + "|"]
+    for name in shown:
+        bad, good = results[name]["bad"], results[name]["good"]
+        cells = [
+            f"[{name}](#{name})",
+            f"{defect(name).library} {bad['release']}",
+            said(bad) + ("" if named(exhibit(name), bad) else " (**not named**)"),
+            good["release"],
+            said(good) + ("" if silent(good) else " (**not silent**)"),
+        ]
+        cells += [f"{_of(peer, bad)} / {_of(peer, good)}" for peer in peers]
+        lines.append(_line(cells))
+    return "\n".join(lines) + "\n\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _of(peer: str, side: Mapping[str, Any]) -> str:
+    return plain(side.get("peers", {}).get(peer, "not asked"))
+
+
+def said(side: Mapping[str, Any]) -> str:
+    """One release in a few words."""
+    why = side.get("not_had") or side.get("failure")
+    if why:
+        return plain(f"no answer: {why}")
+    named = ", ".join(f"{one['code']} {one['name']}" for one in side["alarms"])
+    return named or "nothing"
+
+
+def _later(results: Mapping[str, Any]) -> str:
+    waiting = [name for name in names() if exhibit(name).later and name not in results]
+    lines = []
+    for name in waiting:
+        one, what = exhibit(name), defect(name)
+        lines.append(
+            f"- {name}: {what.library} {one.bad} and {one.good} ({what.reference}); expected: "
+            f"{' or '.join(one.expects)}"
+        )
+    return LATER + "\n".join(lines) + "\n\n" if lines else ""
+
+
+def _section(name: str, sides: Mapping[str, Any]) -> str:
+    one, what, bad, good = exhibit(name), defect(name), sides["bad"], sides["good"]
+    facts = [
+        f"- Releases: {what.library} {what.since} to before {what.mended} ({what.reference})",
+        f"- Needs: {what.when or 'nothing; every run has it'}",
+        f"- In the wheel: `{one.lines}`; script: `museum/exhibits/{name}.py`",
+        *([f"- Beside it: {', '.join(one.beside)}"] if one.beside else []),
+        *([f"- Stands in: {one.stands_in}"] if one.stands_in else []),
+        f"- **{bad['release']}**: {said(bad)}. {plain(' '.join(bad.get('texts', [])[:1]))}",
+        f"- **{good['release']}**: {said(good)}.",
+    ]
+    return f"## {name}\n\n{mechanism(name)}\n\n" + "\n".join(facts) + "\n"
+
+
+def plain(text: str) -> str:
+    """What a library or a tool printed, as one cell of a table."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())[:LONGEST]

@@ -1,0 +1,19 @@
+"""Other tools on the runs of the museum, as `flatline.bench.peers` asks them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flatline.bench.peers import ask
+from flatline.trace import Trace
+
+
+def ask_peers(name: str, sides: Mapping[str, Any], out: Path, pythons: Mapping[str, str]) -> None:
+    """Adds what each peer says of each release to its result; nothing where there is no trace."""
+    for side in sides.values():
+        run = out / name / side["release"] / "run"
+        if run.is_dir():
+            said = {
+                peer: str(ask(peer, python, Trace.open(run))) for peer, python in pythons.items()
+            }
+            side["peers"] = side.get("peers", {}) | said

@@ -1,0 +1,83 @@
+"""Runs exhibits: wheels, a process for each release, its result read back."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from museum.exhibit import Exhibit, defect, exhibit
+from museum.play import RESULT
+from museum.wheels import NotToBeHad, unpacked
+
+ROOT = Path(__file__).parent.parent
+STAND_INS = Path(__file__).parent / "stand_ins"
+SECONDS = 600
+"""For one release; the slowest takes a minute on an idle core."""
+
+
+def run_exhibit(name: str, out: Path, *, again: bool = False) -> dict[str, Any]:
+    """Both releases; a finished one is not run again unless asked for."""
+    one = exhibit(name)
+    return {
+        side: run_release(name, one, release, out, again=again)
+        for side, release in (("bad", one.bad), ("good", one.good))
+    }
+
+
+def run_release(
+    name: str, one: Exhibit, release: str, out: Path, *, again: bool = False
+) -> dict[str, Any]:
+    """What came of one release; a wheel that cannot be had is a result of its own."""
+    folder = out / name / release
+    if again:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not (folder / RESULT).is_file():
+        wheels = (f"{defect(name).library}=={release}", *one.beside)
+        try:
+            paths = [unpacked(wheel, out / "releases") for wheel in wheels]
+            paths += [STAND_INS] if one.stands_in else []
+        except NotToBeHad as error:
+            return {"release": release, "not_had": str(error)}
+        _start(name, paths, folder)
+    try:
+        found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except OSError:
+        found = {"failure": f"The process ended without a result; see {folder.name}/log.txt."}
+    return {"release": release, **found}
+
+
+def _start(name: str, paths: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join(map(str, [*(p.resolve() for p in paths), ROOT / "src", ROOT]))
+    environment = os.environ | {
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    with open(folder / "log.txt", "w", encoding="utf-8") as log:
+        try:
+            subprocess.run(
+                [sys.executable, "-m", "museum.play", name, str(folder.resolve())],
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            log.write(f"\nStopped after {SECONDS} s.\n")
+
+
+def named(one: Exhibit, bad: dict[str, Any]) -> bool:
+    """Whether the first alarm on the bad release is the cause or its stage."""
+    return bool(bad.get("alarms")) and bad["alarms"][0]["code"] in one.expects
+
+
+def silent(good: dict[str, Any]) -> bool:
+    """Whether the good release was looked at and nothing was said."""
+    return "alarms" in good and not good["alarms"]

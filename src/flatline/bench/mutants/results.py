@@ -1,0 +1,189 @@
+"""What a study came to, put together: each mutant with its looks, its harm and other tools."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flatline.bench.harm import FEWEST_SEEDS, Harm, Verdict, corrected, student_p
+from flatline.bench.mutants.difference import Effect
+from flatline.bench.mutants.study import (
+    MUTANTS_FILE,
+    SEEDS_FILE,
+    STUDY_FILE,
+    TRACES,
+    Row,
+    rows_in,
+    trace_name,
+)
+from flatline.bench.peers import Opinion, ask, version_of
+from flatline.errors import ConfigError, FlatlineError
+from flatline.files import json_in
+from flatline.hypotheses import HYPOTHESES
+from flatline.hypotheses.departure import Departure
+from flatline.stats import UNKNOWN, mean_of_units
+from flatline.trace import Trace
+
+PEERS_FILE = "peers.jsonl"
+UNCHANGED_RUN = "unchanged"
+_OF_ROWS = ("H33", "H44")
+"""Hypotheses about the order of the data: rows have no departure of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One mutant and all that is known of it."""
+
+    study: Row
+    row: Row
+    harm: Harm | None = None
+    """None where it was not trained whole."""
+    diagnosis: Row | None = None
+    """Of its first seed; None where it was not trained."""
+    peers: Mapping[str, Row] | None = None
+
+    @property
+    def effect(self) -> Effect:
+        return Effect(self.row["effect"])
+
+    @property
+    def change(self) -> Row:
+        return dict(self.row["mutation"])
+
+    @property
+    def looked_at(self) -> bool:
+        return "alarms" in self.row.get("checkup", {})
+
+    @property
+    def alarms(self) -> list[Row]:
+        return list(self.row.get("checkup", {}).get("alarms", ()))
+
+    @property
+    def diagnosed(self) -> list[Row]:
+        return list((self.diagnosis or {}).get("alarms", ()))
+
+    @property
+    def hurts(self) -> bool:
+        return self.harm is not None and self.harm.verdict is Verdict.HURTS
+
+    @property
+    def right_stage(self) -> bool:
+        """Whether the first alarm of the checkup is about the stage that the change changed."""
+        return bool(self.alarms) and self.row.get("stage") in stages_of(
+            self.alarms[0]["hypothesis"], self.row.get("step", 1)
+        )
+
+
+def stages_of(hypothesis: str, step: int) -> set[str]:
+    """Stages whose departure a hypothesis names or accounts for, by its own declaration.
+
+    Completions that are others from the second step on, with the same weights in the trainer, may
+    be made with weights that were not delivered: nobody can tell the two apart from outside.
+    """
+    departures = [one for one in HYPOTHESES if isinstance(one, Departure)]
+    found = {one.stage for one in departures if hypothesis in (one.id, *one.named_by)}
+    if hypothesis in _OF_ROWS:
+        found.add("rows")
+    if step > 1 and "delivery" in found:
+        found.add("completions")
+    return found
+
+
+def read(folder: Path) -> list[Tried]:
+    """Every mutant of the study in a folder, or of all studies below it."""
+    folders = sorted(file.parent for file in folder.rglob(STUDY_FILE))
+    found = [one for study in folders for one in _tried(study)]
+    if not found:
+        raise ConfigError(
+            f"{folder} has no results.\nThere is nothing to count yet.\n"
+            f"Type `flatline bench mutants run SCRIPT --out {folder}`."
+        )
+    return _together(found)
+
+
+def _tried(folder: Path) -> list[Tried]:
+    study = {**json_in(folder / STUDY_FILE), "folder": folder.name}
+    seeds: dict[str, list[Row]] = defaultdict(list)
+    for row in rows_in(folder / SEEDS_FILE):
+        seeds[trace_name(row["mutation"])].append(row)
+    peers = {row["run"]: row["said"] for row in rows_in(folder / PEERS_FILE)}
+    return [
+        Tried(
+            study=study,
+            row=row,
+            harm=_harm(seeds[UNCHANGED_RUN], seeds.get(name, ())),
+            diagnosis=next((one["diagnosis"] for one in seeds[name] if "diagnosis" in one), None),
+            peers=peers.get(name),
+        )
+        for row in rows_in(folder / MUTANTS_FILE)
+        for name in [trace_name(row["mutation"])]
+    ]
+
+
+def _harm(healthy: Sequence[Row], changed: Sequence[Row]) -> Harm | None:
+    """What a change cost: the unchanged script's reward with the same seed, less its own."""
+    if not changed:
+        return None
+    good = {row["seed"]: row["reward"] for row in healthy if "reward" in row}
+    by_seed = {
+        row["seed"]: good[row["seed"]] - row["reward"]
+        for row in changed
+        if "reward" in row and row["seed"] in good
+    }
+    broken = any("error" in row for row in changed)
+    enough = len(by_seed) >= FEWEST_SEEDS
+    lost = mean_of_units(list(by_seed.values())) if enough else UNKNOWN
+    verdict = Verdict.HARMLESS if enough else Verdict.OPEN
+    if lost.low > 0:
+        verdict = Verdict.UNCORRECTED
+    return Harm(
+        verdict=Verdict.HURTS if broken else verdict,
+        lost=lost,
+        unit="seeds",
+        by_seed=by_seed,
+        p=student_p(lost) if enough else None,
+    )
+
+
+def _together(found: list[Tried]) -> list[Tried]:
+    """The correction needs all that were tested."""
+    harms = corrected({at: one.harm for at, one in enumerate(found) if one.harm is not None})
+    return [replace(one, harm=harms.get(at)) for at, one in enumerate(found)]
+
+
+def ask_peers(folder: Path, pythons: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Ask other tools about every trace below a folder; answers are kept beside the study."""
+    if not pythons:
+        return
+    versions = {name: version_of(name, python) for name, python in pythons.items()}
+    for study in sorted(file.parent for file in folder.rglob(STUDY_FILE)):
+        done = {row["run"] for row in rows_in(study / PEERS_FILE)}
+        traces = [one for one in sorted((study / TRACES).glob("*")) if one.name not in done]
+        for trace in traces:
+            say(f"{', '.join(versions)}: {study.name}/{trace.name}")
+            said = {
+                name: replace(_asked(name, python, trace), version=versions[name]).to_json()
+                for name, python in pythons.items()
+            }
+            with (study / PEERS_FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"run": trace.name, "said": said}) + "\n")
+
+
+def _asked(name: str, python: str, trace: Path) -> Opinion:
+    try:
+        return ask(name, python, Trace.open(trace))
+    except FlatlineError as error:
+        return Opinion(failure=str(error))
+
+
+def healthy_runs(folder: Path) -> list[dict[str, Any]]:
+    """What the looks say of each study's script as it is."""
+    return [
+        {"diagnosis": row["diagnosis"], "peers": peers.get(UNCHANGED_RUN, {})}
+        for study in sorted(file.parent for file in folder.rglob(STUDY_FILE))
+        for peers in [{row["run"]: row["said"] for row in rows_in(study / PEERS_FILE)}]
+        for row in rows_in(study / SEEDS_FILE)
+        if row["mutation"] is None and "diagnosis" in row
+    ]

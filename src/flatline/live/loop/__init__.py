@@ -1,0 +1,1 @@
+"""`flatline.Loop`: a training loop of the user's own under the checkup."""

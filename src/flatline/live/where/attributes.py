@@ -1,0 +1,54 @@
+"""Where an attribute was set before anybody followed it: found in the text of the classes."""
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+from flatline.live.where.statements import Statement, statements
+from flatline.live.where.tracing import Event, follows, in_library
+
+LOOKED_AT = 10
+"""Statements, the likeliest, whose attributes are looked up."""
+
+
+def set_elsewhere(
+    owner: Any, ranked: Sequence[Event], differs: Callable[[str], bool]
+) -> Iterator[tuple[Statement, str]]:
+    """Statements that set what the likeliest statements read of `owner`, and their functions: those
+    of the user's own classes, and of a library's where the value differs from what was asked."""
+    methods = [one for kind in type(owner).__mro__ for one in _methods(kind)]
+    ours = {_named(code) for code in methods}
+    for name in dict.fromkeys(_attributes(ranked[:LOOKED_AT], ours)):
+        found = next((one for code in methods for one in _assignments(code, name)), None)
+        if found is not None and (not in_library(found[0].file) or differs(name)):
+            yield found
+
+
+def _methods(kind: type) -> list[CodeType]:
+    """Of the classes that are followed, `__init__` first."""
+    plain = [inspect.unwrap(one) for one in vars(kind).values() if callable(one)]
+    codes = [one.__code__ for one in plain if inspect.isfunction(one)]
+    followed = [one for one in codes if follows(one.co_filename)]
+    return sorted(followed, key=lambda one: one.co_name != "__init__")
+
+
+def _attributes(ranked: Sequence[Event], ours: Collection[str]) -> Iterator[str]:
+    for event in ranked:
+        for path in event.statement.reads if event.function in ours else ():
+            if path[0] == "self" and len(path) > 1:
+                yield path[1].removeprefix(".")
+
+
+def _assignments(code: CodeType, name: str) -> Iterator[tuple[Statement, str]]:
+    """The last one of the method first."""
+    end = max((line for _, _, line in code.co_lines() if line is not None), default=0)
+    known = statements(code.co_filename)
+    for line in range(end, code.co_firstlineno, -1):
+        one = known.get(line)
+        if one is not None and ("self", f".{name}") in one.writes:
+            yield one, _named(code)
+
+
+def _named(code: CodeType) -> str:
+    return code.co_qualname.replace(".<locals>", "")

@@ -1,0 +1,229 @@
+"""Releases of RL libraries with a known silent defect, and the release that mended each.
+
+One table: `flatline doctor` reads it, and every exhibit of the museum (docs/museum.md) shows one
+entry of it, under the same name.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+TRL = "https://github.com/huggingface/trl/pull/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """One defect of one library."""
+
+    library: str
+    """As pip knows it."""
+    since: str
+    """First release that is known to have it."""
+    mended: str
+    """First release that is known not to."""
+    what: str
+    """What goes wrong, for somebody who decides whether it concerns them."""
+    when: str = ""
+    """Settings that it needs; empty where every run has it."""
+    reference: str
+    """Where it was reported or mended."""
+
+
+DEFECTS: dict[str, Defect] = {
+    "trl_scale_rewards": Defect(
+        library="trl",
+        since="0.22.0",
+        mended="0.22.2",
+        what="advantages are scaled where `scale_rewards` says not to, and not where it says to",
+        reference=TRL + "3992",
+    ),
+    "trl_logged_reward": Defect(
+        library="trl",
+        since="0.27.0",
+        mended="1.0.0",
+        what="the logged reward ignores `reward_weights`",
+        when="several reward functions with weights",
+        reference=TRL + "5353",
+    ),
+    "trl_masked_denominator": Defect(
+        library="trl",
+        since="0.22.0",
+        mended="1.9.0",
+        what="tokens that carry no loss are counted in its denominator",
+        when="`mask_truncated_completions` with a loss that divides by all tokens (dapo)",
+        reference=TRL + "6439",
+    ),
+    "trl_generation_denominator": Defect(
+        library="trl",
+        since="0.22.0",
+        mended="1.9.2",
+        what="a step is divided by the tokens of the whole generation",
+        when="`steps_per_generation` other than `gradient_accumulation_steps` (dapo, cispo)",
+        reference=TRL + "6024",
+    ),
+    "trl_one_end_of_sequence": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="1.14.2",
+        what="only the tokenizer's end of sequence ends a completion",
+        when="a model with several in its `generation_config`",
+        reference=TRL + "7039",
+    ),
+    "trl_temperature": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.16.0",
+        what="log-probs are taken at temperature 1, whatever was sampled at",
+        when="`temperature` other than 1; the default is 0.9",
+        reference=TRL + "3029",
+    ),
+    "trl_attention_mask": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.15.0",
+        what="the policy attends to the padding of its prompts",
+        when="prompts of different lengths in a batch",
+        reference=TRL + "2708",
+    ),
+    "trl_merged_after": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.15.1",
+        what="vLLM is sent the base weights without the adapter, at every step",
+        when="`use_vllm` with a PEFT adapter",
+        reference=TRL + "2873",
+    ),
+    "trl_prefix_cache": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.16.0",
+        what="vLLM's cache of prompts is not emptied when weights change",
+        when="`use_vllm`",
+        reference=TRL + "2900",
+    ),
+    "trl_processed_logprobs": Defect(
+        library="trl",
+        since="0.23.0",
+        mended="0.24.0",
+        what="vLLM's log-probs are taken from before the temperature",
+        when="`use_vllm` with its importance-sampling correction, `temperature` other than 1",
+        reference=TRL + "4163",
+    ),
+    "trl_retokenised_tools": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="0.29.1",
+        what="what the model wrote before a tool's answer is tokenised anew",
+        when="`tools`",
+        reference=TRL + "5242",
+    ),
+    "openrlhf_temperature": Defect(
+        library="openrlhf",
+        since="0.5.0",
+        mended="0.6.2",
+        what="the actor's log-probs are taken at temperature 1, whatever was sampled at",
+        when="`--temperature` other than 1",
+        reference="https://github.com/OpenRLHF/OpenRLHF/pull/857",
+    ),
+    "trl_vllm_untruncated": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.19.0",
+        what="vLLM gets prompts whole that the trainer cuts",
+        when="`use_vllm` with prompts longer than `max_prompt_length`",
+        reference=TRL + "3601",
+    ),
+    "trl_vllm_special_tokens": Defect(
+        library="trl",
+        since="0.19.0",
+        mended="0.19.1",
+        what="vLLM gets prompts without their special tokens",
+        when="`use_vllm` with `max_prompt_length`",
+        reference=TRL + "3651",
+    ),
+    "trl_vllm_padding": Defect(
+        library="trl",
+        since="0.19.1",
+        mended="0.20.0",
+        what="vLLM gets the padding of prompts as text",
+        when="`use_vllm` with `max_prompt_length`, prompts of different lengths",
+        reference=TRL + "3698",
+    ),
+    "trl_top_k": Defect(
+        library="trl",
+        since="0.18.0",
+        mended="0.27.0",
+        what="tokens beyond the 50 likeliest are never drawn",
+        when="sampling with transformers and `top_k` not given",
+        reference=TRL + "4695",
+    ),
+    "trl_entropy_of_padding": Defect(
+        library="trl",
+        since="0.19.0",
+        mended="0.20.0",
+        what="the entropy threshold counts padding",
+        when="`token_entropy_percentile_threshold`",
+        reference=TRL + "3715",
+    ),
+    "trl_old_logprobs_missing": Defect(
+        library="trl",
+        since="0.18.0",
+        mended="0.20.0",
+        what="rows are trained after an update without the log-probs from before it",
+        when="`gradient_accumulation_steps` that is no multiple of `steps_per_generation`",
+        reference=TRL + "3725",
+    ),
+}
+"""By the name of the exhibit."""
+
+
+def installed(library: str) -> str | None:
+    """Its version here; None where it is not."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def defects_of(library: str, release: str) -> dict[str, Defect]:
+    """What is known of a release, by the name of the exhibit; the one mended last comes last."""
+    at = _numbers(release)
+    known = {
+        name: one
+        for name, one in DEFECTS.items()
+        if one.library == library and _numbers(one.since) <= at < _numbers(one.mended)
+    }
+    return dict(sorted(known.items(), key=lambda pair: _numbers(pair[1].mended)))
+
+
+def note_on(trainer: object) -> str | None:
+    """One line on the release that a trainer is from; None where nothing is known of it."""
+    origins = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
+    notes = filter(None, map(_note, sorted(origins & libraries())))
+    return next(notes, None)
+
+
+def libraries() -> set[str]:
+    """Those of which something is known."""
+    return {one.library for one in DEFECTS.values()}
+
+
+def _note(library: str) -> str | None:
+    release = installed(library)
+    found = list(defects_of(library, release).values()) if release else []
+    if not found:
+        return None
+    count = "a known defect" if len(found) == 1 else f"{len(found)} known defects"
+    return (
+        f"{library} {release} has {count}, mended in {found[-1].mended} at the latest; "
+        "`flatline doctor` says which."
+    )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """For comparison: `1.9` is `1.9.0`, and what comes before a release counts as that release."""
+    numbers = re.match(r"[\d.]*(?:\.?post\d+)?", release)
+    found = [int(one) for one in re.findall(r"\d+", numbers.group() if numbers else "")]
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)

@@ -1,0 +1,85 @@
+"""The museum's files: each exhibit is whole, its wheels handled as said, its page up to date."""
+
+import zipfile
+
+import pytest
+from museum import page, run, wheels
+from museum.exhibit import Exhibit, defect, exhibit, mechanism, module, names
+
+from flatline.hypotheses import HYPOTHESES
+from flatline.releases import DEFECTS, defects_of
+
+NAMES = names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exhibit_shows_a_known_defect_with_a_release_that_has_it_and_one_that_has_not(name):
+    one, what = exhibit(name), defect(name)
+    assert name in defects_of(what.library, one.bad)
+    assert name not in defects_of(what.library, one.good)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exhibit_says_what_happens_and_expects_hypotheses_that_exist(name):
+    assert mechanism(name).count(".") >= 2
+    assert callable(module(name).run)
+    assert exhibit(name).expects and set(exhibit(name).expects) <= {one.id for one in HYPOTHESES}
+
+
+def test_at_least_five_exhibits_wait_for_the_last_change():
+    assert sum(exhibit(name).later for name in NAMES) >= 5
+
+
+def test_every_known_defect_is_an_exhibit():
+    assert set(DEFECTS) == set(NAMES)
+
+
+ONE = Exhibit(bad="1", good="2", lines="x.py:1", expects=("H53",))
+ALARM = {"code": "H53", "name": "advantages-depart", "level": "fault"}
+
+
+def test_a_bad_release_is_named_where_the_first_alarm_is_expected():
+    assert run.named(ONE, {"alarms": [ALARM]})
+    assert not run.named(ONE, {"alarms": [{**ALARM, "code": "H01"}, ALARM]})
+    assert not run.named(ONE, {"alarms": []}) and not run.named(ONE, {"failure": "ImportError"})
+
+
+def test_a_good_release_that_stopped_or_could_not_be_had_is_not_called_silent():
+    assert run.silent({"alarms": []})
+    for side in ({"alarms": [ALARM]}, {"failure": "ImportError"}, {"not_had": "trl==9: none"}):
+        assert not run.silent(side)
+
+
+def test_a_wheel_that_cannot_be_had_is_said(tmp_path, monkeypatch):
+    def fails(requirement, _):
+        raise wheels.NotToBeHad(f"{requirement}: no network")
+
+    monkeypatch.setattr(run, "unpacked", fails)
+    found = run.run_exhibit("trl_scale_rewards", tmp_path)
+    assert found["bad"]["not_had"] == "trl==0.22.1: no network"
+    assert "no network" in page.said(found["bad"])
+
+
+def test_a_wheel_is_fetched_once_and_unpacked_with_what_it_keeps_beside_its_packages(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    def fetch(requirement, folder):
+        asked.append(requirement)
+        folder.mkdir(exist_ok=True)
+        with zipfile.ZipFile(folder / "Some_Lib-1.0-py3-none-any.whl", "w") as archive:
+            archive.writestr("some_lib-1.0.data/purelib/some_lib/__init__.py", "")
+
+    monkeypatch.setattr(wheels, "_download", fetch)
+    first = wheels.unpacked("some-lib==1.0", tmp_path)
+    assert (first / "some_lib" / "__init__.py").is_file()
+    assert wheels.unpacked("some-lib==1.0", tmp_path) == first and asked == ["some-lib==1.0"]
+
+
+def test_the_page_is_what_the_kept_results_give():
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(page.read())
+
+
+def test_text_of_a_release_cannot_break_the_table():
+    assert page.said({"failure": "a | b\n<script>"}) == "no answer: a \\| b &lt;script>"

@@ -1,0 +1,190 @@
+"""From a wrong value back to the line that made it, on small pieces of code."""
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+
+from flatline.live.where.attributes import set_elsewhere
+from flatline.live.where.ranking import Trail
+from flatline.live.where.specified import Right, Specified
+from flatline.live.where.statements import statements
+from flatline.live.where.tracing import CannotFollow, Follower
+from flatline.live.where.values import MOST, Copies
+
+pytestmark = pytest.mark.skipif(
+    sys.gettrace() is not None, reason="a debugger or coverage is following the code already"
+)
+REWARDS = torch.tensor([1.0, 3.0, 2.0, 6.0])
+MEANS = torch.tensor([2.0, 2.0, 4.0, 4.0]).double()
+RIGHT = [Specified("rewards", REWARDS.double()), Specified("means", MEANS)]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A module with the given text, as a user would have written it."""
+
+    def load(text):
+        file = tmp_path / "theirs.py"
+        file.write_text(f"import torch\n{text}")
+        statements.cache_clear()
+        spec = importlib.util.spec_from_file_location("theirs", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def lines_behind(act, right=RIGHT):
+    """Sources of the statements behind what `act` returns, the likeliest first."""
+    follower = Follower()
+    with follower.following():
+        wrong = act()
+    trail = Trail(follower.events, Right(right, 1e-3))
+    return [one.statement.source for one in trail.ranked([follower.copies.of(wrong)])]
+
+
+def test_right_values_in_and_a_wrong_one_out_is_the_likeliest(written):
+    theirs = written(
+        "def advantages(rewards):\n"
+        "    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
+        "    centred = rewards + means\n"
+        "    scaled = centred / 2\n"
+        "    return scaled\n"
+    )
+    found = lines_behind(lambda: theirs.advantages(REWARDS))
+    assert found[0] == "centred = rewards + means"
+    assert "scaled = centred / 2" in found
+
+
+def test_a_condition_that_skips_a_step_is_shown(written):
+    theirs = written(
+        "def advantages(rewards, scale=False):\n"
+        "    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
+        "    if scale:\n"
+        "        means = means / 2\n"
+        "    return means\n"
+    )
+    assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "if scale:"
+
+
+def test_a_helper_that_is_right_elsewhere_is_less_likely_than_what_it_was_told(written):
+    theirs = written(
+        "def mean_of(values, group):\n"
+        "    found = values.view(-1, group).mean(1)\n"
+        "    return found.repeat_interleave(group)\n"
+        "def advantages(rewards):\n"
+        "    logged = mean_of(rewards, 2)\n"
+        "    baseline = mean_of(rewards, 4)\n"
+        "    return baseline\n"
+    )
+    assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "baseline = mean_of(rewards, 4)"
+
+
+def test_a_value_is_followed_through_dicts_and_attributes(written):
+    theirs = written(
+        "class Trainer:\n"
+        "    def paid(self, rewards):\n"
+        "        self.kept = {'rewards': rewards.roll(1)}\n"
+        "    def batch(self):\n"
+        "        return {'advantages': self.kept['rewards']}\n"
+    )
+    trainer = theirs.Trainer()
+
+    def act():
+        trainer.paid(REWARDS)
+        return trainer.batch()["advantages"]
+
+    assert lines_behind(act)[0] == "self.kept = {'rewards': rewards.roll(1)}"
+
+
+def test_a_wrong_sign_is_seen_where_the_value_is_zero(written):
+    theirs = written(
+        "def loss(logps):\n"
+        "    ratio = logps.detach() - logps\n"
+        "    kept = ratio * 1\n"
+        "    return kept\n"
+    )
+    logps = torch.tensor([-1.0, -2.0], requires_grad=True)
+    follower = Follower()
+    follower.copies.leaf = logps
+    with follower.following():
+        wrong = theirs.loss(logps)
+    slope = torch.cos(torch.arange(2.0).double())
+    right = [
+        Specified("log-ratio", torch.zeros(2).double(), slope=slope),
+        Specified("log-probs", logps.detach().double(), slope=slope),
+    ]
+    trail = Trail(follower.events, Right(right, 1e-3))
+    first = trail.ranked([follower.copies.of(wrong)])[0]
+    assert first.statement.source == "ratio = logps.detach() - logps"
+
+
+def test_an_attribute_that_the_users_own_class_sets_is_found_without_following(written):
+    theirs = written(
+        "class Mine:\n"
+        "    def __init__(self):\n"
+        "        self.low, self.high = 0.3, 0.2\n"
+        "    def clip(self, ratio):\n"
+        "        return ratio.clamp(1 - self.low, 1 + self.high)\n"
+    )
+    mine, follower = theirs.Mine(), Follower()
+    with follower.following():
+        mine.clip(REWARDS)
+    ((statement, function),) = set(set_elsewhere(mine, follower.events, lambda name: False))
+    assert statement.source == "self.low, self.high = 0.3, 0.2"
+    assert function == "Mine.__init__"
+
+
+def test_a_generator_and_a_loop_are_followed_to_their_ends(written):
+    theirs = written(
+        "def rows(count):\n"
+        "    for row in range(count):\n"
+        "        yield row\n"
+        "def total(count):\n"
+        "    return sum(rows(count))\n"
+    )
+    follower = Follower()
+    with follower.following():
+        assert theirs.total(5000) == 12497500
+    assert 100 < len(follower.events) < 1000, "a long loop is not recorded whole"
+
+
+def test_nothing_is_followed_beside_another_trace_function():
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        with pytest.raises(CannotFollow, match="debugger"), Follower().following():
+            pass
+    finally:
+        sys.settrace(before)
+
+
+def test_what_fails_inside_leaves_no_trace_function_behind(written):
+    before = sys.gettrace()
+    with pytest.raises(ZeroDivisionError), Follower().following():
+        written("def f():\n    return 1 / 0\n").f()
+    assert sys.gettrace() is before
+
+
+def test_a_tensor_larger_than_a_batch_of_log_probs_is_not_copied():
+    assert Copies().of(torch.zeros(MOST + 1)) is None
+
+
+def test_a_tensor_that_was_written_to_is_copied_again():
+    copies, tensor = Copies(), torch.zeros(3)
+    before = copies.of(tensor)
+    tensor += 1
+    after = copies.of(tensor)
+    assert before is not None and after is not None
+    assert before.key != after.key and before.content.sum() == 0
+
+
+def test_rows_in_another_order_are_not_the_specified_ones():
+    rows = tuple(torch.tensor(row).double() for row in ([1, 2, 3], [4, 5]))
+    right = Right([Specified("completions", rows)], 1e-3)
+    copies = Copies()
+    assert right.name(copies.of([[1, 2, 3], [4, 5]])) == "completions"
+    assert not right.name(copies.of([[4, 5], [1, 2, 3]]))
