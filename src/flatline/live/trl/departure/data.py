@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live import ranks
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played
@@ -232,7 +233,7 @@ def _judge_sum(
 def _judge_order(trainer: Any, heard: Heard) -> StageFound | None:
     """Each function once more, on the same rows from the last to the first: a reward belongs to its
     row, wherever that stands. One that draws lots is left alone."""
-    if heard.seconds > CHEAP:
+    if ranks.anybody(heard.seconds > CHEAP):
         return None
     for at, (given, paid) in sorted(heard.calls.items()):
         function = trainer.reward_funcs[at]
