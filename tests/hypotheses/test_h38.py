@@ -38,7 +38,12 @@ def oracle(*scripts, gold=1.0):
     short = () if gold == 1 else (tied[0] if tied else _gold(gold),)
     return SimpleNamespace(
         oracle=lambda: Oracle(
-            problems=4, gold_R=np.full(4, gold), below_maximum=short, not_below_gold=tied, played=20
+            problems=4,
+            gold_R=np.full(4, gold),
+            hops_R=np.full(4, 2.0),
+            below_maximum=short,
+            not_below_gold=tied,
+            played=20,
         )
     )
 
