@@ -125,11 +125,11 @@ class LoopTrainer(Trainer):
             own = self._own_step()
         sink, watch = self._watch()
         with watch:
-            passes = self._sampled(watch, self._loop.prompts)
-            rewards = torch.cat([one.batch["rewards"] for one in passes]).tolist()
+            batches = self._sampled(self._loop.prompts)
+            rewards = torch.cat([batch["rewards"] for batch in batches]).tolist()
             with suppress(TraceError):  # another engine samples: rewards have no row to stand in
-                watch.rewards(rewards, parts=_parts(passes), gold=_gold(passes))
-            played = self._played(passes, self._loop.prompts, watch)
+                watch.rewards(rewards, parts=_parts(batches), gold=_gold(batches))
+            played = self._played(batches, self._loop.prompts, watch)
             self._loop.optimizer.zero_grad()
             logps_BT = self._through_loss(played.inputs)[0]
             self._clip()
@@ -141,7 +141,7 @@ class LoopTrainer(Trainer):
             logps = [logps_T[mask_T] for logps_T, mask_T in each]
             refuse_other_logps(rows, played.completions, logps)
         refuse_if_other(own, rows)
-        self._settings |= {**trace.settings, **self._counted(played, passes)}
+        self._settings |= {**trace.settings, **self._counted(played, len(batches))}
         sink.update_run(settings=dict(self.settings))
         return Recorded(played, logps_BT, sink.trace(), {})
 
@@ -149,7 +149,7 @@ class LoopTrainer(Trainer):
         prompts = [row[PROMPT] for row in rows[:: self._group]]
         _, watch = self._watch()
         with watch, torch.no_grad():
-            return self._played(self._sampled(watch, prompts), prompts, watch)
+            return self._played(self._sampled(prompts), prompts, watch)
 
     def logps(self, inputs: Inputs, size: int | None = None) -> Tensor:
         with torch.enable_grad():
@@ -204,22 +204,22 @@ class LoopTrainer(Trainer):
         self._settings["max_grad_norm"] = sink.trace().settings.get("max_grad_norm")
         return sink.written("tokens")
 
-    def _sampled(self, watch: Watch, prompts: Sequence[Any]) -> list[_Pass]:
-        """Sample; the passes are kept under new numbers."""
+    def _sampled(self, prompts: Sequence[Any]) -> list[Batch]:
+        """Sample, and know how many rows a prompt has."""
         batches = self._loop.batches(prompts)
         self._group = sum(len(batch["ids"]) for batch in batches) // len(prompts)
         self._has_reference = all("reference" in batch for batch in batches)
-        return [_Pass(batch, 0) for batch in batches]
+        return batches
 
-    def _played(self, passes: Sequence[_Pass], prompts: Sequence[Any], watch: Watch) -> Played:
+    def _played(self, batches: Sequence[Batch], prompts: Sequence[Any], watch: Watch) -> Played:
         """The batch as measurements take it: completions of all passes begin at one token."""
         ends = ends_of(self.model, self.tokenizer)
         samples = watch.sampled()
         parts, first = [], len(self._passes)
-        for at, one in enumerate(passes, first):
-            rows = written(_numpy(one.batch["ids"]), _numpy(one.batch["trained"]), samples, ends)
+        for at, batch in enumerate(batches, first):
+            rows = written(_numpy(batch["ids"]), _numpy(batch["trained"]), samples, ends)
             start = max(1, min(row.begin for row in rows))
-            self._passes[at] = _Pass(one.batch, min(start, one.batch["ids"].shape[1] - 1))
+            self._passes[at] = _Pass(batch, min(start, batch["ids"].shape[1] - 1))
             parts.append(_inputs(self._passes[at], at, rows))
         inputs = _joined(parts)
         rows_of_data = [{PROMPT: prompt} for prompt in prompts for _ in range(self._group)]
@@ -267,29 +267,29 @@ class LoopTrainer(Trainer):
         if norm:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
-    def _counted(self, played: Played, passes: Sequence[_Pass]) -> dict[str, Any]:
+    def _counted(self, played: Played, passes: int) -> dict[str, Any]:
         rows = len(played.rows)
         return {
             "num_generations": self._group,
             "prompts_per_step": rows // self._group,
             "per_device_batch_size": self.size,
-            "gradient_accumulation_steps": len(passes),
+            "gradient_accumulation_steps": passes,
             "world_size": 1,
         }
 
 
-def _parts(passes: Sequence[_Pass]) -> dict[str, list[float]] | None:
+def _parts(batches: Sequence[Batch]) -> dict[str, list[float]] | None:
     """What the rewards are made of, where every batch says so."""
-    given = [one.batch.get("parts") for one in passes]
+    given = [batch.get("parts") for batch in batches]
     if not all(given):
         return None
     names = given[0] or {}
     return {name: [float(v) for one in given for v in (one or {})[name]] for name in names}
 
 
-def _gold(passes: Sequence[_Pass]) -> list[str] | None:
+def _gold(batches: Sequence[Batch]) -> list[str] | None:
     """The right answer of every row, where every batch says so."""
-    given = [one.batch.get("gold") for one in passes]
+    given = [batch.get("gold") for batch in batches]
     return None if None in given else [str(one) for part in given for one in part or ()]
 
 
