@@ -22,7 +22,7 @@ from flatline.live.loop.loop import Loop
 from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
-from flatline.live.trl.begun import in_training
+from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
 from flatline.releases import note_on
 from flatline.trace.announce import say
@@ -64,7 +64,7 @@ def checkup(
     until = math.inf if budget is None else begun + budget
     ordered = hypotheses if budget is None else sorted(hypotheses, key=_cost)
     look = partial(_look, subject, ordered, on_probe, origin, until, budget)
-    return in_training(subject.trainer, look) if isinstance(subject, TrlSubject) else look()
+    return once(subject.trainer, look) if isinstance(subject, TrlSubject) else look()
 
 
 def _look(

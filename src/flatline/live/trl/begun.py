@@ -16,6 +16,25 @@ from flatline.live.measure.untouched import random_numbers
 
 T = TypeVar("T")
 
+_LOOKED_AT: set[int] = set()
+"""Trainers that are looked at right now."""
+
+
+def once(trainer: Any, look: Callable[[], T]) -> T:
+    """What `look` returns. A step that is tried calls the user's callbacks, and one of these may be
+    what asked for the checkup."""
+    if id(trainer) in _LOOKED_AT:
+        raise ConfigError(
+            "This trainer is being looked at already.\n"
+            "A checkup tries a step, and a step calls your callbacks: one of them asks for a "
+            "checkup at every step.\nAsk for it in `on_train_begin`, or once."
+        )
+    _LOOKED_AT.add(id(trainer))
+    try:
+        return in_training(trainer, look)
+    finally:
+        _LOOKED_AT.discard(id(trainer))
+
 
 def in_training(trainer: Any, look: Callable[[], T]) -> T:
     """What `look` returns, once training has begun. One process with whole weights needs no wait,
