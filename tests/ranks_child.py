@@ -221,6 +221,15 @@ def fail(folder, kind):
     say("fail", levels={one.hypothesis: [one.level, one.text] for one in found.findings})
 
 
+def soon(folder, kind):
+    """A checkup that must end after a few seconds; the clock of one process is fast."""
+    import flatline
+
+    budget = 2.0 - int(os.environ["RANK"])
+    found = flatline.checkup(trainer_in(folder, kind), budget=budget).findings
+    say("soon", unknown=sorted(one.hypothesis for one in found if one.level == "unknown"))
+
+
 def main():
     folder, kind, *asked = sys.argv[1:]
     prepare(kind)

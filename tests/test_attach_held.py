@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flatline.live.held import elements, held, is_part
+from flatline.live.held import elements, held, is_part, rows
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.weights import Census
 
@@ -94,3 +94,9 @@ def test_a_step_inside_the_backward_pass_is_seen_as_well_as_one_behind_it(deepsp
     recording.gradients_are_whole()
     (row,) = recording._counted().after_step(1).rows()
     assert row["update_norm"] == pytest.approx(2.0) and row["changed_share"] == 1.0
+
+
+def test_the_rows_of_a_weight_that_is_split_are_those_of_the_whole():
+    weight = torch.nn.Parameter(torch.empty(0))
+    weight.ds_shape = torch.Size([277, 32])
+    assert rows(weight) == 277 and rows(torch.ones(5, 2)) == 5

@@ -272,5 +272,5 @@ def test_of_two_looks_that_cannot_tell_a_checkup_says_the_one_that_can_be_mended
             raise NotRecorded("task.gold")
 
     both = Both("rollouts.gold")
-    (finding,) = _first_that_tells(both, _looks(both), SimpleNamespace(trace=None))
+    (finding,) = _first_that_tells(both, _looks(both), SimpleNamespace(trace=None), Origin.LIVE)
     assert "column `answer`" in finding.text

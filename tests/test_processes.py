@@ -21,7 +21,7 @@ FAULTY = {
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp")
-    asked = ("train", "look", f"fault,{','.join(FAULTS)}", "fail")
+    asked = ("train", "look", f"fault,{','.join(FAULTS)}", "fail", "soon")
     return {**launched(folder, "ddp", *asked), "folder": folder}
 
 
@@ -55,3 +55,8 @@ def test_a_reward_that_fails_in_one_process_is_told_by_both_and_nobody_waits(sai
     for process in (0, 1):
         level, text = said["fail", process]["levels"]["H60"]
         assert level == "unknown" and "no judge here" in text
+
+
+def test_processes_stop_together_where_the_time_of_one_is_up(said):
+    first, second = (said["soon", process]["unknown"] for process in (0, 1))
+    assert first == second and len(first) > 20

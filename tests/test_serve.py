@@ -114,6 +114,15 @@ def test_log_probs_are_those_that_a_trainer_computes(client, policy, problems, t
         assert len(ours) == answer.usage.completion_tokens > 0
 
 
+def test_tokens_are_named_by_their_ids_where_a_client_asks_for_it(client, problems):
+    body = asked(problems[0], logprobs=True, seed=3)
+    made = client.chat.completions.create(**body, extra_body={"return_tokens_as_token_ids": True})
+    (choice,) = made.choices
+    assert [t.token for t in choice.logprobs.content] == [
+        f"token_id:{id}" for id in choice.token_ids
+    ]
+
+
 def test_a_seed_gives_the_same_answer_alone_and_in_company(client, problems):
     def answer(_):
         made = client.chat.completions.create(**asked(problems[1], temperature=1, seed=7, n=2))

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
+    from flatline.live.attach import attach
     from flatline.live.loop.loop import Loop
-    from flatline.live.trl.recorder.attach import attach
     from flatline.live.trl.recorder.by_callback import FlatlineCallback
     from flatline.live.watch.watch import watch
     from flatline.trace import Recorder, Trace
@@ -36,7 +36,7 @@ _WHERE = {
     "Loop": "flatline.live.loop.loop",
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
-    "attach": "flatline.live.trl.recorder.attach",
+    "attach": "flatline.live.attach",
     "checkup": "flatline.examination",
     "diagnose": "flatline.diagnosis",
     "plant": "flatline.faults",

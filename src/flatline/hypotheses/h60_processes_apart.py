@@ -174,7 +174,7 @@ class ProcessesApart(Hypothesis):
         if found.misplaced is None or found.advantage_off is None:
             what = "Cannot tell: rewards that are not paid by plain functions cannot be followed."
             return self.found(Level.UNKNOWN, what)
-        if found.lengths is None or not math.isfinite(sum(found.lengths)):
+        if not found.lengths or not math.isfinite(sum(found.lengths)):
             return self.found(
                 Level.UNKNOWN,
                 f"{found.processes} processes draw other prompts and gather in their order; "

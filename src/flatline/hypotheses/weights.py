@@ -83,8 +83,9 @@ def weights_move(trace: Trace) -> bool:
 
 
 def allowed_lag(trace: Trace) -> float:
-    """Steps by which a rollout may be behind because one generation serves several updates."""
-    return _lag(trace.settings)
+    """Steps by which a rollout may be behind: one generation serves several updates, or was asked
+    to be made ahead of its turn."""
+    return _lag(trace.settings) + float(trace.settings.get("batches_ahead") or 0)
 
 
 def trains_later(settings: Mapping[str, Any]) -> bool:

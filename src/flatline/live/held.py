@@ -20,6 +20,11 @@ def elements(weight: Tensor) -> int:
     return int(getattr(weight, "ds_numel", weight.numel()))
 
 
+def rows(weight: Tensor) -> int:
+    """Of the whole weight; ZeRO-3 shows an empty one."""
+    return int(getattr(weight, "ds_shape", weight.shape)[0])
+
+
 def held(weight: Tensor) -> Tensor:
     """The part that this process steps; empty if others step all of it."""
     if hasattr(weight, "_z3_optimizer"):  # ZeRO-3, once the optimizer is there

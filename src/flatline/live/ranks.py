@@ -37,6 +37,11 @@ def told(value: Any) -> list[Any]:
     return [json.loads(bytes(said[:size].tolist())) for said, size in pairs]
 
 
+def anybody(says: bool) -> bool:
+    """Whether one of them says so: what clocks decide, all must decide alike."""
+    return any(told(says))
+
+
 def first(tensor: Tensor) -> Tensor:
     """That of process 0, on all of them: what is decided by it is decided alike everywhere."""
     if count() == 1:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flatline.errors import NotReached, NotRecorded
+from flatline.live import ranks
 from flatline.live.facts import dropout_of
 from flatline.live.measure import passes, replay, step, stepped
 from flatline.live.measure.context import Which, context_effect
@@ -18,7 +19,6 @@ from flatline.live.measure.played import Played, Recorded, batch_of, fixed_logps
 from flatline.live.measure.tokenizer import tokenizer_fit
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer, needs
-from flatline.live.ranks import agreeing
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
@@ -267,9 +267,11 @@ class Subject:
     def between(self) -> Between | None:
         """One real step of all processes together; None where there is one. It is taken before
         these are looked at as one."""
+        if ranks.count() == 1:
+            return None
         if "between" not in self._taken:
             try:
-                with agreeing(), self.live.snapshot().kept():
+                with ranks.agreeing(), self.live.snapshot().kept():
                     self._taken["between"] = self.live.between()
             except Exception as error:
                 self._taken["between"] = error
@@ -368,10 +370,10 @@ class Subject:
     def _take(self, name: Any, measure: Callable[..., T], *given: Any) -> T:
         """Measure once, without leaving a mark; what failed once is not tried again."""
         if name not in self._taken:
-            if time.perf_counter() > self.until:
+            if self.until < math.inf and ranks.anybody(time.perf_counter() > self.until):
                 raise NotReached
             try:
-                with agreeing(), self.untouched():
+                with ranks.agreeing(), self.untouched():
                     self._taken[name] = measure(*given)
             except Exception as error:
                 self._taken[name] = error

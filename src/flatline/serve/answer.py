@@ -47,7 +47,15 @@ class Written:
 class Teller:
     """Writes the answers to one request."""
 
-    def __init__(self, kind: str, model: str, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        model: str,
+        tokenizer: Any,
+        prompt_ids: Sequence[int],
+        *,
+        by_id: bool = False,
+    ) -> None:
         prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
         self._id = f"{prefix}-{uuid4().hex}"
         self._kind = kind
@@ -55,6 +63,7 @@ class Teller:
         self._created = int(time.time())
         self._tokenizer = tokenizer
         self._prompt_ids = list(prompt_ids)
+        self._by_id = by_id
 
     def head(self, *, piece: bool, version: int) -> dict[str, Any]:
         """What an answer or a piece of one starts with."""
@@ -118,6 +127,8 @@ class Teller:
         return {"token": text, "logprob": logprob, "bytes": data}
 
     def _spelled(self, id: int) -> str:
+        if self._by_id:
+            return f"token_id:{id}"
         return str(self._tokenizer.decode([id], clean_up_tokenization_spaces=False))
 
 

@@ -130,7 +130,7 @@ class _Server:
         self._refuse_other_model(made.wanted)
         chat = self._served.conversations.format(made.tools)
         prompt = self._served.conversations.prompt(made)
-        teller = self._teller("chat.completion", prompt.ids)
+        teller = self._teller("chat.completion", prompt.ids, made.wanted)
         play = self._play(prompt.ids, made.wanted, chat.eos_ids)
 
         def note(message: dict[str, Any], written: Written) -> None:
@@ -154,7 +154,7 @@ class _Server:
         made = asked.text_request(asked.body_of(await request.body()))
         self._refuse_other_model(made.wanted)
         prompt_ids = self._encoded(made.prompt)
-        teller = self._teller("text_completion", prompt_ids)
+        teller = self._teller("text_completion", prompt_ids, made.wanted)
         play = self._play(prompt_ids, made.wanted, self._plain_ends())
         if made.wanted.stream:
             return events(play, TextStream(teller, made.wanted, prompt_ids))
@@ -174,7 +174,7 @@ class _Server:
         play = self._play(prompt_ids, made.wanted, self._plain_ends() | made.ends)
         all_written = await play.whole(request)
         choices = [ids_choice(i, written) for i, written in enumerate(all_written)]
-        answer = self._teller("generate", prompt_ids).whole(choices, all_written)
+        answer = self._teller("generate", prompt_ids, made.wanted).whole(choices, all_written)
         return JSONResponse({**answer, "request_id": answer["id"]})
 
     async def update_weights(self, request: Request) -> Response:
@@ -232,8 +232,9 @@ class _Server:
         own = self._served.tokenizer.eos_token_id
         return self._served.ends | (frozenset() if own is None else {own})
 
-    def _teller(self, kind: str, prompt_ids: Sequence[int]) -> Teller:
-        return Teller(kind, self._served.name, self._served.tokenizer, prompt_ids)
+    def _teller(self, kind: str, prompt_ids: Sequence[int], wanted: asked.Wanted) -> Teller:
+        served = self._served
+        return Teller(kind, served.name, served.tokenizer, prompt_ids, by_id=wanted.by_id)
 
     def _play(self, prompt_ids: list[int], wanted: asked.Wanted, ends: frozenset[int]) -> Playing:
         room = self._served.max_context - len(prompt_ids)

@@ -55,6 +55,8 @@ class Wanted:
     """Whether the log-prob of each token is wanted."""
     top: int
     """How many likely tokens are wanted at each position."""
+    by_id: bool
+    """Whether tokens are named by their ids, `token_id:7`, as vLLM does where it is asked to."""
     stream: bool
     """Whether the answer is wanted in pieces."""
     stream_usage: bool
@@ -169,6 +171,7 @@ def _wanted(body: Mapping[str, Any], *, logprobs: bool, top: int) -> Wanted:
         seed=_whole(body, "seed", None, low=-(2**63), high=2**63 - 1),
         logprobs=logprobs,
         top=top,
+        by_id=_of(body, "return_tokens_as_token_ids", bool, False),
         stream=stream,
         stream_usage=stream and options.get("include_usage") is True,
     )

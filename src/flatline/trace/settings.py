@@ -28,6 +28,7 @@ SETTINGS = (
     "per_device_batch_size",
     "gradient_accumulation_steps",
     "steps_per_generation",
+    "batches_ahead",
     "world_size",
     "shuffle_dataset",
     "seed",

@@ -259,7 +259,7 @@ class LoopTrainer(Trainer):
             narrow = {name: _cut(value, cut, length) for name, value in kept.items()}
             prompt = inputs["prompt_ids"][rows][:, before - (start - cut.start) :]
             narrow["ids"] = torch.cat([prompt, inputs["completion_ids"][rows][:, :width]], dim=1)
-            narrow["advantages"] = inputs["advantages"][rows]
+            narrow["advantages"] = inputs["advantages"][rows].to(batch["advantages"])
             yield rows, narrow, width
 
     def _clip(self) -> None:

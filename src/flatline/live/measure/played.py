@@ -33,8 +33,8 @@ class Generated(NamedTuple):
 
 def _recounted(whole: Any, part: Any) -> Any:
     """TRL up to 1.8 gives the count of all its tokens along with them, and divides losses by it:
-    some of the rows have a count of their own."""
-    if not isinstance(whole, tuple) or len(whole) < 3:
+    some of the rows have a count of their own. RLOO gives ids and messages alone."""
+    if not isinstance(whole, tuple) or len(whole) < 4:
         return part
     before, now = _tokens(whole), _tokens(part)
     return tuple(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flatline.live.held import rows
 from flatline.live.records import TokenizerFit
 
 
@@ -9,7 +10,7 @@ def tokenizer_fit(tokenizer: Any, model: Any) -> TokenizerFit:
     """Whether they belong together, and what the template would do to a conversation."""
     return TokenizerFit(
         highest_id=max(tokenizer.get_vocab().values(), default=-1),
-        rows=int(model.get_input_embeddings().weight.shape[0]),
+        rows=rows(model.get_input_embeddings().weight),
         drops_thinking=_drops_thinking(tokenizer),
         doubled=_doubled(tokenizer),
     )

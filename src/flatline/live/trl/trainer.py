@@ -150,7 +150,7 @@ class TrlTrainer(Trainer):
             yield
 
     def between(self) -> Between | None:
-        return None if ranks.count() == 1 else between(self.trl)
+        return between(self.trl)
 
     def autocast(self) -> AbstractContextManager[Any]:
         found: AbstractContextManager[Any] = self.trl.accelerator.autocast()

@@ -23,8 +23,9 @@ OWN = 5
 """How many groups the user's own statements are moved up."""
 FAR = 40
 """Statements that are looked at on the way back."""
-GAP = 4
-"""Statements behind a right value, one of which should have made another of it."""
+GAPS = ((-1, 0), (-1, 1), (0, 1), (1, 1))
+"""Where statements are put that follow a right value, of which one should have made another: two
+before the statement that made it, two after that and its sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,6 @@ class Trail:
         """Functions that returned a right value at least once."""
         for event in events:
             self._frames[event.frame].append(event)
-            told = event.writes.get(RETURNED)
-            if told is not None and self._is_data(told) and right.name(told):
-                self._proven.add(event.function)
         for event in sorted(events, key=lambda event: event.ended):
             for value in event.writes.values():
                 for part in _all_parts(value):
@@ -63,9 +61,11 @@ class Trail:
     def ranked(self, wrong: Sequence[Value]) -> list[Event]:
         """Statements behind the wrong values, the likeliest first, each once. Where some are no
         specified value at all, those that are another one are left alone."""
+        wrong = [one for one in wrong if not self._right.name(one)] or wrong
+        self._proven = set(self._returned_right({one.key for one in wrong}))
         suspects: list[_Suspect] = []
         waiting: deque[tuple[Event, int]] = deque()
-        for value in [one for one in wrong if not self._right.name(one)] or wrong:
+        for value in wrong:
             made = self._last.get(value.key)
             if made is not None:
                 made = self._origin(made, value)
@@ -85,18 +85,31 @@ class Trail:
         suspects.sort(key=lambda one: (one.group - OWN * is_own(one.event), one.depth))
         return _once(one.event for one in suspects)
 
+    def _returned_right(self, wrong: Collection[str]) -> Iterator[str]:
+        for event in self._events:
+            told = event.writes.get(RETURNED)
+            if told is not None and told.key not in wrong and self._is_data(told):
+                yield from [event.function] if self._right.name(told) else []
+
     def _judged(self, event: Event, depth: int, *, ends: bool) -> Iterator[_Suspect]:
         """The statement, and the call that it was made for. A function that was right elsewhere is
         less likely than what it was told this time."""
         group = 0 if ends and self._reads_right(event) and event.statement.kind != "For" else 2
         helper = event.parent is not None and event.function in self._proven
         yield _Suspect(event, group + 5 if helper else group, depth)
+        yield from (_Suspect(one, group, depth) for one in self._counted(event))
         for above, caller in enumerate(_callers(event)):
             yield _Suspect(caller, 0 if helper and not above else 3, depth + above)
         if group == 0:
             yield from (_Suspect(one, 1, depth) for one in self._sources(event))
             for path, value in event.reads.items():
                 yield from self._skipped(event, path, value)
+
+    def _counted(self, event: Event) -> Iterator[Event]:
+        """Who wrote the plain numbers that it read: sizes, limits, divisors."""
+        for path, value in event.reads.items():
+            if type(value.content) in (int, float) and not self._right.name(value):
+                yield from self._assigned(event, path)
 
     def _sources(self, event: Event) -> Iterator[Event]:
         """Who wrote what it read. Where two names hold one and the same specified value, one of
@@ -114,12 +127,12 @@ class Trail:
         return [one for one in past if path in one.writes][:1]
 
     def _skipped(self, event: Event, path: Path, value: Value) -> Iterator[_Suspect]:
-        """Conditions between a right value and its use that would have changed it."""
+        """Conditions between a right value and its use that would have changed it, last first."""
         for made in self._assigned(event, path) if self._right.name(value) else ():
             for one in self._frames[event.frame]:
                 between = made.number < one.number < event.number
                 if between and path[0] in one.statement.inside:
-                    yield _Suspect(one, 1, one.number - made.number)
+                    yield _Suspect(one, 1, event.number - one.number)
 
     def _before(self, event: Event) -> Iterator[Event]:
         """Who made what it read and is not known to be right."""
@@ -179,11 +192,21 @@ class Trail:
         """A right value where another should be: something was left out after it."""
         names = {path[0] for path, one in made.writes.items() if one.key == value.key}
         after = [one for one in self._frames[made.frame] if one.number > made.number]
-        near = [one for one in after if one.statement.kind != "If" or names & one.statement.inside]
-        return [_Suspect(one, -1, at) for at, one in enumerate(near[:GAP])]
+        near = [one for one in after if _may_write(one, names)]
+        places = zip(near, GAPS, strict=False)
+        return [_Suspect(made, 0, 0), *(_Suspect(one, *place) for one, place in places)]
 
     def _is_data(self, value: Value) -> bool:
         return isinstance(value.content, Tensor | tuple | dict)
+
+
+def _may_write(event: Event, names: Collection[str]) -> bool:
+    """Whether the statement could have changed one of these names: a condition that skips such a
+    change could."""
+    statement = event.statement
+    if statement.kind == "If":
+        return bool(statement.inside & set(names))
+    return statement.kind not in ("FunctionDef", "AsyncFunctionDef", "ClassDef")
 
 
 def is_own(event: Event) -> bool:

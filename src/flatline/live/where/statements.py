@@ -85,8 +85,10 @@ def _names_written(body: list[ast.stmt]) -> Iterator[str]:
         for one in ast.walk(node):
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
                 yield one.id
-            elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-                yield from (path[0] for path in [_path(one.func.value)] if path)
+            elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
+                called = one.value.func  # `rows.append(...)` writes to rows
+                path = _path(called.value) if isinstance(called, ast.Attribute) else ()
+                yield from path[:1]
 
 
 def _heads(node: ast.stmt) -> Iterator[ast.AST]:

@@ -1,5 +1,6 @@
 """One piece of a step, followed statement by statement: what each read, wrote and returned."""
 
+import functools
 import linecache
 import os
 import sys
@@ -197,8 +198,14 @@ def follows(file: str) -> bool:
     return f"{os.sep}trl{os.sep}" in file or not in_library(file)
 
 
+@functools.cache
 def in_library(file: str) -> bool:
-    """Whether it was installed rather than written here."""
+    """Whether it was installed, or unpacked from a wheel, rather than written here."""
     paths = sysconfig.get_paths()
     libraries = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    return file.startswith(libraries) or "site-packages" in file
+    if file.startswith(libraries) or "site-packages" in file:
+        return True
+    folder = File(file).parent
+    while (folder / "__init__.py").exists():
+        folder = folder.parent
+    return any(folder.glob("*.dist-info"))

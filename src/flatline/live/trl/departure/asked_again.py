@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from flatline.live import ranks
 from flatline.live.batch import GOLD_NAMES
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
@@ -70,7 +71,7 @@ def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:
 
 
 def _calls(trainer: Any, heard: Heard) -> Iterator[_Paid]:
-    if heard.seconds > CHEAP:
+    if ranks.anybody(heard.seconds > CHEAP):
         return
     for at, (given, paid) in sorted(heard.calls.items()):
         function = trainer.reward_funcs[at]

@@ -134,7 +134,8 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     if not isinstance(result, tuple) or len(result) < 3:
         return None
     prompts, completions = result[:2]
-    own = result[2] if isinstance(result[2], list) else None  # of TRL up to 0.25 it is a count
+    # RLOO gives its messages there, and TRL up to 0.25 a count.
+    own = result[2] if len(result) > 3 and isinstance(result[2], list) else None
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     ends = stop_ids(trainer) | {tokenizer.pad_token_id}
     rows = []

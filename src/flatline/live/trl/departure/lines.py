@@ -29,7 +29,7 @@ from flatline.live.trl.grpo import scorer_of
 from flatline.live.where.attributes import set_elsewhere
 from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail, is_own
-from flatline.live.where.specified import Right
+from flatline.live.where.specified import Right, Specified
 from flatline.live.where.statements import Statement
 from flatline.live.where.tracing import CannotFollow, Event, Follower
 from flatline.live.where.values import Copies, Value
@@ -98,19 +98,21 @@ class _Search:
         return self._own(self._dealt if stage == "rows" else self._stepped)
 
     def _sampled(self) -> list[Event]:
-        step, asked = self.step, list[Any]()
+        step, asked, generated = self.step, list[Any](), list[Specified]()
         model = step.trainer.accelerator.unwrap_model(step.trainer.model)
 
         def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
             asked.extend(kwargs.get(name) for name in ("input_ids", "attention_mask"))
             asked.append(self.follower.now())
-            return generate(*args, **kwargs)
+            drawn = generate(*args, **kwargs)
+            generated.append(Specified("generated ids", drawn.detach().double().cpu()))
+            return drawn
 
         with Patch(model, "generate", listening), self.follower.following():
             step.sampling()
         if step.drawn is None:
             return []
-        right = Right(rights.of_sampling(step), self._tolerance)
+        right = Right([*rights.of_sampling(step), *generated], self._tolerance)
         if self.found.stage == "prompts":
             return self._ranked(right, [step.drawn.prompts])
         if "goes on with other completions" in self.found.text:

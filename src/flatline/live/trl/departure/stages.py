@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flatline.errors import NotRecorded
+from flatline.live import ranks
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
@@ -80,7 +81,7 @@ def examine(
         no_dropout(trainer)
         step = Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
-            if time.perf_counter() <= until:
+            if until == math.inf or not ranks.anybody(time.perf_counter() > until):
                 _guarded(one, found)
 
     _guarded(look, found)

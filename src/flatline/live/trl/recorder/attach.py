@@ -44,13 +44,7 @@ def attach(
     correct: str | None = None,
     gold: str | None = None,
 ) -> "Attachment":
-    """Record everything that this trainer trains from now on.
-
-    `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
-    is complete when training ends, and can be read at any time before. `correct` names the reward
-    function that says whether an answer is right, `gold` the column of the dataset with the right
-    answer; a diagnosis reads both from the trace.
-    """
+    """See `flatline.attach`."""
     another = another_algorithm(trainer)
     if another:
         raise TraceError(another)
