@@ -188,3 +188,15 @@ def test_rows_in_another_order_are_not_the_specified_ones():
     copies = Copies()
     assert right.name(copies.of([[1, 2, 3], [4, 5]])) == "completions"
     assert not right.name(copies.of([[4, 5], [1, 2, 3]]))
+
+
+def test_a_value_is_followed_through_a_tuple_that_also_holds_what_is_no_data(written):
+    theirs = written(
+        "def pay(rewards):\n"
+        "    rolled = rewards.roll(1)\n"
+        "    return rolled, {}, object()\n"
+        "def advantages(rewards):\n"
+        "    paid, _, _ = pay(rewards)\n"
+        "    return paid\n"
+    )
+    assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "rolled = rewards.roll(1)"

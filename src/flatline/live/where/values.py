@@ -50,10 +50,9 @@ class Copies:
         if all(type(one) is int for one in thing) or all(type(one) is float for one in thing):
             return Value(repr(list(thing)), torch.tensor(thing, dtype=torch.float64))
         parts = [self.of(one, depth + 1) for one in thing]
-        if None in parts:
-            return None
-        kept = [one for one in parts if one is not None]
-        return Value(_digest("".join(one.key for one in kept).encode()), tuple(kept))
+        kept = tuple(one for one in parts if one is not None)  # a tuple may hold a model as well
+        told = "".join("?" if one is None else one.key for one in parts)
+        return Value(_digest(told.encode()), kept) if kept else None
 
     def _mapped(self, thing: Mapping[Any, Any], depth: int) -> Value | None:
         parts = {str(name): self.of(one, depth + 1) for name, one in thing.items()}
