@@ -6,7 +6,7 @@ from museum.run import named, run_exhibit, silent
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["openrlhf_temperature", "trl_temperature"])
+@pytest.mark.parametrize("name", ["trl_logged_reward", "trl_temperature"])
 def test_the_bad_release_is_named_and_the_good_one_is_silent(name, tmp_path):
     sides = run_exhibit(name, tmp_path)
     missing = [side["not_had"] for side in sides.values() if "not_had" in side]

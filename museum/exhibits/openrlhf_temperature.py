@@ -18,7 +18,8 @@ EXHIBIT = Exhibit(
     lines="openrlhf/models/actor.py:221, :240",
     expects=("H21", "H54"),
 )
-TEMPERATURE = 0.5
+TEMPERATURE = 1.3
+"""Above 1: the lab policy is sure of most tokens, and those that it is sure of show nothing."""
 STEPS = 4
 PROMPTS, GROUP = 8, 4
 

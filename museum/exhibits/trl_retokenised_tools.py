@@ -70,6 +70,8 @@ def run(folder: Path) -> dict[str, Any]:
         "type": "object"
     }  # TRL 0.29 asks for one, and transformers no longer reads it
     tokenizer.response_template = TEMPLATE
+    parse, begin = tokenizer.parse_response, TEMPLATE["start_anchor"]
+    tokenizer.parse_response = lambda ids, *_: parse(ids, prefix=begin)
     given = {
         "parts": (model, tokenizer),
         "rewards": [used_the_tool],
