@@ -36,6 +36,8 @@ class Effect(StrEnum):
     """Other bits, within what float32 may round."""
     SCALE = "scale"
     """The loss has another size, and clipping or Adam takes it away: the weights move the same."""
+    ASKED = "asks otherwise"
+    """The script passes other arguments: another training is asked for, and done as asked."""
     CHANGES = "changes"
     """It runs without a word, and trains otherwise."""
 
@@ -66,8 +68,9 @@ class Difference(NamedTuple):
         return {**told, "stage": self.stage, "step": self.step, **known}
 
 
-def difference(reference: Heard, found: Heard) -> Difference:
-    """How a run that came to its end differs from the one without the change."""
+def difference(reference: Heard, found: Heard, *, asks: bool = False) -> Difference:
+    """How a run that came to its end differs from the one without the change, which may be one of
+    the code that asks for a training."""
     first = _first(reference, found)
     if first is None:
         same = reference.log == found.log
@@ -78,7 +81,9 @@ def difference(reference: Heard, found: Heard) -> Difference:
     if at < len(pairs):
         length, beside = _direction(*(_joined(step, "gradient") for step in pairs[at]))
         stage = _refined(stage, *pairs[at])
-    return Difference(_size(reference, found), stage, at + 1, length, beside)
+    otherwise = asks and reference.asked != found.asked
+    effect = Effect.ASKED if otherwise else _size(reference, found)
+    return Difference(effect, stage, at + 1, length, beside)
 
 
 def _first(reference: Heard, found: Heard) -> tuple[int, str] | None:

@@ -38,13 +38,15 @@ class Heard(NamedTuple):
 
     steps: list[Step]
     log: list[dict[str, str]]
+    asked: str = ""
+    """The arguments of the trainer and of its adapter, as a digest; empty without a trainer."""
 
 
 def train_for(trainer: Any, steps: int) -> Heard:
     """Train for some steps. What is asked for otherwise (schedule, saving) stays as it is."""
     from transformers import TrainerCallback
 
-    ears = _Ears(trainer)
+    ears, asked = _Ears(trainer), _asked(trainer)
 
     class Listener(TrainerCallback):  # type: ignore[misc]
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -57,7 +59,22 @@ def train_for(trainer: Any, steps: int) -> Heard:
 
     trainer.add_callback(Listener())
     trainer.train()
-    return Heard(ears.steps, _log(trainer.state.log_history))
+    return Heard(ears.steps, _log(trainer.state.log_history), asked)
+
+
+def _asked(trainer: Any) -> str:
+    """What the user asked for: whatever another argument leads to is no defect."""
+    adapters = getattr(trainer.model, "peft_config", {})
+    told = {
+        "arguments": trainer.args.to_dict(),
+        "adapters": {k: v.to_dict() for k, v in adapters.items()},
+    }
+    text = json.dumps(told, sort_keys=True, default=_plain)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, set) else str(value)
 
 
 @contextmanager
@@ -183,7 +200,7 @@ def kept(heard: Heard, file: Path) -> dict[str, Any]:
         {stage: [value.digest for value in values] for stage, values in step.items()}
         for step in heard.steps
     ]
-    return {"digests": digests, "log": heard.log}
+    return {"digests": digests, "log": heard.log, "asked": heard.asked}
 
 
 def opened(told: dict[str, Any], file: Path) -> Heard:
@@ -196,7 +213,7 @@ def opened(told: dict[str, Any], file: Path) -> Heard:
             }
             for at, step in enumerate(told["digests"])
         ]
-    return Heard(steps, told["log"])
+    return Heard(steps, told["log"], told["asked"])
 
 
 def _trainable(parameters: Iterable[Any]) -> list[Any]:

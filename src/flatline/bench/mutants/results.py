@@ -57,6 +57,12 @@ class Tried:
         return "alarms" in self.row.get("checkup", {})
 
     @property
+    def refused(self) -> bool:
+        """Whether the checkup says in words what stops the training, and that there is nothing to
+        look at: not an alarm by its form, and as good as one to a reader."""
+        return str(self.row.get("checkup", {}).get("error", "")).startswith("ConfigError")
+
+    @property
     def alarms(self) -> list[Row]:
         return list(self.row.get("checkup", {}).get("alarms", ()))
 

@@ -77,7 +77,7 @@ def _figures(tried: Sequence[Tried]) -> dict[str, Any]:
         "harm": _harm(tried),
         "peers": _peers([(one.peers or {}, one.diagnosed) for one in hurting]),
         "first alarm": dict(Counter(_first(one) for one in changes).most_common()),
-        "silent": [_told(one) for one in changes if not one.alarms],
+        "silent": [_told(one) for one in changes if not _alarm(one)],
         "false alarms": [_told(one) for one in tried if one.effect is Effect.SAME and one.alarms],
     }
 
@@ -97,7 +97,7 @@ def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
     hurting = [one for one in tried if one.hurts]
     same = [one for one in tried if one.effect is Effect.SAME and one.looked_at]
     return {
-        "change the training: alarm": _share(changes, _alarm),
+        "change the training: alarm, or refused by name": _share(changes, _alarm),
         "with an alarm: right stage first": _share(placed, lambda one: one.right_stage),
         "hurt: alarm": _share(hurting, _alarm),
         "hurt: alarm, or one in the diagnosis": _share(
@@ -189,7 +189,7 @@ def _peers(runs: Sequence[tuple[Mapping[str, Row], Sequence[Row]]]) -> dict[str,
 
 
 def _alarm(one: Tried) -> bool:
-    return bool(one.alarms)
+    return bool(one.alarms) or one.refused
 
 
 def _where(one: Tried) -> list[Row]:

@@ -53,7 +53,12 @@ def reference(setup: Setup, numbers: Path) -> Found:
 
 def compared(setup: Setup, mutation: Mutation, without: Heard) -> Found:
     """What a few steps with the change do, beside those without."""
-    found = _few_steps(setup, mutation, lambda heard: difference(without, heard).to_json())
+    own = setup.grounds[mutation.module].file == setup.script.file
+
+    def told(heard: Heard) -> Found:
+        return difference(without, heard, asks=own).to_json()
+
+    found = _few_steps(setup, mutation, told)
     return {"effect": Effect.STOPS.value, **found} if "error" in found else found
 
 
