@@ -310,10 +310,10 @@ def test_advantages_may_be_divided_by_their_own_spread():
 
 def test_a_kl_in_the_reward_is_taken_off_after_the_reward_was_cut_to_its_range():
     asked = replace(RLOO, beta=0.5, reward_range=(0.0, 1.0))
-    paid_BF, kl_B = torch.tensor([[3.0], [0.5]]), torch.tensor([0.2, -0.4])
-    assert penalised(asked, paid_BF, kl_B).tolist() == pytest.approx([0.9, 0.7])
+    reward_B, kl_B = np.array([3.0, 0.5]), np.array([0.2, -0.4])
+    assert penalised(asked, reward_B, kl_B).tolist() == pytest.approx([0.9, 0.7])
     with pytest.raises(NotSpecified, match="KL in the reward"):
-        penalised(asked, paid_BF, None)
+        penalised(asked, reward_B, None)
     old_T, reference_T = torch.tensor([-1.0, -2.0, -9.0]), torch.tensor([-1.5, -1.0, 0.0])
     assert float(distance(old_T, reference_T, torch.tensor([1, 1, 0]))) == pytest.approx(-0.5)
 
