@@ -157,7 +157,7 @@ def look(name: str, rows: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         trainer = trainer_of(CONFIGURATIONS[name], rows, folder)
         found = checkup(trainer).findings
-        facts = run_facts(trainer)
+        facts = run_facts(trainer, {})
     told = [f"{one.hypothesis} {one.level.value}: {one.text}" for one in found]
     levels = [one.level for one in found]
     return {
