@@ -1,0 +1,136 @@
+"""The trainer of verifiers 0.1.3.post0 as shipped and mended, matched seeds, held-out reward.
+
+    python -m museum.verifiers_seeds --seeds 3 --steps 12 --jobs 1 --out runs/verifiers
+
+Mended are the attention mask (the fix of 0.1.7) and the tokens (what the sampler read and wrote is
+what is trained); nothing else. Every trained policy is evaluated by today's flatline on the lab's
+validation problems, with common random numbers. Writes `museum/verifiers_seeds.json`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from flatline.files import write_atomically
+from museum import lab, verifiers_lab
+from museum.wheels import unpacked
+
+RELEASE = "verifiers==0.1.3.post0"
+ARMS = ("shipped", "mended")
+ROOT = Path(__file__).parent.parent
+KEPT = Path(__file__).parent / "verifiers_seeds.json"
+
+
+def mend(trainer: Any) -> None:
+    """Attention is what is not padding, and tokens go in as they came out."""
+    score, pad = trainer._get_per_token_logps, trainer.processing_class.pad_token_id
+
+    def scored(model: Any, ids: Any, mask: Any, *more: Any, **named: Any) -> Any:
+        return score(model, ids, (ids != pad).long(), *more, **named)
+
+    trainer._get_per_token_logps = scored
+    trainer.env.process_env_results_vllm = _tokens_as_sampled
+
+
+def _tokens_as_sampled(states: Any, rewards: Any, **_: Any) -> Any:
+    from verifiers.types import ProcessedOutputs
+
+    from flatline.live.verifiers.played import played
+
+    rollouts = [played(state, "") for state in states]
+    assert all(one is not None for one in rollouts), "the server does not say its token ids"
+    return ProcessedOutputs(
+        prompt_ids=[one.prompt_ids for one in rollouts],
+        prompt_mask=[[0] * len(one.prompt_ids) for one in rollouts],
+        completion_ids=[one.completion_ids for one in rollouts],
+        completion_mask=[one.loss_mask for one in rollouts],
+        completion_logprobs=[one.logprobs for one in rollouts],
+        rewards=list(rewards),
+    )
+
+
+def train(arm: str, seed: int, steps: int, folder: Path) -> None:
+    """One run, in the process that has the wheel on its path; the policy is saved whole."""
+    import flatline
+
+    checkpoint = lab.checkpoint()
+    with verifiers_lab.serving(checkpoint) as port:
+        verifiers_lab.stand_ins(checkpoint, port)
+        trainer = verifiers_lab.grpo_trainer(folder, port, checkpoint, steps=steps, seed=seed)
+        if arm == "mended":
+            mend(trainer)
+        attachment = flatline.attach(trainer, folder / "run")
+        trainer.train()
+        attachment.detach()
+    merged = trainer.model.merge_and_unload()
+    model = folder / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    for file in checkpoint.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    merged.save_pretrained(model)
+
+
+def run(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
+    """Train where it was not, then evaluate."""
+    folder = (out / f"{arm}-{seed}").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "model" / "model.safetensors").exists():
+        wheels = [unpacked(one, out / "releases") for one in (RELEASE, *verifiers_lab.BASE)]
+        beside = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        path = [*(str(one.resolve()) for one in wheels), str(ROOT / "src"), str(ROOT), *beside]
+        command = ["-m", "museum.verifiers_seeds", "--child", arm, str(seed), str(folder)]
+        _python([*command, "--steps", str(steps)], os.pathsep.join(path), folder / "train.txt")
+    evaluate = ["-c", "from flatline.cli import main; main()", "evaluate", "musique", "--json"]
+    told = _python(
+        [*evaluate, "--samples", "8", "--model", str(folder / "model")],
+        os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        folder / "evaluate.txt",
+    )
+    parts = json.loads(told[told.index("{") :])
+    return {"arm": arm, "seed": seed, "evaluation": parts}
+
+
+def _python(command: list[str], path: str, log: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("w", encoding="utf-8") as errors:
+        done = subprocess.run(
+            [sys.executable, *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[-4:])} ended with {done.returncode}; see {log}")
+    return done.stdout
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    ask.add_argument("--seeds", type=int, default=3)
+    ask.add_argument("--steps", type=int, default=12)
+    ask.add_argument("--jobs", type=int, default=1)
+    ask.add_argument("--out", type=Path, default=Path("runs/verifiers"))
+    ask.add_argument("--child", nargs=3, metavar=("ARM", "SEED", "FOLDER"), help=argparse.SUPPRESS)
+    given = ask.parse_args()
+    if given.child:
+        arm, seed, folder = given.child
+        train(arm, int(seed), given.steps, Path(folder))
+        return
+    for one in (RELEASE, *verifiers_lab.BASE):
+        unpacked(one, given.out / "releases")
+    cells = [(arm, seed) for seed in range(given.seeds) for arm in ARMS]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        found = list(pool.map(lambda cell: run(*cell, given.steps, given.out), cells))
+    write_atomically(KEPT, [json.dumps({"steps": given.steps, "runs": found}, indent=1)])
+    print(f"{len(found)} runs are in {KEPT.name}.")
+
+
+if __name__ == "__main__":
+    main()
