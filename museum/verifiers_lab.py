@@ -25,6 +25,8 @@ from museum import lab
 
 PROBLEMS = 400
 STEPS = 3
+BESIDE = "MUSEUM_BESIDE"
+"""Where the caller keeps what today's environment needs besides, if anywhere."""
 WAIT = 120
 """Seconds for the server to be there."""
 BASE = (
@@ -54,7 +56,8 @@ def serving(checkpoint: Path) -> Iterator[int]:
     """`flatline serve` with the lab policy, in today's environment; the port."""
     port = _free_port()
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent / "src")
+    own = str(Path(__file__).parent.parent / "src")
+    environment["PYTHONPATH"] = os.pathsep.join([own, os.environ.get(BESIDE, "")])
     command = [sys.executable, "-c", "from flatline.cli import main; main()", "serve"]
     command += ["--model", str(checkpoint), "--port", str(port), "--max-batch", "64"]
     server = subprocess.Popen(command, env=environment)

@@ -96,7 +96,12 @@ def run(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
 
 
 def _python(command: list[str], path: str, log: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": path,
+        verifiers_lab.BESIDE: os.environ.get("PYTHONPATH", ""),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     with log.open("w", encoding="utf-8") as errors:
         done = subprocess.run(
             [sys.executable, *command],
