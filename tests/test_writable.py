@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from flatline.errors import ModelError
 from flatline.hypotheses import find
