@@ -51,7 +51,9 @@ def run_release(
 
 def _start(name: str, paths: list[Path], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(map(str, [*(p.resolve() for p in paths), ROOT / "src", ROOT]))
+    beside = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    own = [*(p.resolve() for p in paths), ROOT / "src", ROOT]
+    path = os.pathsep.join(map(str, [*own, *beside]))
     environment = os.environ | {
         "PYTHONPATH": path,
         "OMP_NUM_THREADS": "1",

@@ -135,19 +135,21 @@ def environment() -> Any:
         async def env_response(self, messages: Any, state: Any, **_: Any) -> Any:
             return [_observed(state, call) for call in messages[-1]["tool_calls"]], state
 
-    def _observed(state: Any, call: Any) -> dict[str, Any]:
+    def _observed(state: Any, given: Any) -> dict[str, Any]:
+        call = given if isinstance(given, dict) else given.model_dump()  # a dict since 0.1.7
+        function = call["function"]
         try:
-            arguments = json.loads(call.function.arguments)
+            arguments = json.loads(function["arguments"])
         except ValueError:
             arguments = None
         fine = isinstance(arguments, dict)
         asked = (
-            ToolCall(name=call.function.name, arguments=arguments)
+            ToolCall(name=function["name"], arguments=arguments)
             if fine
             else BadToolCall(text="", reason="the arguments are not a JSON object.")
         )
         text = state["episode"].observe(asked).text
-        return {"role": "tool", "content": text, "tool_call_id": call.id}
+        return {"role": "tool", "content": text, "tool_call_id": call["id"]}
 
     def combined(completion: Any, state: Any, **_: Any) -> float:
         last = completion[-1]

@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch):
     log.write_text(json.dumps({"log_history": LOG}))
 
     def run(*arguments, report=ALL):
-        monkeypatch.setattr(diagnosis, "diagnose", lambda trace, *, name: report)
+        monkeypatch.setattr(diagnosis, "diagnose", lambda trace, *, correct, name: report)
         runner = CliRunner(env={"COLUMNS": "120"})
         return runner.invoke(app, ["diagnose", str(log), *arguments], prog_name="flatline")
 

@@ -178,7 +178,7 @@ def test_the_result_is_json(played):
 def test_checkup_plays_with_other_tool_output_where_it_is_asked_to(monkeypatch):
     asked = {}
 
-    def look(config, *, ladder, tools, say):
+    def look(config, *, ladder, tools, budget, say):
         asked.update(ladder=ladder, tools=tools)
         return Report(subject="x", findings=(), trend=None)
 

@@ -173,6 +173,14 @@ DEFECTS: dict[str, Defect] = {
         when="`gradient_accumulation_steps` that is no multiple of `steps_per_generation`",
         reference=TRL + "3725",
     ),
+    "verifiers_attention_mask": Defect(
+        library="verifiers",
+        since="0.1.2",
+        mended="0.1.7",
+        what="the loss mask is the attention mask: the policy is trained without its prompt",
+        when="training with its own `GRPOTrainer`",
+        reference="https://github.com/PrimeIntellect-ai/verifiers/pull/505",
+    ),
 }
 """By the name of the exhibit."""
 

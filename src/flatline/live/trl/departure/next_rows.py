@@ -108,10 +108,10 @@ def _dealt_out(trainer: Any, asked: Asked, passes: int) -> list[list[int]]:
     found = []
     try:
         with Patch(trainer, "_generate_and_score_completions", generate):
-            for _ in range(passes):
+            for number in range(passes):
+                trainer._step = number  # which TRL up to 0.24 counts itself in this very method
                 batch = trainer._prepare_inputs([{}] * size)
                 found.append(batch["completion_ids"].tolist())
-                trainer._step += 1
     finally:
         trainer._step, trainer._buffered_inputs = before
     return found
