@@ -31,7 +31,6 @@ def test_a_callback_is_told_as_attach_is(tmp_path):
 
 def test_a_subject_and_its_batch_know_what_the_user_named(tmp_path):
     subject = TrlSubject(trainer_in(tmp_path, rows=SOLVED), correct="letters", gold="solved")
-    assert (subject.correct, subject.gold) == ("letters", "solved")
     for settings in (subject.settings, subject.trace.settings):
         assert (settings["correct"], settings["gold"]) == ("letters", "solved")
     assert "gold" in subject.trace.rollouts

@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from flatline.errors import ModelError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
+from flatline.live.records import TokenizerFit
 from flatline.rollout.chat import ChatFormat, load_chat_template
 from flatline.rollout.writable import unwritable
 from flatline.tasks import make_task
@@ -71,16 +71,11 @@ def test_h16_tells_a_call_that_cannot_be_written(calls, level, monkeypatch):
     h16 = find("H16")
     healthy = SimpleNamespace(level=Level.OK)
     monkeypatch.setattr(type(h16), "sign", lambda self, trace: healthy)
-    embedding = SimpleNamespace(weight=torch.zeros(9, 2))
-    model = SimpleNamespace(get_input_embeddings=lambda: embedding)
+    fit = TokenizerFit(rows=9, highest_id=0, doubled="", drops_thinking=None)
     subject = SimpleNamespace(
         trace=SimpleNamespace(rollouts={"tool_calls": [calls, 0]}),
         unwritable_tokens=lambda: {"<tool_call>": 297},
-        trainer=SimpleNamespace(
-            processing_class=SimpleNamespace(get_vocab=lambda: {"a": 0}, chat_template=None),
-            accelerator=SimpleNamespace(unwrap_model=lambda model: model),
-            model=model,
-        ),
+        tokenizer_fit=lambda: fit,
     )
     finding = h16.probe(subject)
     assert finding.level is level

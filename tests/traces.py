@@ -238,6 +238,8 @@ def _weights(rng: Any, step: int) -> list[dict[str, Any]]:
             "changed_share": 1.0,
             "sampled": 4096,
             "in_optimizer": 1,
+            "travel": 3e-3 * step,
+            "between": None if step == 1 else 0.0,
         }
         for layer in range(2)
     ]

@@ -15,6 +15,7 @@ class Pretended:
     def __init__(self) -> None:
         self.model = torch.nn.Linear(64, 64)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.lr_scheduler = None
         self.processing_class = tokenizer_with()
         self.accelerator = SimpleNamespace(
             process_index=0,

@@ -25,10 +25,7 @@ SETTINGS = {
 
 
 def rows():
-    tables = healthy_rows(steps=STEPS)
-    for row in tables["weights"]:
-        row |= {"travel": 3e-3 * row["step"], "between": None if row["step"] == 1 else 0.0}
-    return tables
+    return healthy_rows(steps=STEPS)
 
 
 def trace(tables=None, **settings):

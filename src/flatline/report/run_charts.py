@@ -78,6 +78,12 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H46": ("heldout", "reward"),
     "H47": ("reward",),
     "H48": ("reward",),
+    "H51": ("gap",),
+    "H52": ("parts", "reward"),
+    "H53": ("advantage",),
+    "H54": ("gap", "kl"),
+    "H58": ("updates",),
+    "H60": ("reward",),
 }
 """Code of a hypothesis -> where its finding can be seen."""
 

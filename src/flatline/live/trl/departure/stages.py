@@ -53,6 +53,7 @@ NOTHING = 1e-6
 """Advantages below this are 0: sums of float32 parts differ in their last bit."""
 MARGIN = 0.4
 """How far inside a bound, as a share of it."""
+UNHEARD = "The sampler cannot be heard."
 
 Found = dict[str, StageFound]
 
@@ -81,11 +82,13 @@ def examine(
         no_dropout(trainer)
         step = Step(trainer, order, whole, some, move, found)
         for one in (step.sampling, step.scoring, step.passing):
-            if until == math.inf or not ranks.anybody(time.perf_counter() > until):
-                _guarded(one, found)
+            if until < math.inf and ranks.anybody(time.perf_counter() > until):
+                _fill(found, NOT_REACHED)
+                return
+            _guarded(one, found)
 
     _guarded(look, found)
-    return {stage: found.get(stage, unknown(stage, NOT_REACHED)) for stage in STAGES}
+    return {stage: found[stage] for stage in STAGES}
 
 
 def _guarded(look: Callable[[], None], found: Found) -> None:
@@ -162,9 +165,7 @@ class Step:
     def sampling(self) -> None:
         """A few tokens, with the weights as they are and moved."""
         if own_sampler(self.trainer):
-            why = "Not specified: completions that a sampler of its own gives."
-            for stage in ("prompts", "completions", "delivery"):
-                self.found[stage] = unknown(stage, why)
+            self._not_sampled("Not specified: completions that a sampler of its own gives.")
             return
         group = self.asked.group
         asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
@@ -172,8 +173,7 @@ class Step:
         self.prompts = prompts
         self.drawn = drawn = sample(self.trainer, prompts)
         if drawn is None:
-            for stage in ("completions", "delivery"):
-                self.found[stage] = unknown(stage, "The sampler cannot be heard.")
+            self._not_sampled(UNHEARD)
             return
         self.found["prompts"] = data.judge_prompts(self.trainer, prompts, drawn.prompts)
         rows = drawn_rows(drawn, drawn.prompts)
@@ -187,12 +187,18 @@ class Step:
         with moved(self.trainer, self.visible):
             after = sample(self.trainer, prompts)
             if after is None:
+                self._not_sampled(UNHEARD)
                 return
             self.drawn = after
             rows = drawn_rows(after, drawn.prompts)
             policy = self.scorer.all(rows)
         start = self.scorer.all(rows)
         self.found["delivery"] = judge_sampler("delivery", after, rows, policy, start, self.limit)
+
+    def _not_sampled(self, why: str) -> None:
+        """Of what is not known yet."""
+        for stage in ("prompts", "completions", "delivery"):
+            self.found.setdefault(stage, unknown(stage, why))
 
     # -- mask, rewards, advantages
 

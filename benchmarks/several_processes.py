@@ -1,6 +1,6 @@
 """A checkup on several processes: is every bit as before, what is answered, what memory it takes.
 
-    python benchmarks/processes.py [--processes 2] [--kinds ddp,fsdp2,zero3] [--hidden 256]
+    python benchmarks/several_processes.py [--processes 2] [--kinds ddp,fsdp2,zero3] [--hidden 256]
 
 Each kind is started by accelerate on so many processes: on GPUs where there are any, else on CPUs
 with gloo. A process trains three steps, looks where the third begins, and trains on. Its peak of
