@@ -12,11 +12,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import flatline
 from flatline.files import write_atomically
+from flatline.verdict import Mechanism, Presence, Rule, decide
 from museum import lab, verifiers_lab
 from museum.wheels import unpacked
 
@@ -56,8 +59,6 @@ def _tokens_as_sampled(states: Any, rewards: Any, **_: Any) -> Any:
 
 def train(arm: str, seed: int, steps: int, folder: Path) -> None:
     """One run, in the process that has the wheel on its path; the policy is saved whole."""
-    import flatline
-
     checkpoint = lab.checkpoint()
     with verifiers_lab.serving(checkpoint) as port:
         verifiers_lab.stand_ins(checkpoint, port)
@@ -91,8 +92,49 @@ def run(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
         os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]),
         folder / "evaluate.txt",
     )
-    parts = json.loads(told[told.index("{") :])
-    return {"arm": arm, "seed": seed, "evaluation": parts}
+    parts = json.loads(told[told.index("{") :])["parts"]
+    report = flatline.diagnose(flatline.Trace.open(folder / "run"))
+    return {
+        "arm": arm,
+        "seed": seed,
+        "alarms": [one.hypothesis for one in report.alarms],
+        "heldout": {name: parts[name] for name in ("combined", "exact_match")},
+    }
+
+
+def page(kept: Mapping[str, Any]) -> str:
+    """The table and the verdict, as Markdown."""
+    by = {(one["arm"], one["seed"]): one for one in kept["runs"]}
+    seeds = sorted({seed for _, seed in by})
+    lines = [
+        "| seed | as shipped | alarms | mended | alarms | difference |",
+        "|---|---|---|---|---|---|",
+    ]
+    differences = []
+    for seed in seeds:
+        control, treated = by["shipped", seed], by["mended", seed]
+        a, b = (one["heldout"]["combined"]["value"] for one in (control, treated))
+        differences.append(b - a)
+        codes = [", ".join(one["alarms"]) or "none" for one in (control, treated)]
+        lines.append(f"| {seed} | {a:.3f} | {codes[0]} | {b:.3f} | {codes[1]} | {b - a:+.3f} |")
+    verdict = decide("H09", differences, Rule(looks=(len(seeds),)), _mechanism(by.values()))
+    effect = verdict.effect
+    lines += ["", f"Held-out reward, mended less as shipped: {effect.value:+.3f} "]
+    lines[-1] += f"[{effect.low:+.3f}, {effect.high:+.3f}], {effect.n} matched seeds: "
+    lines[-1] += f"**{verdict.ruling.value}**."
+    return "\n".join(lines) + "\n"
+
+
+def _mechanism(runs: Iterable[Mapping[str, Any]]) -> Mechanism:
+    """Whether the alarm is there in every run as shipped, and in none that is mended."""
+    seen = {arm: {"H09" in one["alarms"] for one in runs if one["arm"] == arm} for arm in ARMS}
+    there = {arm: Presence.PRESENT if seen[arm] == {True} else Presence.ABSENT for arm in ARMS}
+    return Mechanism(
+        control=there["shipped"],
+        treated=there["mended"],
+        direct=True,
+        text="The trainer cannot see the prompt as shipped, and sees all of it mended.",
+    )
 
 
 def _python(command: list[str], path: str, log: Path) -> str:
@@ -133,8 +175,9 @@ def main() -> None:
     cells = [(arm, seed) for seed in range(given.seeds) for arm in ARMS]
     with ThreadPoolExecutor(given.jobs) as pool:
         found = list(pool.map(lambda cell: run(*cell, given.steps, given.out), cells))
-    write_atomically(KEPT, [json.dumps({"steps": given.steps, "runs": found}, indent=1)])
-    print(f"{len(found)} runs are in {KEPT.name}.")
+    kept = {"steps": given.steps, "runs": found}
+    write_atomically(KEPT, [json.dumps(kept, indent=1)])
+    print(page(kept))
 
 
 if __name__ == "__main__":

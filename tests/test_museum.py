@@ -1,15 +1,18 @@
 """The museum: each exhibit is whole, wheels are handled as said, the page is up to date."""
 
+import json
 import zipfile
+from pathlib import Path
 
 import pytest
-from museum import page, run, wheels
+from museum import page, run, verifiers_seeds, wheels
 from museum.exhibit import Exhibit, defect, exhibit, mechanism, module, names
 
 from flatline.hypotheses import HYPOTHESES
 from flatline.releases import DEFECTS, defects_of
 
 NAMES = names()
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,3 +86,10 @@ def test_the_page_is_what_the_kept_results_give():
 
 def test_text_of_a_release_cannot_break_the_table():
     assert page.said({"failure": "a | b\n<script>"}) == "no answer: a \\| b &lt;script>"
+
+
+def test_the_page_of_verifiers_shows_the_kept_seeds():
+    kept = json.loads(verifiers_seeds.KEPT.read_text(encoding="utf-8"))
+    assert len(kept["runs"]) == 6
+    shown = (ROOT / "docs/verifiers.md").read_text(encoding="utf-8")
+    assert verifiers_seeds.page(kept) in shown
