@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from flatline.bench.harm import Verdict
 from flatline.bench.mutants import nursery
@@ -22,6 +23,7 @@ from flatline.bench.mutants.results import healthy_runs, read, stages_of
 from flatline.bench.mutants.sites import Mutation, Sites
 from flatline.bench.mutants.study import MUTANTS_FILE, SEEDS_FILE, Study, rows_in
 from flatline.bench.mutants.tables import markdown, score
+from flatline.cli import app
 from flatline.errors import ConfigError
 
 SOURCE = '''
@@ -509,3 +511,13 @@ def test_a_team_learns_which_defects_of_its_own_script_nobody_would_notice(tmp_p
     assert "train.py 3" in report
     silent = figures_of(out)["splits"]["development"]["silent"]
     assert any("zero_grad" in one or "wanted" in one or "train" in one for one in silent)
+
+
+def test_the_page_shows_the_shares_of_the_kept_development_mutants():
+    root = Path(__file__).parents[1]
+    kept = root / "docs/mutants/development"
+    told = CliRunner().invoke(app, ["bench", "mutants", "report", str(kept)])
+    lines = told.output.splitlines()
+    shares = [line for line in lines if line.startswith("| change the training: ")]
+    assert len(shares) == 1
+    assert shares[0] in (root / "docs/mutants.md").read_text(encoding="utf-8")
