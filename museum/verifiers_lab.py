@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -269,10 +270,7 @@ def rl_trainer(
 
 def trainer(folder: Path, port: int, checkpoint: Path, *, steps: int = STEPS, seed: int = 0) -> Any:
     """The trainer that this release has."""
-    import verifiers as vf
-
-    made_for_vllm_server = vf.__version__ >= "0.1.7"
-    build = rl_trainer if made_for_vllm_server else grpo_trainer
+    build = rl_trainer if find_spec("verifiers.rl") else grpo_trainer
     return build(folder, port, checkpoint, steps=steps, seed=seed)
 
 

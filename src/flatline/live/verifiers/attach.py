@@ -11,7 +11,6 @@ heard is laid out as TRL lays it out, so that it is read and written by the same
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,58 +18,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.errors import TraceError
-from flatline.live.hooks import Patch, is_mask, listening, watching_attention
-from flatline.live.trl.recorder.attach import Attachment
+from flatline.live.hooks import Patch, listening, watching_attention
 from flatline.live.trl.recorder.heard import ROLLOUT, Pass
-from flatline.live.trl.settings import truth
+from flatline.live.verifiers.common import FromVerifiers, attended, made_by_verifiers, told_of
 from flatline.live.verifiers.layout import Apart, Sizes, laid_out, row_of
 from flatline.trace.writer import Sink
 
-METHODS = ("_prepare_inputs", "compute_loss", "_get_per_token_logps", "_compute_advantages")
+KNOWN_BY = (
+    "_prepare_inputs",
+    "compute_loss",
+    "_get_per_token_logps",
+    "_compute_advantages",
+    "async_generator",
+)
 
 
 def is_of_verifiers(trainer: Any) -> bool:
     """Whether it is a trainer that this module knows."""
-    made_here = any(kind.__module__.startswith("verifiers.") for kind in type(trainer).__mro__)
-    return made_here and all(hasattr(trainer, name) for name in (*METHODS, "async_generator"))
+    return made_by_verifiers(trainer, *KNOWN_BY)
 
 
 def attach(
     trainer: Any, run_dir: str | Path | Sink, *, correct: str | None, gold: str | None
 ) -> "VerifiersAttachment":
     """Record everything that this trainer trains from now on."""
-    name_as_trl_does(trainer, trainer.env)
-    told: dict[str, Any] = truth(trainer, correct, gold)
+    told = told_of(trainer, trainer.env, correct, gold)
     ahead = {"batches_ahead": getattr(trainer.args, "num_batches_ahead", 0)}
     return VerifiersAttachment(trainer, run_dir, told | ahead)
 
 
-def name_as_trl_does(trainer: Any, env: Any) -> None:
-    """What settings and rewards are read by. The trainer has none of these names."""
-    trainer.reward_func_names = [func.__name__ for func in env.get_reward_funcs()]
-    trainer.reward_weights = torch.tensor(env.get_reward_weights())
-    trainer.use_vllm = True
-
-
-def refuse_processes(trainer: Any) -> None:
-    """Rollouts are known in the first process alone."""
-    if trainer.accelerator.num_processes > 1:
-        raise TraceError(
-            f"verifiers' trainer runs on {trainer.accelerator.num_processes} processes.\n"
-            "Its rollouts are known in the first one alone, so the others cannot be recorded.\n"
-            "Train in one process, or record from the sampler's side: `flatline serve`."
-        )
-
-
-class VerifiersAttachment(Attachment):
-    """The hooks on one trainer of verifiers."""
+class VerifiersAttachment(FromVerifiers):
+    """The hooks on `vf.GRPOTrainer`."""
 
     def __init__(self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any]) -> None:
-        refuse_processes(trainer)
-        self._own = trainer
-        self._answers: deque[tuple[Any, Sequence[Any]]] = deque(maxlen=8)
-        """Results of the environment with the states behind them, newest last."""
         self._sizes: dict[int, Sizes] = {}
         """By number, until the rollout is trained."""
         super().__init__(trainer, run_dir, told)
@@ -83,9 +63,6 @@ class VerifiersAttachment(Attachment):
             self._patch(trainer, "compute_loss", self._loss),
             self._patch(trainer.accelerator, "clip_grad_norm_", self._clip),
         ]
-
-    def _hear_answers(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
-        self._answers.append((result, kwargs.get("states") or ()))
 
     # -- a batch
 
@@ -151,7 +128,6 @@ class VerifiersAttachment(Attachment):
         sizes = [self._sizes.pop(number) for number in inputs[ROLLOUT].tolist()]
         given = inputs["attention_mask"]
         masks = one.masks[: max(1, len(one.masks) // len(scored))]  # of the pass that is trained
-        seen = torch.cat(masks) if masks and all(map(is_mask, masks)) else None
         apart = Apart(sizes, inputs["input_ids"].shape[1])
         one.inputs = {
             **apart.ids(inputs["input_ids"]),
@@ -166,7 +142,7 @@ class VerifiersAttachment(Attachment):
                 "old_per_token_logps": apart.completions(inputs["old_per_token_logps"], shift=1)
             }
         one.logps, one.loss = apart.completions(scored[0], shift=1), loss
-        one.masks = [] if seen is None else [apart.whole(seen)]
+        one.masks = attended(masks, apart)
         self.work("passed", one)
 
 

@@ -17,29 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.live.hooks import Patch, is_mask, listening, watching_attention
-from flatline.live.trl.recorder.attach import Attachment
+from flatline.live.hooks import Patch, listening, watching_attention
 from flatline.live.trl.recorder.heard import ROLLOUT, Pass
-from flatline.live.trl.settings import truth
-from flatline.live.verifiers.attach import name_as_trl_does, refuse_processes
+from flatline.live.verifiers.common import FromVerifiers, attended, made_by_verifiers, told_of
 from flatline.live.verifiers.layout import Apart, Sizes, laid_out, row_of
 from flatline.trace.writer import Sink
 
 
 def is_of_verifiers_rl(trainer: Any) -> bool:
     """Whether it is a trainer that this module knows."""
-    made_here = any(kind.__module__.startswith("verifiers.") for kind in type(trainer).__mro__)
-    return made_here and hasattr(trainer, "orchestrator") and hasattr(trainer, "get_logprobs")
+    return made_by_verifiers(trainer, "orchestrator", "get_logprobs")
 
 
 def attach(
     trainer: Any, run_dir: str | Path | Sink, *, correct: str | None, gold: str | None
 ) -> "RLAttachment":
     """Record everything that this trainer trains from now on."""
-    refuse_processes(trainer)
-    name_as_trl_does(trainer, trainer.orchestrator.env)
+    told = told_of(trainer, trainer.orchestrator.env, correct, gold)
     trainer.num_generations = trainer.args.rollouts_per_example
-    told: dict[str, Any] = truth(trainer, correct, gold)
     return RLAttachment(trainer, run_dir, told | _asked(trainer.args))
 
 
@@ -58,13 +53,10 @@ def _asked(args: Any) -> dict[str, Any]:
     }
 
 
-class RLAttachment(Attachment):
-    """The hooks on one trainer."""
+class RLAttachment(FromVerifiers):
+    """The hooks on `RLTrainer`."""
 
     def __init__(self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any]) -> None:
-        self._own = trainer
-        self._answers: deque[tuple[Any, Sequence[Any]]] = deque(maxlen=8)
-        """Results of the environment with the states behind them, newest last."""
         self._waiting: deque[tuple[int, Sizes]] = deque()
         """Rollouts of the step that are not trained yet, in the order of its passes."""
         self._scored: tuple[Tensor, Tensor] | None = None
@@ -82,9 +74,6 @@ class RLAttachment(Attachment):
             self._patch(trainer, "compute_loss", self._loss),
             self._patch(trainer.accelerator, "clip_grad_norm_", self._clip),
         ]
-
-    def _hear_answers(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
-        self._answers.append((result, kwargs.get("states") or ()))
 
     def _hear_batch(self, args: Any, kwargs: Any, batch: Any, seconds: float) -> None:
         """Batches are made in order, and each is fetched once."""
@@ -137,8 +126,7 @@ class RLAttachment(Attachment):
             ROLLOUT: torch.tensor([number for number, _ in rows]),
         }
         one.logps, one.loss = apart.completions(logps_BL, shift=1), loss
-        seen = torch.cat(one.masks) if one.masks and all(map(is_mask, one.masks)) else None
-        one.masks = [] if seen is None else [apart.whole(seen)]
+        one.masks = attended(one.masks, apart)
         self.work("passed", one)
 
 

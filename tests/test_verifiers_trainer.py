@@ -1,0 +1,61 @@
+"""verifiers' rollouts, laid out as TRL lays them out; the wheel itself runs in the museum."""
+
+from types import SimpleNamespace
+
+import torch
+
+from flatline.live.verifiers.layout import Apart, Sizes
+from flatline.live.verifiers.played import played
+from flatline.live.verifiers.rl import _by_prompt
+from flatline.rollout.record import Author
+
+
+def answer(read, wrote, logps):
+    content = [SimpleNamespace(logprob=one) for one in logps]
+    choice = SimpleNamespace(
+        token_ids=wrote,
+        logprobs=SimpleNamespace(content=content),
+        message=SimpleNamespace(content="said"),
+        finish_reason="stop",
+    )
+    return SimpleNamespace(prompt_token_ids=read, choices=[choice], weight_version=3)
+
+
+def test_an_episode_is_what_the_server_says_it_read_and_wrote():
+    turns = [answer([1, 2], [7, 8], [-0.1, -0.2]), answer([1, 2, 7, 8, 5], [9], [-0.3])]
+    one = played({"responses": turns}, "p")
+    assert (one.prompt_ids, one.completion_ids) == ([1, 2], [7, 8, 5, 9])
+    own = [author is Author.MODEL for author in one.authors]
+    assert own == [True, True, False, True]
+    assert one.logprobs == [-0.1, -0.2, 0.0, -0.3]
+    assert one.weight_version == 3
+
+
+def test_a_history_that_was_written_anew_is_no_episode_and_neither_is_one_without_ids():
+    rewritten = [answer([1, 2], [7, 8], [0, 0]), answer([1, 2, 7, 5], [9], [0])]
+    assert played({"responses": rewritten}, "p") is None
+    assert played({"responses": [answer([1], None, [])]}, "p") is None
+    assert played({"responses": []}, "p") is None
+
+
+def test_rows_are_parted_into_prompts_to_the_right_and_completions_to_the_left():
+    rows_BL = torch.tensor([[11, 12, 13, 21, 0], [31, 41, 42, 0, 0]])
+    apart = Apart([Sizes(3, 1), Sizes(1, 2)], 5)
+    ids = apart.ids(rows_BL)
+    assert ids["prompt_ids"].tolist() == [[11, 12, 13], [0, 0, 31]]
+    assert ids["prompt_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert ids["completion_ids"].tolist() == [[21, 0], [41, 42]]
+    logps_BL = torch.tensor([[0.12, 0.13, 0.21, 0.0], [0.41, 0.42, 0.0, 0.0]])  # of the next token
+    found = apart.completions(logps_BL, shift=1)
+    assert torch.equal(found, torch.tensor([[0.21, 0.0], [0.41, 0.42]]))
+
+
+def test_a_row_that_was_cut_at_its_front_has_a_shorter_prompt():
+    rows_BL = torch.tensor([[12, 13, 21, 22]])
+    ids = Apart([Sizes(3, 2)], 4).ids(rows_BL)
+    assert ids["prompt_ids"].tolist() == [[12, 13]]
+    assert ids["completion_ids"].tolist() == [[21, 22]]
+
+
+def test_rollouts_of_a_prompt_that_stand_apart_are_put_side_by_side():
+    assert _by_prompt(6, 3) == [0, 2, 4, 1, 3, 5]
