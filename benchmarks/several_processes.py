@@ -10,7 +10,6 @@ memory is read over the second step and over the checkup: of the GPU, else what 
 
 import argparse
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.launched import said_in  # noqa: E402
 from tests.ranks_child import ENVIRONMENT, fingerprint, prepare, say  # noqa: E402
 
 MIB = 2**20
@@ -154,17 +154,17 @@ def launch(kind: str, processes: int, hidden: int) -> dict:
     command += ["--nproc-per-node", str(processes), __file__, "--hidden", str(hidden)]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     threads = {} if torch.cuda.is_available() else {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    folder = mkdtemp()
     done = subprocess.run(
         [*command, "--child", kind],
-        env={**os.environ, "PYTHONPATH": path, **threads},
+        env={**os.environ, "PYTHONPATH": path, "SAID": folder, **threads},
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
-    if done.returncode or not lines:
+    said = said_in(folder)
+    if done.returncode or not said:
         raise SystemExit(done.stderr[-3000:])
-    said = [json.loads(line.removeprefix("SAID ")) for line in lines]
     assert len({one["same"] for one in said}) == 1
     return next(one for one in said if one["process"] == 0)
 

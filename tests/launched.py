@@ -18,13 +18,24 @@ def launched(folder, *asked):
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, *command, str(ROOT / "tests" / "ranks_child.py"), str(folder), *asked],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "SAID": str(folder),
+        },
         capture_output=True,
         text=True,
         check=False,
         timeout=SOON,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line.removeprefix("SAID ") for line in done.stdout.splitlines() if "SAID" in line]
-    said = [json.loads(line) for line in lines]
-    return {(one["what"], one["process"]): one for one in said}
+    return {(one["what"], one["process"]): one for one in said_in(folder)}
+
+
+def said_in(folder):
+    """What the processes said in this folder."""
+    files = sorted(Path(folder).glob("said_*.jsonl"))
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in lines]
