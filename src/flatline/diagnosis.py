@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flatline.answer import Answer, answer_of, headline_of, summary_of
 from flatline.errors import Lacking, NotRecorded
 from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
@@ -26,7 +27,7 @@ from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
-from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
+from flatline.outcome import Outcome, next_of, outcome_of, troubles_of
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 
@@ -56,11 +57,16 @@ class Report(Found):
     @property
     def summary(self) -> str:
         """The answer in a few sentences."""
-        return summarise(self)
+        return summary_of(self)
+
+    @property
+    def answer(self) -> Answer:
+        """The same in the order in which a person reads it."""
+        return answer_of(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return to_html(self, self.summary, explained_by(self.findings))
+        return to_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape that `--json` prints."""
@@ -68,6 +74,7 @@ class Report(Found):
             "version": 1,
             "subject": self.subject,
             "outcome": self.outcome.value,
+            "headline": headline_of(self),
             "summary": self.summary,
             "next": self.next,
             "tested": self.tested,

@@ -14,7 +14,7 @@ import typer
 
 from flatline.ci.fail_on import FailOn
 from flatline.cli import options
-from flatline.cli.delivery import Delivery, FailOnOption, Github, Junit, Sarif
+from flatline.cli.delivery import Delivery, Everything, FailOnOption, Github, Junit, Sarif
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
 
@@ -50,7 +50,8 @@ def checkup(**given: Any) -> None:
 
     ladder, tools, file = given.pop("ladder"), given.pop("tools"), given["config"]
     budget = given.pop("budget")
-    asked = {name: given.pop(name) for name in ("json", "fail_on", "junit", "sarif", "github")}
+    names = ("json", "fail_on", "junit", "sarif", "github", "everything")
+    asked = {name: given.pop(name) for name in names}
     deliver = Delivery(**asked, about=Path(file) if file else None)
     config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
@@ -115,6 +116,7 @@ def _own_flags() -> Iterator[inspect.Parameter]:
         "ladder": (Ladder, False),
         "tools": (Tools, False),
         "budget": (Budget, None),
+        "everything": (Everything, False),
         "fail_on": (FailOnOption, FailOn.SUSPECT),
         "junit": (Junit, None),
         "sarif": (Sarif, None),

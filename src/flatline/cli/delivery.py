@@ -28,6 +28,9 @@ Sarif = Annotated[
     Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0.")
 ]
 Github = Annotated[bool, typer.Option("--github", help="Also print GitHub Actions annotations.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="List every cause: what was ruled out, what was not tested.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class Delivery:
     """Print annotations: after the report, or on stderr where stdout is JSON."""
     about: Path | None
     """The file that findings are shown beside; None where there is none."""
+    everything: bool = False
+    """List every hypothesis, not only what was found."""
 
     def __call__(self, report: "Report") -> int:
         """Hand the report over; returns the exit code."""
@@ -53,9 +58,11 @@ class Delivery:
         if self.json:
             print_json(report.to_json())
         else:
-            from flatline.cli.findings import print_report
+            from rich.console import Console
 
-            print_report(report)
+            from flatline.console import to_console
+
+            Console(highlight=False).print(to_console(report, everything=self.everything))
         if self.github:
             from flatline.ci.github import annotations
 

@@ -37,6 +37,7 @@ To = Annotated[
 
 def diagnose(
     run: Source,
+    everything: delivery.Everything = False,
     json: options.Json = False,
     fail_on: delivery.FailOnOption = FailOn.SUSPECT,
     junit: delivery.Junit = None,
@@ -63,6 +64,7 @@ def diagnose(
         sarif=sarif,
         github=github,
         about=file if file.is_file() else run,
+        everything=everything,
     )
     code = deliver(report)
     for target in targets:
