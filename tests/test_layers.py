@@ -33,6 +33,7 @@ FLOW = (
     "hypotheses",
     "found",
     "notebook",
+    "console",
     "lacking",
     "outcome",
     "diagnosis",

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
 
+from flatline.console import plain, to_console
 from flatline.errors import Lacking, NotRecorded
 from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
@@ -27,16 +29,18 @@ from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
 from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
+from flatline.text import visible
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers import open_log
 
 _QUIET = np.errstate(all="ignore")
 """A log may hold any number, and the console is for findings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(Found):
-    """What was found, and what it comes to."""
+    """What was found, and what it comes to. `print(report)` and a notebook show it whole."""
 
     @property
     def troubles(self) -> list[Finding]:
@@ -57,6 +61,18 @@ class Report(Found):
     def summary(self) -> str:
         """The answer in a few sentences."""
         return summarise(self)
+
+    def __str__(self) -> str:
+        return plain(self)
+
+    def __repr__(self) -> str:
+        alarms = ", ".join(f"{one.hypothesis} {one.name}" for one in self.alarms)
+        found = f"{self.outcome.value}: {alarms}" if alarms else self.outcome.value
+        return f"<Report on {visible(self.subject)}: {found}; print it to read it>"
+
+    def __rich__(self) -> RenderableType:
+        """What a terminal shows."""
+        return to_console(self, self.summary)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -82,14 +98,20 @@ class Report(Found):
 
 @_QUIET
 def diagnose(
-    trace: Trace,
+    run: Trace | str | Path,
     *,
     correct: str | None = None,
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     name: str = "",
 ) -> Report:
-    """Every sign of every hypothesis, ranked. `correct` names the part of the reward that says
-    whether an answer is right, where the run does not say so itself."""
+    """What every hypothesis sees in a recorded run or a log, most likely cause first.
+
+    `run` is what `flatline diagnose` takes: a run directory, or a log or rollouts of TRL, verl,
+    prime-rl, OpenRLHF, NeMo-RL, SkyRL or verifiers; W&B, MLflow, TensorBoard, CSV or JSONL; or a
+    `Trace`. `correct` names the part of the reward that says whether an answer is right, where the
+    run does not say so itself.
+    """
+    trace = run if isinstance(run, Trace) else open_log(run)
     trace = trace if correct is None else trace.naming(correct)
     origin = origin_of(trace.run)
     findings = [
@@ -101,7 +123,7 @@ def diagnose(
     trend = trend_of(trace)
     short = None if trend else too_short(trace)
     return Report(
-        subject=name or str(trace.run.get("name") or "this run"),
+        subject=name or _name_of(run, trace),
         findings=tuple(rank(findings)),
         trend=trend,
         # Known once everything was read.
@@ -110,6 +132,10 @@ def diagnose(
         made_no_step=_made_no_step(trace, origin),
         question=asked(findings, trace),
     )
+
+
+def _name_of(run: Trace | str | Path, trace: Trace) -> str:
+    return str(trace.run.get("name") or "this run") if isinstance(run, Trace) else str(run)
 
 
 def asked(findings: Iterable[Finding], trace: Trace) -> str:

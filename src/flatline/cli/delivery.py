@@ -53,9 +53,9 @@ class Delivery:
         if self.json:
             print_json(report.to_json())
         else:
-            from flatline.cli.findings import print_report
+            from rich.console import Console
 
-            print_report(report)
+            Console(highlight=False).print(report)
         if self.github:
             from flatline.ci.github import annotations
 
