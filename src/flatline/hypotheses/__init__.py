@@ -136,8 +136,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
 def find(text: str) -> Hypothesis:
     """The hypothesis of a code such as `H09` or `9`, or of a name."""
     wanted = "-".join(text.lower().split())
-    number = wanted.removeprefix("h")
-    code = f"h{number.zfill(2)}"
+    code = f"h{wanted.removeprefix('h').zfill(2)}" if wanted else ""
     for hypothesis in HYPOTHESES:
         if hypothesis.id.lower() == code or hypothesis.name == wanted:
             return hypothesis
