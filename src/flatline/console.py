@@ -1,6 +1,6 @@
-"""What a diagnosis or a checkup found, as a person reads it: the answer, the evidence, the rest."""
+"""A report as a terminal shows it: the answer, the evidence, the rest."""
 
-from typing import TYPE_CHECKING
+import io
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -8,11 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flatline.cli.text import shortened, visible
-
-if TYPE_CHECKING:  # these would bring numpy
-    from flatline.diagnosis import Report
-    from flatline.hypotheses.base import Evidence, Finding
+from flatline.found import Found, explained_by
+from flatline.hypotheses.base import Evidence, Finding
+from flatline.text import shortened, visible
 
 _STYLES = {"fault": "bold red", "suspect": "bold yellow", "note": "cyan"}
 _REST = {
@@ -24,15 +22,15 @@ _LONGEST = 400
 """Characters of one example."""
 
 
-def print_report(report: "Report", *, console: Console | None = None) -> None:
-    """The whole report."""
-    (console or Console(highlight=False)).print(report_text(report))
+def plain(shown: RenderableType) -> str:
+    """Without colours, as wide as the terminal."""
+    out = io.StringIO()
+    Console(file=out, highlight=False).print(shown)
+    return out.getvalue().rstrip("\n")
 
 
-def report_text(report: "Report") -> RenderableType:
+def to_console(report: Found, summary: str) -> RenderableType:
     """The answer first, then each alarm with its evidence, then what was ruled out and by what."""
-    from flatline.found import explained_by
-
     explained = explained_by(report.findings)
     alarms = [_alarm(f, explained.get(f.hypothesis)) for f in report.alarms]
     rest = [
@@ -41,7 +39,7 @@ def report_text(report: "Report") -> RenderableType:
     ]
     looked = f"{report.tested} of {len(report.findings)} hypotheses could be tested."
     return Group(
-        Text(visible(report.summary), style="bold"),
+        Text(visible(summary), style="bold"),
         *(Text(visible(f"Mind: {text}")) for text in report.caveats),
         Text(),
         *alarms,
@@ -50,7 +48,7 @@ def report_text(report: "Report") -> RenderableType:
     )
 
 
-def _alarm(finding: "Finding", cause: str | None) -> RenderableType:
+def _alarm(finding: Finding, cause: str | None) -> RenderableType:
     head = Text.assemble(
         (f"{finding.level.value.upper():<8}", _STYLES[finding.level.value]),
         (f"{finding.hypothesis} {finding.name}", "bold"),
@@ -64,7 +62,7 @@ def _alarm(finding: "Finding", cause: str | None) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 1, 8)))
 
 
-def _lines(finding: "Finding", *, symptom: bool) -> list[tuple[str, str]]:
+def _lines(finding: Finding, *, symptom: bool) -> list[tuple[str, str]]:
     """What stands below the head; a symptom needs no remedy of its own."""
     lines = [("seen", finding.text), ("healthy", finding.expected)]
     if not symptom:
@@ -75,13 +73,13 @@ def _lines(finding: "Finding", *, symptom: bool) -> list[tuple[str, str]]:
     return [(label, text) for label, text in lines if text]
 
 
-def _example(one: "Evidence") -> str:
+def _example(one: Evidence) -> str:
     named = (("step", one.step), ("rollout", one.rollout))
     place = ", ".join(f"{name} {number}" for name, number in named if number is not None)
     return f"{place}: {shortened(one.text, limit=_LONGEST)}" if place else one.text
 
 
-def _rest(title: str, findings: "list[Finding]") -> RenderableType | None:
+def _rest(title: str, findings: list[Finding]) -> RenderableType | None:
     if not findings:
         return None
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=title, title_style="bold")
