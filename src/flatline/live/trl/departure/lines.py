@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,10 +26,9 @@ from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
 from flatline.live.trl.grpo import scorer_of
 from flatline.live.where.attributes import set_elsewhere
-from flatline.live.where.place import Where
+from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
-from flatline.live.where.statements import Statement
 from flatline.live.where.tracing import CannotFollow, Event, Follower
 from flatline.live.where.values import Copies, Value
 
@@ -59,9 +57,9 @@ def lines(
     no_dropout(trainer)
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
     ranked = search.events()
-    made = [_where(event.statement, event.function) for event in ranked]
+    made = [place_of(event.statement, event.function) for event in ranked]
     told = set_elsewhere(trainer, ranked, lambda name: _not_as_asked(trainer, name))
-    kept = [_where(statement, function) for statement, function in told]
+    kept = [place_of(statement, function) for statement, function in told]
     return tuple(dict.fromkeys([*kept, *made]))[:SHOWN]
 
 
@@ -164,7 +162,7 @@ class _Search:
             right = Right(rights.of_logprobs(step), self._tolerance)
             return self._ranked(right, _wrong_logps(step, scored, self.found.text))
         one = step.passes[0]
-        known = [*rights.of_pass(step, one), *rights.of_scoring(step)]
+        known = [*rights.of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
@@ -250,23 +248,3 @@ def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
 
     with Patch(trainer, name, scoring), Patch(trainer, "_compute_loss", computing):
         yield
-
-
-def _where(statement: Statement, function: str) -> Where:
-    return Where(
-        file=_shown(statement.file),
-        line=statement.line,
-        source=statement.source,
-        function=function,
-    )
-
-
-def _shown(file: str) -> str:
-    """Relative to the working directory where it lies below it, else to its package."""
-    path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd()).as_posix()
-    top = path.parent
-    while (top / "__init__.py").is_file():
-        top = top.parent
-    return path.relative_to(top).as_posix()
