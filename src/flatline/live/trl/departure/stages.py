@@ -25,6 +25,7 @@ from flatline.live.trl.departure.asked import (
     tolerance_of,
 )
 from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
+from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.next_rows import rows_depart
 from flatline.live.trl.departure.passes import (
@@ -233,6 +234,7 @@ class Step:
             judge_again(self.trainer, heard)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)
+            or judge_exchanged(self.trainer, self.asked, heard)
         )
 
     # -- log-probs, ratio and KL, loss, gradient, update
