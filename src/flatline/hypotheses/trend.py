@@ -104,7 +104,7 @@ def too_short(trace: Trace) -> str | None:
     steps = len(np.unique(step[np.isfinite(values)]))
     if steps >= FEWEST:
         return None
-    return f"{steps} steps with a reward are too few to tell whether it moves; {FEWEST} would do."
+    return f"{steps} steps with a reward are too few to say whether it moves; {FEWEST} are needed."
 
 
 class Thirds(NamedTuple):
@@ -206,8 +206,8 @@ def _again(change: Estimate, lately: Estimate, smallest: float) -> str:
 def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:
     if not math.isfinite(change.low):
         return (
-            f"Whether the training reward moves cannot be told from {told}: a row is so close to "
-            "the one before that the curve must have been smoothed."
+            f"{told} do not show whether the training reward moves: each is so close "
+            "to the one before that the curve must have been smoothed."
         )
     moved = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     if change.low > 0:
@@ -218,8 +218,8 @@ def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:
         word = "is flat" if change.low > -smallest else "does not rise"
         return f"The training reward {word}: {moved} over {told}."
     return (
-        f"Whether the training reward moves cannot be told from {told} ({moved}); "
-        f"about {_more(change, steps, smallest)} more would tell."
+        f"{told} are too few to say whether the training reward moves "
+        f"({moved}); about {_more(change, steps, smallest)} more would settle it."
     )
 
 
