@@ -6,6 +6,7 @@ measured between neighbours, which hardly know a slope, and lasts the longer the
 are. A smoothed curve has no changes that could be told.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ def stretches(values: np.ndarray) -> list[Stretch]:
     cuts = [0, *_cuts(values, 0, _noise(values), max(SHORTEST, len(values) // 10)), len(values)]
     return [
         Stretch(first, end - 1, float(values[first:end].mean()))
-        for first, end in zip(cuts[:-1], cuts[1:], strict=True)
+        for first, end in itertools.pairwise(cuts)
     ]
 
 
