@@ -4,6 +4,7 @@ The piece of the step that makes the stage is run once more and followed stateme
 wrong value is known, and so are most of the right ones on the way to it.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure import data, rights
+from flatline.live.trl.departure import data, rights, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
 from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
+from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
 from flatline.live.where.attributes import set_elsewhere
 from flatline.live.where.place import Where, place_of
@@ -110,7 +112,21 @@ class _Search:
             return self._passed()
         return self._rows() if stage == "rows" else self._own(self._stepped)
 
+    def _turns(self) -> list[Event]:
+        """Who made what stands between turns, then TRL's loop over them."""
+        trainer, rows = self.step.trainer, self.step.some.rows
+        prompts = [copy.deepcopy(row["prompt"]) for row in rows]
+        with self.follower.following():
+            result = trainer._generate(prompts)
+        trail = Trail(self.follower.events, Right((), 0.0))
+        wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, result)]
+        made = [trail.maker(one) for one in wrong if one is not None]
+        loop = [one for one in self.follower.events if one.function.endswith("._tool_call_loop")]
+        return [*[one for one in made if one is not None], *loop]
+
     def _sampled(self) -> list[Event]:
+        if self.found.text.startswith(turns.OPENING):
+            return self._turns()
         step, asked, generated = self.step, list[Any](), list[Specified]()
         model = step.trainer.accelerator.unwrap_model(step.trainer.model)
 

@@ -49,6 +49,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
+from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 
@@ -169,6 +170,9 @@ class Step:
     def sampling(self) -> None:
         """A few tokens, with the weights as they are and moved."""
         if own_sampler(self.trainer):
+            played = self.whole.generated
+            turns = None if played is None else judge_turns(self.trainer, played.result)
+            self.found |= {} if turns is None else {"completions": turns}
             self._not_sampled("Not specified: completions that a sampler of its own gives.")
             return
         group = self.asked.group
