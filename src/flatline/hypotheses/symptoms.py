@@ -34,10 +34,10 @@ SYMPTOMS = (
     Symptom(
         name="reward-flat",
         title="The reward is flat from the start",
-        text="First make sure that it is: a mean over too few steps moves by chance, and data in an "
-        "order hides a rise. The report opens with the trend and its interval. A flat reward "
-        "with a healthy-looking loss is the ordinary case: the loss of GRPO says nothing about "
-        "learning.",
+        text="First make sure that it is: a mean over too few steps moves by chance, and data in "
+        "an order hides a rise. The report opens with the trend and its interval. A flat "
+        "reward with a healthy-looking loss is the ordinary case: the loss of GRPO says "
+        "nothing about learning.",
         behind={
             "Nothing to select from": ("H32", "H45", "H39", "H05", "H34", "H41", "H42", "H04"),
             "The weights do not move, or not by the gradient": (
@@ -61,8 +61,8 @@ SYMPTOMS = (
         title="The KL explodes, or is not 0 at the first step",
         text="Before the first update the policy is its reference, so the KL of step 1 must be 0. "
         "The usual estimate grows exponentially with a token's gap, so a few tokens own it. "
-        "Setting beta to 0 hides the symptom and leaves the cause: most of what is below trains "
-        "on wrong log-probs, with or without a KL term.",
+        "Setting beta to 0 hides the symptom and leaves the cause: most of what is below "
+        "trains on wrong log-probs, with or without a KL term.",
         signs=("H03",),
         behind={
             "The KL term itself": ("H03", "H55"),
@@ -75,9 +75,9 @@ SYMPTOMS = (
     Symptom(
         name="rises-then-falls",
         title="The reward rises, then falls",
-        text="Something is learnt and then lost, or something else is learnt. Look at the step where "
-        "it turns: completions that grow or shrink, an entropy that goes to 0, or a gap between "
-        "sampler and trainer that opens there say which.",
+        text="Something is learnt and then lost, or something else is learnt. Look at the step "
+        "where it turns: completions that grow or shrink, an entropy that goes to 0, or a "
+        "gap between sampler and trainer that opens there say which.",
         signs=("H30",),
         behind={
             "The policy collapses": ("H30", "H24", "H43", "H35", "H03", "H02", "H09", "H60"),
@@ -89,8 +89,8 @@ SYMPTOMS = (
     Symptom(
         name="eval-does-not-follow",
         title="The evaluation does not follow the training reward",
-        text="Compare like with like first: prompts, limits, temperature, scorer and tools must be "
-        "those of training, or the difference must be meant.",
+        text="Compare like with like first: prompts, limits, temperature, scorer and tools must "
+        "be those of training, or the difference must be meant.",
         signs=("H08",),
         behind={
             "They measure different things": (
@@ -104,8 +104,8 @@ SYMPTOMS = (
     Symptom(
         name="rewards-equal",
         title="The rewards of a group are all equal",
-        text="A group whose rollouts earn the same has advantages of 0 and moves nothing. Some such "
-        "groups are normal; a run in which most are learns from the rest alone. TRL's "
+        text="A group whose rollouts earn the same has advantages of 0 and moves nothing. Some "
+        "such groups are normal; a run in which most are learns from the rest alone. TRL's "
         "`reward_std` is over the batch and does not show it; `frac_reward_zero_std` does.",
         signs=("H32",),
         behind={
@@ -120,8 +120,8 @@ SYMPTOMS = (
         name="completions-change",
         title="Completions grow, shrink or collapse into one phrase",
         text="Length is a policy like any other: it follows what is paid. Find out whether length "
-        "itself is paid for (the loss, the reward), whether completions never end, or whether a "
-        "limit cuts them and so decides the reward.",
+        "itself is paid for (the loss, the reward), whether completions never end, or "
+        "whether a limit cuts them and so decides the reward.",
         signs=("H43", "H14"),
         behind={
             "Length is paid for": ("H35", "H28", "H56", "H36", "H37", "H38"),
@@ -134,8 +134,8 @@ SYMPTOMS = (
         title="Loss or gradient is 0, or not a number",
         text="With one update a batch and no KL term, the loss of `grpo` is 0 up to rounding at "
         "every step, and that of other loss types near 0: the advantages of a group cancel "
-        "while the ratio is 1. That is no defect, and the gradient is not 0. A gradient that is "
-        "0, or a loss that is not a number, is.",
+        "while the ratio is 1. That is no defect, and the gradient is not 0. A gradient that "
+        "is 0, or a loss that is not a number, is.",
         signs=("H26", "H27"),
         behind={
             "No token is trained, or no advantage differs": ("H32", "H02", "H51", "H53", "H14"),
@@ -147,9 +147,9 @@ SYMPTOMS = (
     Symptom(
         name="logprobs-differ",
         title="Sampler and trainer disagree on log-probs",
-        text="At equal weights and on the same tokens the two must agree to rounding. Where they do "
-        "not, the trainer improves a policy that nobody samples from. A few hundredths of a nat "
-        "in 16 bits are rounding; more is one of these.",
+        text="At equal weights and on the same tokens the two must agree to rounding. Where they "
+        "do not, the trainer improves a policy that nobody samples from. A few hundredths of "
+        "a nat in 16 bits are rounding; more is one of these.",
         signs=("H20",),
         behind={
             "Other tokens, or another context": (
@@ -162,8 +162,8 @@ SYMPTOMS = (
     Symptom(
         name="tools-unused",
         title="The model stops using its tool, or never learns to",
-        text="Look at one transcript before any curve (`flatline show RUN`): what the tool answered, "
-        "and whether the trainer saw it.",
+        text="Look at one transcript before any curve (`flatline show RUN`): what the tool "
+        "answered, and whether the trainer saw it.",
         signs=("H41", "H43"),
         behind={
             "The tool does not answer, or too late": ("H41", "H42", "H13", "H04", "H45"),
