@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
+from flatline.answer import Answer, answer_of, headline_of, summary_of
 from flatline.chosen import chosen
 from flatline.console import plain, to_console
 from flatline.errors import Lacking, NotRecorded
@@ -28,7 +29,7 @@ from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
-from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
+from flatline.outcome import Outcome, next_of, outcome_of, troubles_of
 from flatline.project import project
 from flatline.text import visible
 from flatline.trace import Trace
@@ -61,7 +62,12 @@ class Report(Found):
     @property
     def summary(self) -> str:
         """The answer in a few sentences."""
-        return summarise(self)
+        return summary_of(self)
+
+    @property
+    def answer(self) -> Answer:
+        """The same in the order in which a person reads it."""
+        return answer_of(self)
 
     def __str__(self) -> str:
         return plain(self)
@@ -73,11 +79,11 @@ class Report(Found):
 
     def __rich__(self) -> RenderableType:
         """What a terminal shows."""
-        return to_console(self, self.summary)
+        return to_console(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return to_html(self, self.summary, explained_by(self.findings))
+        return to_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape that `--json` prints."""
@@ -85,6 +91,7 @@ class Report(Found):
             "version": 1,
             "subject": self.subject,
             "outcome": self.outcome.value,
+            "headline": headline_of(self),
             "summary": self.summary,
             "next": self.next,
             "tested": self.tested,

@@ -7,6 +7,7 @@ see `flatline.cli.output`.
 
 from pathlib import PurePath
 
+from flatline.answer import claim, named
 from flatline.diagnosis import Report
 from flatline.hypotheses.base import Finding, Level
 from flatline.text import visible
@@ -25,10 +26,10 @@ def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
 
 
 def _annotation(finding: Finding, about: PurePath | None) -> str:
-    title = f"{finding.hypothesis} {finding.name}"
     file = _beside(finding, about)
-    told = f"{finding.text}\nDo: {finding.fix}" if finding.fix else finding.text
-    return f"::{_COMMANDS[finding.level]} {file}title={_property(title)}::{_data(told)}"
+    do = f"\nDo: {finding.fix}" if finding.fix else ""
+    said = f"{finding.text}{do}\nCause: {named(finding)}"
+    return f"::{_COMMANDS[finding.level]} {file}title={_property(claim(finding))}::{_data(said)}"
 
 
 def _beside(finding: Finding, about: PurePath | None) -> str:

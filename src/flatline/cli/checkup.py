@@ -17,6 +17,7 @@ from flatline.cli import options
 from flatline.cli.delivery import (
     Baseline,
     Delivery,
+    Everything,
     FailOnOption,
     Github,
     Junit,
@@ -123,6 +124,7 @@ def _own_flags() -> Iterator[inspect.Parameter]:
         "ladder": (Ladder, False),
         "tools": (Tools, False),
         "budget": (Budget, None),
+        "everything": (Everything, False),
         "fail_on": (FailOnOption, FailOn.SUSPECT),
         "junit": (Junit, None),
         "sarif": (Sarif, None),

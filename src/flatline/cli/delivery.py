@@ -38,6 +38,9 @@ WriteBaseline = Annotated[
     ),
 ]
 Github = Annotated[bool, typer.Option("--github", help="Also print GitHub Actions annotations.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="List every cause: what was ruled out, what was not tested.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class Delivery:
     """What is known and accepted."""
     write_baseline: Path | None = None
     """File for what is known from now on."""
+    everything: bool = False
+    """List every hypothesis, not only what was found."""
 
     def __call__(self, report: "Report") -> int:
         """Hand the report over; returns the exit code."""
@@ -70,7 +75,9 @@ class Delivery:
         else:
             from rich.console import Console
 
-            Console(highlight=False).print(report)
+            from flatline.console import to_console
+
+            Console(highlight=False).print(to_console(report, everything=self.everything))
         if self.github:
             from flatline.ci.github import annotations
 

@@ -37,6 +37,7 @@ To = Annotated[
 
 def diagnose(
     run: Source,
+    everything: delivery.Everything = False,
     json: options.Json = False,
     fail_on: delivery.FailOnOption = FailOn.SUSPECT,
     junit: delivery.Junit = None,
@@ -66,6 +67,7 @@ def diagnose(
         about=file if file.is_file() else run,
         baseline=baseline,
         write_baseline=write_baseline,
+        everything=everything,
     )
     code = deliver(report)
     for target in targets:
