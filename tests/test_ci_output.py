@@ -264,7 +264,7 @@ def test_what_a_baseline_knows_is_shown_and_does_not_fail(run, accepted):
     assert "baseline.json knows of H09 name-H09, H44 name-H44; only what is new counts" in " ".join(
         done.stdout.split()
     )
-    assert "FAULT   H09" in done.stdout and "::error" not in done.stdout
+    assert done.stdout.count("name-H09") > 1 and "::error" not in done.stdout
     told = json.loads(run("--baseline", str(accepted), "--json").stdout)
     assert told["known"] == ["H09", "H44"] and told["outcome"] == "alarm"
 
@@ -273,9 +273,8 @@ def test_what_a_baseline_does_not_know_fails(run, accepted):
     new = report_of(FAULT, SUSPECT, found("H26", Level.SUSPECT))
     done = run("--baseline", str(accepted), "--github", report=new)
     assert done.exit_code == 1
-    assert [line for line in done.stdout.splitlines() if line.startswith("::")] == [
-        line for line in done.stdout.splitlines() if "title=H26 name-H26" in line
-    ]
+    annotated = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    assert len(annotated) == 1 and "H26" in annotated[0]
 
 
 def test_a_suspect_that_has_become_a_fault_is_new_and_the_reverse_is_not(run, accepted):
