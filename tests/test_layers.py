@@ -31,6 +31,7 @@ FLOW = (
     "training",
     "serve",
     "hypotheses",
+    "remarks",
     "found",
     "notebook",
     "lacking",

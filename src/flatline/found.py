@@ -26,6 +26,8 @@ class Found:
     """The optimizer never stepped."""
     question: str = ""
     """What only the user can say, where something hangs on it."""
+    remarks: tuple[str, ...] = ()
+    """What the numbers of a log say beside any cause."""
 
     @property
     def alarms(self) -> list[Finding]:
