@@ -124,7 +124,14 @@ def train(model, tokenizer, rows, folder):
         logprobs=lambda batch: token_logprobs(model, batch),
         loss=loss_of,
         step=lambda: one_step(model, tokenizer, optimizer, rows[:PROMPTS]),
-        settings={"beta": BETA, "tools": 0, "max_steps": STEPS},
+        settings={
+            "loss_type": "grpo",
+            "scale_rewards": "group",
+            "epsilon": CLIP,
+            "beta": BETA,
+            "tools": 0,
+            "max_steps": STEPS,
+        },
     )
     print(flatline.checkup(loop).summary)
     with flatline.watch(model, optimizer, folder, tokenizer=tokenizer) as watch:

@@ -94,6 +94,7 @@ VISITED = 0.9
 class GroupIntegrity(Hypothesis):
     id = "H33"
     name = "group-integrity"
+    headline = "Your groups are mixed up: advantages go to the wrong completions."
     explains = ("H05", "H39", "H01", "H24")
     meaning = "Advantages are given to completions that did not earn them, so they teach nothing."
     fix = "Carry a group id with every rollout and assert it where advantages are computed."

@@ -67,6 +67,7 @@ LOGGED = "tools/failure_frequency"
 class ToolErrors(Hypothesis):
     id = "H41"
     name = "tool-errors"
+    headline = "Your tool calls fail or are never executed."
     meaning = "The policy asks and gets no answer, so it cannot learn to ask."
     fix = "Run the quoted call by hand; use the parser that belongs to the chat template."
     mechanism = "Calls fail or are not read; in the other arm they are answered."

@@ -86,6 +86,7 @@ SEVERITY = 0.5
 class BehaviourCollapse(Hypothesis):
     id = "H43"
     name = "behaviour-collapse"
+    headline = "Your policy has stopped doing what the task needs."
     meaning = "The policy no longer does what could be rewarded."
     fix = "Go back to before the collapse; reward good calls, or drop groups without variance."
     mechanism = "Calls per rollout fall to less than half; in the other arm they stay."
@@ -114,6 +115,7 @@ class BehaviourCollapse(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"{text}, and the reward does not rise.",
+            headline="Your policy has stopped calling its tool.",
             measured=drift.change,
             expected=f"above {GIVEN_UP:.0%} of the start",
             severity=SEVERITY,
@@ -141,6 +143,7 @@ class BehaviourCollapse(Hypothesis):
             f"The policy stops thinking: a rollout has {math.exp(tokens.after):.0f} tokens of its "
             f"own, at first {math.exp(tokens.before):.0f}, and "
             f"{' and '.join(_goes(trace, name, answers[name]) for name in worse)}.",
+            headline="Your policy has stopped thinking before it answers.",
             measured=tokens.change,
             expected=f"above {TERSE:.0%} of the start",
             severity=SEVERITY,
@@ -171,6 +174,7 @@ class BehaviourCollapse(Hypothesis):
             f"{math.exp(tokens.early.mean()):.0f} to {math.exp(tokens.late.mean()):.0f} tokens, "
             f"and a limit cuts off {cut.late.mean():.0%} of them, at first "
             f"{cut.early.mean():.0%}. No rise of the reward can be seen.",
+            headline="Your policy has collapsed into text without end.",
             measured=more,
             expected=f"a rise below {RUNS_ON:.0%}",
             severity=SEVERITY,
@@ -200,6 +204,7 @@ class BehaviourCollapse(Hypothesis):
             f"The policy collapses into one answer: at {alike.sum()} of {len(alike)} steps every "
             f"reward is {earned:.3g} and completions have {usual:g} tokens, at first {start:.0f}. "
             "No rise of the reward can be seen.",
+            headline="Your policy has collapsed into one answer.",
             measured=share,
             expected=f"below {MOSTLY:.0%}",
             severity=SEVERITY,
@@ -216,6 +221,7 @@ class BehaviourCollapse(Hypothesis):
             Level.SUSPECT,
             f"{last.value:.0%} of what a rollout says has been in it before, at first "
             f"{first.value:.0%}.",
+            headline="Your policy has started to repeat itself.",
             measured=last,
             expected=f"below {REPEATED:.0%}",
             severity=SEVERITY,

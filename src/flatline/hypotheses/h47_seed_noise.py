@@ -53,6 +53,7 @@ STEPS = 40
 class SeedNoise(Hypothesis):
     id = "H47"
     name = "seed-noise"
+    headline = "Your run is too short, or its batches too small, to show learning."
     meaning = "The differences that are seen are those that chance makes."
     fix = "Compare at least three seeds on the same held-out problems; take more prompts a step."
     mechanism = "A step's mean reward is noise; in the other arm it is less so."

@@ -100,7 +100,7 @@ def trend_of(trace: Trace) -> Trend | None:
     more = _more(change, found.steps, smallest) if _open(change, smallest) else None
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
     unit = "steps" if raw or spacing(step) <= 1 else "rows"
-    text = _text(change, smallest, told, f"about {more} more {unit} would tell")
+    text = _text(change, smallest, told, f"about {more} more {unit} would settle it")
     return Trend(
         change=change,
         lately=lately,
@@ -123,7 +123,7 @@ def too_short(trace: Trace) -> str | None:
     steps = len(np.unique(step[np.isfinite(values)]))
     if steps >= FEWEST:
         return None
-    return f"{steps} steps with a reward are too few to tell whether it moves; {FEWEST} would do."
+    return f"{steps} steps with a reward are too few to say whether it moves; {FEWEST} are needed."
 
 
 class Thirds(NamedTuple):
@@ -252,8 +252,8 @@ def _since(
 def _text(change: Estimate, smallest: float, told: str, would: str) -> str:
     if not math.isfinite(change.low):
         return (
-            f"Whether the training reward moves cannot be told from {told}: a row is so close to "
-            "the one before that the curve must have been smoothed."
+            f"{told} do not show whether the training reward moves: each is so close "
+            "to the one before that the curve must have been smoothed."
         )
     moved = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     if change.low > 0:
@@ -263,7 +263,7 @@ def _text(change: Estimate, smallest: float, told: str, would: str) -> str:
     if change.high < smallest:
         word = "is flat" if change.low > -smallest else "does not rise"
         return f"The training reward {word}: {moved} over {told}."
-    return f"Whether the training reward moves cannot be told from {told} ({moved}); {would}."
+    return f"{told} are too few to say whether the training reward moves ({moved}); {would}."
 
 
 def _more(change: Estimate, steps: int, smallest: float) -> int:

@@ -28,8 +28,8 @@ NEARLY_NEVER = 0.8
 """Share of the rows in which a part that hardly pays is 0."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
-MOST = 0.6
-"""Share of the reward's ups and downs that one part makes, to be told."""
+MOST = 0.8
+"""Correlation of the reward with the part that it follows, to be told."""
 SHOWN = 0.1
 """Share of the gain from which on a part of it is told."""
 _FUNCTION = re.compile(r"rewards/(?P<name>.+?)(/mean)?")
@@ -254,11 +254,10 @@ def _leading(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     """The part that the reward follows from row to row."""
     if len(weights) < 2:
         return
-    rest = found.reward - found.reward.mean()
-    shares = {n: float(w * (found.columns[n] @ rest) / (rest @ rest)) for n, w in weights.items()}
-    name = max(shares, key=lambda one: shares[one])
-    if shares[name] >= MOST:
-        yield f"From row to row the reward follows `{name}`: {shares[name]:.0%} of its variance."
+    follows = {n: float(np.corrcoef(found.columns[n], found.reward)[0, 1]) for n in weights}
+    name = max(follows, key=lambda one: abs(follows[one]))
+    if abs(follows[name]) >= MOST:
+        yield f"From row to row the reward follows `{name}` (r = {follows[name]:.2f})."
 
 
 def _listed(names: list[str]) -> str:

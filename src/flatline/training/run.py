@@ -127,6 +127,7 @@ def check_all(built: Built) -> None:
 def _recorded(built: Built, folder: Path) -> Iterator[None]:
     """The run's trace in its folder; `run.json` also has what was asked for and what is done."""
     attachment = attach(built.trainer, folder, correct=says_right(built.trainer.reward_func_names))
+    attachment.says_what_is_next = False  # whoever trains with this says it
     attachment.note(
         fault=built.config.fault,
         requested=built.config.to_dict(),

@@ -47,11 +47,11 @@ class TrlTrainer(Trainer):
 
     def __init__(self, trainer: Any, correct: str | None, gold: str | None) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
-        truth(trainer, correct, gold)
+        told = truth(trainer, correct, gold)
         self.trl = trainer
         func = getattr(trainer, "rollout_func", None)
         self.rollouts: Rollouts | None = func if isinstance(func, Rollouts) else None
-        self._correct, self._gold = correct, gold
+        self._correct, self._gold = told["correct"], told["gold"]
 
     @property
     def can(self) -> frozenset[Capability]:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,16 +22,16 @@ from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
 from flatline.live.trl.departure import data, rights
 from flatline.live.trl.departure.asked import precision_of
+from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
 from flatline.live.trl.grpo import scorer_of
 from flatline.live.where.attributes import set_elsewhere
-from flatline.live.where.place import Where
+from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
-from flatline.live.where.statements import Statement
-from flatline.live.where.tracing import CannotFollow, Event, Follower
-from flatline.live.where.values import Copies, Value
+from flatline.live.where.tracing import RETURNED, CannotFollow, Event, Follower
+from flatline.live.where.values import Copies, Value, says
 
 SHOWN = 5
 """Lines of a finding."""
@@ -59,9 +58,9 @@ def lines(
     no_dropout(trainer)
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
     ranked = search.events()
-    made = [_where(event.statement, event.function) for event in ranked]
+    made = [place_of(event.statement, event.function) for event in ranked]
     told = set_elsewhere(trainer, ranked, lambda name: _not_as_asked(trainer, name))
-    kept = [_where(statement, function) for statement, function in told]
+    kept = [place_of(statement, function) for statement, function in told]
     return tuple(dict.fromkeys([*kept, *made]))[:SHOWN]
 
 
@@ -145,6 +144,8 @@ class _Search:
         return event.function in [name.replace(".<locals>", "") for name in paying]
 
     def _scored(self) -> list[Event]:
+        if self.found.text.startswith(OPENING):
+            return self._answer_lost()
         with self.follower.following():
             self.step.scoring()
         step, text = self.step, self.found.text
@@ -152,6 +153,16 @@ class _Search:
         arrived = not paying and "do not get what" not in text
         known = rights.of_scoring(step, paid=not paying, arrived=arrived)
         return self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
+
+    def _answer_lost(self) -> list[Event]:
+        """Where what says the right answer goes in, and what comes out says it no longer."""
+        step = self.step
+        step.scoring()
+        again = pay_for_gold(step.trainer, step.asked, step.heard)
+        with self.follower.following():
+            answer = again()
+        events = sorted(self.follower.events, key=lambda event: event.ended)
+        return [one for one in events if one.writes and _loses(one, answer)]
 
     def _passed(self) -> list[Event]:
         step, losses = self.step, list[Any]()
@@ -164,7 +175,7 @@ class _Search:
             right = Right(rights.of_logprobs(step), self._tolerance)
             return self._ranked(right, _wrong_logps(step, scored, self.found.text))
         one = step.passes[0]
-        known = [*rights.of_pass(step, one), *rights.of_scoring(step)]
+        known = [*rights.of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
@@ -184,6 +195,13 @@ class _Search:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
         return trail.ranked([one for one in found if one is not None])
+
+
+def _loses(event: Event, answer: str) -> bool:
+    """Whether what goes into it says the answer, and what it makes does not."""
+    told = [one.writes[RETURNED] for one in event.calls if RETURNED in one.writes]
+    given = any(says(one, answer) for one in (*event.reads.values(), *told))
+    return given and not any(says(one, answer) for one in event.writes.values())
 
 
 def _last_first(events: Sequence[Event]) -> list[Event]:
@@ -250,23 +268,3 @@ def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
 
     with Patch(trainer, name, scoring), Patch(trainer, "_compute_loss", computing):
         yield
-
-
-def _where(statement: Statement, function: str) -> Where:
-    return Where(
-        file=_shown(statement.file),
-        line=statement.line,
-        source=statement.source,
-        function=function,
-    )
-
-
-def _shown(file: str) -> str:
-    """Relative to the working directory where it lies below it, else to its package."""
-    path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd()).as_posix()
-    top = path.parent
-    while (top / "__init__.py").is_file():
-        top = top.parent
-    return path.relative_to(top).as_posix()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.live import ranks
-from flatline.live.held import is_shared, named, read, steps_in_backward
+from flatline.live.held import gradient_copies, is_shared, named, read, steps_in_backward
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.passes import no_dropout
@@ -225,5 +225,4 @@ def _as_one(trainer: Any, passes: Sequence[Inputs]) -> dict[str, Tensor]:
                 trainer.accelerator.gradient_state._set_sync_gradients(last)
                 with Patch(trainer, "_prepare_inputs", lambda *_, given=given: given):
                     trainer.training_step(trainer.model_wrapped, [], None)
-        weights = named(trainer.model)
-        return {name: weight.grad.clone() for name, weight in weights if weight.grad is not None}
+        return gradient_copies(trainer.model)

@@ -28,7 +28,7 @@ from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.releases import note_on
-from flatline.trace.announce import say
+from flatline.trace.announce import say, say_recorded
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -91,6 +91,8 @@ class Attachment:
         self._say_beside(_folders(trainer))
         self._say_known()
         self._begun = False
+        self.says_what_is_next = True
+        """Whether the end of training tells the person what to type."""
         self._patches = self._install()
         self._watch = StepWatch(self)
         self._listeners = (self._watch, StepEnd(self._watch))
@@ -134,6 +136,13 @@ class Attachment:
                 recording.sink.close(clean=clean and not self.failed)
             except Exception as error:
                 self._guard.stop(error)
+
+    def end(self) -> None:
+        """Training is over: write everything, and say where it is."""
+        self.close()
+        first = int(self.trainer.accelerator.process_index) == 0
+        if self.path is not None and first and self.says_what_is_next and not self.failed:
+            say_recorded(self.path)
 
     def detach(self) -> None:
         """Leave the trainer as it was before."""
