@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.logs import spacing
+from flatline.hypotheses.moved import change_of, column, ends, metric, surely
 from flatline.hypotheses.trend import thirds
-from flatline.remarks.moved import change_of, column, ends, metric, surely
 from flatline.trace import Trace
 
 TIMES = 1.5
@@ -26,6 +26,8 @@ STILL, KNOWN = 0.15, 0.25
 """Relative change that is none, and how well it must be known."""
 FEWEST = 20
 """Rows that show that nothing moves."""
+NOTHING = 1e-6
+"""A spread of rewards below it is rounding."""
 DEAD = 0.1
 """Share of rows without any difference of rewards that is told."""
 
@@ -54,7 +56,7 @@ def _went(
     what: str, values: np.ndarray, step: np.ndarray, times: float, unit: str
 ) -> Iterator[str]:
     """Told as medians and asked of logarithms: a spike is no change."""
-    values = np.where(values > 0, values, np.nan) if len(values) else values
+    values = np.where(values > NOTHING, values, np.nan) if len(values) else values
     found = thirds(values, step) if len(values) else None
     if found is None or not surely(change_of(np.log(values), step)):
         return
@@ -69,7 +71,7 @@ def _short(value: float) -> str:
 
 def _dead(spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
     known = np.isfinite(spread)
-    dead = (spread[known] < 1e-6).astype(float)
+    dead = (spread[known] < NOTHING).astype(float)
     if not len(dead) or dead.mean() < DEAD:
         return
     grows = surely(change_of(dead, step[known])) > 0
@@ -96,8 +98,8 @@ def _away(trace: Trace, kl: np.ndarray) -> Iterator[str]:
     so_far = float(np.nanmax(rate[: at[0] + 1])) * max(spacing(step), float(step[at[0]]))
     if first >= STARTED and so_far <= SMALL_RATE and first >= np.median(kl[at]) / STEEPLY:
         yield (
-            f"The KL is {first:.2g} at step {step[at[0]]:g} already, when the learning rates add up "
-            f"to {so_far:.1g} at most: the policy did not start at its reference."
+            f"The KL is {first:.2g} at step {step[at[0]]:g} already, when the learning rates add "
+            f"up to {so_far:.1g} at most: the policy did not start at its reference."
         )
 
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flatline.hypotheses.logs import setting, spacing
 from flatline.errors import NotRecorded
-from flatline.remarks.moved import column, metric
-from flatline.remarks.parts import parts_of
+from flatline.hypotheses.logs import setting, spacing
+from flatline.hypotheses.moved import column, metric
+from flatline.hypotheses.part_columns import parts_of
 from flatline.trace import Trace
 
 FEWEST = 8
 """Rows that must agree."""
-CLOSE = 0.1
+CLOSE = 0.03
 """How far the loss may be from beta times the KL, as a share of it."""
 ROUNDED = 6e-5
 """Rounding of a loss that is printed with four digits."""
@@ -98,7 +98,8 @@ def _completions(trace: Trace) -> Iterator[str]:
         whole = np.isclose(broken * count, np.round(broken * count), rtol=2e-6, atol=2e-3)
         if whole.mean() >= NEARLY_ALL:
             a_step = f" ({count / every:g} a step)" if every > 1 and count % every == 0 else ""
-            yield f"Lengths are multiples of 1/{count}: a row is the mean of {count} completions{a_step}."
+            told = f"a row is the mean of {count} completions{a_step}"
+            yield f"Lengths are multiples of 1/{count}: {told}."
             return
 
 

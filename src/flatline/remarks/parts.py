@@ -1,23 +1,19 @@
 """The parts of a reward, as a log has them: what pays nothing, what pays twice, what made the gain.
 
-What a part is called says nothing here. The parts are the columns that the trainer keeps for its
-reward functions; where a log has none, all columns that no alias knows. Which of them make up the
-reward, and with which weights, is read off the numbers: it is told where they add up exactly.
+Which columns make up the reward, and with which weights, is read off the numbers: it is told where
+they add up exactly.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from flatline.remarks.moved import change_of, ends, surely
+from flatline.hypotheses.moved import change_of, ends, surely
+from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.trace import Trace
-from flatline.trace.importers.resolve import plain
 
-FEWEST = 10
-"""Rows below which a column that stands is no news."""
 EXACT = 1e-6
 """Share of the reward's variance that its parts may leave open and still be all of it."""
 WEIGHT = 1e-3
@@ -32,22 +28,6 @@ MOST = 0.8
 """Correlation of the reward with the part that it follows, to be told."""
 SHOWN = 0.1
 """Share of the gain from which on a part of it is told."""
-_FUNCTION = re.compile(r"rewards/(?P<name>.+?)(/mean)?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The columns that may be parts, in the rows that have a reward and all of them."""
-
-    step: np.ndarray
-    reward: np.ndarray
-    columns: dict[str, np.ndarray]
-    named: bool
-    """They are reward functions by the trainer's own word."""
-
-    @property
-    def moving(self) -> dict[str, np.ndarray]:
-        return {name: values for name, values in self.columns.items() if np.ptp(values) > 0}
 
 
 def parts(trace: Trace) -> Iterator[str]:
@@ -65,38 +45,6 @@ def parts(trace: Trace) -> Iterator[str]:
     yield from _opposed(found)
     yield from _gain(found, weights)
     yield from _leading(found, weights)
-
-
-def parts_of(trace: Trace) -> Parts | None:
-    """None where there is nothing to speak of."""
-    step, reward = trace.steps["step"], trace.steps["reward"]
-    functions = {_short(name): name for name in trace.metric_names if _short(name)}
-    names = functions or {name: name for name in trace.run.get("unrecognised") or ()}
-    columns = {short: trace.metric(name) for short, name in names.items()}
-    rewarded = np.isfinite(reward)
-    there = {n: v for n, v in columns.items() if np.isfinite(v[rewarded]).mean() > 0.5}
-    known = np.logical_and.reduce([rewarded, *(np.isfinite(v) for v in there.values())])
-    if not there or known.sum() < FEWEST:
-        return None
-    kept = {name: values[known] for name, values in there.items()}
-    return Parts(
-        step=step[known],
-        reward=reward[known],
-        columns=kept if functions else {n: v for n, v in kept.items() if not _counter(v)},
-        named=bool(functions),
-    )
-
-
-def _short(name: str) -> str:
-    """What the user calls a reward function; empty where the column is none."""
-    known = _FUNCTION.fullmatch(plain(name))
-    if known is None or name.endswith("/std"):
-        return ""
-    return re.sub(r"^.*?rewards/|/mean$", "", name)
-
-
-def _counter(values: np.ndarray) -> bool:
-    return bool((np.diff(values) > 0).all())
 
 
 def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
@@ -129,11 +77,13 @@ def _closest(table: np.ndarray, rest: np.ndarray, chosen: list[int]) -> int:
 
 def _sum(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     if weights and any(abs(weight - 1) > WEIGHT for weight in weights.values()):
-        told = " ".join(
-            f"{'-' if w < 0 else '+'} {'' if abs(abs(w) - 1) < WEIGHT else f'{abs(w):.3g} '}`{name}`"
-            for name, w in weights.items()
-        )
+        told = " ".join(_term(name, weight) for name, weight in weights.items())
         yield f"The reward is {told.removeprefix('+ ')}, as its columns add up."
+
+
+def _term(name: str, weight: float) -> str:
+    times = "" if abs(abs(weight) - 1) < WEIGHT else f"{abs(weight):.3g} "
+    return f"{'-' if weight < 0 else '+'} {times}`{name}`"
 
 
 def _constant(found: Parts) -> Iterator[str]:

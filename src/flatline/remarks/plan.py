@@ -1,11 +1,11 @@
-"""How far a run got: steps of its plan, passes over the data, its learning rate, its evaluations."""
+"""How far a run got: steps of its plan, passes over the data, learning rate, evaluations."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
+from flatline.hypotheses.moved import column, metric
 from flatline.hypotheses.trend import FEWEST
-from flatline.remarks.moved import column, metric
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
 
@@ -46,7 +46,8 @@ def _rate(trace: Trace) -> Iterator[str]:
     elif at == len(rate) - 1:
         yield f"The learning rate still rises, to {top:.2g} at step {step[-1]:g}: warm-up."
     elif first < top * (1 - OVER) and at > 1:
-        yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, then falls{_to(last, top)}."
+        after = f"then falls{_to(last, top)}"
+        yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
 
