@@ -47,6 +47,8 @@ def behaviour(trace: Trace) -> Iterator[str]:
     yield from _dead(spread, step)
     yield from _growing(column(trace, "zero_std_share"), step)
     kl = column(trace, "kl")
+    if np.isfinite(kl).any() and np.nanmax(kl) > STARTED:
+        yield from _went("The KL goes", kl, step, STEEPLY, " nat per token")
     yield from _away(trace, kl)
     yield from _back(kl, step)
     yield from _still(trace, spread, step)
@@ -123,8 +125,8 @@ def _still(trace: Trace, spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
 
 def _stands(values: np.ndarray, step: np.ndarray) -> bool:
     change = change_of(values, step)
-    if change is None:
-        return False
+    if change is None or not np.nanmax(values) > np.nanmin(values):
+        return change is not None
     before, _ = ends(values, step)
     half = (change.high - change.low) / 2
     return abs(change.value) <= STILL * abs(before) and half <= KNOWN * abs(before)

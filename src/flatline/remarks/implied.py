@@ -14,6 +14,8 @@ FEWEST = 8
 """Rows that must agree."""
 CLOSE = 0.03
 """How far the loss may be from beta times the KL, as a share of it."""
+NEAR = 0.15
+"""The same, where it is told as a guess: a mean over completions is not one over tokens."""
 ROUNDED = 6e-5
 """Rounding of a loss that is printed with four digits."""
 MANY = 0.6
@@ -57,12 +59,17 @@ def _beta(trace: Trace) -> Iterator[str]:
     for least in (10 * ROUNDED, 0.0):
         told = np.abs(loss) > least
         beta = float(np.median(loss[told] / kl[told])) if told.sum() >= FEWEST else 0.0
-        fits = np.abs(loss - beta * kl) <= CLOSE * abs(beta) * kl + rounding
-        if beta > 0 and fits.mean() >= MANY and fits[told].sum() >= FEWEST:
+        apart = np.abs(loss - beta * kl) - rounding
+        exact, near = (apart <= share * abs(beta) * kl for share in (CLOSE, NEAR))
+        if beta > 0 and exact.mean() >= MANY and exact[told].sum() >= FEWEST:
             yield (
-                f"The loss is {beta:.2g} times the KL in {fits.sum()} of {len(fits)} rows: beta is "
-                f"{beta:.2g}, and beside the penalty the loss averages to 0, as it does on-policy."
+                f"The loss is {beta:.2g} times the KL in {exact.sum()} of {len(exact)} rows: beta "
+                f"is {beta:.2g}, and beside the penalty the loss averages to 0, as it does "
+                "on-policy."
             )
+            return
+        if beta > 0 and near.mean() >= MANY and near[told].sum() >= FEWEST:
+            yield f"The loss is about {beta:.1g} times the KL, so beta will be about {beta:.1g}."
             return
 
 

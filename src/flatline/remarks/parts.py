@@ -76,7 +76,8 @@ def _closest(table: np.ndarray, rest: np.ndarray, chosen: list[int]) -> int:
 
 
 def _sum(found: Parts, weights: dict[str, float]) -> Iterator[str]:
-    if weights and any(abs(weight - 1) > WEIGHT for weight in weights.values()):
+    plain_sum = all(abs(weight - 1) < WEIGHT for weight in weights.values())
+    if weights and not (found.named and plain_sum):
         told = " ".join(_term(name, weight) for name, weight in weights.items())
         yield f"The reward is {told.removeprefix('+ ')}, as its columns add up."
 
@@ -182,7 +183,7 @@ def _gain(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     moves = {name: change_of(values, found.step) for name, values in found.moving.items()}
     if total is None:
         return
-    if len(weights) > 1 and surely(total):
+    if len(weights) > 1 and (total.low > 0 or total.high < 0):
         gains = {n: w * c.value for n, w in weights.items() if (c := moves[n]) is not None}
         most = sorted(gains, key=lambda name: -abs(gains[name]))
         told = [n for n in most if abs(gains[n]) >= SHOWN * abs(total.value)]
