@@ -6,8 +6,8 @@ measured between neighbours, which hardly know a slope, and lasts the longer the
 are. A smoothed curve has no changes that could be told.
 """
 
-import itertools
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +41,7 @@ def stretches(values: np.ndarray) -> list[Stretch]:
     """The stretches of a curve, one where it does not certainly change. No value may be NaN."""
     cuts = [0, *_cuts(values, 0, _noise(values), max(SHORTEST, len(values) // 10)), len(values)]
     return [
-        Stretch(first, end - 1, float(values[first:end].mean()))
-        for first, end in itertools.pairwise(cuts)
+        Stretch(first, end - 1, float(values[first:end].mean())) for first, end in pairwise(cuts)
     ]
 
 
