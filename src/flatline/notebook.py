@@ -36,6 +36,7 @@ def to_html(found: Found) -> str:
     lead = _cause(answer.headline, code, answer.lines, level)
     notes = [*(f"Note: {text}" for text in found.caveats), found.question, answer.untested]
     said = "".join(f"<div>{_text(text)}</div>" for text in notes if text)
+    said += _folded("What the numbers say", map(_text, found.remarks)) if found.remarks else ""
     follows = _rest("Follows from it", list(answer.symptoms))
     return f'<div style="{_BOX}">{lead}{"".join(others)}{said}{follows}{"".join(rest)}</div>'
 

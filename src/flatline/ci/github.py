@@ -17,8 +17,9 @@ _COMMANDS = {Level.FAULT: "error", Level.SUSPECT: "warning"}
 
 def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
     """One line per alarm, most likely cause first, and per thing that is wrong with the run itself;
-    a notice where there is none."""
-    found = [*report.alarms, *report.troubles]
+    a notice where there is none. What a baseline knows is not annotated."""
+    listed = (*report.alarms, *report.troubles)
+    found = [finding for finding in listed if finding.hypothesis not in report.known]
     if not found:
         return [f"::notice title=flatline::{_data(report.summary)}"]
     return [_annotation(finding, about) for finding in found]

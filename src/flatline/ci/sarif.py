@@ -30,7 +30,10 @@ def to_sarif(report: Report, *, about: PurePath | None = None) -> str:
     place = {item["id"]: index for index, item in enumerate(rules)}
     run = {
         "tool": {"driver": driver},
-        "results": [_result(finding, place[finding.hypothesis], about) for finding in shown],
+        "results": [
+            _result(finding, place[finding.hypothesis], about) | _state(finding, report)
+            for finding in shown
+        ],
         "properties": {"subject": visible(report.subject), "summary": visible(report.summary)},
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
@@ -72,6 +75,11 @@ def _result(finding: Finding, place: int, about: PurePath | None) -> dict[str, A
     elif about is not None:
         result["locations"] = [_physical(about.as_posix())]
     return result
+
+
+def _state(finding: Finding, report: Report) -> dict[str, str]:
+    """What a baseline knows is marked as such; scanners leave it alone."""
+    return {"baselineState": "unchanged"} if finding.hypothesis in report.known else {}
 
 
 def _location(where: Where) -> dict[str, Any]:

@@ -45,16 +45,17 @@ def diagnose(
     github: delivery.Github = False,
     to: To = None,
     correct: Correct = None,
+    baseline: delivery.Baseline = None,
+    write_baseline: delivery.WriteBaseline = None,
 ) -> None:
     """Ask every hypothesis what it sees in a recorded run."""
     from flatline.diagnosis import diagnose as look
     from flatline.diagnosis import save
     from flatline.publish import parse, publish
     from flatline.trace.folder import RUN_FILE
-    from flatline.trace.importers import open_log
 
     targets = [parse(text) for text in to or ()]
-    report = look(open_log(run), correct=correct, name=str(run))
+    report = look(run, correct=correct)
     save(report, run)
     file = run / RUN_FILE
     deliver = delivery.Delivery(
@@ -64,6 +65,8 @@ def diagnose(
         sarif=sarif,
         github=github,
         about=file if file.is_file() else run,
+        baseline=baseline,
+        write_baseline=write_baseline,
         everything=everything,
     )
     code = deliver(report)

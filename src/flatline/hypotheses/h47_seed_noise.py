@@ -74,11 +74,10 @@ class SeedNoise(Hypothesis):
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
         if half <= trend.smallest or trend.change.low > 0:
             return self.found(Level.OK, text, measured=half)
-        times = (half / trend.smallest) ** 2
         return self.found(
             Level.NOTE,
-            f"{text} {trend.smallest:.2g} would need {times:.1f} times as many steps, or prompts a "
-            "step.",
+            f"{text} What matters is {trend.smallest:.2g}: that takes more steps, or more prompts "
+            "a step.",
             measured=half,
             expected=f"below {trend.smallest:.2g}",
         )

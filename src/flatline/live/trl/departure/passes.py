@@ -1,5 +1,6 @@
 """The backward passes of one step, heard, and the stages that they show: log-probs to loss."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,10 @@ from flatline.spec.ratio import highest_entropy, token_loss
 
 ROW = "departure_row"
 """Extra tensor that tells the rows apart after TRL has dealt them out."""
+BEYOND = 0.3
+"""How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
+MARGIN = 0.4
+"""How far inside a bound, as a share of it."""
 
 
 @dataclass(slots=True)
@@ -79,6 +84,16 @@ def run_passes(
             if len(passes) == k + 1:
                 passes[-1].loss = float(loss)
     return passes
+
+
+def ways_apart(asked: Asked, limit: Tolerance) -> list[float]:
+    """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
+    between."""
+    highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
+    low = math.log(max(1e-3, 1 - asked.clip_low))
+    between = [(1 - MARGIN) * math.log1p(asked.clip_high), (1 - MARGIN) * low]
+    room = MARGIN * min(math.log1p(asked.clip_high), -low) > 10 * limit.logprob
+    return [math.log(highest) + BEYOND, low - BEYOND, *(between if room else [])]
 
 
 def trained(inputs: Inputs) -> Tensor:
@@ -152,6 +167,18 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
         measured=weight,
         limit=limit.weight,
     )
+
+
+def both_stages(judged: StageFound) -> dict[str, StageFound]:
+    """One look at the loss for two stages: the first of them that departs is told."""
+    if judged.stage == "ratio and KL":
+        later = unknown("loss", "Cannot be told: ratio or KL are others.")
+        return {"ratio and KL": judged, "loss": later}
+    earlier = replace(judged, stage="ratio and KL")
+    if judged.departs:
+        text = "The tokens of each row stand in the specified proportion."
+        earlier = same("ratio and KL", text)
+    return {"ratio and KL": earlier, "loss": judged}
 
 
 @dataclass(frozen=True, slots=True)

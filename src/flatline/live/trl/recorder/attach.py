@@ -28,7 +28,7 @@ from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.releases import note_on
-from flatline.trace.announce import say
+from flatline.trace.announce import say, say_recorded
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -38,7 +38,7 @@ HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards
 
 
 def attach(
-    trainer: Any,
+    trainer: GrpoTrainer,
     run_dir: str | Path | Sink,
     *,
     correct: str | None = None,
@@ -58,7 +58,7 @@ def attach(
     return Attachment(trainer, run_dir, truth(trainer, correct, gold))
 
 
-def another_algorithm(trainer: Any) -> str | None:
+def another_algorithm(trainer: GrpoTrainer) -> str | None:
     """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
     not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
@@ -91,6 +91,8 @@ class Attachment:
         self._say_beside(_folders(trainer))
         self._say_known()
         self._begun = False
+        self.says_what_is_next = True
+        """Whether the end of training tells the person what to type."""
         self._patches = self._install()
         self._watch = StepWatch(self)
         self._listeners = (self._watch, StepEnd(self._watch))
@@ -134,6 +136,13 @@ class Attachment:
                 recording.sink.close(clean=clean and not self.failed)
             except Exception as error:
                 self._guard.stop(error)
+
+    def end(self) -> None:
+        """Training is over: write everything, and say where it is."""
+        self.close()
+        first = int(self.trainer.accelerator.process_index) == 0
+        if self.path is not None and first and self.says_what_is_next and not self.failed:
+            say_recorded(self.path)
 
     def detach(self) -> None:
         """Leave the trainer as it was before."""

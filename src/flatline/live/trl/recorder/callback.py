@@ -118,7 +118,7 @@ class StepWatch(Listener):
         self._write_if_whole()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._attachment.close()  # also where the recording has stopped: it lets go of the folder
+        self._attachment.end()  # also where the recording has stopped: it lets go of the folder
 
     def write_pending(self) -> None:
         """Write the row as it is."""
