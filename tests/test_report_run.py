@@ -188,9 +188,9 @@ def test_a_run_that_recorded_nothing_yet_has_a_page(tmp_path):
     )
     page = Page(page_of(folder))
     recorder.close()
-    assert "still training" in page.text and "No optimizer step" not in page.text
+    assert "still training" in page.text and "never made an optimizer step" not in page.text
     assert not page.figures
-    assert "No optimizer step" in page_of(folder), "it has ended, and made none"
+    assert "never made an optimizer step" in page_of(folder), "it has ended, and made none"
 
 
 def test_a_run_without_tokens_has_a_page(tmp_path):
