@@ -95,7 +95,7 @@ class RewardSignal(Hypothesis):
         gold = subject.oracle().gold_R
         gold = gold[np.isfinite(gold)]
         if len(gold) < 2:
-            return self.too_little("fewer than two problems could be played and paid")
+            return self.too_little("fewer than two problems could be run and scored")
         scatter, levels = float(gold.std()), len(np.unique(np.round(gold, 3)))
         text = f"Gold earns {gold.min():.2f} to {gold.max():.2f} on {len(gold)} problems."
         if scatter > SCATTER and levels > LEVELS:
@@ -139,7 +139,7 @@ class RewardSignal(Hypothesis):
             f"{int(table['step'][lost].min())} on.",
             measured=float(lost.mean()),
             expected="0",
-            fix="Give a failed rollout a number, usually 0, and look why its reward failed.",
+            fix="Give a failed rollout a number, usually 0, and find out why its reward failed.",
             headline="Some of your rewards are not numbers.",
         )
 
@@ -186,7 +186,7 @@ class RewardSignal(Hypothesis):
         if right.high < FOLLOWS or ruled:
             level = Level.SUSPECT
         elif right.low < FOLLOWS:
-            return self.too_little(f"{text} Twice as many groups would do.")
+            return self.too_little(f"{text} Twice as many groups are needed.")
         else:
             level = Level.NOTE if fights else Level.OK
         return self.found(

@@ -70,7 +70,7 @@ class StaleSampler(Hypothesis):
         steps = np.unique(step[known])
         if len(steps) < FEWEST:
             return self.too_little(
-                f"{FEWEST - len(steps)} more steps with weight versions would do"
+                f"{FEWEST - len(steps)} more steps with weight versions are needed"
             )
         behind = step[known] - 1 - version[known]
         allowed = allowed_lag(trace)

@@ -107,9 +107,11 @@ class OptimizerNotStepping(Hypothesis):
                 " or the mask of a player of your own.",
             )
         if len(step.advantage) and not np.any(np.abs(step.advantage) > EQUAL):
-            return self.too_little("every advantage of the batch is 0; another batch would do")
+            return self.too_little("every advantage of the batch is 0; another batch is needed")
         if not np.isfinite(census.total_norm):
-            return self.too_little("the gradient of the batch is no number; another batch would do")
+            return self.too_little(
+                "the gradient of the batch is no number; another batch is needed"
+            )
         lost = ~census.in_optimizer
         if lost.any():
             return self._alarm(
@@ -187,7 +189,7 @@ class OptimizerNotStepping(Hypothesis):
         if steps < FEWEST_STEPS:
             return self.too_little(
                 f"weights were recorded at {steps} steps with a rate and advantages; "
-                f"{FEWEST_STEPS - steps} more would do"
+                f"{FEWEST_STEPS - steps} more are needed"
             )
         # While B of LoRA is 0, in the first step, the gradient of A is 0 in a healthy run.
         late = active & (step > step[active].min())

@@ -115,7 +115,7 @@ class BehaviourCollapse(Hypothesis):
     def _calls(self, trace: Trace) -> Finding:
         drift = drift_of(trace, trace.rollouts["tool_calls"])
         if drift is None:
-            return self.too_little("a run of six steps or more would do")
+            return self.too_little("a run of at least six steps is needed")
         if drift.before < FEWEST_CALLS:
             return self._without_tool(trace)
         text = f"Calls per rollout go from {drift.before:.2f} to {drift.after:.2f}"

@@ -55,8 +55,8 @@ class LogsLie(Hypothesis):
     id = "H48"
     name = "logs-lie"
     headline = "Your logged numbers are not what happened in the rollouts."
-    meaning = "Conclusions from the log are about numbers that nobody earned."
-    fix = "Read the recorded rollouts (`flatline show RUN`); mend what writes the log."
+    meaning = "Conclusions from the log are about numbers that no rollout earned."
+    fix = "Read the recorded rollouts (`flatline show RUN`); fix what writes the log."
     mechanism = "The logged reward is not that of the rollouts; in the other arm it is."
 
     def sign(self, trace: Trace) -> Finding:

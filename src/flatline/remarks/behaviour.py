@@ -120,7 +120,7 @@ def _still(trace: Trace, spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
     differ = len(spread) and np.nanmedian(spread) > 0
     if len(known) >= 2 and differ and all(_stands(values, step) for values in known.values()):
         listed = " and ".join((", ".join(list(known)[:-1]), list(known)[-1]))
-        yield f"The policy hardly moves: {listed} stand, although rewards differ."
+        yield f"The policy hardly moves: {listed} do not change, although rewards differ."
 
 
 def _stands(values: np.ndarray, step: np.ndarray) -> bool:
