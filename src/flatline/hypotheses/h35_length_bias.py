@@ -73,7 +73,7 @@ class LengthBias(Hypothesis):
     headline = "Length, not quality, decides how much a completion counts."
     meaning = "Length, not what was done, decides how much a rollout counts."
     fix = (
-        "Set {loss_type} to one that weighs all tokens equally (`dr_grpo`, `dapo`), and check where "
+        "Set {loss_type} to one that weighs all tokens equally (`dr_grpo`, `dapo`), check where "
         "advantages are divided by length."
     )
     mechanism = (

@@ -80,7 +80,7 @@ def effect_chart(plan: Plan, values: Values, looks: Sequence[Mapping[str, Any]],
         healthy="for a cause, the whole interval above 0 and the mean above the line that matters. "
         "Against it speaks a whole interval below that line.",
         figure=made,
-        note="The interval of an interim check is wider than 95 %: it holds at all of them together.",
+        note="The interval of an interim check is wider than 95 %: it holds at all of them.",
         by_step=False,
     )
 
