@@ -58,9 +58,7 @@ def not_rude(completions: list[Any], **_: Any) -> list[float]:
 def boxed(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """1 for the right number in a box, which this model never draws: the parser's mistake."""
     found = [re.findall(r"\\boxed\{(.+?)\}", text) for text in texts(completions)]
-    return [
-        float(bool(one) and one[-1] == gold) for one, gold in zip(found, answer, strict=True)
-    ]
+    return [float(bool(one) and one[-1] == gold) for one, gold in zip(found, answer, strict=True)]
 
 
 def marks(completions: list[Any], **_: Any) -> list[float]:
