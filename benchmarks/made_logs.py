@@ -227,7 +227,7 @@ def keep(path: Path, made: Any) -> None:
             writer.writeheader()
             writer.writerows(made)
     elif path.suffix == ".jsonl":
-        write_atomically(path, [json.dumps(row) + "\n" for row in made])
+        write_atomically(path, [json.dumps(row) for row in made])
     else:
         write_atomically(path, [json.dumps(made)])
 
