@@ -41,6 +41,7 @@ FLOW = (
     "console",
     "notebook",
     "diagnosis",
+    "several",
     "examination",
     "counterfactual",
     "ladder",

@@ -28,6 +28,8 @@ further."""
 RAW = 0.3
 """Correlation of a row of a log with the one before, below which rows count as independent. Eight
 real logs: at most 0.1; one that was smoothed with 0.9: 0.9."""
+HARDLY = 0.02
+"""A certain rise that is certainly a smaller share of the level than this is none."""
 TINY = 1e-18
 """Variance that is rounding."""
 GONE = 0.1
@@ -65,7 +67,7 @@ class Trend:
     @property
     def rises(self) -> bool:
         """Whether it certainly rises, and does not fall again."""
-        return (self.change.low > 0 or self.rose) and not self.falls
+        return (self.change.low > 0 or self.rose) and not self.falls and not self.flat
 
     @property
     def falls(self) -> bool:
@@ -92,6 +94,7 @@ def trend_of(trace: Trace) -> Trend | None:
     raw = bool(len(trace.rollouts))
     rows = 1.0 if raw else rows_in_one(values[np.argsort(step, kind="stable")])
     change = widened(difference_of_means(found.early, found.late, unseen=smallest), rows)
+    hardly = change.low > 0 and change.high < HARDLY * min(1.0, abs(found.early.mean()))
     lately = widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
     steps, by_step = _by_step(values, step)
     parts = stretches(by_step) if rows == 1 else []
@@ -101,11 +104,14 @@ def trend_of(trace: Trace) -> Trend | None:
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
     unit = "steps" if raw or spacing(step) <= 1 else "rows"
     text = _text(change, smallest, told, f"about {more} more {unit} would settle it")
+    text += _since(change, lately, smallest, parts, steps)
+    if hardly:
+        text = f"The training reward hardly rises: from {_ends(found)} over {told}."
     return Trend(
         change=change,
         lately=lately,
-        text=gone or turned or text + _since(change, lately, smallest, parts, steps),
-        flat=False if turned else _flat(change, smallest),
+        text=gone or turned or text,
+        flat=hardly or (False if turned else _flat(change, smallest)),
         smallest=smallest,
         gone=bool(gone),
         rose=bool(turned) and bool((ups > 0).all()),
@@ -198,6 +204,10 @@ def _flat(change: Estimate, smallest: float) -> bool | None:
     return True if change.high < smallest else None
 
 
+def _ends(found: Thirds) -> str:
+    return f"{found.early.mean():.4g} to {found.late.mean():.4g}"
+
+
 def _open(change: Estimate, smallest: float) -> bool:
     return _flat(change, smallest) is None and math.isfinite(change.low)
 
@@ -241,11 +251,11 @@ def _since(
     moved = f"{lately.value:+.3f} [{lately.low:+.3f}, {lately.high:+.3f}]"
     if change.high >= 0 and lately.high < -smallest:
         return f" In its last third it falls by {moved}."
-    if not change.low > 0 or not math.isfinite(lately.low):
+    if not math.isfinite(lately.low) or change.low <= 0 <= change.high:
         return ""
     if len(parts) > 1 and parts[-1].first <= len(steps) * 2 // 3:
         return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
-    if lately.low > 0:
+    if change.high < 0 or lately.low > 0:
         return ""
     return f" No further rise can be told in its last third ({moved})."
 
