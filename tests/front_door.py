@@ -62,6 +62,12 @@ def answer() -> str:
     return f"```text\n{shown}\n```"
 
 
+def cause() -> str:
+    """The first sentence about the recorded run, whose fault is known."""
+    worst = find("H09")
+    return f"> **{worst.headline}** ({worst.id} {worst.name})"
+
+
 def plain_at(width: int, report: object) -> str:
     """As in a terminal of this width."""
     out = io.StringIO()
@@ -207,7 +213,7 @@ def _cause(one: Hypothesis) -> str:
 
 
 PAGES: dict[str, Blocks] = {
-    "README.md": {"answer": answer, "evidence": evidence, "figures": figures},
+    "README.md": {"answer": answer, "cause": cause, "evidence": evidence, "figures": figures},
     "docs/hypotheses.md": {"hypotheses": hypotheses},
     "docs/symptoms.md": {"symptoms": symptoms},
 }
