@@ -58,9 +58,7 @@ def not_rude(completions: list[Any], **_: Any) -> list[float]:
 def boxed(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """1 for the right number in a box, which this model never draws: the parser's mistake."""
     found = [re.findall(r"\\boxed\{(.+?)\}", text) for text in texts(completions)]
-    return [
-        float(bool(one) and one[-1] == gold) for one, gold in zip(found, answer, strict=True)
-    ]
+    return [float(bool(one) and one[-1] == gold) for one, gold in zip(found, answer, strict=True)]
 
 
 def marks(completions: list[Any], **_: Any) -> list[float]:
@@ -188,7 +186,7 @@ def as_wandb(state: dict[str, Any], *, again_from: int) -> list[dict[str, Any]]:
 MADE: dict[str, Callable[[], Any]] = {
     "grpo-lora.json": trl,
     "collapse-right.json": lambda: trl(
-        40, rewards=[right, concise], reward_weights=[1.0, 3.0], learning_rate=5e-3, lora=False
+        40, rewards=[right, concise], reward_weights=[1.0, 3.0], learning_rate=5e-4, lora=False
     ),
     "boxed-never.json": lambda: trl(40, rewards=[boxed, marks, not_rude, answer_tags]),
     "rate-too-low.json": lambda: trl(60, learning_rate=1e-8, lr_scheduler_type="linear"),

@@ -128,8 +128,11 @@ class Diagnosis(Shape):
     """What the run itself shows to be wrong, whatever its cause: R1 recording-damaged, R2 no-step,
     R3 reward-falls, R4 reward-flat."""
     caveats: list[str] = []
-    known: list[str] = []
     """What was lost, left out or assumed when it was read."""
+    remarks: list[str] = []
+    """What the numbers of a log say beside any cause: parts of the reward, settings, plan."""
+    known: list[str] = []
+    """Codes of causes that the baseline knows already."""
     explained_by: dict[str, str]
     """Alarm -> the alarm that produces it."""
     findings: list[Finding]

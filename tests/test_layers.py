@@ -32,6 +32,7 @@ FLOW = (
     "training",
     "serve",
     "hypotheses",
+    "remarks",
     "found",
     "chosen",
     "lacking",

@@ -66,7 +66,7 @@ def test_a_long_still_run_is_flat_and_a_short_one_cannot_be_told():
     assert still.flat is True
     short = trend_of(noise(lambda step: 0.5, steps=9, prompts=2))
     assert short.flat is None
-    assert "more steps would tell" in short.text
+    assert "more steps would settle it" in short.text
 
 
 def test_a_still_run_is_said_to_move_about_once_in_twenty():

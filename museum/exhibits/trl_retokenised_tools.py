@@ -66,12 +66,12 @@ def run(folder: Path) -> dict[str, Any]:
     # A model this small reads no other spelling of its tool.
     spelled = f"'{json.dumps(RETRIEVE.schema())}'"
     tokenizer.chat_template = tokenizer.chat_template.replace("tool | tojson", spelled)
-    tokenizer.response_schema = {
-        "type": "object"
-    }  # TRL 0.29 asks for one, and transformers no longer reads it
+    # TRL 0.29 asks for a schema, which the transformers that is installed no longer reads.
+    tokenizer.response_schema = {"type": "object"}
     tokenizer.response_template = TEMPLATE
     parse, begin = tokenizer.parse_response, TEMPLATE["start_anchor"]
-    tokenizer.parse_response = lambda ids, *_: parse(ids, prefix=begin)
+    # A turn of calls alone has no content, which TRL 0.29 reads.
+    tokenizer.parse_response = lambda ids, *_: {"content": ""} | parse(ids, prefix=begin)
     given = {
         "parts": (model, tokenizer),
         "rewards": [used_the_tool],

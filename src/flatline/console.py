@@ -41,10 +41,17 @@ def to_console(report: Found, *, everything: bool = False) -> RenderableType:
         *(Text(visible(f"Note: {text}")) for text in report.caveats),
         *([Text(visible(report.question))] if report.question else []),
         *(_other(one, everything=everything) for one in answer.others),
+        *_remarks(report),
         Text(),
         *(_each(report, answer) if everything else _rest(report, answer)),
         Text(_manual(answer, everything=everything), style="dim"),
     )
+
+
+def _remarks(report: Found) -> list[RenderableType]:
+    """What the numbers of a log say, whatever the cause."""
+    told = [Text(visible(f"  {text}")) for text in report.remarks]
+    return [Text("\nWhat the numbers say", style="bold"), *told] if told else []
 
 
 def _short(lines: Sequence[Line]) -> list[Line]:

@@ -31,6 +31,7 @@ from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
 from flatline.outcome import Outcome, next_of, outcome_of, troubles_of
 from flatline.project import project
+from flatline.remarks import remarks_of
 from flatline.text import visible
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
@@ -99,6 +100,7 @@ class Report(Found):
             "damaged": self.damaged,
             "troubles": [trouble.to_json() for trouble in self.troubles],
             "caveats": list(self.caveats),
+            "remarks": list(self.remarks),
             "known": list(self.known),
             "explained_by": explained_by(self.findings),
             "findings": [finding.to_json() for finding in self.findings],
@@ -142,6 +144,7 @@ def diagnose(
         damaged=bool(trace.warnings),
         made_no_step=_made_no_step(trace, origin),
         question=asked(findings, trace),
+        remarks=remarks_of(trace),
     )
 
 

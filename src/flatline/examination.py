@@ -112,9 +112,7 @@ def _not_reached(findings: Sequence[Finding], budget: float | None) -> tuple[str
     return (f"Not reached within {budget:g} s: {', '.join(sorted(left))}.",)
 
 
-def subject_of(
-    trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
-) -> Subject:
+def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = None) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     if isinstance(trainer, Loop):
         return Subject(LoopTrainer(trainer))

@@ -28,6 +28,8 @@ class Found:
     """Codes of alarms that a baseline knows: shown, and not counted as failures."""
     question: str = ""
     """What only the user can say, where something hangs on it."""
+    remarks: tuple[str, ...] = ()
+    """What the numbers of a log say beside any cause."""
 
     @property
     def alarms(self) -> list[Finding]:

@@ -7,6 +7,7 @@ are. A smoothed curve has no changes that could be told.
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -40,8 +41,7 @@ def stretches(values: np.ndarray) -> list[Stretch]:
     """The stretches of a curve, one where it does not certainly change. No value may be NaN."""
     cuts = [0, *_cuts(values, 0, _noise(values), max(SHORTEST, len(values) // 10)), len(values)]
     return [
-        Stretch(first, end - 1, float(values[first:end].mean()))
-        for first, end in zip(cuts[:-1], cuts[1:], strict=True)
+        Stretch(first, end - 1, float(values[first:end].mean())) for first, end in pairwise(cuts)
     ]
 
 

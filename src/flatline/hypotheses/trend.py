@@ -223,7 +223,8 @@ def _gone(by_step: np.ndarray) -> str:
 def _turned(parts: list[Stretch], steps: np.ndarray, change: Estimate) -> str:
     """What to say of a level that changes otherwise than the thirds show."""
     ups = np.sign(np.diff([part.mean for part in parts]))
-    if not len(ups) or (ups > 0).all() and change.low > 0 or (ups < 0).all() and change.high < 0:
+    shown = ((ups > 0).all() and change.low > 0) or ((ups < 0).all() and change.high < 0)
+    if not len(ups) or shown:
         return ""
     told = ", ".join(f"{part.mean:.3g} up to step {steps[part.last]:g}" for part in parts)
     begins, ends = ("rises" if up > 0 else "falls" for up in (ups[0], ups[-1]))

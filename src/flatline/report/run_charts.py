@@ -33,7 +33,7 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H01": ("advantage",),
     "H02": ("gap",),
     "H03": ("kl",),
-    "H04": ("lengths", "truncation"),
+    "H04": ("truncation", "lengths"),
     "H05": ("part-covariance", "parts"),
     "H06": ("gap", "updates"),
     "H07": ("gap",),
@@ -82,6 +82,9 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H52": ("parts", "reward"),
     "H53": ("advantage",),
     "H54": ("gap", "kl"),
+    "H55": ("kl", "gradient"),
+    "H56": ("gradient",),
+    "H57": ("gradient",),
     "H58": ("updates",),
     "H60": ("reward",),
 }

@@ -103,7 +103,7 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
     )
 
 
-def _schedule(trainer: Any) -> str | None:
+def _schedule(trainer: GrpoTrainer) -> str | None:
     """As asked for by its name; `given` where the user made it, or the optimizer, or the method
     that makes it."""
     made = trainer.lr_scheduler is not None and not getattr(trainer, "_created_lr_scheduler", False)
@@ -116,7 +116,7 @@ def _schedule(trainer: Any) -> str | None:
     return f"{name} with options" if options else name
 
 
-def _weights(trainer: Any) -> dict[str, float] | None:
+def _weights(trainer: GrpoTrainer) -> dict[str, float] | None:
     """As asked for, and not as the trainer keeps them."""
     names = list(trainer.reward_func_names)
     asked = getattr(trainer.args, "reward_weights", None) or [1.0] * len(names)

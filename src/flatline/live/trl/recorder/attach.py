@@ -38,7 +38,7 @@ HOOKS = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards
 
 
 def attach(
-    trainer: Any,
+    trainer: GrpoTrainer,
     run_dir: str | Path | Sink,
     *,
     correct: str | None = None,
@@ -58,7 +58,7 @@ def attach(
     return Attachment(trainer, run_dir, truth(trainer, correct, gold))
 
 
-def another_algorithm(trainer: Any) -> str | None:
+def another_algorithm(trainer: GrpoTrainer) -> str | None:
     """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
     not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
