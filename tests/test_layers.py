@@ -31,6 +31,7 @@ FLOW = (
     "training",
     "serve",
     "hypotheses",
+    "remedies",
     "found",
     "notebook",
     "lacking",
@@ -39,6 +40,7 @@ FLOW = (
     "examination",
     "counterfactual",
     "ladder",
+    "script",
     "verdict",
     "experiment",
     "journal",
@@ -51,7 +53,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
