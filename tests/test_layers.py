@@ -33,6 +33,7 @@ FLOW = (
     "serve",
     "hypotheses",
     "remarks",
+    "remedies",
     "found",
     "chosen",
     "lacking",
@@ -45,6 +46,7 @@ FLOW = (
     "examination",
     "counterfactual",
     "ladder",
+    "script",
     "verdict",
     "experiment",
     "journal",
@@ -57,7 +59,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
