@@ -45,6 +45,7 @@ FLOW = (
     "investigation",
     "report",
     "publish",
+    "alarms",
     "ci",
     "bench",
     "cli",
