@@ -44,7 +44,8 @@ class Lookout:
         if self._looked == 0 and len(steps) > 2 * FEWEST:
             # A run that was not watched from its beginning: what would have been seen before.
             self._diagnose(trace, steps[: len(steps) - _patience(len(steps) // 2)])
-        found = self._trends.add(trace.between(self._trends.seen + 1, int(steps[-1])))
+        with np.errstate(all="ignore"):  # a log may hold any number
+            found = self._trends.add(trace.between(self._trends.seen + 1, int(steps[-1])))
         return [*self._diagnose(trace, steps), *found]
 
     def _diagnose(self, trace: Trace, steps: np.ndarray) -> list[Alarm]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flatline.alarms.alarm import TREND, Alarm
-from flatline.alarms.sequential import Falling
+from flatline.alarms.sequential import RECENT, Falling
 from flatline.errors import NotRecorded
 from flatline.hypotheses.h03_kl_divergence import BROKEN
 from flatline.hypotheses.trend import SMALLEST, STIFFEST, by_unit, with_next
@@ -31,7 +31,7 @@ SHORTENED = 5.0
 RAW = 0.1
 """Correlation of a row of a log with the next below which it counts as raw. Eight real logs: at
 most 0.1. `python benchmarks/alarms.py noise` has what comes of it where the truth is 0.5 or 0.9."""
-STEEP = 5.0
+STEEP = 6.0
 """A fall of so many times the noise beside it is no accident of smoothing."""
 
 
@@ -122,7 +122,8 @@ class Watched:
     def _alarm(self, step: int) -> Alarm | None:
         at = self._test.since
         values = np.array(self._values)
-        before, since = float(values[:at].mean()), float(values[at:].mean())
+        before = float(values[max(0, at - max(RECENT)) : at].mean())
+        since = float(values[at:].mean())
         if not self.curve.matters(before, since, float(np.ptp(values))):
             return None
         self.told = True
