@@ -1,7 +1,7 @@
 """Alarms in training: at which step they come, and how often they cry wolf.
 
     python benchmarks/alarms.py train FOLDER [--only PATTERN] [--minutes M]   # makes the runs
-    python benchmarks/alarms.py judge FOLDER                       # every step of each, as a run sees it
+    python benchmarks/alarms.py judge FOLDER                       # each of them, as it grows
     python benchmarks/alarms.py pack FOLDER                        # into docs/alarms/results.json
     python benchmarks/alarms.py table                              # of docs/alarms/results.json
     python benchmarks/alarms.py noise [--logs 200] [--whole 20]    # logs of nothing but noise
@@ -238,7 +238,7 @@ def noise(logs: int, whole: int) -> None:
             fell = [_falls(make(np.random.default_rng(seed), rows)) for seed in range(logs)]
             looked = [_any(make(np.random.default_rng(seed), rows)) for seed in range(whole)]
             any_ = f"{sum(looked)} of {whole}" if rows == 40 and whole else "-"
-            print(f"| {name} | {rows} | {sum(fell)} of {logs} | {any_} |", flush=True)
+            print(f"| {name} | {rows} | {sum(map(bool, fell))} of {logs} | {any_} |", flush=True)
     print(f"\nA fall of 0.3 at step 21 (noise 0.05) is told at step, median of {logs}: ", end="")
     steps = [_falls(_fallen(np.random.default_rng(seed))) or np.inf for seed in range(logs)]
     print(f"{np.median(steps):g}; never within 60 in {np.isinf(steps).sum()}.")

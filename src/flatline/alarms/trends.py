@@ -31,7 +31,7 @@ SHORTENED = 5.0
 RAW = 0.1
 """Correlation of a row of a log with the next below which it counts as raw. Eight real logs: at
 most 0.1. `python benchmarks/alarms.py noise` has what comes of it where the truth is 0.5 or 0.9."""
-STEEP = 6.0
+STEEP = 8.0
 """A fall of so many times the noise beside it is no accident of smoothing."""
 
 
@@ -102,6 +102,7 @@ class Watched:
 
     def add(self, step: int, values: np.ndarray) -> Alarm | None:
         """The values of one step."""
+        self.alone = self.alone and len(values) == 1
         for value in values[~np.isnan(values)].tolist():
             begins = not self._steps or self._steps[-1] != step
             self._steps.append(step)
@@ -157,7 +158,6 @@ class Trends:
         for curve, values in series.items():
             if step in values:
                 watched = self._watched.setdefault(curve.name, Watched(curve))
-                watched.alone = watched.alone and len(values[step]) == 1
                 alarm = watched.add(step, values[step])
                 if alarm:
                     yield alarm
