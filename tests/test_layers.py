@@ -53,6 +53,7 @@ FLOW = (
     "investigation",
     "report",
     "publish",
+    "alarms",
     "ci",
     "bench",
     "cli",

@@ -21,11 +21,11 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
-from flatline.errors import TraceError
+from flatline.errors import FlatlineError, TraceError
 from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
 from flatline.live.trl.grpo import GrpoTrainer, scorer_of
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
@@ -43,6 +43,19 @@ PLAYS = ("_generate_and_score_completions", "_prepare_inputs")
 """The method that makes a batch: since TRL 0.16, and in 0.15."""
 LOSES = ("_compute_loss", "compute_loss")
 """The method that makes a loss of it: since TRL 0.17, and before."""
+
+
+class StepListener(Protocol):
+    """Hears of every step that is recorded; `flatline.Alarms` is one. It must not raise."""
+
+    def attached(self, attachment: "Attachment") -> None:
+        """It is listening from now on; what it cannot do with this trainer it refuses here."""
+
+    def step_ended(self, attachment: "Attachment", control: Any) -> None:
+        """A step is in the trace; `control` is the trainer's, which may be told to stop."""
+
+    def training_ended(self, attachment: "Attachment") -> None:
+        """The trace is complete."""
 
 
 def attach(
@@ -90,6 +103,8 @@ class Attachment:
         self.trainer = trainer
         self._told = told
         """What says which answers are right, as the user named it."""
+        self.alarms: StepListener | None = None
+        """Told of every step."""
         self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
         """The run's folder; None for a sink."""
         self._guard = Guard(self._tell_stop)
@@ -107,6 +122,17 @@ class Attachment:
         self._listeners = (self._watch, StepEnd(self._watch))
         _listen(trainer, *self._listeners)
         self._forget = _at_exit(self)
+
+    def telling(self, alarms: StepListener | None) -> "Attachment":
+        """The same, which tells a listener of every step."""
+        try:
+            if alarms is not None:
+                alarms.attached(self)
+        except FlatlineError:
+            self.detach()
+            raise
+        self.alarms = alarms
+        return self
 
     @property
     def trace(self) -> Trace:
