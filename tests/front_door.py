@@ -10,9 +10,7 @@ holds every page against this.
 import io
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -28,7 +26,9 @@ from flatline.hypotheses.base import HasProbe, HasSign, Hypothesis
 from flatline.hypotheses.symptoms import SYMPTOMS, Symptom
 
 ROOT = Path(__file__).parents[1]
-EXAMPLE = ROOT / "examples" / "trainer_state.json"
+EXAMPLES = ROOT / "examples"
+WIDTH = 96
+"""Of the terminal that the README shows."""
 BLOCK = re.compile(
     r"<!-- begin: ([\w-]+) \(python -m tests\.front_door --write\) -->\n(.*?)<!-- end -->",
     re.DOTALL,
@@ -55,17 +55,21 @@ def written(page: str, blocks: Blocks) -> str:
 
 
 def answer() -> str:
-    """What the README's three lines print."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(shutil.copy(EXAMPLE, folder))
-        shown = plain_at(88, flatline.diagnose(log))
-    return f"```text\n{shown}\n```"
+    """What the README's first lines print: the answer, and what could not be tested."""
+    first, *_, last = shown(EXAMPLES / "trainer_state.json").split("\n\n")
+    return f"```text\n{first}\n...\n{last}\n```"
 
 
-def plain_at(width: int, report: object) -> str:
-    """As in a terminal of this width."""
+def cause() -> str:
+    """The first cause of the recorded run; the others are left out."""
+    first, *_ = shown(EXAMPLES / "recorded").split("\n\n")
+    return f"```text\n{first}\n...\n```"
+
+
+def shown(run: Path) -> str:
+    """A report as a terminal shows it."""
     out = io.StringIO()
-    Console(width=width, highlight=False, file=out).print(report)
+    Console(width=WIDTH, highlight=False, file=out).print(flatline.diagnose(run))
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
 
 
@@ -207,7 +211,7 @@ def _cause(one: Hypothesis) -> str:
 
 
 PAGES: dict[str, Blocks] = {
-    "README.md": {"answer": answer, "evidence": evidence, "figures": figures},
+    "README.md": {"answer": answer, "cause": cause, "evidence": evidence, "figures": figures},
     "docs/hypotheses.md": {"hypotheses": hypotheses},
     "docs/symptoms.md": {"symptoms": symptoms},
 }
