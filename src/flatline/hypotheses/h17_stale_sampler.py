@@ -9,7 +9,7 @@ difference, and each step pulls towards what an older policy did.
 Every rollout names the optimizer steps behind the weights that sampled it. It is behind by
 step - 1 - version, and may be so where one generation serves several updates. More than that, in
 more than half of the rollouts of two steps or more, is a fault; fewer are noted. Rollouts of vLLM
-and of players of somebody's own name no weights, so there it cannot be told: H06 reads the
+and of players of somebody's own name no weights, so there it cannot be tested: H06 reads the
 log-probs.
 
 ## Probe

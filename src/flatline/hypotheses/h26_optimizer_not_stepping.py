@@ -31,8 +31,8 @@ Build the optimizer after the adapter. With gradient checkpointing use
 H24 learning-rate: the weights change, but too little to matter. H32 zero-variance-groups: gradients
 are 0 because every advantage is. H06 lora-weight-sync: the trainer's weights move and the sampler
 never gets them; an adapter of which the optimizer holds A and not B is that hypothesis' case, and
-this one its symptom (where it was not recorded what the optimizer holds, the two cannot be told
-apart, and this one is named).
+this one its symptom (where it was not recorded what the optimizer holds, the two cannot be
+separated, and this one is named).
 
 ## References
 TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); mlx-lm-lora issue 55

@@ -10,7 +10,7 @@ The share of groups whose rewards are all equal, recomputed from the raw rewards
 is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
 and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
 Above one half it is noted. A log that has only the spread over the batch is read where that is 0:
-then no group differs. Elsewhere it cannot be told.
+then no group differs. Elsewhere it cannot be tested.
 
 ## Probe
 Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, and

@@ -8,7 +8,7 @@ its log says, while the rollouts say otherwise.
 ## Sign
 The trainer's logged reward against the mean of the recorded rollouts of the same step. Suspected
 where they differ by more than 0.001 of the rewards' span at more than one step in ten, and at three
-steps or more. Logs that average over several steps cannot be told.
+steps or more. Logs that average over several steps cannot be tested.
 
 ## Probe
 None: a log needs a run.
