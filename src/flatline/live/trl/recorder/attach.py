@@ -66,18 +66,24 @@ def attach(
     gold: str | None = None,
 ) -> "Attachment":
     """See `flatline.attach`."""
-    another = another_algorithm(trainer)
-    if another:
-        raise TraceError(another)
-    # TRL 0.14 has neither of the two: all of a step is one method there.
-    if not scorer_of(trainer) or not hasattr(trainer, "reward_funcs"):
-        raise TraceError(
-            f"A {type(trainer).__name__} has no method that scores completions alone.\n"
-            "There is nothing to listen to: `attach` records TRL's GRPOTrainer from 0.15 on, and "
-            "what is built on it.\n"
-            "Any loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
-        )
+    refused = why_not(trainer)
+    if refused:
+        raise TraceError(refused)
     return Attachment(trainer, run_dir, truth(trainer, correct, gold))
+
+
+def why_not(trainer: Any) -> str | None:
+    """What to say where nothing of this trainer can be recorded; None where it can."""
+    another = another_algorithm(trainer)
+    # TRL 0.14 has neither of the two: all of a step is one method there.
+    if another or (scorer_of(trainer) and hasattr(trainer, "reward_funcs")):
+        return another
+    return (
+        f"A {type(trainer).__name__} has no method that scores completions alone.\n"
+        "There is nothing to listen to: `attach` records TRL's GRPOTrainer from 0.15 on, and "
+        "what is built on it.\n"
+        "Any loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
+    )
 
 
 def another_algorithm(trainer: GrpoTrainer) -> str | None:
