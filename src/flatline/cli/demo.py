@@ -149,7 +149,7 @@ def _checkup(story: _Story) -> "Report":
 
     story.chapter("3. The checkup", _CHECKUP)
     config = replace(story.config("checkup"), fault=FAULT)
-    with built_aside(config) as built, Console(stderr=True).status("looking") as status:
+    with built_aside(config) as built, Console(stderr=True).status("Checking") as status:
         report = checkup(built, on_probe=lambda one: status.update(f"{one.id} {one.name}"))
     story.console.print(report)
     return report
@@ -183,10 +183,12 @@ def _answer(story: _Story, broken: "Result", mended: "Result", report: "Report")
     cleared = ", ".join(sorted(f.hypothesis for f in report.findings if f.level == "ok"))
     story.chapter(
         "The answer",
-        f"Mended minus broken on the same {len(mended.scores[-1].problems)} held-out questions, "
-        f"with the same random numbers: {effect}.\n\n"
+        f"{report.answer.headline}\n\n"
+        f"With that fixed and nothing else changed, the reward on the same "
+        f"{len(mended.scores[-1].problems)} held-out questions, with the same random numbers, "
+        f"changes by {effect}.\n\n"
         f"Cause: {causes}.\nRuled out: {cleared}.\n\n{_WHY}\n\n"
-        f"The runs are in {story.folder}. Look further:\n"
+        f"The runs are in {story.folder}. To see more:\n"
         f"  flatline show {story.folder}/broken --step 1 --rollout 0\n"
         f"  flatline diagnose {story.folder}/mended\n"
         "  flatline explain H09\n"
