@@ -94,7 +94,7 @@ class KlDivergence(Hypothesis):
     name = "kl-divergence"
     headline = "The KL penalty, not the reward, decides where your policy goes."
     meaning = "The KL term, not the reward, decides where the policy goes."
-    fix = "Make reference and policy the same model at the start; try {beta} at 0 to bisect."
+    fix = "Start policy and reference from the same model; set {beta} to 0 to see what is left."
     mechanism = (
         "The KL term is not 0 at the start, of the wrong sign, out of control or too heavy; in the "
         "other arm it is none of these, or gone."

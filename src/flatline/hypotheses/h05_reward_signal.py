@@ -79,7 +79,7 @@ class RewardSignal(Hypothesis):
     headline = "Your reward does not follow whether the answer is right."
     explains = ("H03", "H08")
     meaning = "The policy is pulled towards what the reward follows, which is not the right answer."
-    fix = "Train on the right-or-wrong part alone, or make the other parts gates."
+    fix = "Train on the right-or-wrong part alone, or multiply it by the others."
     mechanism = (
         "Inside groups the reward follows noise or another part than the right answer; in the "
         "other arm it follows the answer."

@@ -96,7 +96,7 @@ class LoraWeightSync(Hypothesis):
     meaning = (
         "The model that is trained is not the one that samples, or not the one it is compared with."
     )
-    fix = "Deliver the weights before every generation and compare a checksum on both sides."
+    fix = "Send the weights to the sampler before every generation; compare checksums."
     mechanism = (
         "Weights do not arrive at the sampler, the reference or the adapter; in the other arm they "
         "do."

@@ -60,7 +60,7 @@ class StaleSampler(Hypothesis):
     headline = "Your sampler uses weights from earlier steps."
     explains = ("H08", "H20")
     meaning = "The policy learns from what an older one did, and nothing corrects for it."
-    fix = "Deliver the weights before every generation, or correct with the sampler's log-probs."
+    fix = "Send the weights before every generation, or correct with the sampler's log-probs."
     mechanism = "Rollouts are sampled with older weights; in the other arm with the newest."
 
     def sign(self, trace: Trace) -> Finding:

@@ -99,7 +99,7 @@ class BehaviourCollapse(Hypothesis):
     name = "behaviour-collapse"
     headline = "Your policy has stopped doing what the task needs."
     meaning = "The policy no longer does what could be rewarded."
-    fix = "Go back to before the collapse; reward good calls, or drop groups without variance."
+    fix = "Go back to before the collapse; reward good calls, or drop groups of equal rewards."
     mechanism = "Calls per rollout fall to less than half; in the other arm they stay."
 
     def sign(self, trace: Trace) -> Finding:
