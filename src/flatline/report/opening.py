@@ -156,10 +156,13 @@ def _reading(trace: Trace, cause: Finding) -> Opening | None:
 def _loss(trace: Trace, cause: Finding) -> Opening | None:
     """The model's words beside those that carry a loss."""
     found = _tokens(trace, cause)
-    if found is None or found[1].author is None or found[1].trained is None:
+    if found is None:
         return None
     place, tokens = found
-    own, trained = tokens.author == Author.MODEL, tokens.trained
+    author, trained = tokens.author, tokens.trained
+    if author is None or trained is None:
+        return None
+    own = np.asarray(author == Author.MODEL)
     foreign, left_out = trained & ~own, own & ~trained
     marks = np.where(foreign, "other", np.where(left_out, "gone", np.where(trained, "own", "")))
     return Opening(
