@@ -171,7 +171,7 @@ def _reproduced(kept: Mapping[str, Any]) -> tuple[bool, str]:
 def _explained(kept: Mapping[str, Any]) -> tuple[bool, str]:
     mechanism = part(kept, "verdict", "mechanism") or {}
     control, treated = part(mechanism, "control"), part(mechanism, "treated")
-    seen = f"{kept['hypothesis']}: {control} as it was, {treated or 'not looked at'} when fixed"
+    seen = f"{kept['hypothesis']}: {control} as it was, {treated or 'not tested'} when fixed"
     text = str(part(mechanism, "text") or "").strip()
     return (control, treated) == ("present", "absent"), f"{seen}. {text}".strip()
 
