@@ -1,6 +1,5 @@
-"""TRL 0.15 to 0.18 lacks methods that `attach` listens to; `watch` hears neither the temperature
-that was sampled at nor an engine beside the model. What was drawn and what the trainer scored is
-handed to `flatline.Recorder` instead.
+"""Releases of TRL that ask vLLM for no log-probs, and vLLM behind a server: what the stand-in drew
+and what the trainer scored is handed to `flatline.Recorder`.
 """
 
 from importlib import import_module
