@@ -173,22 +173,6 @@ DEFECTS: dict[str, Defect] = {
         when="`gradient_accumulation_steps` that is no multiple of `steps_per_generation`",
         reference=TRL + "3725",
     ),
-    "trl_no_generation_prompt": Defect(
-        library="trl",
-        since="0.24.0",
-        mended="0.25.0",
-        what="chats are sampled from without the line that begins the assistant's turn",
-        when="GRPO, conversational prompts, sampling with transformers",
-        reference=TRL + "4361",
-    ),
-    "trl_rloo_no_generation_prompt": Defect(
-        library="trl",
-        since="0.24.0",
-        mended="0.25.0",
-        what="chats are sampled from without the line that begins the assistant's turn",
-        when="RLOO, conversational prompts, sampling with transformers",
-        reference=TRL + "4361",
-    ),
     "trl_none_rewards": Defect(
         library="trl",
         since="0.17.0",
