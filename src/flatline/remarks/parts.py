@@ -63,7 +63,7 @@ def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
         return {}
     names = list(moving)
     known = {names[at]: float(w) for at, w in zip(chosen[1:], weights[1:], strict=True)}
-    return {name: weight for name, weight in sorted(known.items()) if abs(weight) > WEIGHT}
+    return {name: weight for name, weight in known.items() if abs(weight) > WEIGHT}
 
 
 def _closest(table: np.ndarray, rest: np.ndarray, chosen: list[int]) -> int:
