@@ -96,7 +96,7 @@ def test_junit_has_a_case_per_hypothesis_and_fails_what_fail_on_says(run, tmp_pa
     assert suite.attrib["skipped"] == "1"
     cases = {case.attrib["name"]: case for case in suite.findall("testcase")}
     failure = cases["H09 name-H09"].find("failure")
-    assert failure.attrib == {"type": "fault", "message": "seen"}
+    assert failure.attrib == {"type": "fault", "message": "H09 name-H09."}
     assert "Example: ids" in failure.text and "Do: type this" in failure.text
     assert cases["H44 name-H44"].find("failure") is None
     assert "suspect: seen" in cases["H44 name-H44"].find("system-out").text
@@ -150,7 +150,7 @@ def test_braces_of_a_text_are_no_places_for_arguments():
 
 def test_an_annotation_is_one_line_that_no_text_can_end():
     (line,) = annotations(HOSTILE_REPORT, about=Path("runs/a,b:c"))
-    assert line.startswith("::error file=runs/a%2Cb%3Ac,title=H09 name-H09::")
+    assert line.startswith("::error file=runs/a%2Cb%3Ac,title=H09 name-H09.::")
     assert "\n" not in line and "\r" not in line
     assert "%0A::add-mask" in line and "%250A" in line, "line ends and percent signs are escaped"
 
@@ -159,7 +159,7 @@ def test_faults_are_errors_suspects_warnings_and_the_rest_a_notice():
     kinds = [line.split(" ")[0] for line in annotations(ALL)]
     assert kinds == ["::error", "::warning"]
     (line,) = annotations(report_of(OK))
-    assert line.startswith("::notice title=flatline::Not enough to tell: all 1 causes")
+    assert line.startswith("::notice title=flatline::There is not enough here")
 
 
 COMMANDS = ("::add-mask::x", "##[add-mask]x", "##vso[task.setvariable]x", "##teamcity[x]")
@@ -264,7 +264,7 @@ def test_what_a_baseline_knows_is_shown_and_does_not_fail(run, accepted):
     assert "baseline.json knows of H09 name-H09, H44 name-H44; only what is new counts" in " ".join(
         done.stdout.split()
     )
-    assert "FAULT   H09" in done.stdout and "::error" not in done.stdout
+    assert done.stdout.count("name-H09") > 1 and "::error" not in done.stdout
     told = json.loads(run("--baseline", str(accepted), "--json").stdout)
     assert told["known"] == ["H09", "H44"] and told["outcome"] == "alarm"
 
@@ -273,9 +273,8 @@ def test_what_a_baseline_does_not_know_fails(run, accepted):
     new = report_of(FAULT, SUSPECT, found("H26", Level.SUSPECT))
     done = run("--baseline", str(accepted), "--github", report=new)
     assert done.exit_code == 1
-    assert [line for line in done.stdout.splitlines() if line.startswith("::")] == [
-        line for line in done.stdout.splitlines() if "title=H26 name-H26" in line
-    ]
+    annotated = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    assert len(annotated) == 1 and "H26" in annotated[0]
 
 
 def test_a_suspect_that_has_become_a_fault_is_new_and_the_reverse_is_not(run, accepted):

@@ -69,13 +69,13 @@ def headline_of(report: Found) -> str:
         return claim(report.causes[0])
     troubles = troubles_of(report)
     if troubles:
-        return troubles[0].headline
+        return _unexplained(troubles[0])
     if outcome_of(report) is Outcome.HEALTHY:
         if report.pointers:
-            return f"Your run learns, with one reservation: {report.pointers[0].headline}"
+            return f"Your run learns, with one reservation: {_headline(report.pointers[0])}"
         return _HEALTHY[report.trend is not None and report.trend.rises]
     if report.pointers:
-        return f"Not certain: {report.pointers[0].headline}"
+        return f"Possible, but not certain: {_headline(report.pointers[0])}"
     return "There is not enough here to name a cause or to call the run healthy."
 
 
@@ -83,6 +83,12 @@ _HEALTHY = {
     True: "Your run looks healthy: the reward rises.",
     False: "Your run looks healthy: no common cause of a flat reward is present.",
 }
+
+
+def _unexplained(trouble: Finding) -> str:
+    if trouble.name not in _BY_TREND:
+        return trouble.headline
+    return f"{trouble.headline[:-1]}, and no cause that could be tested explains it."
 
 
 def claim(finding: Finding) -> str:
@@ -144,12 +150,14 @@ def summary_of(report: Found) -> str:
         first, *others = report.causes
         parts.append(f"{first.text} ({named(first)})")
         parts += [f"{also(one)} ({named(one)})" for one in others]
-    parts += [line.text for line in _lead(report) if line.label in _WITHOUT_CAUSE]
+    for line in _lead(report):
+        if line.label in _BESIDE_THE_CAUSE:
+            parts.append(f"Next: {line.text}" if line.label == "next" else line.text)
     parts += [report.question] if report.question else []
     return " ".join(parts)
 
 
-_WITHOUT_CAUSE = ("reward", "run", "cause", "note", "next")
+_BESIDE_THE_CAUSE = ("reward", "run", "cause", "note", "next")
 
 
 def _lead(report: Found) -> list[Line]:
@@ -180,4 +188,5 @@ def _none(report: Found) -> str:
         return f"None of {asked} causes could be tested."
     of = f"All {asked}" if tested == asked else f"{tested} of {asked}"
     common = ", the common ones among them" if common_tested(report) else ""
-    return f"{of} causes were tested{common}, and none of these is present."
+    present = "no other is" if report.pointers else "none of these is"
+    return f"{of} causes could be tested{common}, and {present} present."

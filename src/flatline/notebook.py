@@ -2,8 +2,8 @@
 
 Text may have been written by a model and a notebook runs what it is given, so every text is made
 visible and escaped, and there is no script and no link. Styles stand on the elements: notebooks
-and their viewers drop style sheets. Colours are the notebook's own, so light and dark both work;
-only the two words of a level have a background, and bring their own text colour.
+and their viewers drop style sheets. Colours of text are the notebook's own, so light and dark both
+work.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ def to_html(found: Found) -> str:
 
 def _cause(headline: str, code: str, lines: Sequence[Line], level: str) -> str:
     """A headline with what belongs to it."""
-    head = f"<p><b>{_text(headline)}</b> <small>{_text(code)}</small></p>"
+    head = f"<p><b>{_text(headline)}</b> {_text(code)}</p>"
     told = "".join(f"<div><i>{line.label}</i> {_text(line.text)}</div>" for line in lines)
     return f'<div style="{_CARD.format(_EDGES.get(level, "gray"))}">{head}{told}</div>'
 

@@ -53,7 +53,7 @@ def _case(suite: ElementTree.Element, finding: Finding, *, fail: bool) -> None:
 
 
 def _details(finding: Finding) -> str:
-    lines = [f"{line.label}: {line.text}" for line in lines_of(finding)]
+    lines = [f"{line.label.capitalize()}: {line.text}" for line in lines_of(finding)]
     return "\n".join([claim(finding), *lines])
 
 

@@ -66,6 +66,7 @@ from flatline.hypotheses.h57_gradient_departs import GradientDeparts
 from flatline.hypotheses.h58_update_departs import UpdateDeparts
 from flatline.hypotheses.h59_delivery_departs import DeliveryDeparts
 from flatline.hypotheses.h60_processes_apart import ProcessesApart
+from flatline.hypotheses.symptoms import near_symptoms
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     PositiveControl(),
@@ -140,7 +141,8 @@ def find(text: str) -> Hypothesis:
     for hypothesis in HYPOTHESES:
         if hypothesis.id.lower() == code or hypothesis.name == wanted:
             return hypothesis
-    meant = ", ".join(f"{one.id} {one.name}" for one in _near(wanted))
+    symptoms = [one.name for one in near_symptoms(set(wanted.split("-")))]
+    meant = ", ".join([*symptoms, *(f"{one.id} {one.name}" for one in _near(wanted))])
     hint = f"Did you mean {meant}?\n" if meant else ""
     raise ConfigError(
         f"No hypothesis is called {text!r}.\n{hint}`flatline explain` lists all {len(HYPOTHESES)}."

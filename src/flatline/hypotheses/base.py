@@ -166,7 +166,7 @@ class Hypothesis:
     """Stable code such as `H09`; never reused."""
     name: str
     """Kebab-case name of the fault, not of the remedy."""
-    headline: str
+    headline: str = ""
     """The first sentence of an answer that names this cause: plain words, no code, about 12."""
     explains: tuple[str, ...] = ()
     """Codes of hypotheses whose signs this one produces."""

@@ -44,6 +44,7 @@ accumulation doubled every prompt in a step and left half of the data out (the s
 """
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ from flatline.errors import FlatlineError, NotRecorded
 from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.departure import with_lines
+from flatline.hypotheses.departure import CODES, LOOK_ALIKES, with_lines
 from flatline.hypotheses.groups import (
     prompts_of,
     standardised,
@@ -153,9 +154,10 @@ class GroupIntegrity(Hypothesis):
         with suppress(FlatlineError):  # where there is no specification, or no time for it
             rows = subject.departures()["rows"]
             if rows.departs:
-                return self._fault(
+                alarm = self._fault(
                     rows.text, evidence=[Evidence(text=example) for example in rows.examples]
                 )
+                return replace(alarm, explains=(*alarm.explains, *LOOK_ALIKES, CODES["gradient"]))
         return None
 
     def experiment(self, config: RunConfig) -> Arms | None:

@@ -84,7 +84,7 @@ class Trend:
 def trend_of(trace: Trace) -> Trend | None:
     """The trend of the training reward; None where there is no history to speak of."""
     try:
-        values, step = _by_unit(trace)
+        values, step = by_unit(trace)
     except NotRecorded:
         return None
     found = thirds(values, step)
@@ -123,7 +123,7 @@ def trend_of(trace: Trace) -> Trend | None:
 def too_short(trace: Trace) -> str | None:
     """What to say where there are rewards, and too few of them for a trend."""
     try:
-        values, step = _by_unit(trace)
+        values, step = by_unit(trace)
     except NotRecorded:
         return None
     steps = len(np.unique(step[np.isfinite(values)]))
@@ -154,7 +154,7 @@ def thirds(values: np.ndarray, step: np.ndarray) -> Thirds | None:
     return Thirds(values[early], values[~early & ~late], values[late], len(steps))
 
 
-def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """One reward per group where rollouts were recorded, else one per step."""
     if len(trace.rollouts):
         groups = trace.groups()
@@ -171,7 +171,7 @@ def rows_in_one(values: np.ndarray) -> float:
     """
     values = values[np.isfinite(values)]
     time = np.arange(len(values))
-    beside = _with_next(values - np.polyval(np.polyfit(time, values, 1), time))
+    beside = with_next(values - np.polyval(np.polyfit(time, values, 1), time))
     between = alike(values)
     if min(beside, between) < RAW:
         return 1.0
@@ -179,7 +179,7 @@ def rows_in_one(values: np.ndarray) -> float:
     return (1 + close) / (1 - close)
 
 
-def _with_next(values: np.ndarray) -> float:
+def with_next(values: np.ndarray) -> float:
     """Correlation of each value with the next; that of raw differences where nothing varies."""
     rest = values - values.mean()
     size = float(rest @ rest)

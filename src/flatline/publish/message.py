@@ -83,4 +83,6 @@ def _section(finding: Finding, head: str) -> str:
 def _listed(lines: Sequence[Line]) -> str:
     shown = [line for line in lines if line.label != "example"]
     shown += [line for line in lines if line.label == "example"][:EXAMPLES]
-    return "\n".join(f"- **{line.label}:** {inline(line.text, limit=LONGEST)}" for line in shown)
+    return "\n".join(
+        f"- **{line.label.capitalize()}:** {inline(line.text, limit=LONGEST)}" for line in shown
+    )

@@ -46,7 +46,7 @@ def asked_of(settings: Mapping[str, Any], batches: Sequence[Batch], group: int) 
         "beta": settings.get("beta"),
         "clip_low": settings.get("epsilon"),
         "clip_high": settings.get("epsilon"),
-        "longest": settings.get("max_completion_length") or 0,
+        "longest": settings.get("max_completion_length") or batches[0]["ids"].shape[1],
     }
     known = {name: value for name, value in told.items() if value is not None}
     return Asked(
@@ -150,7 +150,7 @@ def _apart(
     with torch.no_grad():
         new_BT = loop.scored(batch).detach().float().cpu()
     given, draw = dict(batch), torch.Generator().manual_seed(0)
-    if asked.loss == "dr_grpo" and not asked.longest:
+    if asked.loss == "dr_grpo" and not settings.get("max_completion_length"):
         raise NotSpecified("loss_type 'dr_grpo' without `max_completion_length`")
     if _as_wide(batch.get("old"), new_BT):
         if settings.get("epsilon") is None:

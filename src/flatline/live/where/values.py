@@ -42,7 +42,7 @@ class Copies:
             return Value(repr(thing)[:200], thing)
         if isinstance(thing, list | tuple) and depth < DEEP and len(thing) <= MOST:
             return self._listed(thing, depth)
-        if type(thing) is dict and depth < DEEP:
+        if isinstance(thing, dict) and depth < DEEP:
             return self._mapped(thing, depth)
         return None
 

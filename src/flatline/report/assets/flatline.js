@@ -51,6 +51,18 @@
   window.addEventListener("hashchange", reveal);
   reveal();
 
+  // Two texts beside each other are read together.
+  for (const pair of document.querySelectorAll(".sides")) {
+    const texts = Array.from(pair.querySelectorAll(".text"));
+    for (const text of texts) {
+      text.addEventListener("scroll", () => {
+        if (!text.matches(":hover, :focus")) return;
+        const share = text.scrollTop / Math.max(1, text.scrollHeight - text.clientHeight);
+        for (const one of texts) if (one !== text) one.scrollTop = share * (one.scrollHeight - one.clientHeight);
+      }, { passive: true });
+    }
+  }
+
   window.flatline = {
     // New figures by their id, as in the JSON block: those on the page are drawn again.
     update(fresh) {

@@ -164,6 +164,20 @@ def _given(generation: Inputs, one: Pass, mask_BT: Tensor) -> Iterator[Specified
     for front, back in pairs if "prompt_ids" in one.inputs else ():
         both = [one.inputs[front].double().cpu(), one.inputs[back].double().cpu()]
         yield Specified("rows", torch.cat(both, 1))
+    if "prompt_ids" in one.inputs:
+        yield from _labels(one.inputs)
+
+
+def _labels(inputs: Inputs) -> Iterator[Specified]:
+    """What is scored, as a model is told it: -100 where nothing is; then without the first."""
+    seen_BL = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1).bool().cpu()
+    ids_BL = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1).double().cpu()
+    every_BL = ids_BL.masked_fill(~seen_BL, -100)
+    scored_BL = every_BL.clone()
+    scored_BL[:, : inputs["prompt_ids"].shape[1]] = -100
+    for labels_BL in (every_BL, scored_BL):
+        yield Specified("labels", labels_BL)
+        yield Specified("labels", labels_BL[:, 1:])
 
 
 def _policy_terms(

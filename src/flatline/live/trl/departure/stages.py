@@ -16,8 +16,9 @@ from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
-from flatline.live.stage_found import NOT_REACHED, StageFound, unknown
+from flatline.live.stage_found import NOT_REACHED, StageFound, departs, unknown
 from flatline.live.trl.departure import data, rloo, stepped
+from flatline.live.trl.departure.adapters import judge_adapters
 from flatline.live.trl.departure.asked import (
     asked_of,
     precision_of,
@@ -27,7 +28,7 @@ from flatline.live.trl.departure.asked import (
 from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
 from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.gold import judge_gold
-from flatline.live.trl.departure.next_rows import rows_depart
+from flatline.live.trl.departure.next_rows import DEALT, rows_depart
 from flatline.live.trl.departure.passes import (
     Pass,
     both_stages,
@@ -49,6 +50,7 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
+from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
 
@@ -150,6 +152,7 @@ class Step:
         move: Move,
         found: Found,
     ) -> None:
+        some = _two_groups(trainer, whole, some)
         self.trainer, self.order, self.whole, self.some = trainer, order, whole, some
         self.found = found
         self.visible = move.amount
@@ -169,6 +172,9 @@ class Step:
     def sampling(self) -> None:
         """A few tokens, with the weights as they are and moved."""
         if own_sampler(self.trainer):
+            played = self.whole.generated
+            turns = None if played is None else judge_turns(self.trainer, played.result)
+            self.found |= {} if turns is None else {"completions": turns}
             self._not_sampled("Not specified: completions that a sampler of its own gives.")
             return
         group = self.asked.group
@@ -251,11 +257,26 @@ class Step:
             stepped.called(self.trainer, "on_step_begin")
             passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
             self.passes = passes
+            self._dealt(passes)
             raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
             self.found["log-probs"] = self._logprobs(passes)
             self._loss(passes)
             self.found["gradient"] = self._gradient(passes, raw, handed)
             self.found["update"] = self._update(handed)
+
+    def _dealt(self, passes: Sequence[Pass]) -> None:
+        """Each pass of a step has rows of its own, as long as the generation has rows."""
+        rows = [row for one in passes for row in one.rows]
+        known = self.found.get("rows")
+        enough = self.asked.passes <= self.asked.passes_in_generation
+        if enough and len(set(rows)) < len(rows) and known is not None and not known.departs:
+            each = [one.rows[:4] for one in passes]
+            self.found["rows"] = departs(
+                "rows",
+                f"{DEALT}{len(passes)} passes of a step train on {len(set(rows))} rows, "
+                f"{len(rows)} were expected.",
+                f"the passes begin with rows {each}",
+            )
 
     def _go_apart(self) -> None:
         """The passes are given old log-probs from which the policy has gone known ways, so that the
@@ -293,6 +314,8 @@ class Step:
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
         looks = [] if self.judged_old is None else [self.judged_old]
+        adapters = judge_adapters(self.trainer)
+        looks += [] if adapters is None else [adapters]
         rows = [self.rows[k] for one in passes for k in one.rows]
         known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
         if len(known) == len(rows):
@@ -403,6 +426,17 @@ class Step:
             f" Advantages and changes of log-probs have a correlation of "
             f"{float(torch.corrcoef(both)[0, 1]):+.2f} over {both.shape[1]} completions."
         )
+
+
+def _two_groups(trainer: Any, whole: Played, some: Played) -> Played:
+    """With a second group where the whole batch scales advantages: of one, both are the same."""
+    asked, group = asked_of(trainer, len(some.rows)), trainer.args.num_generations
+    of_batch = asked.scale in ("batch", "advantages") or asked.aggregation == "normalize_then_sum"
+    if not of_batch or len(some.rows) > group or len(whole.rows) < 2 * group:
+        return some
+    spread = whole.inputs["advantages"].abs().reshape(len(whole.rows) // group, -1).amax(1)
+    two = sorted(spread.argsort(descending=True, stable=True)[:2].tolist())
+    return whole.part([row for at in two for row in range(at * group, (at + 1) * group)])
 
 
 def _dealt(args: Any, rows: int) -> tuple[int, int]:
