@@ -453,7 +453,7 @@ def test_logs_are_listed_and_shown_beside_runs(tmp_path):
     assert "notes.json" not in listed
     page = browser.get("/run/grpo-lora.json").text
     assert "What the numbers say" in page
-    assert "follows `correct`" in html.unescape(page)
+    assert "From row to row the reward follows" in page
     assert browser.get("/run/notes.json").status_code == 404
     assert browser.get("/rollouts/grpo-lora.json").status_code == 200
 

@@ -85,7 +85,6 @@ def run_context(
         "settings": _settings(run.trace),
         # Charts read columns that no hypothesis asked for: more may be known by now.
         "warnings": list(dict.fromkeys([*report.caveats, *run.trace.caveats])),
-        "remarks": report.remarks,
         "damaged": report.damaged,
     }
 
