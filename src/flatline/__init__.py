@@ -1,4 +1,12 @@
-"""flatline finds out why the reward of an RL run of a language model is flat, and proves it."""
+"""flatline finds out why the reward of an RL run of a language model is flat, and proves it.
+
+diagnose(path)               a log, or a recorded run -> a report; print it
+checkup(trainer)             the same about a live trainer, before it trains; also about a Loop
+attach(trainer, "runs/x")    records a TRL or verifiers run; FlatlineCallback does the same
+watch(model, optimizer, "runs/x")   records a training loop of your own
+Trace.open("runs/x")         what was recorded; Recorder("runs/x") writes it by hand
+plant(trainer, fault)        breaks a trainer on purpose, to see what that looks like
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -52,3 +60,8 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What there is, imported or not; submodules are no part of it."""
+    return __all__

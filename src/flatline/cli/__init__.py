@@ -26,6 +26,7 @@ from flatline.cli import (
     journal,
     query,
     report,
+    run,
     serve,
     show,
     tasks,
@@ -118,9 +119,10 @@ app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 app.command()(evaluate.evaluate)
 app.command()(explain.explain)
-app.command(cls=train.TrainCommand)(investigate.investigate)
+app.command(cls=investigate.InvestigateCommand)(investigate.investigate)
 app.command()(query.query)
 app.command()(report.report)
+app.command(context_settings=run.SETTINGS)(run.run)
 app.command()(serve.serve)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)

@@ -118,7 +118,7 @@ class StepWatch(Listener):
         self._write_if_whole(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._attachment.close()  # also where the recording has stopped: it lets go of the folder
+        self._attachment.end()  # also where the recording has stopped: it lets go of the folder
         if self._attachment.alarms is not None:
             self._attachment.alarms.training_ended(self._attachment)
 
