@@ -351,7 +351,7 @@ def _piloted(arm: Arm, seed: int, path: Path) -> dict[str, Any]:
     end = "\n".join(f"  {line}" for line in lines[-TAIL:]) or "  (it printed nothing)"
     raise ConfigError(
         f"The script {arm.name} ended with exit code {done.returncode} before its third step:\n"
-        f"{end}\nNothing was trained yet. Put that right and type the same command; alone it is run "
+        f"{end}\nNothing was trained yet. Put that right and type the same again; alone it is run "
         f"by `{shlex.join(words)}`.\nWhere it needs several processes: "
         '`--launch "accelerate launch --num_processes 2"`.'
     )
