@@ -420,7 +420,7 @@ def test_the_page_of_a_large_run_says_that_it_is_being_made(tmp_path, monkeypatc
         if "What was recorded" in text:
             break
         time.sleep(0.05)
-    assert 'data-fresh="yes"' in text and "hypotheses could be tested" in text
+    assert 'data-fresh="yes"' in text and "causes could not be tested" in text
 
 
 def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):

@@ -53,4 +53,4 @@ class CompletionsDepart(Departure):
         "H21",
     )
     meaning = "The policy is trained on tokens that it did not say, or not here."
-    fix = "Pad on the left at the sampler and keep the rows in their order."
+    fix = "Pad prompts on the left for the sampler, and keep the rows in their order."

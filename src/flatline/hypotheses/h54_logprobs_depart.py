@@ -8,7 +8,7 @@ something else.
 ## Sign
 Along a recorded run: on the first pass over a batch the old log-probs are the policy's own, up to
 rounding. Where the loss takes its own for the old ones, with dropout, or where a generation is
-first trained after an update, it cannot be told.
+first trained after an update, it cannot be tested.
 
 ## Probe
 The log-probs in the passes, the old ones and those of the reference against each row scored alone,
