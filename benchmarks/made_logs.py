@@ -61,6 +61,11 @@ def boxed(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     return [float(bool(one) and one[-1] == gold) for one, gold in zip(found, answer, strict=True)]
 
 
+def thorough(completions: list[Any], **_: Any) -> list[float]:
+    """A fiftieth for every word."""
+    return [0.02 * len(text.split()) for text in texts(completions)]
+
+
 def marks(completions: list[Any], **_: Any) -> list[float]:
     """A tenth for every `####`, however many."""
     return [0.1 * text.count("####") for text in texts(completions)]
@@ -80,6 +85,7 @@ def trl(steps: int = 60, *, rewards: list[Reward] | None = None, **asked: Any) -
     script.lora = asked.pop("lora", True)
     script.trainer = asked.pop("trainer", script.trainer)
     script.callbacks = asked.pop("callbacks", [])
+    script.rows = script.rows[: asked.pop("prompts", None)]
     script.asked = ASKED | {"max_steps": steps} | asked
     script.rewards = rewards or [correct, brief]
     if issubclass(script.trainer, RLOOTrainer):
@@ -98,7 +104,9 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step >= self.step
 
 
-def loop(steps: int, *, rate: float, spoil: int = 0, seed: int = 3) -> list[dict[str, Any]]:
+def loop(
+    steps: int, *, rate: float, spoil: int = 0, seed: int = 3, sign: float = -1.0
+) -> list[dict[str, Any]]:
     """REINFORCE with the mean of a group as baseline, in somebody's own loop. From step `spoil` on
     the answers that the reward compares with are those of other questions."""
     torch.manual_seed(seed)
@@ -124,7 +132,7 @@ def loop(steps: int, *, rate: float, spoil: int = 0, seed: int = 3) -> list[dict
         chosen = logits.log_softmax(-1)
         logp = chosen.gather(-1, ids[:, 1:, None]).squeeze(-1)
         own = mask[:, 1:]
-        loss = -(logp * own * advantage[:, None]).sum() / own.sum()
+        loss = sign * (logp * own * advantage[:, None]).sum() / own.sum()
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -183,6 +191,17 @@ def as_wandb(state: dict[str, Any], *, again_from: int) -> list[dict[str, Any]]:
     ]
 
 
+def other_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same loop with the columns of somebody else."""
+    names = {"iter": "update", "avg_reward": "mean_reward", "hits": "em", "misses": "wrong"}
+    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def listed(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows alone, one to a line."""
+    return list(state["log_history"])
+
+
 MADE: dict[str, Callable[[], Any]] = {
     "grpo-lora.json": trl,
     "collapse-right.json": lambda: trl(
@@ -205,6 +224,12 @@ MADE: dict[str, Callable[[], Any]] = {
         again_from=30,
     ),
     "own-loop-spoilt.jsonl": lambda: loop(80, rate=1e-4, spoil=45),
+    "paid-by-the-word.json": lambda: trl(50, rewards=[correct, thorough], lora=False),
+    "four-prompts.json": lambda: trl(60, rewards=[correct], prompts=4, lr_scheduler_type="cosine"),
+    "wrong-sign.csv": lambda: other_names(loop(50, rate=3e-4, sign=1.0, seed=5)),
+    "two-iterations.jsonl": lambda: listed(
+        trl(50, num_iterations=2, beta=0.0, loss_type="dapo", temperature=0.7, logging_steps=5)
+    ),
 }
 """Log -> the script behind it."""
 
@@ -227,7 +252,7 @@ def keep(path: Path, made: Any) -> None:
             writer.writeheader()
             writer.writerows(made)
     elif path.suffix == ".jsonl":
-        write_atomically(path, [json.dumps(row) + "\n" for row in made])
+        write_atomically(path, [json.dumps(row) for row in made])
     else:
         write_atomically(path, [json.dumps(made)])
 

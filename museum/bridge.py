@@ -51,6 +51,8 @@ class Bridge:
         self.generation: list[tuple[int, tuple[Drawn, float]]] = []
         """What waits to be trained: its place, what was drawn, what it was paid."""
         self.paid: list[float] = []
+        self.gaps: list[float] = []
+        """How far sampler and trainer are apart, for each token of the step."""
         self.engine: Any = None
         self.logps: Any = None
 
@@ -121,8 +123,14 @@ class Bridge:
                     "sampled_ids": sampled,
                 }
             )
+            self.gaps += [abs(a - b) for a, b in zip(logps, tokens[-1]["trainer"], strict=False)]
         self.recorder.log_rollouts(rollouts)
         self.recorder.log_tokens(tokens)
+
+    def end_step(self, rate: float) -> None:
+        gap = sum(self.gaps) / max(len(self.gaps), 1)
+        self.recorder.log_step(step=self.step, learning_rate=rate, logprob_gap=gap)
+        self.step, self.numbered, self.gaps = self.step + 1, 0, []
 
     def _drawn_for(self, ids: list[int], seen: list[int]) -> tuple[int, tuple[Drawn, float]]:
         """TRL from 0.18 on shuffles a generation. Rows that are alike may stand for each other."""
@@ -144,8 +152,7 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            bridge.recorder.log_step(step=bridge.step, learning_rate=args.learning_rate)
-            bridge.step, bridge.numbered = bridge.step + 1, 0
+            bridge.end_step(args.learning_rate)
 
     parts = lab.parts()
     if given.get("use_vllm"):

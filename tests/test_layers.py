@@ -33,6 +33,7 @@ FLOW = (
     "serve",
     "hypotheses",
     "remarks",
+    "remedies",
     "found",
     "chosen",
     "lacking",
@@ -41,22 +42,25 @@ FLOW = (
     "console",
     "notebook",
     "diagnosis",
+    "several",
     "examination",
     "counterfactual",
     "ladder",
+    "script",
     "verdict",
     "experiment",
     "journal",
     "investigation",
     "report",
     "publish",
+    "alarms",
     "ci",
     "bench",
     "cli",
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

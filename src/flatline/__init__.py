@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flatline.errors import FlatlineError
 
 if TYPE_CHECKING:
+    from flatline.alarms.training import Alarms
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alarms",
     "FlatlineCallback",
     "FlatlineError",
     "Loop",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "Alarms": "flatline.alarms.training",
     "FlatlineCallback": "flatline.live.trl.recorder.by_callback",
     "Loop": "flatline.live.loop.loop",
     "Recorder": "flatline.trace",

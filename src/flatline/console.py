@@ -38,11 +38,11 @@ def to_console(report: Found, *, everything: bool = False) -> RenderableType:
     return Group(
         Text(visible(answer.headline), style=style),
         _table(answer.lines if everything else _short(answer.lines)),
-        *(Text(visible(f"Note: {text}")) for text in report.caveats),
         *([Text(visible(report.question))] if report.question else []),
         *(_other(one, everything=everything) for one in answer.others),
         *_remarks(report),
         Text(),
+        *(Text(visible(f"Note: {text}")) for text in report.caveats),
         *(_each(report, answer) if everything else _rest(report, answer)),
         Text(_manual(answer, everything=everything), style="dim"),
     )
@@ -50,8 +50,8 @@ def to_console(report: Found, *, everything: bool = False) -> RenderableType:
 
 def _remarks(report: Found) -> list[RenderableType]:
     """What the numbers of a log say, whatever the cause."""
-    told = [Text(visible(f"  {text}")) for text in report.remarks]
-    return [Text("\nWhat the numbers say", style="bold"), *told] if told else []
+    listed = [Padding(Text(visible(text)), (0, 0, 0, 2)) for text in report.remarks]
+    return [Text("\nWhat the numbers say", style="bold"), *listed] if listed else []
 
 
 def _short(lines: Sequence[Line]) -> list[Line]:

@@ -25,6 +25,7 @@ from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
+from flatline.live.verifiers.common import made_by_verifiers
 from flatline.releases import note_on
 from flatline.trace.announce import say
 from flatline.training.subject import OurSubject
@@ -116,6 +117,14 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     if isinstance(trainer, Loop):
         return Subject(LoopTrainer(trainer))
+    if made_by_verifiers(trainer):
+        raise ConfigError(
+            f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
+            "It would have to play a batch again with moved weights, and here a thread of the "
+            "trainer's own plays against a server: what the server holds cannot be put back.\n"
+            "Record it instead: `flatline.attach(trainer, run_dir)`, train three steps, then "
+            "`flatline diagnose run_dir`."
+        )
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)

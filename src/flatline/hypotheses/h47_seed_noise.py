@@ -72,7 +72,7 @@ class SeedNoise(Hypothesis):
         )
         if smoothed:
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
-        if half <= trend.smallest or trend.change.low > 0:
+        if half <= trend.smallest or trend.change.low > 0 or trend.change.high < 0:
             return self.found(Level.OK, text, measured=half)
         return self.found(
             Level.NOTE,

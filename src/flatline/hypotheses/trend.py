@@ -28,6 +28,8 @@ further."""
 RAW = 0.3
 """Correlation of a row of a log with the one before, below which rows count as independent. Eight
 real logs: at most 0.1; one that was smoothed with 0.9: 0.9."""
+HARDLY = 0.02
+"""A certain rise that is certainly a smaller share of the level than this is none."""
 TINY = 1e-18
 """Variance that is rounding."""
 GONE = 0.1
@@ -65,7 +67,7 @@ class Trend:
     @property
     def rises(self) -> bool:
         """Whether it certainly rises, and does not fall again."""
-        return (self.change.low > 0 or self.rose) and not self.falls
+        return (self.change.low > 0 or self.rose) and not self.falls and not self.flat
 
     @property
     def falls(self) -> bool:
@@ -82,7 +84,7 @@ class Trend:
 def trend_of(trace: Trace) -> Trend | None:
     """The trend of the training reward; None where there is no history to speak of."""
     try:
-        values, step = _by_unit(trace)
+        values, step = by_unit(trace)
     except NotRecorded:
         return None
     found = thirds(values, step)
@@ -92,6 +94,7 @@ def trend_of(trace: Trace) -> Trend | None:
     raw = bool(len(trace.rollouts))
     rows = 1.0 if raw else rows_in_one(values[np.argsort(step, kind="stable")])
     change = widened(difference_of_means(found.early, found.late, unseen=smallest), rows)
+    hardly = change.low > 0 and change.high < HARDLY * min(1.0, abs(found.early.mean()))
     lately = widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
     steps, by_step = _by_step(values, step)
     parts = stretches(by_step) if rows == 1 else []
@@ -101,11 +104,14 @@ def trend_of(trace: Trace) -> Trend | None:
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
     unit = "steps" if raw or spacing(step) <= 1 else "rows"
     text = _text(change, smallest, told, f"about {more} more {unit} would settle it")
+    text += _since(change, lately, smallest, parts, steps)
+    if hardly:
+        text = f"The training reward hardly rises: from {_ends(found)} over {told}."
     return Trend(
         change=change,
         lately=lately,
-        text=gone or turned or text + _since(change, lately, smallest, parts, steps),
-        flat=False if turned else _flat(change, smallest),
+        text=gone or turned or text,
+        flat=hardly or (False if turned else _flat(change, smallest)),
         smallest=smallest,
         gone=bool(gone),
         rose=bool(turned) and bool((ups > 0).all()),
@@ -117,7 +123,7 @@ def trend_of(trace: Trace) -> Trend | None:
 def too_short(trace: Trace) -> str | None:
     """What to say where there are rewards, and too few of them for a trend."""
     try:
-        values, step = _by_unit(trace)
+        values, step = by_unit(trace)
     except NotRecorded:
         return None
     steps = len(np.unique(step[np.isfinite(values)]))
@@ -148,7 +154,7 @@ def thirds(values: np.ndarray, step: np.ndarray) -> Thirds | None:
     return Thirds(values[early], values[~early & ~late], values[late], len(steps))
 
 
-def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """One reward per group where rollouts were recorded, else one per step."""
     if len(trace.rollouts):
         groups = trace.groups()
@@ -165,7 +171,7 @@ def rows_in_one(values: np.ndarray) -> float:
     """
     values = values[np.isfinite(values)]
     time = np.arange(len(values))
-    beside = _with_next(values - np.polyval(np.polyfit(time, values, 1), time))
+    beside = with_next(values - np.polyval(np.polyfit(time, values, 1), time))
     between = alike(values)
     if min(beside, between) < RAW:
         return 1.0
@@ -173,7 +179,7 @@ def rows_in_one(values: np.ndarray) -> float:
     return (1 + close) / (1 - close)
 
 
-def _with_next(values: np.ndarray) -> float:
+def with_next(values: np.ndarray) -> float:
     """Correlation of each value with the next; that of raw differences where nothing varies."""
     rest = values - values.mean()
     size = float(rest @ rest)
@@ -196,6 +202,10 @@ def _flat(change: Estimate, smallest: float) -> bool | None:
     if change.low > 0 or change.high < 0:
         return False
     return True if change.high < smallest else None
+
+
+def _ends(found: Thirds) -> str:
+    return f"{found.early.mean():.4g} to {found.late.mean():.4g}"
 
 
 def _open(change: Estimate, smallest: float) -> bool:
@@ -241,11 +251,11 @@ def _since(
     moved = f"{lately.value:+.3f} [{lately.low:+.3f}, {lately.high:+.3f}]"
     if change.high >= 0 and lately.high < -smallest:
         return f" In its last third it falls by {moved}."
-    if not change.low > 0 or not math.isfinite(lately.low):
+    if not math.isfinite(lately.low) or change.low <= 0 <= change.high:
         return ""
     if len(parts) > 1 and parts[-1].first <= len(steps) * 2 // 3:
         return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
-    if lately.low > 0:
+    if change.high < 0 or lately.low > 0:
         return ""
     return f" No further rise can be told in its last third ({moved})."
 

@@ -28,6 +28,8 @@ FEWEST = 20
 """Rows that show that nothing moves."""
 NOTHING = 1e-6
 """A spread of rewards below it is rounding."""
+MOSTLY = 0.5
+"""Share of rows without a gradient that is told."""
 DEAD = 0.1
 """Share of rows without any difference of rewards that is told."""
 
@@ -46,8 +48,9 @@ def behaviour(trace: Trace) -> Iterator[str]:
     yield from _went("The spread of the rewards goes", spread, step, TIMES, "")
     yield from _dead(spread, step)
     yield from _growing(column(trace, "zero_std_share"), step)
+    yield from _not_updated(column(trace, "grad_norm"))
     kl = column(trace, "kl")
-    if np.isfinite(kl).any() and np.nanmax(kl) > STARTED:
+    if surely(change_of(kl, step)) > 0:
         yield from _went("The KL goes", kl, step, STEEPLY, " nat per token")
     yield from _away(trace, kl)
     yield from _back(kl, step)
@@ -84,6 +87,14 @@ def _dead(spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
     )
 
 
+def _not_updated(norm: np.ndarray) -> Iterator[str]:
+    known = norm[np.isfinite(norm)]
+    none = int((known == 0).sum())
+    if len(known) and none >= MOSTLY * len(known):
+        rows = f"in all {none} rows" if none == len(known) else f"in {none} of {len(known)} rows"
+        yield f"The gradient norm is 0 {rows}: nothing is learnt from there."
+
+
 def _growing(share: np.ndarray, step: np.ndarray) -> Iterator[str]:
     if surely(change_of(share, step)) > 0:
         before, after = ends(share, step)
@@ -117,10 +128,22 @@ def _still(trace: Trace, spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
     names = {"KL": "kl", "entropy": "entropy", "length": "completion_length"}
     known = {what: column(trace, name) for what, name in names.items()}
     known = {what: v for what, v in known.items() if np.isfinite(v).sum() >= FEWEST}
-    differ = len(spread) and np.nanmedian(spread) > 0
-    if len(known) >= 2 and differ and all(_stands(values, step) for values in known.values()):
-        listed = " and ".join((", ".join(list(known)[:-1]), list(known)[-1]))
-        yield f"The policy hardly moves: {listed} stand, although rewards differ."
+    stand = [what for what, values in known.items() if _stands(values, step)]
+    if not stand:
+        return
+    listed = f"{', '.join(stand[:-1])} and {stand[-1]} stand" if stand[1:] else f"{stand[0]} stands"
+    if len(known) >= 2 and stand == list(known) and _differ(trace, spread):
+        yield f"The policy hardly moves: {listed}, although rewards differ."
+    elif "length" in stand:
+        yield f"{listed[0].upper()}{listed[1:]}: what is written stays as it was."
+
+
+def _differ(trace: Trace, spread: np.ndarray) -> bool:
+    """Whether rewards differ, inside groups where the log says so."""
+    dead = column(trace, "zero_std_share")
+    if np.isfinite(dead).any():
+        return bool(np.nanmedian(dead) < 1)
+    return bool(np.isfinite(spread).any() and np.nanmedian(spread) > NOTHING)
 
 
 def _stands(values: np.ndarray, step: np.ndarray) -> bool:

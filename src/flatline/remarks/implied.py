@@ -69,7 +69,8 @@ def _beta(trace: Trace) -> Iterator[str]:
             )
             return
         if beta > 0 and near.mean() >= MANY and near[told].sum() >= FEWEST:
-            yield f"The loss is about {beta:.1g} times the KL, so beta will be about {beta:.1g}."
+            about = f"{float(f'{beta:.1g}'):g}"
+            yield f"The loss is about {about} times the KL, so beta will be about {about}."
             return
 
 

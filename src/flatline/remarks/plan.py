@@ -11,6 +11,8 @@ from flatline.trace import Trace
 
 LITTLE = 0.5
 """Passes over the data below which they are told."""
+FULL = 0.95
+"""Share of its highest value above which a rate has not begun to fall."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
@@ -46,7 +48,7 @@ def _rate(trace: Trace) -> Iterator[str]:
     elif at == len(rate) - 1:
         yield f"The learning rate still rises, to {top:.2g} at step {step[-1]:g}: warm-up."
     elif first < top * (1 - OVER) and at > 1:
-        after = f"then falls{_to(last, top)}"
+        after = f"then falls{_to(last, top)}" if last < FULL * top else "and stays there"
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."

@@ -82,9 +82,6 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H52": ("parts", "reward"),
     "H53": ("advantage",),
     "H54": ("gap", "kl"),
-    "H55": ("kl", "gradient"),
-    "H56": ("gradient",),
-    "H57": ("gradient",),
     "H58": ("updates",),
     "H60": ("reward",),
 }

@@ -75,6 +75,7 @@ def run_context(
         "verdict": verdict_of(report),
         "alarms": _alarms(report, charts),
         "rest": _rest(report),
+        "remarks": report.remarks,
         "charts": [one for one in charts if not opening or one.id != _id(opening.chart)],
         "chart_data": chart_data(both),
         "compared": compared,

@@ -93,6 +93,14 @@ class Played:
         return None if np.isnan(logps_BT).all() else torch.from_numpy(logps_BT)
 
     @property
+    def as_drawn_B(self) -> Tensor:
+        """Rollouts that hold the ids that were drawn, as far as is known."""
+        completions = [np.array(ids) for ids in self.completions]
+        drawn = self.drawn or [None] * len(completions)
+        pairs = zip(drawn, completions, strict=True)
+        return torch.tensor([one is None or one.ids_beside(ids) is ids for one, ids in pairs])
+
+    @property
     def trained_B(self) -> Tensor:
         """Rollouts with a loss: those that were cut may be left out of it on purpose, and what the
         trainer computes for them is not used."""

@@ -1,4 +1,4 @@
-"""What transformers' `generate` or vLLM inside this process samples, with the log-prob of each token.
+"""What transformers' `generate`, or vLLM in this process, samples, and the log-prob of each token.
 
 TRL asks `generate` for ids alone. An ear at the end of the logits processors sees the very scores
 that are drawn from, after temperature, top-k, top-p and penalties, so a log-prob means what it does
@@ -86,23 +86,38 @@ def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> li
 
     The first call is for all rows in their order, later ones for those of them that go on, as in
     TRL's tool loop. Rows that began alike cannot be told apart: turns that do not fit what is
-    trained may be another row's, and nothing is said then.
+    trained may be another row's, and nothing is said then. Where the next turn was asked for with
+    other ids than were drawn, and those are trained, what was drawn before it is all that is told.
     """
     known = [call for call in calls if call is not None]
     rows = len(completions)
     if not known or len(known) < len(calls) or len(known[0].sampled_ids_BT) != rows:
         return []
     found = [Drawn(*row) for row in _rows(known[0])]
+    encoded_again = [False] * rows
     for call in known[1:]:
-        waiting = iter(found)
+        waiting = iter(range(rows))
         for context, ids, logps in _rows(call):
-            one = next((one for one in waiting if one.goes_on_in(context)), None)
-            if one is None:
+            row = next((k for k in waiting if _follows(found[k], completions[k], context)), None)
+            if row is None:
                 return []
-            one.go_on(context, ids, logps)
-    pairs = zip(found, completions, strict=True)
-    fits = all(one.ids_beside(ids) is ids for one, ids in pairs)
+            encoded_again[row] |= not found[row].goes_on_in(context)
+            if not encoded_again[row]:
+                found[row].go_on(context, ids, logps)
+    each = zip(found, completions, encoded_again, strict=True)
+    fits = all(again or one.ids_beside(ids) is ids for one, ids, again in each)
     return found if fits or len(known) == 1 else []
+
+
+def _follows(one: Drawn, trained: np.ndarray, context: np.ndarray) -> bool:
+    """Whether a turn that was asked for with this context is the row's: it goes on from what was
+    drawn, or it is what is trained."""
+    start = len(one.prompt_ids)
+    if one.goes_on_in(context):
+        return True
+    begun = context[start:]
+    same_prompt = np.array_equal(context[:start], one.prompt_ids)
+    return same_prompt and len(begun) > 0 and np.array_equal(trained[: len(begun)], begun)
 
 
 class _Ear:

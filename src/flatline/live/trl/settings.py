@@ -74,10 +74,22 @@ def _of_rloo(args: Any) -> dict[str, Any]:
     return {"loss_type": RLOO, "scale_rewards": scale, "importance_sampling_level": "product"}
 
 
+def reward_names(trainer: GrpoTrainer) -> list[str]:
+    """By TRL from 0.17 on; before, as it named them in its log."""
+    known = getattr(trainer, "reward_func_names", None)
+    return list(known) if known is not None else [_called(one) for one in trainer.reward_funcs]
+
+
+def _called(reward: Any) -> str:
+    if isinstance(reward, torch.nn.Module):
+        return str(getattr(reward, "config", reward)._name_or_path).rsplit("/", 1)[-1]
+    return str(getattr(reward, "__name__", type(reward).__name__))
+
+
 def truth(trainer: GrpoTrainer, correct: str | None, gold: str | None) -> dict[str, str | None]:
     """What the user says tells right from wrong, here or in the project's file; what is said here
     is refused where nothing has that name."""
-    functions = list(trainer.reward_func_names)
+    functions = reward_names(trainer)
     _refuse_unknown("correct", correct, functions, "reward function")
     columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
     _refuse_unknown("gold", gold, columns, "column of the training data")
@@ -118,7 +130,7 @@ def _schedule(trainer: GrpoTrainer) -> str | None:
 
 def _weights(trainer: GrpoTrainer) -> dict[str, float] | None:
     """As asked for, and not as the trainer keeps them."""
-    names = list(trainer.reward_func_names)
+    names = reward_names(trainer)
     asked = getattr(trainer.args, "reward_weights", None) or [1.0] * len(names)
     if len(set(names)) < len(names) or len(asked) != len(names):
         return None

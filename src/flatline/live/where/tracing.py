@@ -59,12 +59,13 @@ class _Running:
 class Follower:
     """A trace function for some files; `events` is what it saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: str = "") -> None:
+        """`also` is a file of a library that is followed as well."""
         self.events: list[Event] = []
         self.copies = Copies()
         self._running: dict[FrameType, _Running] = {}
         self._times: Counter[tuple[CodeType, int]] = Counter()
-        self._followed: dict[str, bool] = {}
+        self._followed: dict[str, bool] = {also: True}
         self._calls = self._ended = 0
 
     @contextmanager

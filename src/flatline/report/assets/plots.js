@@ -215,10 +215,9 @@ window.flatlinePlots = (() => {
     const x = axis(zoom ? { ...layout.xaxis, range: zoom } : layout.xaxis, shown.flatMap((one) => one.x), area.left, area.right, width / 90);
     const y = axis(layout.yaxis, ys, area.bottom, area.top, 5);
     drawAxes(svg, area, x, y, layout);
-    const id = `clip-${place.dataset.figure}`;
-    made("rect", { x: area.left, y: area.top - 4, width: area.right - area.left, height: area.bottom - area.top + 5 },
-      made("clipPath", { id }, svg));
-    const inner = made("g", { "clip-path": `url(#${id})` }, svg);
+    // An SVG inside an SVG shows nothing beyond its edges.
+    const inside = { x: area.left - 4, y: area.top - 4, width: area.right - area.left + 8, height: area.bottom - area.top + 8 };
+    const inner = made("svg", { ...inside, viewBox: Object.values(inside).join(" ") }, svg);
     shown.forEach((line) => drawLine(inner, line, x, y));
     drawMarks(svg, area, x, layout);
     place.append(svg);

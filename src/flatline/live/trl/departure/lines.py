@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
-from flatline.live.measure.moving import Move
+from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure import data, rights, turns
+from flatline.live.trl.departure import adapters, data, rights, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
@@ -114,12 +115,16 @@ class _Search:
 
     def _turns(self) -> list[Event]:
         """Who made what stands between turns, then TRL's loop over them."""
-        trainer, rows = self.step.trainer, self.step.some.rows
-        prompts = [copy.deepcopy(row["prompt"]) for row in rows]
-        with self.follower.following():
-            result = trainer._generate(prompts)
+        trainer, played = self.step.trainer, list[Any]()
+
+        def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
+            played.append(generate(*args, **kwargs))
+            return played[-1]
+
+        with Patch(trainer, "_generate", listening), self.follower.following():
+            trainer._generate_and_score_completions(copy.deepcopy(list(self.step.some.rows)))
         trail = Trail(self.follower.events, Right((), 0.0))
-        wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, result)]
+        wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, played[0])]
         made = [trail.maker(one) for one in wrong if one is not None]
         loop = [one for one in self.follower.events if one.function.endswith("._tool_call_loop")]
         return [*[one for one in made if one is not None], *loop]
@@ -220,7 +225,21 @@ class _Search:
         events = sorted(self.follower.events, key=lambda event: event.ended)
         return [one for one in events if one.writes and _loses(one, answer)]
 
+    def _adapter(self) -> list[Event]:
+        """Statements of the first layer whose adapter adds something else."""
+        step = self.step
+        with moved(step.trainer, step.gentle):
+            one = next(one for one in adapters.layers(step.trainer) if adapters.judged(one))
+            known = adapters.specified(one)
+            self.follower = Follower(type(one.layer).forward.__code__.co_filename)
+            with self.follower.following(), torch.no_grad():
+                found = one.layer(known[0].content)
+        right = [replace(value, content=value.content.double()) for value in known]
+        return self._ranked(Right(right, self._tolerance), [found])
+
     def _passed(self) -> list[Event]:
+        if self.found.text.startswith(adapters.OPENING):
+            return self._adapter()
         step, losses = self.step, list[Any]()
         with self.follower.following():
             step.scoring()

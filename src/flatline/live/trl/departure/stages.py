@@ -18,6 +18,7 @@ from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import NOT_REACHED, StageFound, departs, unknown
 from flatline.live.trl.departure import data, rloo, stepped
+from flatline.live.trl.departure.adapters import judge_adapters
 from flatline.live.trl.departure.asked import (
     asked_of,
     precision_of,
@@ -151,6 +152,7 @@ class Step:
         move: Move,
         found: Found,
     ) -> None:
+        some = _two_groups(trainer, whole, some)
         self.trainer, self.order, self.whole, self.some = trainer, order, whole, some
         self.found = found
         self.visible = move.amount
@@ -312,6 +314,8 @@ class Step:
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
         looks = [] if self.judged_old is None else [self.judged_old]
+        adapters = judge_adapters(self.trainer)
+        looks += [] if adapters is None else [adapters]
         rows = [self.rows[k] for one in passes for k in one.rows]
         known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
         if len(known) == len(rows):
@@ -422,6 +426,17 @@ class Step:
             f" Advantages and changes of log-probs have a correlation of "
             f"{float(torch.corrcoef(both)[0, 1]):+.2f} over {both.shape[1]} completions."
         )
+
+
+def _two_groups(trainer: Any, whole: Played, some: Played) -> Played:
+    """With a second group where the whole batch scales advantages: of one, both are the same."""
+    asked, group = asked_of(trainer, len(some.rows)), trainer.args.num_generations
+    of_batch = asked.scale in ("batch", "advantages") or asked.aggregation == "normalize_then_sum"
+    if not of_batch or len(some.rows) > group or len(whole.rows) < 2 * group:
+        return some
+    spread = whole.inputs["advantages"].abs().reshape(len(whole.rows) // group, -1).amax(1)
+    two = sorted(spread.argsort(descending=True, stable=True)[:2].tolist())
+    return whole.part([row for at in two for row in range(at * group, (at + 1) * group)])
 
 
 def _dealt(args: Any, rows: int) -> tuple[int, int]:
