@@ -360,3 +360,23 @@ def test_a_group_of_like_rewards_may_be_off_by_the_rounding_of_its_mean():
     in_float32 = np.float32(1.2000001) - np.float32(1.2)
     assert in_float32 / 1e-4 < most_B[0] < 1e-2
     assert most_B[3] < 1e-5
+
+
+def test_sapo_has_the_slope_of_the_ratio_at_1_and_flattens_away_from_it():
+    asked = replace(ASKED, loss="sapo", softness=(1.0, 2.0))
+    for advantage, tau in ((1.0, 1.0), (-0.5, 2.0)):
+        new_T = torch.tensor([0.0, math.log(3)], requires_grad=True)
+        loss_T = token_loss(
+            asked,
+            new_T=new_T,
+            old_T=torch.zeros(2),
+            reference_T=None,
+            mask_T=ON,
+            advantage=torch.tensor(advantage),
+        )
+        assert loss_T[1].item() == pytest.approx(
+            -4 / tau / (1 + math.exp(-2 * tau)) * advantage, rel=1e-5
+        )
+        loss_T.sum().backward()
+        assert float(new_T.grad[0]) == pytest.approx(-advantage)
+    assert shares(asked, [2, 3], 5) == shares(replace(asked, loss="grpo"), [2, 3], 5)
