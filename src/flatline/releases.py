@@ -173,21 +173,21 @@ DEFECTS: dict[str, Defect] = {
         when="`gradient_accumulation_steps` that is no multiple of `steps_per_generation`",
         reference=TRL + "3725",
     ),
-    "trl_no_generation_prompt": Defect(
+    "trl_rloo_logged_reward": Defect(
         library="trl",
-        since="0.24.0",
-        mended="0.25.0",
-        what="chats are sampled from without the line that begins the assistant's turn",
-        when="GRPO, conversational prompts, sampling with transformers",
-        reference=TRL + "4361",
+        since="0.27.0",
+        mended="1.0.0",
+        what="the logged reward of RLOO ignores `reward_weights`",
+        when="RLOO, several reward functions with weights",
+        reference=TRL + "5353",
     ),
-    "trl_rloo_no_generation_prompt": Defect(
+    "trl_rloo_one_end_of_sequence": Defect(
         library="trl",
-        since="0.24.0",
-        mended="0.25.0",
-        what="chats are sampled from without the line that begins the assistant's turn",
-        when="RLOO, conversational prompts, sampling with transformers",
-        reference=TRL + "4361",
+        since="0.22.0",
+        mended="1.14.2",
+        what="only the tokenizer's end of sequence ends a completion of RLOO",
+        when="RLOO, a model with several in its `generation_config`",
+        reference=TRL + "7039",
     ),
     "trl_none_rewards": Defect(
         library="trl",

@@ -304,6 +304,8 @@ def _print(conclusion: "Conclusion") -> None:
         Text(f"confidence {verdict.confidence}", style="dim"),
     )
     lines = [verdict.reason, f"What would change it: {verdict.would_change}"]
+    if conclusion.change:
+        lines.append(conclusion.change)
     console.print(Padding(Text(visible("\n".join(lines))), (0, 0, 1, 4)))
 
 
