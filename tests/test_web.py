@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from flatline import Recorder
 from flatline.cli.ui import ui
 from flatline.errors import ConfigError, TraceError
 from flatline.experiment import load_plan, register
@@ -176,7 +177,7 @@ def test_a_run_without_rollouts_has_a_page_and_an_empty_list(tmp_path):
     record(tmp_path / "log", rows=rows)
     client = asking(tmp_path)
     assert client.get("/run/log").status_code == 200
-    assert "No rollout is like that" in client.get("/rollouts/log").text
+    assert "This run has no rollouts" in client.get("/rollouts/log").text
     assert client.get("/rollout/log?step=1&rollout=0").status_code == 422
 
 
@@ -420,7 +421,7 @@ def test_the_page_of_a_large_run_says_that_it_is_being_made(tmp_path, monkeypatc
         if "What was recorded" in text:
             break
         time.sleep(0.05)
-    assert 'data-fresh="yes"' in text and "hypotheses could be tested" in text
+    assert 'data-fresh="yes"' in text and "causes could not be tested" in text
 
 
 def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):
@@ -465,3 +466,19 @@ def test_one_log_is_shown_by_itself(tmp_path):
     browser = asking(path)
     assert "What the numbers say" in browser.get("/").text
     assert browser.get("/run/other.csv").status_code == 404
+
+
+def test_an_empty_folder_says_what_would_fill_it(tmp_path):
+    (tmp_path / "my runs").mkdir()
+    text = asking(tmp_path / "my runs").get("/").text
+    assert "Nothing to show in <code>my runs</code> yet" in text
+    assert all(f"flatline.{name}(" in text for name in ("attach", "watch"))
+
+
+def test_a_run_without_rollouts_says_so_and_a_filter_that_fits_none_says_that(tmp_path, client):
+    with Recorder(tmp_path / "steps-only") as recorder:
+        recorder.log_step(step=1, reward=0.5)
+    text = asking(tmp_path).get("/rollouts/steps-only").text
+    assert "This run has no rollouts" in text and "No rollout is like that" not in text
+    filtered = client.get("/rollouts/deep/healthy?from=999").text
+    assert "No rollout is like that" in filtered and "This run has no rollouts" not in filtered

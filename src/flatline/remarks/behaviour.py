@@ -138,7 +138,8 @@ def _still(trace: Trace, spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
     stand = [what for what, values in known.items() if _stands(values, step)]
     if not stand:
         return
-    listed = f"{', '.join(stand[:-1])} and {stand[-1]} stand" if stand[1:] else f"{stand[0]} stands"
+    several = f"{', '.join(stand[:-1])} and {stand[-1]} do not change"
+    listed = several if stand[1:] else f"{stand[0]} does not change"
     if len(known) >= 2 and stand == list(known) and _differ(trace, spread):
         yield f"The policy hardly moves: {listed}, although rewards differ."
     elif "length" in stand:
