@@ -103,8 +103,9 @@ class TokenMasking(Hypothesis):
         if share > NEVER_SAMPLED:
             return self.found(
                 Level.FAULT,
-                f"{share:.0%} of the trained tokens are in stretches for which the sampler gives "
-                "a log-prob of exactly 0 and the trainer a bad one: they were never sampled.",
+                f"{share:.0%} of {trained.sum()} trained tokens are in stretches for which the "
+                "sampler gives a log-prob of exactly 0 and the trainer a bad one: they were never "
+                "sampled.",
                 measured=share,
                 expected="0",
                 evidence=_examples(trace, tokens, stretches),

@@ -12,6 +12,8 @@ SURE, SURER = 1.7, 2.5
 a third: how alike they are is then hardly known. `python benchmarks/remarks.py` counts what is said
 of noise."""
 FEW = 10
+SHORT = 30
+"""Rows below which a column counts as smooth on the least sign of it."""
 
 
 def column(trace: Trace, name: str) -> np.ndarray:
@@ -33,7 +35,8 @@ def change_of(values: np.ndarray, step: np.ndarray) -> Estimate | None:
     if found is None:
         return None
     known = values[np.isfinite(values)]
-    return widened(difference_of_means(found.early, found.late), rows_in_one(known))
+    rows = rows_in_one(known, careful=len(known) < SHORT)
+    return widened(difference_of_means(found.early, found.late), rows)
 
 
 def surely(change: Estimate | None) -> int:

@@ -26,6 +26,8 @@ NEARLY_NEVER = 0.8
 """Share of the rows in which a part that hardly pays is 0."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
+NEXT_TO = 0.9
+"""The same of the last third, where it has come there."""
 MOST = 0.8
 """Correlation of the reward with the part that it follows, to be told."""
 SHOWN = 0.1
@@ -116,11 +118,13 @@ def _ceiling(found: Parts, weights: dict[str, float]) -> Iterator[str]:
         top = float(values.max())
         reached = float((values == top).mean())
         early = values[: len(values) // 3].mean()
+        late = values[-(len(values) // 3) :]
+        most = f"{top:.3g} is the most that any row has"
         if top > 0 and reached > 0.2 and early >= CEILING * top and values.mean() >= CEILING * top:
-            yield (
-                f"`{name}` is at its ceiling from the start: {values.mean():.3g} on average, and "
-                f"{top:.3g} is the most that any row has."
-            )
+            told = f"{values.mean():.3g} on average, and {most}"
+            yield f"`{name}` is at its ceiling from the start: {told}."
+        elif top > 0 and (late == top).mean() > 0.2 and late.mean() >= NEXT_TO * top:
+            yield f"`{name}` is next to its ceiling at the end: {late.mean():.3g}, and {most}."
 
 
 class Twin(NamedTuple):
