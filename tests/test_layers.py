@@ -50,6 +50,7 @@ FLOW = (
     "ci",
     "bench",
     "cli",
+    "__main__",
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
