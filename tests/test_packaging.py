@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flatline"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = PROJECT["tool"]["setuptools"]["package-data"]["flatline"]
-IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "plotly", "scipy", "starlette", "uvicorn")
+IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "scipy", "starlette", "uvicorn")
 """Modules that a plain installation has not."""
 JUNK = ("__pycache__", ".pyc", ".egg-info", ".DS_Store")
 

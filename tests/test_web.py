@@ -400,7 +400,7 @@ def test_a_port_in_use_is_refused_with_another_to_type(folder):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="There is no folder"):
+    with pytest.raises(ConfigError, match="There is no "):
         ui(tmp_path / "none", 8321)
 
 
@@ -421,7 +421,7 @@ def test_the_page_of_a_large_run_says_that_it_is_being_made(tmp_path, monkeypatc
         if "What was recorded" in text:
             break
         time.sleep(0.05)
-    assert 'data-fresh="yes"' in text and "hypotheses could be tested" in text
+    assert 'data-fresh="yes"' in text and "causes could not be tested" in text
 
 
 def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):
@@ -438,6 +438,34 @@ def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):
             break
         time.sleep(0.05)
     assert answer.status_code == 422 and "The disk is gone." in answer.text
+
+
+LOGS = Path(__file__).parents[1] / "docs" / "real-logs"
+
+
+def test_logs_are_listed_and_shown_beside_runs(tmp_path):
+    record(tmp_path / "recorded", steps=6)
+    (tmp_path / "notes.json").write_text('{"no": "log"}')
+    for name in ("grpo-lora.json", "own-loop.csv"):
+        (tmp_path / name).write_bytes((LOGS / name).read_bytes())
+    browser = asking(tmp_path)
+    listed = browser.get("/").text
+    assert "grpo-lora.json" in listed and "own-loop.csv" in listed
+    assert "notes.json" not in listed
+    page = browser.get("/run/grpo-lora.json").text
+    assert "What the numbers say" in page
+    assert "From row to row the reward follows" in page
+    assert browser.get("/run/notes.json").status_code == 404
+    assert browser.get("/rollouts/grpo-lora.json").status_code == 200
+
+
+def test_one_log_is_shown_by_itself(tmp_path):
+    path = tmp_path / "own-loop.csv"
+    path.write_bytes((LOGS / path.name).read_bytes())
+    (tmp_path / "other.csv").write_bytes(path.read_bytes())
+    browser = asking(path)
+    assert "What the numbers say" in browser.get("/").text
+    assert browser.get("/run/other.csv").status_code == 404
 
 
 def test_an_empty_folder_says_what_would_fill_it(tmp_path):

@@ -15,7 +15,7 @@ from tests.test_newcomer import PYTHON
 from tests.test_packaging import PACKAGE, ROOT, data_files
 
 LOG = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 1e-4 * step} for step in range(1, 60)]
-HEAVY = ("torch", "transformers", "trl", "scipy", "plotly", "duckdb", "starlette")
+HEAVY = ("torch", "transformers", "trl", "scipy", "duckdb", "starlette")
 
 
 def run(*command, **more):
