@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.departure import rights
+from flatline.live.departure.advantages import judge_advantages
+from flatline.live.departure.loss import Pass, both_stages, judge_loss, trained, ways_apart
 from flatline.live.inputs import Inputs
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.stage_found import StageFound, same, unknown
-from flatline.live.trl.departure import rights
-from flatline.live.trl.departure.data import Heard, judge_advantages
-from flatline.live.trl.departure.passes import Pass, both_stages, judge_loss, trained, ways_apart
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
@@ -65,7 +65,9 @@ def examine(
     asked = asked_of(settings, batches, group)
     found = {stage: unknown(stage, _UNSAID) for stage in STAGES}
     if settings.get("scale_rewards") is not None:
-        found["advantages"] = judge_advantages(asked, _heard(batches), _all(batches, "advantages"))
+        found["advantages"] = judge_advantages(
+            asked, _all(batches, "rewards")[:, None].double(), _all(batches, "advantages")
+        )
     if settings.get("loss_type") is not None:
         try:
             found |= both_stages(_judged(asked, _passes(loop, asked, settings, batches)))
@@ -189,10 +191,6 @@ def _inputs(batch: Batch) -> Inputs:
 
 def _rows(batch: Batch) -> list[int]:
     return list(range(len(batch["ids"])))
-
-
-def _heard(batches: Sequence[Batch]) -> Heard:
-    return Heard(arrived_BF=_all(batches, "rewards").double().cpu()[:, None])
 
 
 def _all(batches: Sequence[Batch], name: str) -> Tensor:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.departure.loss import Pass
+from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move, moved
@@ -26,7 +28,6 @@ from flatline.live.trl.departure import adapters, data, rights, stepped, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
-from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
@@ -265,7 +266,7 @@ class _Search:
             wrong = _wrong_logps(step, scored, self.found.text)
             return self._ranked(right, wrong, scorer_of(step.trainer))
         one = step.passes[0]
-        known = [*rights.of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
+        known = [*of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
