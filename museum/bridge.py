@@ -1,6 +1,5 @@
-"""TRL 0.15 to 0.18 lacks methods that `attach` listens to; `watch` hears neither the temperature
-that was sampled at nor an engine beside the model. What was drawn and what the trainer scored is
-handed to `flatline.Recorder` instead.
+"""Releases of TRL that ask vLLM for no log-probs, and vLLM behind a server: what the stand-in drew
+and what the trainer scored is handed to `flatline.Recorder`.
 """
 
 from importlib import import_module
@@ -16,27 +15,6 @@ if TYPE_CHECKING:
 Drawn = tuple[list[int], list[int], list[float]]
 """Prompt, completion and the log-probs that it was drawn with."""
 SCORERS = ("_get_per_token_logps", "_get_per_token_logps_and_entropies")
-
-
-class Ear:
-    """What transformers' `generate` drew in the latest pass, as flatline hears it."""
-
-    def __init__(self, trainer: Any) -> None:
-        from flatline.live.hooks import Guard
-        from flatline.live.trl.sampler import drawn, hearing
-
-        self.drawn: list[Drawn] = []
-        prepare = trainer._prepare_inputs
-
-        def preparing(inputs: Any) -> Any:
-            with hearing(trainer, Guard()) as calls:
-                found = prepare(inputs)
-            pairs = zip(found["completion_ids"], found["completion_mask"].bool(), strict=True)
-            rows = drawn(calls, [ids[mask].numpy() for ids, mask in pairs])
-            self.drawn = [(r.prompt_ids.tolist(), r.ids.tolist(), r.logps.tolist()) for r in rows]
-            return found
-
-        trainer._prepare_inputs = preparing
 
 
 class Bridge:
@@ -62,8 +40,10 @@ class Bridge:
         self.paid = paid
         return paid
 
-    def listen(self, trainer: Any, engine: Any) -> None:
-        self.engine, self.group = engine, trainer.num_generations
+    def listen(self, trainer: Any) -> None:
+        import vllm
+
+        self.engine, self.group = vllm.ENGINES[0], trainer.num_generations
         name = next(name for name in SCORERS if hasattr(trainer, name))
         score, loss = getattr(trainer, name), trainer.compute_loss
 
@@ -142,7 +122,7 @@ class Bridge:
 
 
 def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
-    """A recorded training, and its diagnosis. With `use_vllm` the stand-in samples."""
+    """A recorded training in which the stand-in samples, and its diagnosis."""
     from transformers import TrainerCallback
 
     import flatline
@@ -155,11 +135,10 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
             bridge.end_step(args.learning_rate)
 
     parts = lab.parts()
-    if given.get("use_vllm"):
-        _serve(parts[0].name_or_path)
+    _serve(parts[0].name_or_path)
     trainer = lab.trainer(folder, parts=parts, rewards=[bridge.reward], **given)
     trainer.add_callback(Steps())
-    bridge.listen(trainer, _engine() if given.get("use_vllm") else Ear(trainer))
+    bridge.listen(trainer)
     trainer.train()
     bridge.recorder.close()
     return {"diagnose": flatline.diagnose(flatline.Trace.open(run))}
@@ -173,9 +152,3 @@ def _serve(model: str) -> None:
     vllm.Client.model_path = model
     if hasattr(own, "VLLMClient"):
         own.VLLMClient = vllm.Client
-
-
-def _engine() -> Any:
-    import vllm
-
-    return vllm.ENGINES[0]

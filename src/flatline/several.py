@@ -116,9 +116,9 @@ def _causes(reports: Mapping[str, Report]) -> Iterator[str]:
     for run, report in reports.items():
         for cause in report.causes:
             found.setdefault(named(cause), []).append(run)
-    for cause, runs in found.items():
+    for code, runs in found.items():
         if len(runs) < len(reports):
-            yield f"{cause} only in {', '.join(runs)}."
+            yield f"{code} only in {', '.join(runs)}."
 
 
 def _columns(traces: Mapping[str, Trace]) -> Iterator[str]:

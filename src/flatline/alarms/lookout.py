@@ -14,6 +14,7 @@ import numpy as np
 
 from flatline.alarms.alarm import Alarm
 from flatline.alarms.trends import Trends
+from flatline.answer import claim
 from flatline.diagnosis import diagnose
 from flatline.hypotheses.base import Finding, Level
 from flatline.trace import Trace
@@ -82,6 +83,7 @@ class Lookout:
             name=finding.name,
             text=finding.text,
             fix=finding.fix,
+            headline=claim(finding),
         )
 
 

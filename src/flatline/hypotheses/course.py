@@ -17,13 +17,14 @@ FEWEST = 30
 SHORTEST = 4
 """Rows of a stretch, at least; a tenth of all where that is more."""
 BEYOND = 4.5
-"""Standard errors between two stretches. Of 4,000 logs of noise at most 0.5 % are said to change,
-however alike neighbours are (`python benchmarks/trend.py --changes`)."""
+"""Standard errors between two stretches. What is said of noise: `python benchmarks/remarks.py`."""
 SMOOTH = 0.4
 """Likeness of neighbours from which on a curve was smoothed, and no change is looked for. Eight
 real logs: at most 0.1."""
 LARGEST = 4.5
 """Largest step that noise makes, in medians of all: three standard deviations."""
+FEW_JUMPS = 2
+"""Steps that may be larger, or a twentieth of all where that is more."""
 TINY = 1e-18
 """Variance that is rounding."""
 
@@ -47,20 +48,24 @@ def stretches(values: np.ndarray) -> list[Stretch]:
 
 def alike(values: np.ndarray) -> float:
     """How alike neighbours are, from 0 (raw) to 1 (smooth). The differences of raw values undo
-    each other (a correlation of -0.5), those of a smoothed curve do not."""
-    apart = _steps(values)
-    rest = apart - apart.mean()
-    size = float(rest @ rest)
-    if not TINY * len(rest) < size < math.inf:
+    each other (a correlation of -0.5), those of a smoothed curve do not. Jumps say nothing."""
+    apart, usual = _steps(values)
+    rest = apart - apart[usual].mean() if usual.any() else apart
+    both = usual[:-1] & usual[1:]
+    size = float(np.mean(rest[usual] ** 2)) if both.any() else 0.0
+    if not TINY < size < math.inf:
         return 0.0
-    return max(1 + 2 * float(rest[:-1] @ rest[1:]) / size, 0.0)
+    return max(1 + 2 * float(np.mean(rest[:-1][both] * rest[1:][both])) / size, 0.0)
 
 
-def _steps(values: np.ndarray) -> np.ndarray:
-    """From each value to the next; a jump counts as the largest step that noise makes."""
+def _steps(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """From each value to the next, and which of these steps are no jumps. Many large steps are
+    noise, and no jumps."""
     apart = np.diff(values)
-    most = LARGEST * float(np.median(np.abs(apart)))
-    return np.clip(apart, -most, most) if most else apart
+    most = LARGEST * float(np.median(np.abs(apart))) if len(apart) else 0.0
+    usual = np.abs(apart) <= most
+    rare = (~usual).sum() <= max(FEW_JUMPS, len(apart) // 20)
+    return apart, usual if rare else np.ones_like(usual)
 
 
 def _noise(values: np.ndarray) -> float:
@@ -68,7 +73,8 @@ def _noise(values: np.ndarray) -> float:
     near = alike(values) if len(values) >= FEWEST else 1.0
     if near > SMOOTH:
         return math.inf
-    between = float(np.mean(_steps(values) ** 2)) / 2
+    apart, usual = _steps(values)
+    between = float(np.mean(apart[usual] ** 2)) / 2
     return math.sqrt(between * (1 + near)) / (1 - near)
 
 

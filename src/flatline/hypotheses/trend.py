@@ -162,18 +162,19 @@ def by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return trace.steps["reward"], trace.steps["step"]
 
 
-def rows_in_one(values: np.ndarray) -> float:
+def rows_in_one(values: np.ndarray, *, careful: bool = False) -> float:
     """Rows of a log that hold what one independent row would: 1 where the log is raw.
 
     Rows beside a straight line are alike where the curve is bent, too. The differences of
     neighbours hardly know a bend: those of raw values undo each other (a correlation of -0.5),
-    those of a smoothed curve do not. In a short log either may be high by chance, both seldom.
+    those of a smoothed curve do not. In a short log either may be high by chance, both seldom; who
+    is `careful` believes either.
     """
     values = values[np.isfinite(values)]
     time = np.arange(len(values))
     beside = with_next(values - np.polyval(np.polyfit(time, values, 1), time))
     between = alike(values)
-    if min(beside, between) < RAW:
+    if (max if careful else min)(beside, between) < RAW:
         return 1.0
     close = min(max(beside, between), STIFFEST)
     return (1 + close) / (1 - close)
@@ -257,7 +258,7 @@ def _since(
         return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
     if change.high < 0 or lately.low > 0:
         return ""
-    return f" No further rise can be told in its last third ({moved})."
+    return f" No further rise shows in its last third ({moved})."
 
 
 def _text(change: Estimate, smallest: float, told: str, would: str) -> str:

@@ -31,6 +31,7 @@ from flatline.hypotheses.base import Hypothesis
 from flatline.investigation.conclusion import Conclusion, concluded, observed
 from flatline.investigation.inquiry import LADDER, Listener
 from flatline.investigation.looks import kept, sights_of
+from flatline.investigation.mending import change_to_make
 from flatline.investigation.plans import name_of
 from flatline.investigation.setup import AS_IT_IS, Setup
 from flatline.remedies import REMEDIES, WITHOUT
@@ -129,9 +130,11 @@ class _Inquiry:
         plan = self._plan(hypothesis)
         pilot = self._pilot(plan.treated[0], seed=1)
         self._refuse_ignored_seed(pilot)
-        nothing = self._changes_nothing(hypothesis, mechanism, pilot)
-        if nothing and not self._setup.train_anyway:
-            return self._concluded(hypothesis, nothing)
+        settled = self._still_there(hypothesis, mechanism, pilot) or self._changes_nothing(
+            hypothesis, mechanism, pilot
+        )
+        if settled and not self._setup.train_anyway:
+            return self._concluded(hypothesis, settled)
         return self._experiment(hypothesis, plan, pilot)
 
     # -- looking
@@ -178,6 +181,21 @@ class _Inquiry:
                 "Take away what sets a seed after the config object is made, such as "
                 "`set_seed(42)` or `generator=`."
             )
+
+    def _still_there(
+        self, hypothesis: Hypothesis, mechanism: Mechanism, pilot: Mapping[str, Any]
+    ) -> Verdict | None:
+        """What the remedy does not take away is not tested by it."""
+        sight = sights_of(pilot["findings"]).get(hypothesis.id)
+        treated = Watched(REMEDY, [], sight)
+        if {mechanism.control, treated.presence} != {Presence.PRESENT}:
+            return None
+        return replace(
+            decide(hypothesis.id, [], self._setup.rule, mechanism),
+            settled=True,
+            reason=f"The remedy does not take {hypothesis.id} away: {treated.text}",
+            would_change=f"The cause mended by hand. {hypothesis.fix}",
+        )
 
     def _changes_nothing(
         self, hypothesis: Hypothesis, mechanism: Mechanism, pilot: Mapping[str, Any]
@@ -238,7 +256,15 @@ class _Inquiry:
             probes={n: s[hypothesis.id] for n, s in found.items() if hypothesis.id in s},
             go_on=lambda count: self._affords(cost, count),
         )
-        return concluded(result, self._setup.experiments / plan.name)
+        conclusion = concluded(result, self._setup.experiments / plan.name)
+        if conclusion.verdict.ruling is not Ruling.VALIDATED:
+            return conclusion
+        return replace(conclusion, change=self._change(hypothesis.id))
+
+    def _change(self, code: str) -> str:
+        where = [one["where"] for one in self._control["findings"] if one["hypothesis"] == code]
+        script = self._script
+        return change_to_make(code, where[0] if where else [], script.path, script.arguments)
 
     def _affords(self, cost: "Cost", seeds: int) -> bool:
         if self._until is None or time.monotonic() + cost.seconds_to(seeds) <= self._until:
@@ -342,7 +368,7 @@ def _piloted(arm: Arm, seed: int, path: Path) -> dict[str, Any]:
     end = "\n".join(f"  {line}" for line in lines[-TAIL:]) or "  (it printed nothing)"
     raise ConfigError(
         f"The script {arm.name} ended with exit code {done.returncode} before its third step:\n"
-        f"{end}\nNothing was trained yet. Put that right and type the same command; alone it is run "
-        f"by `{shlex.join(words)}`.\nWhere it needs several processes, say how it is started: "
+        f"{end}\nNothing was trained yet. Put that right and type the same again; alone it is run "
+        f"by `{shlex.join(words)}`.\nWhere it needs several processes: "
         '`--launch "accelerate launch --num_processes 2"`.'
     )

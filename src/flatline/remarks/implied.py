@@ -26,6 +26,8 @@ MOST_COMPLETIONS = 512
 """Completions of a row that are looked for."""
 NEARLY_ALL = 0.95
 """Share of the broken lengths that must be whole when multiplied."""
+OWN = 0.1
+"""Share of them that need all of the number: a quarter and more where every row is of as many."""
 NARROW = 0.33
 """Spread inside groups, as a share of that between all, where prompts make most of the noise."""
 AT_CLIP = 0.5
@@ -39,6 +41,7 @@ def implied(trace: Trace) -> Iterator[str]:
     yield from _completions(trace)
     yield from _prompts(trace)
     yield from _clip(trace)
+    yield from _moved_on(trace)
 
 
 def _said(trace: Trace, name: str) -> bool:
@@ -103,12 +106,24 @@ def _completions(trace: Trace) -> Iterator[str]:
     if len(broken) < FEWEST:
         return
     for count in range(2, MOST_COMPLETIONS + 1):
-        whole = np.isclose(broken * count, np.round(broken * count), rtol=2e-6, atol=2e-3)
-        if whole.mean() >= NEARLY_ALL:
+        if _whole(broken, count).mean() >= NEARLY_ALL:
+            if _own(broken, count).mean() < OWN:
+                return  # rows are means of different numbers
             a_step = f" ({count / every:g} a step)" if every > 1 and count % every == 0 else ""
             told = f"a row is the mean of {count} completions{a_step}"
             yield f"Lengths are multiples of 1/{count}: {told}."
             return
+
+
+def _whole(values: np.ndarray, count: int) -> np.ndarray:
+    close = np.isclose(values * count, np.round(values * count), rtol=2e-6, atol=2e-3)
+    return np.asarray(close)
+
+
+def _own(values: np.ndarray, count: int) -> np.ndarray:
+    """Which are whole only when multiplied by all of it, and by no part of it."""
+    parts = [part for part in range(1, count) if count % part == 0]
+    return np.asarray(~np.any([_whole(values, part) for part in parts], axis=0))
 
 
 def _prompts(trace: Trace) -> Iterator[str]:
@@ -136,4 +151,15 @@ def _clip(trace: Trace) -> Iterator[str]:
         yield (
             f"The gradient norm is exactly {top:.3g} in {at.sum()} of {len(known)} rows: it is "
             "clipped there."
+        )
+
+
+def _moved_on(trace: Trace) -> Iterator[str]:
+    """A ratio is clipped only where the policy is no longer the one that sampled."""
+    share = column(trace, "clip_share")
+    known = share[np.isfinite(share)]
+    if len(known) >= FEWEST and (known > 0).mean() > MANY:
+        yield (
+            f"{known.mean():.2g} of the tokens are clipped on average: batches are used more than "
+            "once, or by a policy that has moved on."
         )

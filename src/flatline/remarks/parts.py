@@ -18,12 +18,16 @@ EXACT = 1e-6
 """Share of the reward's variance that its parts may leave open and still be all of it."""
 WEIGHT = 1e-3
 """Weights that differ by less are equal."""
+SAME = 0.999
+"""The same where one says all that the other says, if with another sign or scale."""
 TWINS = 0.9
 """Correlation, of rows and of their differences, of two columns that are one signal."""
 NEARLY_NEVER = 0.8
 """Share of the rows in which a part that hardly pays is 0."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
+NEXT_TO = 0.9
+"""The same of the last third, where it has come there."""
 MOST = 0.8
 """Correlation of the reward with the part that it follows, to be told."""
 SHOWN = 0.1
@@ -36,7 +40,7 @@ def parts(trace: Trace) -> Iterator[str]:
     if found is None:
         return
     twins = _twins(found)
-    weights = _weights(found, {twin.name for twin in twins if twin.close == 1})
+    weights = _weights(found, {twin.name for twin in twins if abs(twin.close) >= SAME})
     yield from _sum(found, weights)
     yield from _constant(found)
     yield from _seldom(found)
@@ -63,7 +67,7 @@ def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
         return {}
     names = list(moving)
     known = {names[at]: float(w) for at, w in zip(chosen[1:], weights[1:], strict=True)}
-    return {name: weight for name, weight in sorted(known.items()) if abs(weight) > WEIGHT}
+    return {name: weight for name, weight in known.items() if abs(weight) > WEIGHT}
 
 
 def _closest(table: np.ndarray, rest: np.ndarray, chosen: list[int]) -> int:
@@ -79,7 +83,9 @@ def _sum(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     plain_sum = all(abs(weight - 1) < WEIGHT for weight in weights.values())
     if weights and not (found.named and plain_sum):
         told = " ".join(_term(name, weight) for name, weight in weights.items())
-        yield f"The reward is {told.removeprefix('+ ')}, as its columns add up."
+        rest = float(np.mean(found.reward - sum(w * found.columns[n] for n, w in weights.items())))
+        more = f" {'-' if rest < 0 else '+'} {abs(rest):.3g}" if abs(rest) > WEIGHT else ""
+        yield f"The reward is {told.removeprefix('+ ')}{more}, as its columns add up."
 
 
 def _term(name: str, weight: float) -> str:
@@ -112,11 +118,13 @@ def _ceiling(found: Parts, weights: dict[str, float]) -> Iterator[str]:
         top = float(values.max())
         reached = float((values == top).mean())
         early = values[: len(values) // 3].mean()
+        late = values[-(len(values) // 3) :]
+        most = f"{top:.3g} is the most that any row has"
         if top > 0 and reached > 0.2 and early >= CEILING * top and values.mean() >= CEILING * top:
-            yield (
-                f"`{name}` is at its ceiling from the start: {values.mean():.3g} on average, and "
-                f"{top:.3g} is the most that any row has."
-            )
+            told = f"{values.mean():.3g} on average, and {most}"
+            yield f"`{name}` is at its ceiling from the start: {told}."
+        elif top > 0 and (late == top).mean() > 0.2 and late.mean() >= NEXT_TO * top:
+            yield f"`{name}` is next to its ceiling at the end: {late.mean():.3g}, and {most}."
 
 
 class Twin(NamedTuple):

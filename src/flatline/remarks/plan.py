@@ -13,6 +13,8 @@ LITTLE = 0.5
 """Passes over the data below which they are told."""
 FULL = 0.95
 """Share of its highest value above which a rate has not begun to fall."""
+MANY = 10
+"""Passes over the data from which on they are told."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
@@ -63,6 +65,8 @@ def _data(trace: Trace) -> Iterator[str]:
     done = float(np.nanmax(epoch)) if np.isfinite(epoch).any() else 1.0
     if 0 < done < LITTLE:
         yield f"{done:.2g} passes over the data: {done:.0%} of the prompts were seen."
+    elif done >= MANY:
+        yield f"{done:.0f} passes over the data: few prompts, seen again and again."
 
 
 def _heldout(trace: Trace) -> Iterator[str]:

@@ -113,7 +113,7 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
 def both_stages(judged: StageFound) -> dict[str, StageFound]:
     """One look at the loss for two stages: the first of them that departs is told."""
     if judged.stage == "ratio and KL":
-        later = unknown("loss", "Cannot be told: ratio or KL are others.")
+        later = unknown("loss", "Could not be tested: ratio or KL differ.")
         return {"ratio and KL": judged, "loss": later}
     earlier = replace(judged, stage="ratio and KL")
     if judged.departs:

@@ -12,6 +12,7 @@ from flatline.live.where.values import slope_of
 from flatline.spec import Asked
 from flatline.spec.advantages import TINY, advantages, spread
 from flatline.spec.loss import shares
+from flatline.spec.ratio import soft_ratio
 from flatline.spec.rewards import total, weights
 
 
@@ -125,6 +126,9 @@ def _policy_terms(
     if asked.loss == "cispo":
         kept_BT = ratio_BT.clamp(max=asked.clip_high).detach()
         return [("clipped ratio", kept_BT), ("policy loss", -kept_BT * advantage_B1 * leaf_BT)]
+    if asked.loss == "sapo":
+        soft_BT = soft_ratio(asked, ratio_BT, advantage_B1)
+        return [("soft ratio", soft_BT), ("policy loss", -soft_BT * advantage_B1)]
     kept_BT = ratio_BT.clamp(1 - asked.clip_low, 1 + asked.clip_high)
     free_BT = ratio_BT if asked.ceiling is None else ratio_BT.clamp(max=asked.ceiling)
     free_loss_BT, kept_loss_BT = free_BT * advantage_B1, kept_BT * advantage_B1

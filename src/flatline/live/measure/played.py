@@ -95,10 +95,10 @@ class Played:
     @property
     def as_drawn_B(self) -> Tensor:
         """Rollouts that hold the ids that were drawn, as far as is known."""
-        completions = [np.array(ids) for ids in self.completions]
-        drawn = self.drawn or [None] * len(completions)
-        pairs = zip(drawn, completions, strict=True)
-        return torch.tensor([one is None or one.ids_beside(ids) is ids for one, ids in pairs])
+        if not self.drawn:
+            return torch.ones(len(self.rows), dtype=torch.bool)
+        pairs = zip(self.drawn, map(np.array, self.completions), strict=True)
+        return torch.tensor([one.ids_beside(ids) is ids for one, ids in pairs])
 
     @property
     def trained_B(self) -> Tensor:
