@@ -95,6 +95,7 @@ VISITED = 0.9
 class GroupIntegrity(Hypothesis):
     id = "H33"
     name = "group-integrity"
+    headline = "Your groups are mixed up: advantages go to the wrong completions."
     explains = ("H05", "H39", "H01", "H24")
     meaning = "Advantages are given to completions that did not earn them, so they teach nothing."
     fix = "Carry a group id with every rollout and assert it where advantages are computed."
@@ -276,7 +277,7 @@ class GroupIntegrity(Hypothesis):
             return None
         return self.too_little(
             f"{len(step)} groups show {seen} prompts, of data that has {data} rows: "
-            "prompts are no names of problems here. A column `id` in the data would do."
+            "prompts are no names of problems here. A column `id` in the data is needed."
         )
 
     def _repeated(self, trace: Trace) -> Finding | None:

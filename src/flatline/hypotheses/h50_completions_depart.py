@@ -37,6 +37,7 @@ from flatline.hypotheses.departure import Departure
 class CompletionsDepart(Departure):
     id = "H50"
     name = "completions-depart"
+    headline = "Your trainer trains on other completions than were sampled."
     stage = "completions"
     named_by = (
         "H06",
@@ -54,4 +55,4 @@ class CompletionsDepart(Departure):
         "H21",
     )
     meaning = "The policy is trained on tokens that it did not say, or not here."
-    fix = "Pad on the left at the sampler and keep the rows in their order."
+    fix = "Pad prompts on the left for the sampler, and keep the rows in their order."

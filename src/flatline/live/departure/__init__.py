@@ -1,1 +1,1 @@
-"""Stages of a step beside the specified ones, of whatever trains: no trainer is known here."""
+"""A training's own values beside the specified ones, whoever wrote its loop."""

@@ -1,4 +1,4 @@
-"""Advantages beside those of their rewards."""
+"""Advantages beside those of the rewards that arrived, by the baseline and scale asked for."""
 
 from dataclasses import replace
 
@@ -16,20 +16,20 @@ SHOWN = 8
 
 
 def judge_advantages(
-    asked: Asked, paid_BF: Tensor | None, found: Tensor, kl_B: Tensor | None = None
+    asked: Asked, arrived_BF: Tensor | None, found: Tensor, kl_B: Tensor | None = None
 ) -> StageFound:
     """Is each row's advantage that of its rewards, by the baseline and scale asked for? `kl_B` is
     each row's KL, where that is in the reward."""
-    if paid_BF is None:
+    if arrived_BF is None:
         return unknown("advantages", "The trainer computes no rewards where TRL does.")
     if found.dim() != 1:
         return unknown("advantages", "Not specified: an advantage for each token.")
     try:
-        expected_B = torch.from_numpy(advantages(asked, paid_BF, kl_B))
+        expected_B = torch.from_numpy(advantages(asked, arrived_BF, kl_B))
     except NotSpecified as missing:
         return unknown("advantages", f"Not specified: {missing}.")
     found_B = found.detach().double().cpu()
-    reward_B = torch.from_numpy(total(asked, paid_BF))
+    reward_B = torch.from_numpy(total(asked, arrived_BF))
     apart_B = (found_B - expected_B).abs() - torch.from_numpy(rounded_by(asked, reward_B.numpy()))
     off_B = apart_B.clamp(min=0) / (1 + expected_B.abs())
     worst = float(off_B.max())
@@ -40,7 +40,7 @@ def judge_advantages(
     return departs(
         "advantages",
         f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "
-        f"rewards ({_formula(asked)}).{_instead(asked, paid_BF, kl_B, found_B)}",
+        f"rewards ({_formula(asked)}).{_instead(asked, arrived_BF, kl_B, found_B)}",
         f"group of rows {at} to {at + asked.group - 1}: rewards {numbers(reward_B[group])}, "
         f"{f'KL {numbers(kl_B[group])}, ' if asked.beta and kl_B is not None else ''}"
         f"expected {numbers(expected_B[group])}, found {numbers(found_B[group])}",
@@ -75,6 +75,6 @@ def _instead(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor
 
 
 def numbers(values: Tensor) -> str:
-    """The first of them, as text."""
+    """The first few, for an example."""
     shown = ", ".join(f"{float(value):.3f}" for value in values[:SHOWN])
     return f"[{shown}{', ...' if len(values) > SHOWN else ''}]"

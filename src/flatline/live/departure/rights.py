@@ -1,5 +1,4 @@
-"""Every value on the way from rewards to advantages and from log-probs to the loss that the
-specification can name."""
+"""Every value on the way from rewards to a loss that the specification can name."""
 
 from collections.abc import Iterator
 
@@ -49,7 +48,7 @@ def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
         mask = mask if value.shape == mask_BT.shape else None
         return Specified(name, value.detach(), mask, slope)
 
-    yield from given(generation, one, mask_BT)
+    yield from of_inputs(generation, one, mask_BT)
     yield told("log-probs", leaf_BT * 1.0)
     old_BT = inputs.get("old_per_token_logps")
     old_BT = leaf_BT.detach() if old_BT is None else old_BT.double().cpu()
@@ -88,7 +87,7 @@ def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
     yield told("loss before it is shared by passes", whole * asked.passes)
 
 
-def given(generation: Inputs, one: Pass, mask_BT: Tensor) -> Iterator[Specified]:
+def of_inputs(generation: Inputs, one: Pass, mask_BT: Tensor) -> Iterator[Specified]:
     """What the pass was handed; the rows that it was dealt, by their numbers."""
     for name, value in one.inputs.items():
         if not isinstance(value, Tensor):

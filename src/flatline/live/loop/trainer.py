@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from flatline.errors import ConfigError, TraceError
+from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
 from flatline.live.loop.departure import ASKS, examine, lines
@@ -184,14 +185,10 @@ class LoopTrainer(Trainer):
         clip = self._settings["max_grad_norm"]
         census = census_of(self.model, self._loop.optimizer, clip)
         self._clip()
-        named = self.model.named_parameters()
-        left = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
-        return Backward(left, census, loss, list(range(len(played.rows))))
+        return Backward(gradient_copies(self.model), census, loss, list(range(len(played.rows))))
 
     def take_step(self, back: Backward, scale: float) -> float:
-        for name, weight in self.model.named_parameters():
-            gradient = back.gradients.get(name)
-            weight.grad = None if gradient is None else gradient.clone()
+        give_gradients(self.model, back.gradients)
         groups = self._loop.optimizer.param_groups
         for group in groups:
             group["lr"] = group.get("initial_lr", group["lr"]) * scale

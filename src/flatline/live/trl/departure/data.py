@@ -212,7 +212,7 @@ def _judge_sum(
     weight_F = torch.from_numpy(weights(asked, arrived_BF.shape[1]))
     own_F = getattr(trainer, "reward_weights", weight_F).double().cpu()
     as_asked = own_F.shape == weight_F.shape and torch.allclose(own_F, weight_F)
-    if as_asked and not judge_advantages(asked, heard.arrived_BF, advantages_B).departs:
+    if as_asked and not judge_advantages(asked, arrived_BF, advantages_B).departs:
         return None
     mean_F = arrived_BF.nanmean(0)
     return departs(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.departure.loss import trained
-from flatline.live.departure.rights import given, of_advantages
+from flatline.live.departure.rights import of_advantages, of_inputs
 from flatline.live.where.specified import Specified
 from flatline.spec.prompts import prompt_ids
 
@@ -69,7 +69,7 @@ def of_logprobs(step: "Step") -> Iterator[Specified]:
         for k, row in enumerate(one.rows):
             new_BT[k, : len(step.new[row])] = step.new[row].double().cpu()
         yield Specified("log-probs", new_BT, mask_BT)
-        yield from given(step.inputs, one, mask_BT)
+        yield from of_inputs(step.inputs, one, mask_BT)
 
 
 def _padded(
