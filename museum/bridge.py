@@ -1,6 +1,5 @@
-"""TRL 0.15 to 0.18 lacks methods that `attach` listens to; `watch` hears neither the temperature
-that was sampled at nor an engine beside the model. What was drawn and what the trainer scored is
-handed to `flatline.Recorder` instead.
+"""Releases of TRL that ask vLLM for no log-probs, and vLLM behind a server: what the stand-in drew
+and what the trainer scored is handed to `flatline.Recorder`.
 """
 
 from importlib import import_module
@@ -18,27 +17,6 @@ Drawn = tuple[list[int], list[int], list[float]]
 SCORERS = ("_get_per_token_logps", "_get_per_token_logps_and_entropies")
 
 
-class Ear:
-    """What transformers' `generate` drew in the latest pass, as flatline hears it."""
-
-    def __init__(self, trainer: Any) -> None:
-        from flatline.live.hooks import Guard
-        from flatline.live.trl.sampler import drawn, hearing
-
-        self.drawn: list[Drawn] = []
-        prepare = trainer._prepare_inputs
-
-        def preparing(inputs: Any) -> Any:
-            with hearing(trainer, Guard()) as calls:
-                found = prepare(inputs)
-            pairs = zip(found["completion_ids"], found["completion_mask"].bool(), strict=True)
-            rows = drawn(calls, [ids[mask].numpy() for ids, mask in pairs])
-            self.drawn = [(r.prompt_ids.tolist(), r.ids.tolist(), r.logps.tolist()) for r in rows]
-            return found
-
-        trainer._prepare_inputs = preparing
-
-
 class Bridge:
     """Listens to one trainer and to what samples for it."""
 
@@ -51,6 +29,8 @@ class Bridge:
         self.generation: list[tuple[int, tuple[Drawn, float]]] = []
         """What waits to be trained: its place, what was drawn, what it was paid."""
         self.paid: list[float] = []
+        self.gaps: list[float] = []
+        """How far sampler and trainer are apart, for each token of the step."""
         self.engine: Any = None
         self.logps: Any = None
 
@@ -60,8 +40,10 @@ class Bridge:
         self.paid = paid
         return paid
 
-    def listen(self, trainer: Any, engine: Any) -> None:
-        self.engine, self.group = engine, trainer.num_generations
+    def listen(self, trainer: Any) -> None:
+        import vllm
+
+        self.engine, self.group = vllm.ENGINES[0], trainer.num_generations
         name = next(name for name in SCORERS if hasattr(trainer, name))
         score, loss = getattr(trainer, name), trainer.compute_loss
 
@@ -121,8 +103,14 @@ class Bridge:
                     "sampled_ids": sampled,
                 }
             )
+            self.gaps += [abs(a - b) for a, b in zip(logps, tokens[-1]["trainer"], strict=False)]
         self.recorder.log_rollouts(rollouts)
         self.recorder.log_tokens(tokens)
+
+    def end_step(self, rate: float) -> None:
+        gap = sum(self.gaps) / max(len(self.gaps), 1)
+        self.recorder.log_step(step=self.step, learning_rate=rate, logprob_gap=gap)
+        self.step, self.numbered, self.gaps = self.step + 1, 0, []
 
     def _drawn_for(self, ids: list[int], seen: list[int]) -> tuple[int, tuple[Drawn, float]]:
         """TRL from 0.18 on shuffles a generation. Rows that are alike may stand for each other."""
@@ -134,7 +122,7 @@ class Bridge:
 
 
 def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
-    """A recorded training, and its diagnosis. With `use_vllm` the stand-in samples."""
+    """A recorded training in which the stand-in samples, and its diagnosis."""
     from transformers import TrainerCallback
 
     import flatline
@@ -144,15 +132,13 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            bridge.recorder.log_step(step=bridge.step, learning_rate=args.learning_rate)
-            bridge.step, bridge.numbered = bridge.step + 1, 0
+            bridge.end_step(args.learning_rate)
 
     parts = lab.parts()
-    if given.get("use_vllm"):
-        _serve(parts[0].name_or_path)
+    _serve(parts[0].name_or_path)
     trainer = lab.trainer(folder, parts=parts, rewards=[bridge.reward], **given)
     trainer.add_callback(Steps())
-    bridge.listen(trainer, _engine() if given.get("use_vllm") else Ear(trainer))
+    bridge.listen(trainer)
     trainer.train()
     bridge.recorder.close()
     return {"diagnose": flatline.diagnose(flatline.Trace.open(run))}
@@ -166,9 +152,3 @@ def _serve(model: str) -> None:
     vllm.Client.model_path = model
     if hasattr(own, "VLLMClient"):
         own.VLLMClient = vllm.Client
-
-
-def _engine() -> Any:
-    import vllm
-
-    return vllm.ENGINES[0]

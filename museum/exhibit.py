@@ -30,6 +30,8 @@ class Exhibit:
     """Other wheels on the path, as `name==version`: what these releases were made for."""
     stands_in: str = ""
     """What is put in the place of a library that does not run here (`stand_ins/`), in words."""
+    good_has: str = ""
+    """What the good release has besides, in words; it is not silent then."""
     lines: str
     """Where in the wheel of the bad release."""
     expects: tuple[str, ...]

@@ -62,9 +62,9 @@ def short(completions: list[Any], **_: Any) -> list[float]:
     return [1.0 - min(len(one[-1]["content"]), 400) / 400 for one in completions]
 
 
-def arguments(folder: Path, **given: Any) -> Any:
-    """GRPOConfig; a name that the release does not know is left out."""
-    from trl import GRPOConfig
+def arguments(folder: Path, algorithm: str, **given: Any) -> Any:
+    """A config of TRL's; a name that the release does not know is left out."""
+    import trl
 
     asked = {
         "output_dir": str(folder / "out"),
@@ -86,8 +86,9 @@ def arguments(folder: Path, **given: Any) -> Any:
         "gradient_checkpointing": False,
         "beta": 0.0,
     } | given
-    known = GRPOConfig.__dataclass_fields__
-    return GRPOConfig(**{name: value for name, value in asked.items() if name in known})
+    config = getattr(trl, f"{algorithm}Config")
+    known = config.__dataclass_fields__
+    return config(**{name: value for name, value in asked.items() if name in known})
 
 
 def trainer(
@@ -97,17 +98,18 @@ def trainer(
     rewards: Sequence[Any] = (right,),
     data: Sequence[dict[str, Any]] | None = None,
     more: dict[str, Any] | None = None,
+    algorithm: str = "GRPO",
     **given: Any,
 ) -> Any:
-    """A user's GRPOTrainer. `given` are arguments of GRPOConfig, `more` of the trainer."""
+    """A user's trainer. `given` are arguments of its config, `more` of the trainer itself."""
+    import trl
     from datasets import Dataset
-    from trl import GRPOTrainer
 
     model, tokenizer = parts or globals()["parts"]()
-    return GRPOTrainer(
+    return getattr(trl, f"{algorithm}Trainer")(
         model=model,
         processing_class=tokenizer,
-        args=arguments(folder, **given),
+        args=arguments(folder, algorithm, **given),
         train_dataset=Dataset.from_list(list(data or rows())),
         reward_funcs=list(rewards),
         **(more or {}),

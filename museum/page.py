@@ -118,6 +118,7 @@ def _section(name: str, sides: Mapping[str, Any]) -> str:
         *([f"- Stands in: {one.stands_in}"] if one.stands_in else []),
         f"- **{bad['release']}**: {said(bad)}. {plain(' '.join(bad.get('texts', [])[:1]))}",
         f"- **{good['release']}**: {said(good)}.",
+        *([f"- {good['release']} has {one.good_has}."] if one.good_has else []),
     ]
     return f"## {name}\n\n{mechanism(name)}\n\n" + "\n".join(facts) + "\n"
 

@@ -26,10 +26,16 @@ def looked(trainer: Any, folder: Path) -> "dict[str, Report]":
     """Checkup, recorded training, diagnosis: all that a user of the trainer can ask."""
     import flatline
 
-    before = flatline.checkup(trainer)
+    return {"checkup": flatline.checkup(trainer), **recorded(trainer, folder)}
+
+
+def recorded(trainer: Any, folder: Path) -> "dict[str, Report]":
+    """Without a checkup, which needs TRL 0.19."""
+    import flatline
+
     flatline.attach(trainer, folder / "run")
     trainer.train()
-    return {"checkup": before, "diagnose": flatline.diagnose(flatline.Trace.open(folder / "run"))}
+    return {"diagnose": flatline.diagnose(flatline.Trace.open(folder / "run"))}
 
 
 def play(name: str, folder: Path) -> dict[str, Any]:

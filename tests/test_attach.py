@@ -25,6 +25,7 @@ from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.hooks import Guard
+from flatline.live.trl.recorder.heard import Generation
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import heldout_reward
@@ -301,8 +302,17 @@ def test_an_error_of_the_training_passes_through_and_what_was_sampled_is_kept(tm
 
 @pytest.mark.parametrize("thing", [object(), torch.nn.Linear(1, 1)])
 def test_what_is_no_grpo_trainer_is_refused(thing):
-    with pytest.raises(TraceError, match=r"no `_generate_and_score.*\n.*\n.*Recorder"):
+    with pytest.raises(TraceError, match=r"no method that scores.*\n.*\n.*flatline.watch"):
         flatline.attach(thing, MemorySink())
+
+
+def test_rewards_that_are_heard_function_by_function_stand_where_trl_gathers_them():
+    """TRL before 0.19 asks each function in the middle of a longer method."""
+    one = Generation(step=1, weights=0, first=0, rows=[{}, {}])
+    one.hear_payments({0: [1.0, None]}, rewards=2, rank=1)
+    nan = np.nan
+    expected = [[nan, nan], [nan, nan], [1.0, nan], [nan, nan]]
+    assert np.array_equal(one.rewards, expected, equal_nan=True)
 
 
 # -- what is in the trace ---------------------------------------------------------------------
@@ -681,6 +691,24 @@ def test_training_twice_makes_a_second_segment_that_replaces_the_first(tmp_path,
     trace = flatline.Trace.open(tmp_path / "run")
     assert trace.steps["step"].tolist() == [1, 2]
     assert len(trace.rollouts) == 8
+
+
+def test_the_end_of_training_says_once_where_it_is_and_what_to_type(tmp_path, capsys):
+    trainer = trainer_of(tmp_path, max_steps=1)
+    flatline.attach(trainer, tmp_path / "my run")
+    assert "Next:" not in capsys.readouterr().err
+    trainer.train()
+    said = capsys.readouterr().err
+    assert said.count(f"recorded in {tmp_path / 'my run'}. Next:") == 1
+    assert f"`flatline diagnose '{tmp_path / 'my run'}'`" in said, "the blank is quoted"
+
+
+def test_nothing_is_to_be_typed_where_an_experiment_records_the_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FLATLINE_ANNOUNCE", str(tmp_path / "announced"))
+    trainer = trainer_of(tmp_path, max_steps=1)
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    assert "Next:" not in capsys.readouterr().err
 
 
 def test_a_resumed_training_is_not_said_to_replace_what_it_goes_on_from(tmp_path, capsys):

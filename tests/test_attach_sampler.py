@@ -2,6 +2,7 @@
 
 import copy
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,7 +139,9 @@ def call(contexts, sampled, logps, ends=(9,)):
     width = max(map(len, contexts))
     ids = torch.tensor([[0] * (width - len(one)) + one for one in contexts])
     mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in contexts])
-    return Call(ids, mask, torch.tensor(sampled), torch.tensor(logps), torch.tensor(ends))
+    is_end = torch.isin(torch.tensor(sampled), torch.tensor(ends)).long()
+    kept = is_end.cumsum(1) - is_end == 0
+    return Call(ids, mask, torch.tensor(sampled), kept, torch.tensor(logps))
 
 
 def test_later_turns_belong_to_the_rows_that_went_on():
@@ -161,6 +164,51 @@ def test_a_turn_that_fits_no_row_makes_all_of_them_unknown():
     assert drawn([first, second], [np.array([3, 6]), trained[1]]) == [], "may be its twin's"
     assert drawn([first, None], trained) == [] and drawn([], trained) == []
     assert drawn([first], [*trained, trained[0]]) == []
+
+
+def test_a_turn_that_was_asked_for_with_other_ids_shows_what_was_drawn_before_it():
+    first = call([[1], [2]], [[3, 9], [4, 9]], [[-1.0, -2], [-3, -4]])
+    second = call([[2, 5, 6, 9, 7]], [[8, 9]], [[-5.0, -6]])
+    trained = [np.array([3, 9]), np.array([5, 6, 9, 7, 8, 9])]
+    one, two = drawn([first, second], trained)
+    assert one.ids_beside(trained[0]) is trained[0]
+    assert two.ids_beside(trained[1]).tolist() == [4, 9]
+
+
+def vllm_answer(prompt, *rows):
+    """As vLLM's engine answers: ids and log-probs, or None for these."""
+    outputs = [
+        SimpleNamespace(
+            token_ids=ids,
+            logprobs=logps
+            and [{i: SimpleNamespace(logprob=v)} for i, v in zip(ids, logps, strict=True)],
+        )
+        for ids, logps in rows
+    ]
+    return SimpleNamespace(prompt_token_ids=prompt, outputs=outputs)
+
+
+def test_vllm_in_this_process_says_what_it_read_and_drew(tmp_path):
+    answers = [
+        vllm_answer([1, 2], ([3, 4], [-0.1, -0.2]), ([5], [-0.3])),
+        vllm_answer([6], ([7], None)),
+    ]
+    trainer = trainer_of(tmp_path)
+    trainer.use_vllm, trainer.llm = True, SimpleNamespace(generate=lambda prompts: answers)
+    with hearing(trainer, Guard()) as calls:
+        assert trainer.llm.generate(["a", "b"]) is answers
+    one, two, three = drawn(calls, [np.array([3, 4]), np.array([5]), np.array([7])])
+    assert (one.prompt_ids.tolist(), one.ids.tolist()) == ([1, 2], [3, 4])
+    assert np.allclose(one.logps, [-0.1, -0.2]) and np.allclose(two.logps, [-0.3])
+    assert three.prompt_ids.tolist() == [6] and np.isnan(three.logps).all(), "it gave none"
+
+
+def test_of_pictures_vllm_is_not_heard(tmp_path):
+    trainer = trainer_of(tmp_path)
+    trainer.use_vllm, trainer.llm = True, SimpleNamespace(generate=lambda prompts: [])
+    with hearing(trainer, Guard()) as calls:
+        trainer.llm.generate([{"prompt": "a", "multi_modal_data": {}}])
+    assert calls == [None]
 
 
 def test_a_cut_completion_is_as_drawn_and_another_is_not():

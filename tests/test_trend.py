@@ -41,7 +41,7 @@ def test_a_reward_that_rises_and_then_falls_is_said_to_fall():
     trend = trend_of(noise(lambda step: (0.1, 0.9, 0.5)[step // 10]))
     assert trend.change.low > 0, "the whole run hides it"
     assert trend.falls and not trend.rises
-    assert "In its last third it falls by" in trend.text
+    assert "rises, then falls: " in trend.text
 
 
 def test_a_reward_that_ends_at_nothing_falls_however_smooth_its_curve_is():
@@ -66,7 +66,7 @@ def test_a_long_still_run_is_flat_and_a_short_one_cannot_be_told():
     assert still.flat is True
     short = trend_of(noise(lambda step: 0.5, steps=9, prompts=2))
     assert short.flat is None
-    assert "more would tell" in short.text
+    assert "more steps would settle it" in short.text
 
 
 def test_a_still_run_is_said_to_move_about_once_in_twenty():
@@ -210,3 +210,45 @@ def test_too_few_steps_say_how_many_would_do():
     assert too_short(trace).startswith("5 steps with a reward are too few")
     assert too_short(Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(9)])) is None
     assert too_short(Trace.from_rows(steps=[{"step": 1, "kl": 0.5}])) is None
+
+
+def test_a_rise_that_is_undone_is_said_to_fall_though_both_ends_are_alike():
+    rng = np.random.default_rng(0)
+    level = np.concatenate([np.full(30, 0.3), np.full(40, 0.7), np.full(30, 0.3)])
+    trend = logged(level + rng.normal(0, 0.05, 100))
+    assert trend.change.low < 0 < trend.change.high, "the thirds hide it"
+    assert "rises, then falls: 0.294 up to step 30, 0.712 up to step 70" in trend.text
+    assert trend.falls and not trend.rises and trend.flat is False
+    assert trend.more is None, "no number of steps beside a change that is certain"
+
+
+def test_since_when_a_rise_is_over_is_told():
+    rng = np.random.default_rng(0)
+    level = np.concatenate([np.full(30, 0.3), np.full(70, 0.7)])
+    trend = logged(level + rng.normal(0, 0.05, 100))
+    assert trend.rises
+    assert "Since step 31 it is about 0.7" in trend.text
+
+
+def test_a_certain_rise_of_next_to_nothing_is_flat():
+    rng = np.random.default_rng(0)
+    trend = logged(0.175 + np.linspace(0, 0.001, 60) + rng.normal(0, 0.0001, 60))
+    assert trend.change.low > 0
+    assert trend.flat and not trend.rises
+    assert "hardly rises" in trend.text
+
+
+def test_rows_say_how_many_steps_they_stand_for():
+    rng = np.random.default_rng(0)
+    steps = [{"step": 5 * at, "reward": float(rng.normal(0.5, 0.3))} for at in range(1, 31)]
+    trend = trend_of(Trace.from_rows(run={"source": "import:jsonl"}, steps=steps))
+    assert "30 rows of 5 steps" in trend.text
+    assert "more rows would settle it" in trend.text
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
+def test_noise_has_no_level_that_changes(keep):
+    rng = np.random.default_rng(1)
+    curves = [smoothed(rng.normal(0.5, 0.06, 80), keep=keep) for _ in range(100)]
+    told = [logged(curve).text for curve in curves]
+    assert sum("up to step" in text or "Since step" in text for text in told) <= 3

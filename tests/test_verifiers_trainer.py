@@ -2,8 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+import flatline
+from flatline.errors import ConfigError
+from flatline.live.verifiers.common import lent
 from flatline.live.verifiers.layout import Apart, Sizes
 from flatline.live.verifiers.played import played
 from flatline.live.verifiers.rl import _by_prompt
@@ -59,3 +63,27 @@ def test_a_row_that_was_cut_at_its_front_has_a_shorter_prompt():
 
 def test_rollouts_of_a_prompt_that_stand_apart_are_put_side_by_side():
     assert _by_prompt(6, 3) == [0, 2, 4, 1, 3, 5]
+
+
+def trainer_of_verifiers(**more):
+    class GRPOTrainer(SimpleNamespace):
+        __module__ = "verifiers.trainers.grpo_trainer"
+
+    return GRPOTrainer(accelerator=SimpleNamespace(num_processes=1), **more)
+
+
+def test_the_names_that_a_trainer_is_lent_are_taken_back():
+    def paid(): ...
+
+    env = SimpleNamespace(get_reward_funcs=lambda: [paid], get_reward_weights=lambda: [1.0])
+    trainer = trainer_of_verifiers(use_vllm="own")
+    before = dict(vars(trainer))
+    with lent(trainer, env, num_generations=4):
+        assert trainer.reward_func_names == ["paid"] and trainer.use_vllm is True
+        assert trainer.num_generations == 4
+    assert vars(trainer) == before
+
+
+def test_a_checkup_says_why_it_cannot_look_at_verifiers_trainer():
+    with pytest.raises(ConfigError, match=r"(?s)GRPOTrainer.*server.*flatline.attach"):
+        flatline.checkup(trainer_of_verifiers())

@@ -21,10 +21,14 @@ EXHIBIT = Exhibit(
 SECOND_END = 828
 
 
-def run(folder: Path) -> dict[str, Any]:
+def with_two_ends() -> tuple[Any, Any]:
     """The tokenizer ends with an id that the policy does not use; the model declares both."""
     model, tokenizer = lab.parts()
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, SECOND_END]
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(SECOND_END)
-    given = {"parts": (model, tokenizer), "mask_truncated_completions": True}
+    return model, tokenizer
+
+
+def run(folder: Path) -> dict[str, Any]:
+    given = {"parts": with_two_ends(), "mask_truncated_completions": True}
     return looked(lab.trainer(folder, **given), folder)

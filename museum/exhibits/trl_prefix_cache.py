@@ -5,6 +5,7 @@ change. Prompts that come again, and what all prompts begin with, are read throu
 from pathlib import Path
 from typing import Any
 
+from museum import lab
 from museum.bases import TRANSFORMERS_4_51
 from museum.bridge import bridged
 from museum.exhibit import Exhibit
@@ -20,6 +21,6 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    # At temperature 1 the defect of trl_temperature does not show.
-    given = {"use_vllm": True, "temperature": 1.0, "vllm_device": "cpu", "max_steps": 5}
-    return bridged(folder, **given)
+    # At temperature 1 the defect of trl_temperature does not show; prompts come again.
+    given = {"use_vllm": True, "temperature": 1.0, "vllm_device": "cpu", "max_steps": 6}
+    return bridged(folder, data=lab.rows()[:4], learning_rate=2e-3, **given)

@@ -22,5 +22,5 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    given = {"use_vllm": True, "vllm_mode": "colocate", "temperature": 0.7}
+    given = {"use_vllm": True, "vllm_mode": "colocate", "temperature": 1.3}
     return looked(lab.trainer(folder, **given), folder)

@@ -5,9 +5,10 @@ trainer is that of another policy than the one that sampled, and so is every gra
 from pathlib import Path
 from typing import Any
 
+from museum import lab
 from museum.bases import TRANSFORMERS_4_51
-from museum.bridge import bridged
 from museum.exhibit import Exhibit
+from museum.play import recorded
 
 EXHIBIT = Exhibit(
     bad="0.15.2",
@@ -19,4 +20,4 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return bridged(folder, temperature=0.7)
+    return recorded(lab.trainer(folder, temperature=0.7), folder)

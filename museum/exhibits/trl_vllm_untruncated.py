@@ -20,5 +20,5 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    given = {"use_vllm": True, "vllm_mode": "colocate", "max_prompt_length": 64}
+    given = {"use_vllm": True, "vllm_mode": "colocate", "max_prompt_length": 32}
     return bridged(folder, temperature=1.0, **given)

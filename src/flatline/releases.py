@@ -113,7 +113,7 @@ DEFECTS: dict[str, Defect] = {
         library="trl",
         since="0.26.0",
         mended="0.29.1",
-        what="what the model wrote before a tool's answer is tokenised anew",
+        what="what the model wrote before a tool's answer is tokenised again",
         when="`tools`",
         reference=TRL + "5242",
     ),
@@ -173,6 +173,46 @@ DEFECTS: dict[str, Defect] = {
         when="`gradient_accumulation_steps` that is no multiple of `steps_per_generation`",
         reference=TRL + "3725",
     ),
+    "trl_rloo_logged_reward": Defect(
+        library="trl",
+        since="0.27.0",
+        mended="1.0.0",
+        what="the logged reward of RLOO ignores `reward_weights`",
+        when="RLOO, several reward functions with weights",
+        reference=TRL + "5353",
+    ),
+    "trl_rloo_one_end_of_sequence": Defect(
+        library="trl",
+        since="0.22.0",
+        mended="1.14.2",
+        what="only the tokenizer's end of sequence ends a completion of RLOO",
+        when="RLOO, a model with several in its `generation_config`",
+        reference=TRL + "7039",
+    ),
+    "trl_none_rewards": Defect(
+        library="trl",
+        since="0.17.0",
+        mended="1.6.0",
+        what="a completion without any reward is trained as one that earned 0",
+        when="GRPO, reward functions that all return None for a completion",
+        reference=TRL + "5902",
+    ),
+    "trl_rloo_none_rewards": Defect(
+        library="trl",
+        since="0.22.0",
+        mended="1.6.0",
+        what="a completion without any reward is trained as one that earned 0",
+        when="RLOO, reward functions that all return None for a completion",
+        reference=TRL + "5902",
+    ),
+    "trl_generation_config": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.27.0",
+        what="sampling takes what the arguments leave at its default from the model's own file",
+        when="a penalty or the like in the model's `generation_config`, sampling with transformers",
+        reference=TRL + "4647",
+    ),
     "verifiers_attention_mask": Defect(
         library="verifiers",
         since="0.1.2",
@@ -223,7 +263,7 @@ def _note(library: str) -> str | None:
         return None
     count = "a known defect" if len(found) == 1 else f"{len(found)} known defects"
     return (
-        f"{library} {release} has {count}, mended in {found[-1].mended} at the latest; "
+        f"{library} {release} has {count}, fixed in {found[-1].mended} at the latest; "
         "`flatline doctor` says which."
     )
 

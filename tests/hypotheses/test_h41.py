@@ -67,6 +67,20 @@ def test_calls_that_nobody_reads_are_suspected():
     assert CALL[:11] in found.evidence[0].text
 
 
+def test_the_text_of_a_call_is_none_where_the_trainer_has_no_tool():
+    rows = healthy_rows(steps=8)
+    for row in rows["rollouts"]:
+        unread(row)
+    facts = run_facts()
+    facts["settings"] = {**facts["settings"], "tools": 0}
+    assert H.sign(Trace.from_rows(run=facts, **rows)).level is Level.OK
+
+
+def test_the_share_of_unread_calls_says_what_it_is_a_share_of():
+    found = H.sign(run(lambda row: row["step"] > 1 or unread(row)))
+    assert found.text.startswith("64 of the 64 rollouts of the first 8 groups hold the text")
+
+
 def test_a_call_that_a_limit_cut_off_is_not_unread():
     assert H.sign(run(lambda row: unread(row, "turn_length"))).level is Level.OK
 

@@ -33,6 +33,7 @@ from flatline.cli import (
     train,
     ui,
     warmstart,
+    watch,
 )
 from flatline.cli.output import outlive_readers
 from flatline.cli.text import visible
@@ -127,6 +128,7 @@ app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
 app.command()(ui.ui)
 app.command()(warmstart.warmstart)
+app.command()(watch.watch)
 app.add_typer(bench.group)
 app.add_typer(journal.group)
 app.add_typer(tasks.group)

@@ -6,7 +6,7 @@ word.
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,16 @@ import typer
 
 from flatline.ci.fail_on import FailOn
 from flatline.cli import options
-from flatline.cli.delivery import Delivery, FailOnOption, Github, Junit, Sarif
+from flatline.cli.delivery import (
+    Baseline,
+    Delivery,
+    Everything,
+    FailOnOption,
+    Github,
+    Junit,
+    Sarif,
+    WriteBaseline,
+)
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
 
@@ -31,7 +40,9 @@ Ladder = Annotated[
 
 Tools = Annotated[
     bool,
-    typer.Option("--tools", help="Also play with empty, shuffled and gold tool output (seconds)."),
+    typer.Option(
+        "--tools", help="Also sample with empty, shuffled and gold tool output (seconds)."
+    ),
 ]
 
 Budget = Annotated[
@@ -45,12 +56,12 @@ Budget = Annotated[
 
 
 def checkup(**given: Any) -> None:
-    """Look at a trainer before training: masks, log-probs, weights, rewards, data. No training."""
+    """Check a trainer before training: masks, log-probs, weights, rewards, data. No training."""
     from rich.console import Console
 
     ladder, tools, file = given.pop("ladder"), given.pop("tools"), given["config"]
     budget = given.pop("budget")
-    asked = {name: given.pop(name) for name in ("json", "fail_on", "junit", "sarif", "github")}
+    asked = {one.name: given.pop(one.name) for one in fields(Delivery) if one.name in given}
     deliver = Delivery(**asked, about=Path(file) if file else None)
     config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
@@ -79,7 +90,7 @@ def look(
     refuse_no_folder(Path(config.output_dir))
     with built_aside(config) as built:
         check_all(built)
-        say("Playing the first batch")
+        say("Sampling the first batch")
         hear = lambda one: say(f"{one.id} {one.name}")  # noqa: E731
         report = examine(built, budget=budget, on_probe=hear)
         report = replace(report, subject=f"{config.task} with {config.model}")
@@ -100,7 +111,7 @@ def _with_ladder(report: "Report", config: RunConfig, say: Callable[[str], None]
 def _with_tools(report: "Report", built: "Built", say: Callable[[str], None]) -> "Report":
     from flatline.counterfactual import tool_use, with_tool_use
 
-    use = tool_use(built, on_play=lambda what: say(f"Playing with {what}"))
+    use = tool_use(built, on_play=lambda what: say(f"Sampling with {what}"))
     return with_tool_use(report, use, built.task.name)
 
 
@@ -115,10 +126,13 @@ def _own_flags() -> Iterator[inspect.Parameter]:
         "ladder": (Ladder, False),
         "tools": (Tools, False),
         "budget": (Budget, None),
+        "everything": (Everything, False),
         "fail_on": (FailOnOption, FailOn.SUSPECT),
         "junit": (Junit, None),
         "sarif": (Sarif, None),
         "github": (Github, False),
+        "baseline": (Baseline, None),
+        "write_baseline": (WriteBaseline, None),
     }
     for name, (kind, default) in flags.items():
         only = inspect.Parameter.KEYWORD_ONLY

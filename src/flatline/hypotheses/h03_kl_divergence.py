@@ -85,12 +85,16 @@ Usual: 0 to 0.1. False alarms: see docs/calibration.md."""
 HELD_STEPS = 8
 """Steps after which healthy runs of the lab have left (KL 0.009 to 0.02 at beta 0.02 and 0.04)."""
 
+WRONG_SIGN = "The KL penalty has the wrong sign: it pushes your policy away."
+OTHER_MODEL = "The KL penalty compares your policy with a different model."
+
 
 class KlDivergence(Hypothesis):
     id = "H03"
     name = "kl-divergence"
+    headline = "The KL penalty, not the reward, decides where your policy goes."
     meaning = "The KL term, not the reward, decides where the policy goes."
-    fix = "Make reference and policy the same model at the start; try {beta} at 0 to bisect."
+    fix = "Start policy and reference from the same model; set {beta} to 0 to see what is left."
     mechanism = (
         "The KL term is not 0 at the start, of the wrong sign, out of control or too heavy; in the "
         "other arm it is none of these, or gone."
@@ -107,6 +111,7 @@ class KlDivergence(Hypothesis):
                 f"beta is {beta:g}: the KL term pushes the policy away from its reference.",
                 measured=float(beta),
                 expected="0 or more",
+                headline=WRONG_SIGN,
             )
         kl, step = trace.steps["kl"], trace.steps["step"]
         # Overflow of the estimate is an explosion; a step without KL is not one.
@@ -130,7 +135,9 @@ class KlDivergence(Hypothesis):
         if gap is None:
             return self.not_applicable("beta is 0, and there is no adapter to switch off.")
         if not np.isfinite(gap.gap_T).any():
-            return self.too_little("no trained token of the batch has a log-prob; another would do")
+            return self.too_little(
+                "no trained token of the batch has a log-prob; another batch is needed"
+            )
         with np.errstate(over="ignore"):
             kl_T = np.exp(-gap.gap_T) + gap.gap_T - 1
         kl = float(np.nanmean(kl_T))
@@ -160,6 +167,7 @@ class KlDivergence(Hypothesis):
                 for i in worst
             ],
             severity=kl / allowed,
+            headline=OTHER_MODEL,
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:
@@ -179,6 +187,7 @@ class KlDivergence(Hypothesis):
             expected=f"0 (below {allowed:g})",
             evidence=_worst(trace, 1),
             severity=kl / allowed,
+            headline=OTHER_MODEL,
         )
 
     def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:
@@ -209,6 +218,7 @@ class KlDivergence(Hypothesis):
             measured=opposed,
             expected="near +1",
             severity=float(kl[-1] / VISIBLE),
+            headline=WRONG_SIGN,
         )
 
     def _holds(self, trace: Trace, kl: np.ndarray) -> Finding | None:
@@ -233,13 +243,14 @@ class KlDivergence(Hypothesis):
             measured=weight,
             expected=f"below {HEAVY:g}, usually 0 to 0.1",
             severity=weight / HEAVY,
+            headline="The KL penalty outweighs your reward.",
             fix="Set {beta} to 0, or lower it.",
         )
         return replace(found, explains=(*found.explains, "H31"))  # why it holds the policy
 
     def _size(self, trace: Trace, kl: np.ndarray, start: float | None) -> Finding:
         if not len(kl):
-            return self.too_little("a logged KL that is a number would do")
+            return self.too_little("a logged KL that is a number is needed")
         late = kl[-max(len(kl) // 3, FEWEST) :]
         typical = float(np.median(late))
         told = rows_in_words(len(late), trace.steps["step"])
@@ -253,9 +264,10 @@ class KlDivergence(Hypothesis):
                 expected=f"below {BROKEN:g}",
                 evidence=_worst(trace, int(step)),
                 severity=typical / BROKEN,
+                headline="Your policy has drifted far away from its reference model.",
             )
         if len(kl) < FEWEST and start is None:
-            return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more would do")
+            return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more are needed")
         started = "" if start is None else f"{start:.2g} at step 1 and "
         below = len(kl) >= FEWEST and (kl < 0).mean() > MOSTLY
         if below and not kl_in_reward(trace.settings):  # RLOO logs k1, which may be

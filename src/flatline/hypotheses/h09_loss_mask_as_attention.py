@@ -72,6 +72,7 @@ TOKENS = 4
 class LossMaskAsAttention(Hypothesis):
     id = "H09"
     name = "loss-mask-as-attention"
+    headline = "Your trainer cannot see all of the text that its completions answer."
     explains = (
         "H01",
         "H03",
@@ -88,7 +89,10 @@ class LossMaskAsAttention(Hypothesis):
         "H30",
     )
     meaning = "What depends on the hidden context cannot be learnt, whatever is tuned."
-    fix = "Give the model ones on every token that is not padding; use the loss mask in the loss."
+    fix = (
+        "Pass an attention mask of 1 on every token that is not padding; use the loss mask in the "
+        "loss alone."
+    )
     mechanism = (
         "Context in front of trained tokens is hidden from the trainer; in the other arm all of it "
         "is seen."
@@ -114,15 +118,17 @@ class LossMaskAsAttention(Hypothesis):
         if doubt < TOKENS * batch.rollouts:
             return self.too_little(
                 f"only {doubt} trained tokens of {batch.rollouts} rollouts are in doubt; a batch "
-                "with longer completions would do"
+                "with longer completions is needed"
             )
         effects = [subject.context_effect("prompt"), subject.context_effect("tool")]
         known = [effect for effect in effects if effect.change_T.size]
         if not known:
-            return self.too_little("no part of the context could be replaced; another batch would")
+            return self.too_little(
+                "no part of the context could be replaced; another batch is needed"
+            )
         blind = [effect for effect in known if _share_moved(effect) <= _allowed(effect)]
         if blind:
-            return self._blind(blind)
+            return self._blind(blind, subject.trace)
         told = ", ".join(f"{effect.which} {effect.mean:.2g}" for effect in known)
         return self.found(
             Level.OK,
@@ -149,7 +155,7 @@ class LossMaskAsAttention(Hypothesis):
         hidden = int((context & ~seen).sum()), int((of_prompt & ~prompt_seen).sum())
         total = int(context.sum()), int(of_prompt.sum())
         if not sum(total):
-            return self.too_little("no trained token has a context; one more step would do")
+            return self.too_little("no trained token has a context; one more step is needed")
         share = sum(hidden) / sum(total)
         text = (
             f"{hidden[1]} of {total[1]} prompt tokens and {hidden[0]} of {total[0]} other tokens "
@@ -169,6 +175,7 @@ class LossMaskAsAttention(Hypothesis):
             text,
             measured=share,
             expected="0 hidden",
+            headline=_unseen(trace, _mostly(hidden[1], total[1]), _mostly(hidden[0], total[0])),
             evidence=evidence,
             severity=share / HIDDEN,
             points_at_cause=True,
@@ -185,6 +192,7 @@ class LossMaskAsAttention(Hypothesis):
                 "nat per token, all below: it sees another context, or none.",
                 measured=below,
                 expected="below 0.05",
+                headline="Your trainer reads a different context than the sampler, or none.",
                 evidence=gaps.worst(trace, gaps.unsure),
                 severity=below.value / BLIND,
             )
@@ -196,9 +204,10 @@ class LossMaskAsAttention(Hypothesis):
                 measured=below,
                 expected=f"below {BLIND}",
             )
-        return self.too_little(f"the gap is {below} nat; more prompts in the first step would do")
+        return self.too_little(f"the gap is {below} nat; more prompts in the first step are needed")
 
-    def _blind(self, blind: "list[ContextEffect]") -> Finding:
+    def _blind(self, blind: "list[ContextEffect]", trace: Trace) -> Finding:
+        which = {effect.which for effect in blind}
         parts = " and ".join(
             {"prompt": "the question", "tool": "tool output"}[e.which] for e in blind
         )
@@ -207,10 +216,22 @@ class LossMaskAsAttention(Hypothesis):
             Level.FAULT,
             f"Replacing {parts} moves {_share_moved(worst):.0%} of the trainer's "
             f"{worst.change_T.size} log-probs behind it: it cannot see {parts}.",
+            headline=_unseen(trace, "prompt" in which, "tool" in which),
             measured=worst.mean,
             expected="above 0.1 nat",
             severity=1 / HIDDEN,
         )
+
+
+def _mostly(hidden: int, of: int) -> bool:
+    return 2 * hidden > of
+
+
+def _unseen(trace: Trace, question: bool, tools: bool) -> str | None:
+    """The headline where most of a part is hidden; None where it is a piece here and there."""
+    returned = "the documents" if "supporting" in trace.rollouts else "the tool output"
+    parts = [name for name, hidden in (("the question", question), (returned, tools)) if hidden]
+    return f"Your trainer cannot see {' or '.join(parts)}." if parts else None
 
 
 def _share_moved(effect: "ContextEffect") -> float:

@@ -63,6 +63,7 @@ MOST_AGREE = 0.05
 class Retokenisation(Hypothesis):
     id = "H11"
     name = "retokenisation"
+    headline = "Your trainer trains on different tokens than were sampled."
     explains = ("H03", "H20", "H22", "H24")
     meaning = "The gradient changes the probability of ids that the model never chose."
     fix = "Pass the sampled token ids through to the trainer; encode only what the tools return."
@@ -79,7 +80,7 @@ class Retokenisation(Hypothesis):
             return self._by_ids(trace, known)
         gaps = at_equal_weights(trace)
         if not len(gaps):
-            return self.too_little("no trained token has both log-probs; one more step would do")
+            return self.too_little("no trained token has both log-probs; one more step is needed")
         size = np.abs(gaps.gap)
         if prefix_spread(trace, [gaps.place[0][0]]).value > CLEAN:
             return self.too_little("the trainer's own log-probs are noisy; see H23")

@@ -63,6 +63,7 @@ FEWEST_UNSURE = 5
 class Padding(Hypothesis):
     id = "H15"
     name = "padding"
+    headline = "Padding changes what your trainer computes."
     explains = ("H01", "H03", "H06", "H10", "H11", "H20", "H21", "H22", "H24", "H29")
     meaning = "The log-prob of a rollout depends on its neighbours in the batch."
     fix = "Pass the attention mask of the padding to every forward pass, positions made from it."
@@ -84,7 +85,9 @@ class Padding(Hypothesis):
             return self.too_little(f"the longest prompt has {len(whole)} tokens in doubt only")
         differ = whole.mean() < ROUNDING and padded.low > APART
         if differ and gaps.coarse:
-            return self.too_little("in this precision padding rounds otherwise; `checkup` can tell")
+            return self.too_little(
+                "in this precision padding rounds otherwise; `flatline checkup` can test it"
+            )
         text = (
             f"At equal weights rollouts of padded prompts differ from the sampler by "
             f"{padded.value:.2g} nat per token, those of the longest prompt by {whole.mean():.2g}."
@@ -93,7 +96,7 @@ class Padding(Hypothesis):
             Level.FAULT if differ else Level.OK,
             text,
             measured=padded,
-            expected="both alike",
+            expected="the same",
             evidence=gaps.worst(trace, ~longest) if differ else (),
             severity=padded.value / APART,
         )

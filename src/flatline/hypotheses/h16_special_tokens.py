@@ -63,6 +63,7 @@ SHOWN = 6
 class SpecialTokens(Hypothesis):
     id = "H16"
     name = "special-tokens"
+    headline = "Your tokenizer does not fit your model or your prompts."
     explains = ("H03", "H10", "H20", "H22", "H24")
     meaning = "The model is trained on a text that begins as none it has ever read."
     fix = "Encode templated text with add_special_tokens=False; use one tokenizer on both sides."
@@ -122,8 +123,8 @@ class SpecialTokens(Hypothesis):
         told = ", ".join(f"{text} ({count} others)" for text, count in found.items())
         return self.found(
             Level.FAULT if silent else Level.NOTE,
-            f"The model cannot tell tokens that it must write from others, because their frozen "
-            f"rows of the output layer are the same: {told}."
+            f"The model cannot distinguish tokens that it must write from others, because their "
+            f"frozen rows of the output layer are the same: {told}."
             + (
                 " No rollout calls a tool." if silent else " Some rollouts call tools all the same."
             ),
@@ -134,7 +135,7 @@ class SpecialTokens(Hypothesis):
         )
 
     def _if_encoded(self, doubled: str) -> Finding | None:
-        """What plain encoding of a templated prompt would do."""
+        """What plain encoding of a templated prompt would give."""
         if not doubled:
             return None
         return self.found(

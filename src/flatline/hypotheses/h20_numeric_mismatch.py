@@ -50,6 +50,7 @@ FEWEST = 3
 class NumericMismatch(Hypothesis):
     id = "H20"
     name = "numeric-mismatch"
+    headline = "Your sampler and your trainer compute with different precision."
     explains = ("H22", "H24")
     meaning = "The gradient belongs to another policy than the one that sampled."
     fix = "Use one precision on both sides, or correct token by token with the sampler's log-probs."
@@ -61,7 +62,7 @@ class NumericMismatch(Hypothesis):
         gaps = at_equal_weights(trace)
         mean = gaps.mean()
         if mean.n < FEWEST:
-            return self.too_little(f"{FEWEST - mean.n} more prompts in the first step would do")
+            return self.too_little(f"{FEWEST - mean.n} more prompts in the first step are needed")
         size = np.abs(gaps.gap)
         limit, noted = (APART_BF16, NOTED_BF16) if gaps.coarse else (APART, NOTED)
         suspect = mean.low > limit

@@ -62,6 +62,7 @@ KEEPS_ALL = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "repetition_penalty
 class SamplingParameters(Hypothesis):
     id = "H21"
     name = "sampling-parameters"
+    headline = "Your sampler draws from a different distribution than your trainer assumes."
     explains = ("H03", "H08", "H11", "H20", "H22", "H34")
     meaning = "The policy that is trained is not the one that was sampled from."
     fix = (
@@ -85,7 +86,9 @@ class SamplingParameters(Hypothesis):
             raise
         slope, straight = gaps.line()
         if slope.n < FEWEST:
-            return self.too_little(f"{FEWEST - slope.n} more prompts with tokens in doubt would do")
+            return self.too_little(
+                f"{FEWEST - slope.n} more prompts with tokens in doubt are needed"
+            )
         finding = self._temperature(trace, gaps) or self._cut_off(trace, gaps, cuts)
         if finding is not None:
             return finding

@@ -53,6 +53,7 @@ FEWEST = 3
 class ImportanceWeights(Hypothesis):
     id = "H22"
     name = "importance-weights"
+    headline = "The importance weights cancel most of your gradient."
     explains = ("H24",)
     meaning = "Most sequences hardly count, and long ones least of all."
     fix = "Set {vllm_importance_sampling_mode} to `token_truncate`: token by token, and capped."
@@ -76,7 +77,7 @@ class ImportanceWeights(Hypothesis):
 
     def _judge(self, share: Estimate) -> Finding:
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more steps with weights would do")
+            return self.too_little(f"{FEWEST - share.n} more steps with weights are needed")
         level = Level.OK if share.high >= NOTED else Level.NOTE
         return self.found(
             Level.SUSPECT if share.high < HALF else level,

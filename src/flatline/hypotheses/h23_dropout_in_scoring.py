@@ -70,6 +70,7 @@ FEWEST = 2
 class DropoutInScoring(Hypothesis):
     id = "H23"
     name = "dropout-in-scoring"
+    headline = "Dropout is on while your trainer scores tokens."
     explains = ("H03", "H06", "H10", "H11", "H15", "H20", "H22", "H24", "H28", "H29")
     meaning = "Ratios and KL are noise, so updates are clipped and weighted at random."
     fix = "Switch dropout off: {lora_dropout} for the adapters, {disable_dropout} for the model."
@@ -84,7 +85,7 @@ class DropoutInScoring(Hypothesis):
         if spread.n < FEWEST:
             return self.too_little(
                 f"{spread.n} prompts have rollouts that begin with the same tokens; "
-                f"{FEWEST - spread.n} more would do"
+                f"{FEWEST - spread.n} more are needed"
             )
         text = (
             f"Rollouts of a prompt that begin alike differ there by {spread.value:.2g} "
@@ -110,7 +111,7 @@ class DropoutInScoring(Hypothesis):
         here, moved = (twice.scoring, twice.trained), (twice.moved_scoring, twice.moved_trained)
         worst, allowed = _largest(*here, *moved), rounding(subject.settings)
         if np.isnan(worst):
-            return self.too_little("no trained token in the batch; another batch would do")
+            return self.too_little("no trained token in the batch; another batch is needed")
         told = f"Two identical passes differ by up to {worst:.2g} nat"
         if not _largest(*here) > allowed:
             told += " once the weights have moved"
@@ -124,6 +125,7 @@ class DropoutInScoring(Hypothesis):
                 expected="0",
                 severity=worst / allowed,
                 fix="Look for what is random in a scoring pass: a layer in training mode, a hook.",
+                headline="Something random changes your trainer's log-probs in every pass.",
             )
         return self._by_cost(f"{told} (dropout p = {twice.dropout:g})", subject)
 

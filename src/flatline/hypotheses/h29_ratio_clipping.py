@@ -72,6 +72,7 @@ NARROW = USUAL / 10
 class RatioClipping(Hypothesis):
     id = "H29"
     name = "ratio-clipping"
+    headline = "The clip on the ratio stops most of your update."
     explains = ("H24", "H31")
     meaning = "Later passes over a batch change nothing."
     fix = "Set {num_iterations} to 1, or widen {epsilon}."
@@ -88,7 +89,7 @@ class RatioClipping(Hypothesis):
             )
         found = mean_of(share[moved])
         if found.n < FEWEST:
-            return self.too_little(f"{FEWEST - found.n} more steps with a ratio would do")
+            return self.too_little(f"{FEWEST - found.n} more steps with a ratio are needed")
         whole = trace.settings.get("importance_sampling_level") in ("sequence", "product")
         many, noted = (MANY_WHOLE, NOTED_WHOLE) if whole else (MANY, NOTED)
         suspect = found.low > many and (_narrow(trace.settings) or not reward_rises(trace))

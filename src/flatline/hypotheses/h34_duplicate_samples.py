@@ -61,6 +61,7 @@ FEWEST = 8
 class DuplicateSamples(Hypothesis):
     id = "H34"
     name = "duplicate-samples"
+    headline = "Your samples of a prompt are copies of each other."
     meaning = "Copies cannot be compared: the group that is paid for is not the group there is."
     fix = "Give every request a seed of its own, or none; do not sample greedily."
     mechanism = "Rollouts of a prompt are copies of each other; in the other arm they are not."
@@ -77,10 +78,10 @@ class DuplicateSamples(Hypothesis):
         same, expected, sizes = _pairs(texts, chance, group)
         surplus = mean_of((same - expected) / sizes)
         if surplus.n < FEWEST and not surplus.high < SURPLUS:
-            return self.too_little(f"{FEWEST - surplus.n} more groups with log-probs would do")
+            return self.too_little(f"{FEWEST - surplus.n} more groups with log-probs are needed")
         text = (
-            f"{same.sum() / sizes.sum():.0%} of the pairs inside groups are equal; the sampler's "
-            f"log-probs allow {expected.sum() / sizes.sum():.0%}."
+            f"{same.sum() / sizes.sum():.0%} of the {sizes.sum():.0f} pairs inside {surplus.n} "
+            f"groups are equal; the sampler's log-probs allow {expected.sum() / sizes.sum():.0%}."
         )
         level = Level.FAULT if _draws_as_it_says(trace) else Level.SUSPECT
         return self.found(

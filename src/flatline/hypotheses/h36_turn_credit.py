@@ -59,6 +59,7 @@ FOUND_PARTS = ("retrieval_recall", "recall", "progress")
 class TurnCredit(Hypothesis):
     id = "H36"
     name = "turn-credit"
+    headline = "Your reward does not pay for the turns that lead to right answers."
     explains = ("H43",)
     meaning = "The turns that make an answer right are not rewarded, so they are not learnt."
     fix = "Pay for what the turns find, per turn if possible; take costs of calls away."
@@ -86,7 +87,7 @@ class TurnCredit(Hypothesis):
         elif paid.low > PAID or needed.high < NEEDED or about.high < FOLLOWS:
             level = Level.OK
         else:
-            return self.too_little(f"{text} Twice as many groups would do.")
+            return self.too_little(f"{text} Twice as many groups are needed.")
         return self.found(
             level, text, measured=paid, expected=f"above {PAID}", severity=1 + PAID - paid.value
         )

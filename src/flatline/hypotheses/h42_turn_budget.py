@@ -61,6 +61,7 @@ LIMITED = "turns"
 class TurnBudget(Hypothesis):
     id = "H42"
     name = "turn-budget"
+    headline = "Your episodes run out of turns before they can answer."
     meaning = "The right plan cannot be finished, so it is never rewarded."
     fix = "Raise {max_turns} until episodes end with an answer."
     mechanism = "Episodes end at the turn limit; in the other arm they end with an answer."
@@ -75,7 +76,7 @@ class TurnBudget(Hypothesis):
         shares = began_with(trace, out, BEGINNING)
         share = mean_of(shares)
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more groups would do")
+            return self.too_little(f"{FEWEST - share.n} more groups are needed")
         text = f"{share.value:.1%} of the episodes of the first steps end at the turn limit."
         costs = out.any() and np.nanmean(reward[out]) < np.nanmean(reward)
         suspect = share.low > OUT_OF_TURNS and costs

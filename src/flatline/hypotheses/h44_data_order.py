@@ -58,6 +58,7 @@ MOST_STEPS = 1000
 class DataOrder(Hypothesis):
     id = "H44"
     name = "data-order"
+    headline = "Your data is sorted, so the reward curve follows its order."
     explains = ("H08",)
     meaning = "The reward curve follows the order of the data, so it cannot show learning."
     fix = "Shuffle the training data; plot accuracy per hop count."
@@ -119,13 +120,13 @@ class DataOrder(Hypothesis):
                 f"all problems have {_listed(levels)} hops. {factor}".strip()
             )
         if len(np.unique(step)) < 2:
-            return self.too_little("one step has no order; more steps would do")
+            return self.too_little("one step has no order; more steps are needed")
         drift = _correlation(step, hops)
         text = f"Hops and step have a correlation of {drift}. {factor}".strip()
         if drift.low > ORDERED or drift.high < -ORDERED:
             level = Level.SUSPECT
         elif max(-drift.low, drift.high) > ORDERED:
-            return self.too_little(f"{text} Twice as many steps would do.")
+            return self.too_little(f"{text} Twice as many steps are needed.")
         else:
             level = Level.NOTE if factor else Level.OK
         return self.found(

@@ -78,6 +78,7 @@ ELSEWHERE = 0.1
 class NoHeadroom(Hypothesis):
     id = "H45"
     name = "no-headroom"
+    headline = "Your problems are all too hard or all too easy for this model."
     explains = ("H32", "H41")
     meaning = "There is no difference between rollouts that training could use."
     fix = "Take problems that are solved 10 % to 90 % of the time, or another starting policy."
@@ -100,7 +101,7 @@ class NoHeadroom(Hypothesis):
             whole = _shares(trace, right, rows[_ended(trace)[rows]])[1]
             return self._stuck(text, solved if floor else single, proven=whole.high < FLOOR)
         if solved.low < FLOOR or single.high > CEILING:
-            return self.too_little(f"{text} More prompts would do.")
+            return self.too_little(f"{text} More prompts are needed.")
         little = solved.value - single.value < AHEAD
         return self.found(Level.NOTE if little else Level.OK, text, measured=solved)
 
@@ -114,7 +115,7 @@ class NoHeadroom(Hypothesis):
         if solved.high < FLOOR or solved.low > CEILING:
             return self._stuck(text, solved, proven=True)
         if not _is_mixed(solved):
-            return self.too_little(f"{text} More training problems would do.")
+            return self.too_little(f"{text} More training problems are needed.")
         return self.found(Level.OK, text, measured=solved)
 
     def experiment(self, config: RunConfig) -> Arms | None:

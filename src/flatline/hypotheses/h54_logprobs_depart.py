@@ -8,13 +8,13 @@ something else.
 ## Sign
 Along a recorded run: on the first pass over a batch the old log-probs are the policy's own, up to
 rounding. Where the loss takes its own for the old ones, with dropout, or where a generation is
-first trained after an update, it cannot be told.
+first trained after an update, it cannot be tested.
 
 ## Probe
 The log-probs in the passes, the old ones and those of the reference against each row scored alone,
 without padding or dropout, with the weights moved a little so that the three differ. A reference
 that is neither where the policy began nor the policy itself may be one that was asked for, and is
-left alone.
+left alone. Each plain LoRA layer is asked by itself: it must add alpha / r B A x.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
@@ -36,6 +36,7 @@ from flatline.hypotheses.departure import DepartureAlong
 class LogprobsDepart(DepartureAlong):
     id = "H54"
     name = "logprobs-depart"
+    headline = "Your trainer computes wrong log-probs for your model's tokens."
     stage = "log-probs"
     named_by = ("H03", "H06", "H07", "H09", "H10", "H11", "H12", "H15", "H16", "H21", "H23", "H31")
     meaning = "Every ratio, KL and gradient of the step is computed from wrong log-probs."

@@ -31,7 +31,8 @@ from flatline.hypotheses.departure import Departure
 class LossDeparts(Departure):
     id = "H56"
     name = "loss-departs"
+    headline = "Your loss has the wrong sign, size or weights."
     stage = "loss"
     named_by = ("H22", "H28", "H30", "H35", "H36")
     meaning = "Completions count for more or less than asked, or for the opposite."
-    fix = "Mend the denominator or the sign; the finding shows a token of both."
+    fix = "Fix the denominator or the sign; the finding shows a token of both."

@@ -42,8 +42,7 @@ def arms_chart(plan: Plan, values: Values) -> Chart:
             made["data"] += _arm(place, arm.name, COLORS[arm.role], found)
     made["layout"]["xaxis"] |= {
         "tickvals": list(range(len(plan.arms))),
-        "ticktext": [f"{_wrapped(arm.name)}<br>{arm.role.value}" for arm in plan.arms],
-        "tickangle": 0,
+        "ticktext": [f"{_wrapped(arm.name)}\n{arm.role.value}" for arm in plan.arms],
         "range": [-0.5, len(plan.arms) - 0.5],
     }
     made["layout"]["showlegend"] = False
@@ -81,7 +80,7 @@ def effect_chart(plan: Plan, values: Values, looks: Sequence[Mapping[str, Any]],
         healthy="for a cause, the whole interval above 0 and the mean above the line that matters. "
         "Against it speaks a whole interval below that line.",
         figure=made,
-        note="The interval of a look is wider than 95 %: it holds at all planned looks together.",
+        note="The interval of an interim check is wider than 95 %: it holds at all of them.",
         by_step=False,
     )
 
@@ -122,7 +121,9 @@ def _arm(place: int, name: str, color: str, found: Mapping[int, float]) -> list[
 def _look_line(looks: Sequence[Mapping[str, Any]]) -> Figure:
     estimates: list[Estimate] = [estimate_from(look["effect"]) for look in looks]
     x = np.array([look["seeds"] for look in looks], dtype=float) + ASIDE
-    line = _dots(x, np.array([one.value for one in estimates]), "mean at a look", SERIES[0])
+    line = _dots(
+        x, np.array([one.value for one in estimates]), "mean at an interim check", SERIES[0]
+    )
     line["marker"] = {"color": SERIES[0], "size": 10, "symbol": "diamond"}
     return line | {"error_y": error_bars(estimates) | {"color": SERIES[0]}}
 
@@ -142,7 +143,7 @@ def _wrapped(name: str) -> str:
     """The name of an arm on short lines: slanted labels are cut off and hard to read."""
     lines = textwrap.wrap(name, WRAP)
     shown = lines[:3] if len(lines) <= 3 else [*lines[:2], f"{lines[2]}…"]
-    return "<br>".join(map(label, shown))
+    return "\n".join(map(label, shown))
 
 
 def _outcome(plan: Plan) -> str:

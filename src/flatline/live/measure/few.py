@@ -16,7 +16,8 @@ ENOUGH = 8
 
 def few(played: Played, group: int) -> list[int]:
     """Rollouts of whole groups, an even number of them where it can be: first the groups that have
-    trained tokens with advantages and saw a tool, among those the shortest."""
+    trained tokens with advantages and saw a tool, among those the shortest. Where some rollouts
+    carry no loss, at least one group has such a one: a loss may count what it leaves out."""
     groups = [
         list(range(at, at + group)) for at in range(0, len(played.rows) - group + 1, group)
     ] or [list(range(len(played.rows)))]
@@ -30,7 +31,12 @@ def few(played: Played, group: int) -> list[int]:
 
     needed = -(-ENOUGH // group)
     needed += needed * group % 2
-    return sorted(row for rows in sorted(groups, key=last)[:needed] for row in rows)
+    order = sorted(groups, key=last)
+    bare_B = ~played.trained_BT.any(1)
+    uneven = [rows for rows in order[: None if needed > 1 else 1] if bool(bare_B[rows].any())]
+    if uneven and uneven[0] not in order[:needed]:
+        order.insert(needed - 1, uneven[0])
+    return sorted(row for rows in order[:needed] for row in rows)
 
 
 def together(size: int, whole: Played, some: Played) -> int:

@@ -64,7 +64,7 @@ class Played:
     by_trained: bool = False
     """Whether the very model that is trained was heard to sample it."""
     drawn: Sequence[Drawn] = ()
-    """What transformers' `generate` drew for each row; empty where it did not, or was not heard."""
+    """What the sampler drew for each row; empty where it was not heard."""
 
     batch: Padded = field(init=False)
 
@@ -89,7 +89,16 @@ class Played:
         if given is not None or not self.drawn:
             return given
         width = self.mask_BT.shape[1]
-        return torch.from_numpy(np.stack([one.logps_at(width) for one in self.drawn]))
+        logps_BT = np.stack([one.logps_at(width) for one in self.drawn])
+        return None if np.isnan(logps_BT).all() else torch.from_numpy(logps_BT)
+
+    @property
+    def as_drawn_B(self) -> Tensor:
+        """Rollouts that hold the ids that were drawn, as far as is known."""
+        if not self.drawn:
+            return torch.ones(len(self.rows), dtype=torch.bool)
+        pairs = zip(self.drawn, map(np.array, self.completions), strict=True)
+        return torch.tensor([one.ids_beside(ids) is ids for one, ids in pairs])
 
     @property
     def trained_B(self) -> Tensor:

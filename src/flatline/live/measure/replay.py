@@ -94,7 +94,8 @@ def _play_at(trainer: Trainer, rows: list[dict[str, Any]], step: int, same_numbe
 
 
 def played_gap(trainer: Trainer, played: Played) -> float:
-    """Mean |sampler - trainer| over the model's tokens; NaN without sampler log-probs."""
+    """Mean |sampler - trainer| over the model's tokens; NaN without sampler log-probs. Rollouts
+    that are trained on other ids than were drawn say nothing about weights."""
     recorded = _records(played)
     if recorded:
         return _plain_gap(trainer, recorded)
@@ -103,7 +104,7 @@ def played_gap(trainer: Trainer, played: Played) -> float:
         return float("nan")
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     trainer_BT = fixed_logps(trainer, played.inputs)
-    gap_T = (sampler_BT.cpu() - trainer_BT.cpu()).abs()[model_BT]
+    gap_T = (sampler_BT.cpu() - trainer_BT.cpu()).abs()[model_BT & played.as_drawn_B[:, None]]
     return float(gap_T.nanmean())  # vLLM has no log-prob for some tokens
 
 

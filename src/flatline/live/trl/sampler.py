@@ -1,12 +1,16 @@
-"""What transformers' `generate` samples, and how likely each token was when it was drawn.
+"""What transformers' `generate`, or vLLM in this process, samples, and the log-prob of each token.
 
 TRL asks `generate` for ids alone. An ear at the end of the logits processors sees the very scores
 that are drawn from, after temperature, top-k, top-p and penalties, so a log-prob means what it does
 for our own engine and for vLLM's `processed_logprobs`. It reads them when the next call shows what
 was drawn, and never keeps more than one position's. Beams, greedy search and the like draw from no
 such distribution: nothing is said of them.
+
+vLLM says itself which ids it read and drew, and log-probs where it was asked for them, which are
+taken as they are.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from flatline.live.batch import Drawn
 from flatline.live.hooks import Guard, Patch, listening, without_adapter
@@ -25,23 +30,29 @@ SAMPLE = "sample"
 
 
 class Call(NamedTuple):
-    """One call of `generate`, one row per sequence."""
+    """One call of the sampler, one row per sequence."""
 
     context_ids_BL: Tensor
     context_mask_BL: Tensor
     sampled_ids_BT: Tensor
+    sampled_mask_BT: Tensor
     """Rows that ended earlier are filled up."""
     logps_BT: Tensor
-    ends_E: Tensor
-    """Ids that end a sequence."""
+    """NaN where the sampler gave none."""
 
 
 @contextmanager
 def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
-    """Inside, every call of `generate` on the model that is trained is heard; None stands for one
-    whose log-probs cannot be told. Other samplers say for themselves what they drew."""
+    """Inside, every call of `generate`, on the model that is trained or on vLLM's engine beside it,
+    is heard; None stands for one that cannot be told. Other samplers say for themselves what they
+    drew."""
     calls: list[Call | None] = []
     model: Any = _sampled_from(trainer)
+    engine = engine_beside(trainer)
+    if engine is not None:
+        with listening(engine, "generate", lambda *heard: calls.append(_told(*heard[:3])), guard):
+            yield calls
+        return
     if model is None:
         yield calls
         return
@@ -75,23 +86,38 @@ def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> li
 
     The first call is for all rows in their order, later ones for those of them that go on, as in
     TRL's tool loop. Rows that began alike cannot be told apart: turns that do not fit what is
-    trained may be another row's, and nothing is said then.
+    trained may be another row's, and nothing is said then. Where the next turn was asked for with
+    other ids than were drawn, and those are trained, what was drawn before it is all that is told.
     """
     known = [call for call in calls if call is not None]
     rows = len(completions)
     if not known or len(known) < len(calls) or len(known[0].sampled_ids_BT) != rows:
         return []
     found = [Drawn(*row) for row in _rows(known[0])]
+    encoded_again = [False] * rows
     for call in known[1:]:
-        waiting = iter(found)
+        waiting = iter(range(rows))
         for context, ids, logps in _rows(call):
-            one = next((one for one in waiting if one.goes_on_in(context)), None)
-            if one is None:
+            row = next((k for k in waiting if _follows(found[k], completions[k], context)), None)
+            if row is None:
                 return []
-            one.go_on(context, ids, logps)
-    pairs = zip(found, completions, strict=True)
-    fits = all(one.ids_beside(ids) is ids for one, ids in pairs)
+            encoded_again[row] |= not found[row].goes_on_in(context)
+            if not encoded_again[row]:
+                found[row].go_on(context, ids, logps)
+    each = zip(found, completions, encoded_again, strict=True)
+    fits = all(again or one.ids_beside(ids) is ids for one, ids, again in each)
     return found if fits or len(known) == 1 else []
+
+
+def _follows(one: Drawn, trained: np.ndarray, context: np.ndarray) -> bool:
+    """Whether a turn that was asked for with this context is the row's: it goes on from what was
+    drawn, or it is what is trained."""
+    start = len(one.prompt_ids)
+    if one.goes_on_in(context):
+        return True
+    begun = context[start:]
+    same_prompt = np.array_equal(context[:start], one.prompt_ids)
+    return same_prompt and len(begun) > 0 and np.array_equal(trained[: len(begun)], begun)
 
 
 class _Ear:
@@ -145,8 +171,49 @@ def _call(ears: list[_Ear], args: Any, kwargs: dict[str, Any], found: Any) -> Ca
         return None
     mask_BL = kwargs.get("attention_mask")
     mask_BL = torch.ones_like(context_BL) if mask_BL is None else mask_BL
-    ends_E = torch.tensor(ears[0].ends, dtype=torch.long)
-    return Call(context_BL, mask_BL, sampled_BT, logps_BT, ends_E)
+    ends_E = torch.tensor(ears[0].ends, dtype=torch.long, device=sampled_BT.device)
+    is_end_BT = torch.isin(sampled_BT, ends_E).long()
+    kept_BT = is_end_BT.cumsum(1) - is_end_BT == 0
+    return Call(context_BL, mask_BL, sampled_BT, kept_BT, logps_BT)
+
+
+def _told(args: Any, kwargs: dict[str, Any], answers: Any) -> Call | None:
+    """One call of vLLM's engine, as it answers: a prompt, and the completions that it has."""
+    prompts = args[0] if args else kwargs.get("prompts")
+    if any(isinstance(one, dict) and "multi_modal_data" in one for one in prompts or ()):
+        return None  # vLLM's ids of a picture are not the trainer's
+    rows = [(answer.prompt_token_ids, one) for answer in answers for one in answer.outputs]
+    context_BL, mask_BL = _filled([ids for ids, _ in rows], 0)
+    sampled_BT, kept_BT = _filled([one.token_ids for _, one in rows], 0)
+    logps_BT, _ = _filled([_logps(one) for _, one in rows], math.nan)
+    return Call(context_BL, mask_BL, sampled_BT, kept_BT, logps_BT)
+
+
+def _logps(one: Any) -> list[float]:
+    if not one.logprobs:
+        return [math.nan] * len(one.token_ids)
+    pairs = zip(one.logprobs, one.token_ids, strict=True)
+    return [getattr((given or {}).get(id), "logprob", math.nan) for given, id in pairs]
+
+
+def _filled(rows: Sequence[Sequence[float]], value: float) -> tuple[Tensor, Tensor]:
+    """As one tensor, and where it is not filled up."""
+    kind = torch.long if isinstance(value, int) else torch.float32
+    parts = [torch.tensor(list(row), dtype=kind) for row in rows]
+    masks = [torch.ones(len(row), dtype=torch.bool) for row in rows]
+    return (
+        pad_sequence(parts, batch_first=True, padding_value=value),
+        pad_sequence(masks, batch_first=True, padding_value=False),
+    )
+
+
+def engine_beside(trainer: GrpoTrainer) -> Any:
+    """vLLM's engine where it runs in this process (`vllm_mode="colocate"`), else None."""
+    if not getattr(trainer, "use_vllm", False) or getattr(trainer, "rollout_func", None):
+        return None
+    owners = (trainer, getattr(trainer, "vllm_generation", None))
+    engines = (getattr(owner, "llm", None) for owner in owners)
+    return next((one for one in engines if callable(getattr(one, "generate", None))), None)
 
 
 def _sampled_from(trainer: GrpoTrainer) -> nn.Module | None:
@@ -160,10 +227,8 @@ def _sampled_from(trainer: GrpoTrainer) -> nn.Module | None:
 
 def _rows(call: Call) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Context, ids and log-probs of each row, without what fills it up."""
-    ids_BL, mask_BL, sampled_BT, logps_BT, ends_E = (part.cpu().numpy() for part in call)
-    is_end_BT = np.isin(sampled_BT, ends_E)
-    length_B = np.where(is_end_BT.any(1), is_end_BT.argmax(1) + 1, sampled_BT.shape[1])
+    ids_BL, mask_BL, sampled_BT, kept_BT, logps_BT = (part.cpu().numpy() for part in call)
     logps_BT = np.where(np.isfinite(logps_BT), logps_BT, np.nan).astype(np.float32)
-    for row, length in enumerate(length_B):
+    for row, kept_T in enumerate(kept_BT):
         context = ids_BL[row][mask_BL[row] != 0]
-        yield context, sampled_BT[row, :length], logps_BT[row, :length]
+        yield context, sampled_BT[row, kept_T], logps_BT[row, kept_T]

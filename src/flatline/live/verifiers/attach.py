@@ -12,6 +12,7 @@ heard is laid out as TRL lays it out, so that it is read and written by the same
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from flatline.live.hooks import Patch, listening, watching_attention
 from flatline.live.trl.recorder.heard import ROLLOUT, Pass
-from flatline.live.verifiers.common import FromVerifiers, attended, made_by_verifiers, told_of
+from flatline.live.trl.settings import truth
+from flatline.live.verifiers.common import FromVerifiers, attended, lent, made_by_verifiers
 from flatline.live.verifiers.layout import Apart, Sizes, laid_out, row_of
 from flatline.trace.writer import Sink
 
@@ -42,18 +44,21 @@ def attach(
     trainer: Any, run_dir: str | Path | Sink, *, correct: str | None, gold: str | None
 ) -> "VerifiersAttachment":
     """Record everything that this trainer trains from now on."""
-    told = told_of(trainer, trainer.env, correct, gold)
-    ahead = {"batches_ahead": getattr(trainer.args, "num_batches_ahead", 0)}
-    return VerifiersAttachment(trainer, run_dir, told | ahead)
+    ahead = getattr(trainer.args, "num_batches_ahead", 0)
+    with lent(trainer, trainer.env) as names:
+        told = {**truth(trainer, correct, gold), "batches_ahead": ahead}
+        return VerifiersAttachment(trainer, run_dir, told, names.pop_all())
 
 
 class VerifiersAttachment(FromVerifiers):
     """The hooks on `vf.GRPOTrainer`."""
 
-    def __init__(self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any]) -> None:
+    def __init__(
+        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any], names: ExitStack
+    ) -> None:
         self._sizes: dict[int, Sizes] = {}
         """By number, until the rollout is trained."""
-        super().__init__(trainer, run_dir, told)
+        super().__init__(trainer, run_dir, told, names)
 
     def _install(self) -> list[Patch]:
         trainer = self._own

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ import torch
 from torch import Tensor
 
 from flatline.errors import TraceError
-from flatline.live.hooks import is_mask
+from flatline.live.hooks import is_mask, swapped
 from flatline.live.trl.recorder.attach import Attachment
-from flatline.live.trl.settings import truth
 from flatline.live.verifiers.layout import Apart
 from flatline.trace.writer import Sink
 
@@ -22,29 +22,42 @@ def made_by_verifiers(trainer: Any, *names: str) -> bool:
     return own and all(hasattr(trainer, name) for name in names)
 
 
-def told_of(trainer: Any, env: Any, correct: str | None, gold: str | None) -> dict[str, Any]:
-    """What the user says tells right from wrong. From now on the trainer has the names by which
-    settings and rewards are read."""
+def lent(trainer: Any, env: Any, **more: Any) -> ExitStack:
+    """The trainer has the names by which settings and rewards are read, until this is closed."""
     if trainer.accelerator.num_processes > 1:
         raise TraceError(
             f"verifiers' trainer runs on {trainer.accelerator.num_processes} processes.\n"
             "Its rollouts are known in the first one alone, so the others cannot be recorded.\n"
             "Train in one process, or record from the sampler's side: `flatline serve`."
         )
-    trainer.reward_func_names = [func.__name__ for func in env.get_reward_funcs()]
-    trainer.reward_weights = torch.tensor(env.get_reward_weights())
-    trainer.use_vllm = True
-    return dict(truth(trainer, correct, gold))
+    names = ExitStack()
+    names.enter_context(
+        swapped(
+            trainer,
+            reward_func_names=[func.__name__ for func in env.get_reward_funcs()],
+            reward_weights=torch.tensor(env.get_reward_weights()),
+            use_vllm=True,
+            **more,
+        )
+    )
+    return names
 
 
 class FromVerifiers(Attachment):
     """The hooks on one trainer of verifiers."""
 
-    def __init__(self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any]) -> None:
-        self._own = trainer
+    def __init__(
+        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any], names: ExitStack
+    ) -> None:
+        self._own, self._names = trainer, names
         self._answers: deque[tuple[Any, Sequence[Any]]] = deque(maxlen=8)
         """Results of the environment with the states behind them, newest last."""
         super().__init__(trainer, run_dir, told)
+
+    def detach(self) -> None:
+        """Leave the trainer as it was before."""
+        super().detach()
+        self._names.close()
 
     def _hear_answers(self, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
         self._answers.append((result, kwargs.get("states") or ()))

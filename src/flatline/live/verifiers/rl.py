@@ -11,6 +11,7 @@ a prompt are put side by side here, as the trace has them. Every token has an ad
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from flatline.live.hooks import Patch, listening, watching_attention
 from flatline.live.trl.recorder.heard import ROLLOUT, Pass
-from flatline.live.verifiers.common import FromVerifiers, attended, made_by_verifiers, told_of
+from flatline.live.trl.settings import truth
+from flatline.live.verifiers.common import FromVerifiers, attended, lent, made_by_verifiers
 from flatline.live.verifiers.layout import Apart, Sizes, laid_out, row_of
 from flatline.trace.writer import Sink
 
@@ -33,9 +35,10 @@ def attach(
     trainer: Any, run_dir: str | Path | Sink, *, correct: str | None, gold: str | None
 ) -> "RLAttachment":
     """Record everything that this trainer trains from now on."""
-    told = told_of(trainer, trainer.orchestrator.env, correct, gold)
-    trainer.num_generations = trainer.args.rollouts_per_example
-    return RLAttachment(trainer, run_dir, told | _asked(trainer.args))
+    group = {"num_generations": trainer.args.rollouts_per_example}
+    with lent(trainer, trainer.orchestrator.env, **group) as names:
+        told = {**truth(trainer, correct, gold), **_asked(trainer.args)}
+        return RLAttachment(trainer, run_dir, told, names.pop_all())
 
 
 def _asked(args: Any) -> dict[str, Any]:
@@ -56,13 +59,15 @@ def _asked(args: Any) -> dict[str, Any]:
 class RLAttachment(FromVerifiers):
     """The hooks on `RLTrainer`."""
 
-    def __init__(self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any]) -> None:
+    def __init__(
+        self, trainer: Any, run_dir: str | Path | Sink, told: Mapping[str, Any], names: ExitStack
+    ) -> None:
         self._waiting: deque[tuple[int, Sizes]] = deque()
         """Rollouts of the step that are not trained yet, in the order of its passes."""
         self._scored: tuple[Tensor, Tensor] | None = None
         """Ids and log-probs of the pass that is under way."""
         self._pass: Pass | None = None
-        super().__init__(trainer, run_dir, told)
+        super().__init__(trainer, run_dir, told, names)
 
     def _install(self) -> list[Patch]:
         trainer, guard = self._own, self._guard

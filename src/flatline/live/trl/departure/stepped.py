@@ -24,6 +24,9 @@ Held = dict[str, Tensor]
 """By the name of a weight, what this process holds, in the memory of the host."""
 MOST_STEPS = 2000
 """Steps of a schedule that are looked at."""
+MOST_ELEMENTS = 2**20
+"""Of a weight whose step is worked out: an optimizer does the same to every element, and all of
+them, with what the optimizer knows of them, would be a third copy of the training."""
 COARSE = 0.1
 """Rounding of the weights, of the length of the step, above which the step cannot be told."""
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
@@ -151,9 +154,14 @@ def _made_by_class(trainer: Any) -> bool:
     return getattr(trainer, "optimizer_cls_and_kwargs", None) is not None
 
 
+def _some(part: Tensor) -> Tensor:
+    """At most `MOST_ELEMENTS` of its elements, evenly spread."""
+    return part.flatten()[:: -(-part.numel() // MOST_ELEMENTS) or 1]
+
+
 @dataclass(slots=True)
 class Before:
-    """Weights, and what the optimizer knew of them."""
+    """Some elements of the weights, and what the optimizer knew of them."""
 
     weights: Held
     means: Held
@@ -166,11 +174,11 @@ def _before(trainer: Any) -> Before:
     found = Before({}, {}, {}, {})
     state = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state
     for name, weight in trainable(trainer):
-        found.weights[name] = read(weight).to("cpu", copy=True)
+        found.weights[name] = _some(read(weight)).to("cpu", copy=True)
         known = state.get(weight) or {}
         if "exp_avg" in known and "exp_avg_sq" in known:
-            found.means[name] = read(known["exp_avg"]).to("cpu", copy=True)
-            found.squares[name] = read(known["exp_avg_sq"]).to("cpu", copy=True)
+            found.means[name] = _some(read(known["exp_avg"])).to("cpu", copy=True)
+            found.squares[name] = _some(read(known["exp_avg_sq"])).to("cpu", copy=True)
             found.steps[name] = int(known["step"])
     return found
 
@@ -221,14 +229,14 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     now = dict(trainable(trainer))
     squares: list[list[float]] = []
     for name, kept in before.weights.items():
-        part = read(now[name])
+        part = _some(read(now[name]))
         old, gradient = kept.to(part.device), _at(handed.get(name), part.device)
         expected = old.double()
         if gradient is not None:
             expected = adamw(
                 asked,
                 old,
-                gradient,
+                _some(gradient),
                 rate=asked.learning_rate,
                 decay=decay_of(asked, name),
                 step=before.steps.get(name, 0) + 1,
@@ -236,7 +244,8 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
                 square=_at(before.squares.get(name), part.device),
             )
         ways = (part - expected, expected - old.double(), part.double() - old.double(), old)
-        squares.append([float(way.double().square().sum()) for way in ways])
+        stands_for = read(now[name]).numel() / max(1, len(part))
+        squares.append([stands_for * float(way.double().square().sum()) for way in ways])
     pairs: list[tuple[str, float, float, float]] = []
     moved = wanted = coarse = 0.0
     each = [totals([one[at] for one in squares], list(now.values())) for at in range(4)]
@@ -286,11 +295,15 @@ def _at(tensor: Tensor | None, place: torch.device) -> Tensor | None:
     return None if tensor is None else tensor.to(place)
 
 
+OTHER_SCHEDULE = "The schedule is another than "
+"""How a finding about it begins."""
+
+
 def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     """The rate in force over the whole training; None where it is as asked, or not known."""
     if trainer.lr_scheduler is not None or asked.steps <= 0:
         return None
-    found = list(_rates(trainer, asked))
+    found = list(rates(trainer, asked))
     own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
     wanted = replace(asked, schedule=GIVEN) if own else asked
     try:
@@ -301,7 +314,7 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
         return None
     return departs(
         "update",
-        f"The schedule is another than {asked.schedule!r}: at step {other.step} of {asked.steps} "
+        f"{OTHER_SCHEDULE}{asked.schedule!r}: at step {other.step} of {asked.steps} "
         f"the rate is {other.found:.3g}, {other.wanted:.3g} was asked for.",
         f"rates at steps 0, {other.step // 2} and {other.step}: {found[0]:.3g}, "
         f"{found[other.step // 2]:.3g}, {other.found:.3g}",
@@ -309,7 +322,7 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     )
 
 
-def _rates(trainer: Any, asked: Asked) -> Iterator[float]:
+def rates(trainer: Any, asked: Asked) -> Iterator[float]:
     """Of a schedule that is made as the trainer makes its own, for an optimizer of no weight."""
     nothing = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=asked.learning_rate)
     optimizer, trainer.optimizer = trainer.optimizer, nothing

@@ -19,6 +19,7 @@ from flatline.live.inputs import Inputs, select
 from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.grpo import GrpoTrainer, scored, scorer_of
 from flatline.live.trl.sampler import drawn, hearing
+from flatline.live.trl.settings import TRANSFORMERS, engine_of
 
 
 def first_rows(trainer: GrpoTrainer) -> list[dict[str, Any]]:
@@ -44,7 +45,7 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(own, inputs, caught[0] if caught else None)
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
-    played.by_trained = bool(played.drawn)
+    played.by_trained = bool(played.drawn) and engine_of(trainer) == TRANSFORMERS
     return played
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from flatline.live.batch import Padded, to_numpy
@@ -82,6 +83,14 @@ class Generation:
         self.rewards = result.detach()
         self.completions = given.get("completions") or ()
         self.completion_ids = given.get("completion_ids_list") or ()
+
+    def hear_payments(self, paid: Mapping[int, Any], rewards: int, rank: int) -> None:
+        """By reward function, where nothing but these was heard; NaN for what was not."""
+        found = np.full((rank * len(self.rows) + len(self.rows), rewards), np.nan, np.float32)
+        for at, values in paid.items():
+            known = [np.nan if one is None else float(one) for one in values]
+            found[rank * len(self.rows) :, at] = known
+        self.rewards = torch.from_numpy(found)
 
 
 @dataclass(slots=True)

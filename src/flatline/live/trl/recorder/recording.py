@@ -31,6 +31,7 @@ from flatline.live.trl.settings import (
     algorithm_of,
     engine_of,
     one_turn,
+    reward_names,
     stop_ids,
 )
 from flatline.live.weights import Census
@@ -198,7 +199,7 @@ class Recording:
         trainer, processing = self._trainer, self._trainer.processing_class
         tokenizer = getattr(processing, "tokenizer", processing)
         weights = getattr(trainer, "reward_weights", None)
-        names = list(trainer.reward_func_names)
+        names = reward_names(trainer)
         return Reader(
             eos=frozenset(stop_ids(trainer)),
             one_turn=one_turn(trainer),

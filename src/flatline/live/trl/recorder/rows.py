@@ -110,7 +110,7 @@ class Held:
     def sampler(self) -> np.ndarray | None:
         """Log-probs of the completion when it was sampled."""
         given = self.batch.tokens("sampling_per_token_logps", self.at, self.where())
-        if given is not None or self.drawn is None:
+        if given is not None or self.drawn is None or np.isnan(self.drawn.logps).all():
             return given
         return self.drawn.logps_at(self.where().stop)
 
@@ -164,12 +164,12 @@ def sampler_logps(batch: Padded, held: Sequence[Held]) -> np.ndarray | None:
     heard; NaN where it has none."""
     if "sampling_per_token_logps" in batch:
         return batch["sampling_per_token_logps"]
-    known = [one for one in held if one.drawn is not None]
+    known = [(one, logps) for one in held if (logps := one.sampler()) is not None]
     if not known:
         return None
     found = np.full(batch["completion_ids"].shape, np.nan, dtype=np.float32)
-    for one in known:
-        found[one.at, one.where()] = one.sampler()
+    for one, logps in known:
+        found[one.at, one.where()] = logps
     return found
 
 

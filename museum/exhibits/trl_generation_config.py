@@ -1,0 +1,24 @@
+"""What the arguments leave at its default is taken from the model's own `generation_config`: a
+repetition penalty there is in force whenever completions are drawn. They are scored without it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from museum import lab
+from museum.exhibit import Exhibit
+from museum.play import looked
+
+EXHIBIT = Exhibit(
+    bad="0.26.2",
+    good="0.27.0",
+    lines="trl/trainer/grpo_trainer.py, `unwrap_model_for_generation` without `generation_kwargs`",
+    expects=("H21", "H50"),
+)
+PENALTY = 1.1
+
+
+def run(folder: Path) -> dict[str, Any]:
+    model, tokenizer = lab.parts()
+    model.generation_config.repetition_penalty = PENALTY
+    return looked(lab.trainer(folder, parts=(model, tokenizer)), folder)
