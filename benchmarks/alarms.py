@@ -3,7 +3,7 @@
     python benchmarks/alarms.py train FOLDER [--only PATTERN] [--minutes M]   # makes the runs
     python benchmarks/alarms.py judge FOLDER                       # each of them, as it grows
     python benchmarks/alarms.py pack FOLDER                        # into docs/alarms/results.json
-    python benchmarks/alarms.py look RUN ...                       # any finished runs, step by step
+    python benchmarks/alarms.py look RUN ...                       # any runs or logs, step by step
     python benchmarks/alarms.py table                              # of docs/alarms/results.json
     python benchmarks/alarms.py noise [--logs 200] [--whole 20]    # logs of nothing but noise
 
@@ -31,6 +31,7 @@ from flatline.alarms.trends import CURVES, Watched
 from flatline.bench.setups import held_out
 from flatline.bench.shares import exact_share
 from flatline.trace import Trace
+from flatline.trace.importers import open_log
 
 RESULTS = Path(__file__).parent.parent / "docs" / "alarms" / "results.json"
 TRAINED, JUDGED = "trained", "alarms.json"
@@ -156,7 +157,7 @@ def judge(out: Path) -> None:
 
 def told(folder: Path, *, always: bool) -> dict[str, Any]:
     """What is told of a run while it grows, and what the looks cost."""
-    recorded, lookout = Trace.open(folder), Lookout()
+    recorded, lookout = open_log(folder), Lookout()
     # A run that is under way lies in files that are not compressed.
     batches = {name: one.to_table().to_batches(64) for name, one in recorded.tables.items()}
     trace = Trace.from_batches(batches, run=recorded.run)

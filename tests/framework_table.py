@@ -69,7 +69,7 @@ FRAMEWORKS: dict[str, dict[str, Source]] = {
 def table(framework: str) -> str:
     """The table of one page: a row per hypothesis, a column per source."""
     sources = FRAMEWORKS[framework]
-    columns = [_told(write) for write in sources.values()]
+    columns = [told(write) for write in sources.values()]
     rows = [
         f"| {one.id} {one.name} | {' | '.join(column[one.id] for column in columns)} |"
         for one in HYPOTHESES
@@ -87,7 +87,8 @@ def page_with(text: str, framework: str) -> str:
     return f"{before}{BEGIN}\n{table(framework)}\n{END}{after}"
 
 
-def _told(write: Source) -> dict[str, str]:
+def told(write: Source) -> dict[str, str]:
+    """Code -> whether the sign of a hypothesis could look at such a run, or what it lacked."""
     with tempfile.TemporaryDirectory() as folder:
         trace = open_log(write(Path(folder), steps=STEPS))
     return {one.id: _cell(one, trace) for one in HYPOTHESES}

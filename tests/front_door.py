@@ -24,6 +24,7 @@ from flatline.cli import app
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import HasProbe, HasSign, Hypothesis
 from flatline.hypotheses.symptoms import SYMPTOMS, Symptom
+from tests.framework_table import FRAMEWORKS, told
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -183,11 +184,19 @@ def row(one: Hypothesis) -> str:
 
 def looks(one: Hypothesis) -> str:
     ways = {
+        "log": one.id in in_a_log(),
         "recording": isinstance(one, HasSign),
         "live trainer": isinstance(one, HasProbe),
         "first batch": one.on_one_batch and not isinstance(one, HasProbe),
     }
     return ", ".join(name for name, can in ways.items() if can) or "`checkup --ladder`"
+
+
+@cache
+def in_a_log() -> frozenset[str]:
+    """What TRL's own log lets be tested."""
+    cells = told(FRAMEWORKS["trl"]["log"])
+    return frozenset(code for code, cell in cells.items() if cell == "yes")
 
 
 def symptoms() -> str:

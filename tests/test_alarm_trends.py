@@ -198,6 +198,15 @@ def test_a_run_that_is_first_seen_late_is_told_of_what_lasts(monkeypatch):
     assert [one.code for one in Lookout().look(trace_of(reward=np.full(40, 0.5)))] == ["H99"]
 
 
+def test_a_training_that_begins_anew_is_told_of_anew(monkeypatch):
+    says = Says(dict.fromkeys(range(1, 9), Level.FAULT))
+    look = lookout.diagnose
+    monkeypatch.setattr(lookout, "diagnose", lambda trace: look(trace, hypotheses=(says,)))
+    watcher = Lookout()
+    found = [watcher.look(trace_of(reward=np.full(rows, 0.5))) for rows in (8, 8, 2, 3)]
+    assert [len(alarms) for alarms in found] == [1, 0, 1, 0]
+
+
 def test_a_look_is_at_the_latest_steps_alone(monkeypatch):
     seen = []
     look = lookout.diagnose

@@ -196,6 +196,7 @@ PLAIN = {
     *((tag, "") for tag in ("h3", "h4", "hr", "em", "br", "ul", "li")),
     *((tag, "class") for tag in ("a", "td", "th")),
     ("a", "rel"),
+    *(("div", name) for name in ("role", "aria-label")),
 }
 """What Markdown and tables may add: nothing that loads, runs or looks otherwise."""
 

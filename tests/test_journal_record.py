@@ -58,7 +58,7 @@ def test_a_validated_cause_gets_a_fix_with_change_evidence_and_reason(tmp_path):
     recorded(tmp_path)
     fix = (tmp_path / "fixes/h09-loss-mask-as-attention.md").read_text()
     assert "| `fault` | mask-as-attention | none |" in fix
-    assert "Give the model ones on every token that is not padding" in fix
+    assert "Pass an attention mask of 1 on every token that is not padding" in fix
     assert "+0.300 [+0.250, +0.350]" in fix and "## Why it works" in fix
 
 

@@ -1,5 +1,7 @@
 """`flatline.toml`: what a project says once, what a report says of it, and what it may not say."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import flatline
@@ -146,3 +148,15 @@ def test_what_it_may_not_say_is_one_message_with_the_line_and_what_to_write(here
 def test_the_table_to_write_in_pyproject_is_named_in_full(here):
     said = wrong(here, "[tool.flatline]\noff = 1\n", name="pyproject.toml")
     assert "pyproject.toml:2" in said and "`[tool.flatline.off]`" in said
+
+
+def test_a_trainer_is_told_the_names_where_it_has_them_and_an_argument_comes_first(here):
+    from flatline.live.trl.settings import truth
+
+    (here / "flatline.toml").write_text(WHOLE)
+    data = SimpleNamespace(column_names=["prompt", "answer"])
+    known = SimpleNamespace(reward_func_names=["exact_match", "format"], train_dataset=data)
+    other = SimpleNamespace(reward_func_names=["length"], train_dataset=None)
+    assert truth(known, None, None) == {"correct": "exact_match", "gold": "answer"}
+    assert truth(known, "format", None)["correct"] == "format"
+    assert truth(other, None, None) == {"correct": None, "gold": None}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import flatline
 from flatline.cli import app
-from flatline.errors import TraceError
+from flatline.errors import ConfigError, TraceError
 
 LOG = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 1e-4 * step} for step in range(1, 60)]
 
@@ -29,6 +29,11 @@ def test_a_path_is_diagnosed_as_text_or_as_a_path(log):
 def test_what_is_no_log_is_one_clear_error(tmp_path):
     with pytest.raises(TraceError, match="no file or folder"):
         flatline.diagnose(str(tmp_path / "trainer_state.json"))
+
+
+def test_a_trainer_that_is_given_by_mistake_is_told_where_to_go():
+    with pytest.raises(ConfigError, match=r"flatline\.checkup\(trainer\)"):
+        flatline.diagnose(object())
 
 
 def test_a_printed_report_is_what_the_console_shows(log, monkeypatch):

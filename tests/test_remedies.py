@@ -275,7 +275,6 @@ REPAIRED = {
     "H14": LastTokenOnly,
     "H15": PaddingSeen,
     "H17": StaleSampler,
-    "H19": StaleSampler,
     "H21": Hot,
     "H26": HalfTheWeights,
     "H28": Negated,
@@ -351,6 +350,29 @@ def test_dropout_is_off_and_half_precision_is_whole_while_the_remedy_lasts(tmp_p
 
 
 @pytest.mark.parametrize(
+    "code, name, value",
+    [
+        ("H01", "scale_rewards", "none"),
+        ("H03", "beta", 0.0),
+        ("H04", "max_completion_length", 12),
+        ("H27", "max_grad_norm", 1.0),
+        ("H29", "num_iterations", 1),
+        ("H31", "beta", 0.0),
+        ("H35", "loss_type", "dr_grpo"),
+    ],
+)
+def test_an_argument_has_its_other_value_while_the_remedy_lasts(tmp_path, code, name, value):
+    trainer = trainer_of(tmp_path, beta=0.1, max_grad_norm=0.5)
+    own = getattr(trainer.args, name)
+    with remedied(trainer, [code]):
+        held = [one for one in (trainer.args, trainer) if name in vars(one)]
+        assert [getattr(one, name) for one in held] == [value] * len(held)
+        if code == "H04":
+            assert trainer.generation_config.max_new_tokens == value
+    assert getattr(trainer.args, name) == own != value
+
+
+@pytest.mark.parametrize(
     "fault, code", [("mask-shifted-when-cut", "H51"), ("weights-restored", "H58")]
 )
 def test_a_stage_departs_no_more_under_its_remedy(fault, code):
@@ -360,3 +382,9 @@ def test_a_stage_departs_no_more_under_its_remedy(fault, code):
         with subject.standing_still():
             found = subject.departures()
     assert [stage for stage, one in found.items() if one.departs] == []
+
+
+def test_the_page_of_remedies_is_made_from_the_table():
+    from tests.remedy_table import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page()

@@ -190,6 +190,14 @@ def test_a_remedy_that_leaves_the_gradient_as_it_is_settles_it_without_training(
     assert "the gradient with the remedy is the gradient without it" in found.verdict.reason
 
 
+def test_a_remedy_that_leaves_the_mechanism_there_is_not_trained(monkeypatch, tmp_path):
+    seen = [finding("H52", "fault")]
+    treated = pilot(drawn="b", findings=seen)
+    found, _ = concluded(monkeypatch, tmp_path, "H52", pilot(findings=seen), treated)
+    assert found.verdict.ruling == "inconclusive"
+    assert "does not take H52 away" in found.verdict.reason
+
+
 def test_a_remedy_of_the_optimizer_is_not_judged_by_the_gradient(monkeypatch, tmp_path):
     treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
     with pytest.raises(AssertionError, match="a run was made"):

@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from flatline.answer import Answer, answer_of, headline_of, summary_of
 from flatline.chosen import chosen
 from flatline.console import plain, to_console
-from flatline.errors import Lacking, NotRecorded
+from flatline.errors import ConfigError, Lacking, NotRecorded
 from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
@@ -122,7 +122,7 @@ def diagnose(
     `Trace`. `correct` names the part of the reward that says whether an answer is right, where the
     run does not say so itself. Without `hypotheses`, all are asked, as `flatline.toml` says.
     """
-    trace = run if isinstance(run, Trace) else open_log(run)
+    trace = _opened(run)
     correct = correct or _named_by_project(trace)
     trace = trace if correct is None else trace.naming(correct)
     choice = chosen(hypotheses)
@@ -146,6 +146,18 @@ def diagnose(
         question=asked(findings, trace),
         remarks=remarks_of(trace),
     )
+
+
+def _opened(run: Trace | str | Path) -> Trace:
+    if isinstance(run, Trace):
+        return run
+    if not isinstance(run, str | Path):
+        raise ConfigError(
+            f"A {type(run).__name__} is neither a path nor a `Trace`.\n"
+            "A diagnosis reads what a run left on disk.\n"
+            "Give its folder or its log; for a live trainer type `flatline.checkup(trainer)`."
+        )
+    return open_log(run)
 
 
 def _named_by_project(trace: Trace) -> str | None:

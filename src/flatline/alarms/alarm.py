@@ -24,15 +24,21 @@ class Alarm:
     """What was seen, with numbers."""
     fix: str = ""
     """What to do."""
+    headline: str = ""
+    """The cause in plain words; empty for a trend."""
 
     @property
     def title(self) -> str:
-        """In a few words."""
-        return f"{f'{self.code} {self.name}'.strip()} ({self.level}) at step {self.step}"
+        """In a few words, the cause first."""
+        about = f"{self.code} {self.name}".strip()
+        if self.headline:
+            return f"{self.headline} ({about}, {self.level} at step {self.step})"
+        return f"{about} ({self.level}) at step {self.step}"
 
     def __str__(self) -> str:
         fix = f" {self.fix}" if self.fix else ""
-        return f"{self.title}: {self.text}{fix}"
+        mark = "" if self.headline else ":"
+        return f"{self.title}{mark} {self.text}{fix}"
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from flatline.alarms.alarm import Alarm
 from flatline.alarms.trends import Trends
+from flatline.answer import claim
 from flatline.diagnosis import diagnose
 from flatline.hypotheses.base import Finding, Level
 from flatline.trace import Trace
@@ -29,6 +30,9 @@ class Lookout:
     """What is known of one run."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._trends = Trends()
         self._told: set[str] = set()
         self._suspected: dict[str, int] = {}
@@ -39,7 +43,9 @@ class Lookout:
     def look(self, trace: Trace) -> list[Alarm]:
         """The alarms that nobody was told of yet."""
         steps = whole_steps(trace)
-        if len(steps) <= self._looked:
+        if len(steps) < self._looked:  # a training that began anew replaced the old one
+            self._begin()
+        if len(steps) == self._looked:
             return []
         if self._looked == 0 and len(steps) > 2 * FEWEST:
             # A run that was not watched from its beginning: what would have been seen before.
@@ -77,6 +83,7 @@ class Lookout:
             name=finding.name,
             text=finding.text,
             fix=finding.fix,
+            headline=claim(finding),
         )
 
 

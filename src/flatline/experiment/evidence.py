@@ -101,11 +101,12 @@ def mechanism_of(
 def mechanism_in(hypothesis: str, control: Watched, treated: Watched | None = None) -> Mechanism:
     """The same from what is known of each arm."""
     counts = control.counted + (f" and {treated.counted}" if treated else "")
+    counted = f"{hypothesis} fires in {counts}. " if control.signs else ""
     return Mechanism(
         control=control.presence,
         treated=treated.presence if treated else None,
         direct=control.direct,
-        text=f"{hypothesis} fires in {counts}. {control.text}".strip(),
+        text=f"{counted}{control.text}".strip(),
     )
 
 

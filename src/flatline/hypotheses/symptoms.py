@@ -22,7 +22,7 @@ class Symptom:
     signs: tuple[str, ...] = ()
     """Hypotheses that see the symptom itself: what explains them is behind it."""
     behind: Mapping[str, tuple[str, ...]]
-    """What kind of cause -> codes, the likelier first."""
+    """What kind of cause -> codes, in the order in which they are worth looking at."""
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -35,9 +35,9 @@ SYMPTOMS = (
         name="reward-flat",
         title="The reward is flat from the start",
         text="First make sure that it is: a mean over too few steps moves by chance, and data in "
-        "an order hides a rise. The report opens with the trend and its interval. A flat "
-        "reward with a healthy-looking loss is the ordinary case: the loss of GRPO says "
-        "nothing about learning.",
+        "an order hides a rise. Every report says how the reward moves, with an interval. A "
+        "flat reward beside a healthy-looking loss is the ordinary case: the loss of GRPO "
+        "says nothing about learning.",
         behind={
             "Nothing to select from": ("H32", "H45", "H39", "H05", "H34", "H41", "H42", "H04"),
             "The weights do not move, or not by the gradient": (

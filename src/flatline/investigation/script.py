@@ -130,9 +130,11 @@ class _Inquiry:
         plan = self._plan(hypothesis)
         pilot = self._pilot(plan.treated[0], seed=1)
         self._refuse_ignored_seed(pilot)
-        nothing = self._changes_nothing(hypothesis, mechanism, pilot)
-        if nothing and not self._setup.train_anyway:
-            return self._concluded(hypothesis, nothing)
+        settled = self._still_there(hypothesis, mechanism, pilot) or self._changes_nothing(
+            hypothesis, mechanism, pilot
+        )
+        if settled and not self._setup.train_anyway:
+            return self._concluded(hypothesis, settled)
         return self._experiment(hypothesis, plan, pilot)
 
     # -- looking
@@ -179,6 +181,21 @@ class _Inquiry:
                 "Take away what sets a seed after the config object is made, such as "
                 "`set_seed(42)` or `generator=`."
             )
+
+    def _still_there(
+        self, hypothesis: Hypothesis, mechanism: Mechanism, pilot: Mapping[str, Any]
+    ) -> Verdict | None:
+        """What the remedy does not take away is not tested by it."""
+        sight = sights_of(pilot["findings"]).get(hypothesis.id)
+        treated = Watched(REMEDY, [], sight)
+        if {mechanism.control, treated.presence} != {Presence.PRESENT}:
+            return None
+        return replace(
+            decide(hypothesis.id, [], self._setup.rule, mechanism),
+            settled=True,
+            reason=f"The remedy does not take {hypothesis.id} away: {treated.text}",
+            would_change=f"The cause mended by hand. {hypothesis.fix}",
+        )
 
     def _changes_nothing(
         self, hypothesis: Hypothesis, mechanism: Mechanism, pilot: Mapping[str, Any]

@@ -123,7 +123,6 @@ REMEDIES: dict[str, Remedy] = {
     "H14": LOSS_ON_WHAT_WAS_WRITTEN,
     "H15": SEE_NO_PADDING,
     "H17": WEIGHTS_DELIVERED,
-    "H19": WEIGHTS_DELIVERED,
     "H21": both(SAMPLER_OF_TRL, LOGPROBS),
     "H22": with_setting(
         "vllm_importance_sampling_mode", "token_truncate", "corrects token by token, and capped"
@@ -183,6 +182,8 @@ WITHOUT: dict[str, str] = {
     "one of the two add special tokens.",
     "H18": "Rounding at the merge happens inside the sampler: deliver weights in float32, or the "
     "adapter itself.",
+    "H19": "The cache is the sampler's own: empty it after every update (`reset_prefix_cache` of "
+    "vLLM) and check that it is empty.",
     "H20": "Both sides compute what they are told to, with other digits: set one precision for "
     "sampler and trainer (`bf16`, the sampler's `dtype`).",
     "H24": "No single rate is right for a script: choose `learning_rate` by the checkup's KL of "
