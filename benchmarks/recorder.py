@@ -1,6 +1,7 @@
 """What recording costs: a healthy lab run with every token recorded, beside the same run without.
 
     python benchmarks/recorder.py [--steps 20] [--full] [--config run.toml] [--split] [--alone]
+        [--alarms]
 
 The runs train in turns, one optimizer step each, in one process: they sample the same rollouts,
 and a busy machine is unfair to all alike. A step counts from its beginning to the beginning of the
@@ -14,6 +15,10 @@ its thread did beside the training. With `--split` the device is waited for befo
 the training waits for, so that work of the trainer's that was still to be done there is told apart;
 the comparison is then no longer fair. `--alone` trains the recorded run only: flatline's own time,
 against steps that hold it, where a second model is too dear and steps vary by more than it.
+
+`--alarms` trains a third run, recorded and with `flatline.Alarms`, and prints all of its steps over
+all of the recorded run's: looks are not at every step, so a median would not see them. The parts
+below are then those of two recorded runs, but for the alarms.
 """
 
 import argparse
@@ -32,6 +37,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging
 
 import flatline
+from flatline.alarms.training import Alarms
 from flatline.config import RunConfig, load_config
 from flatline.live.hooks import Guard
 from flatline.live.texts import Texts, Vocabulary
@@ -85,6 +91,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, help="another run than the lab's (TOML)")
     parser.add_argument("--split", action="store_true", help="wait for the device before timing")
     parser.add_argument("--alone", action="store_true", help="no run to compare with")
+    parser.add_argument("--alarms", action="store_true", help="a third run, with alarms")
     parser.add_argument("--stock-malloc", action="store_true", help="the C library's defaults")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -99,7 +106,7 @@ def main() -> None:
         else:
             config = RunConfig(peft=not args.full, **changes)
         own = OwnTime(split=args.split)
-        seconds = measure(config, recorders(alone=args.alone), folder)
+        seconds = measure(config, recorders(alone=args.alone, alarms=args.alarms), folder)
         kept = {name: sum(f.stat().st_size for f in (folder / name).glob("**/*") if f.is_file())
                 for name in seconds}  # fmt: skip
     rollouts = args.steps * config.batch_size * config.gradient_accumulation_steps
@@ -111,6 +118,7 @@ def main() -> None:
 
 PARTS = (
     (Guard, "__call__", "the rest"),
+    (Alarms, "_look", "alarms"),
     (Transfer, "__init__", "sending tensors to the host"),
     (Census, "before_step", "weights"),
     (Census, "after_step", "weights"),
@@ -128,6 +136,7 @@ PARTS = (
     (Writer, "_flush", "files"),
 )
 """Where the recording spends its time. Each is told without those that it calls."""
+ALARMED = "flatline with alarms"
 DEVICE = "work of the trainer's on the device"
 
 
@@ -188,13 +197,15 @@ def is_ours() -> bool:
     return threading.current_thread().name == "flatline-trace"
 
 
-def recorders(*, alone: bool) -> dict[str, Callable[[Any, Path], object] | None]:
+def recorders(*, alone: bool, alarms: bool) -> dict[str, Callable[[Any, Path], object] | None]:
     if alone:
         return {"flatline": flatline.attach}
     sides: dict[str, Callable[[Any, Path], object] | None] = {
         "plain": None,
         "flatline": flatline.attach,
     }
+    if alarms:
+        sides[ALARMED] = lambda trainer, folder: flatline.attach(trainer, folder, alarms=Alarms())
     if importlib.util.find_spec("rlprobe"):
         from rlprobe.integrations.trl import attach
 
@@ -235,6 +246,9 @@ def show(seconds: dict[str, np.ndarray], kept: dict[str, int], rollouts: int) ->
         costs = " | ".join(overhead(values[:, i], seconds["plain"][:, i]) for i in (0, 1))
         size = f"{faults:.0f} | {kept[name] / rollouts:.0f}"
         print(f"| {name} | {wall:.3f} | {cpu:.3f} | {costs} | {size} |")
+    if ALARMED in seconds:
+        wall, cpu, _ = seconds[ALARMED].sum(axis=0) / seconds["flatline"].sum(axis=0)
+        print(f"\nAll steps with alarms over all without: wall {wall:.3f}, CPU {cpu:.3f}")
 
 
 def overhead(values: np.ndarray, plain: np.ndarray) -> str:

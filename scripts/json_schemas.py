@@ -68,6 +68,8 @@ class Finding(Shape):
     """How sure."""
     bearing: Literal["supports", "contradicts", "says nothing"]
     """What the finding does to the hypothesis."""
+    headline: str = ""
+    """The cause in plain words, of an alarm or a note that points at one."""
     text: str
     """What was seen; may quote a model."""
     measured: Estimate | float | None
@@ -110,6 +112,8 @@ class Diagnosis(Shape):
     """What was looked at."""
     outcome: Literal["alarm", "unexplained", "healthy", "not enough to tell"] = "not enough to tell"
     """What it comes to; see docs/diagnosis.md."""
+    headline: str = ""
+    """The answer in one sentence, in plain words and without codes."""
     summary: str
     """The answer in a few sentences."""
     next: str = ""
@@ -125,6 +129,10 @@ class Diagnosis(Shape):
     R3 reward-falls, R4 reward-flat."""
     caveats: list[str] = []
     """What was lost, left out or assumed when it was read."""
+    remarks: list[str] = []
+    """What the numbers of a log say beside any cause: parts of the reward, settings, plan."""
+    known: list[str] = []
+    """Codes of causes that the baseline knows already."""
     explained_by: dict[str, str]
     """Alarm -> the alarm that produces it."""
     findings: list[Finding]

@@ -51,7 +51,7 @@ class Page(HTMLParser):
 
     @property
     def figures(self) -> dict[str, Any]:
-        return self.blocks["chart-data"]["figures"]
+        return self.blocks["chart-data"]
 
 
 def record(folder: Path, rows: dict[str, Any] | None = None, **settings: Any) -> Path:

@@ -693,6 +693,24 @@ def test_training_twice_makes_a_second_segment_that_replaces_the_first(tmp_path,
     assert len(trace.rollouts) == 8
 
 
+def test_the_end_of_training_says_once_where_it_is_and_what_to_type(tmp_path, capsys):
+    trainer = trainer_of(tmp_path, max_steps=1)
+    flatline.attach(trainer, tmp_path / "my run")
+    assert "Next:" not in capsys.readouterr().err
+    trainer.train()
+    said = capsys.readouterr().err
+    assert said.count(f"recorded in {tmp_path / 'my run'}. Next:") == 1
+    assert f"`flatline diagnose '{tmp_path / 'my run'}'`" in said, "the blank is quoted"
+
+
+def test_nothing_is_to_be_typed_where_an_experiment_records_the_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FLATLINE_ANNOUNCE", str(tmp_path / "announced"))
+    trainer = trainer_of(tmp_path, max_steps=1)
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    assert "Next:" not in capsys.readouterr().err
+
+
 def test_a_resumed_training_is_not_said_to_replace_what_it_goes_on_from(tmp_path, capsys):
     trainer = trainer_of(tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
     flatline.attach(trainer, tmp_path / "run")

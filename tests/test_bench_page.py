@@ -1,4 +1,4 @@
-"""The figures of docs/benchmark.md and of the README are those of the results that are kept."""
+"""The figures of docs/benchmark.md are those of the results that are kept."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from flatline.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHORT = PAGE.split("## In short")[1].split("## What a cell is")[0]
 RESULTS = "docs/benchmark/results.json"
 BEGIN, END = f"<!-- begin: flatline bench report {RESULTS} -->\n", "\n<!-- end -->"
-IN_README = ("one answer", "checkup", "diagnose 40", "either")
+IN_SHORT = ("one answer", "checkup", "diagnose 40", "either")
 
 
 def report(*options):
@@ -45,36 +45,35 @@ def test_the_page_shows_what_the_kept_results_give():
     )
 
 
-def test_the_readme_has_the_rows_of_the_kept_results(first):
+def test_it_begins_with_the_rows_of_the_kept_results(first):
     rows = [
-        f"| {name} | {' | '.join(counts[look] for look in IN_README)} |"
+        f"| {name} | {' | '.join(counts[look] for look in IN_SHORT)} |"
         for name, counts in first.items()
         if name != "all that hurt, not corrected"
     ]
-    assert rows and not [row for row in rows if row not in README]
+    assert rows and not [row for row in rows if row not in SHORT]
 
 
-def test_the_readme_compares_with_other_tools_as_the_kept_results_do(figures):
+def test_it_compares_with_other_tools_as_the_kept_results_do(figures):
     tools = figures["peers"]["tools"].values()
     for key, words in (
         ("false_alarms", "healthy setups with an alarm"),
         ("noticed", "faults that hurt: an alarm"),
         ("cause", "faults that hurt: points at the cause"),
     ):
-        assert f"| {words} | {' | '.join(counted(one[key]) for one in tools)} |" in README
+        assert f"| {words} | {' | '.join(counted(one[key]) for one in tools)} |" in SHORT
 
 
-def test_the_readme_says_how_many_faults_hurt_and_how_many_pairs_are_named(figures):
+def test_it_says_how_many_faults_hurt_and_how_many_pairs_are_named(figures):
     hurting = [row for row in figures["faults"] if row["verdict"] == "hurts"]
     usual = [row for row in hurting if row["task"] == "musique" and ":" not in row["fault"]]
-    text = " ".join(README.split())
+    text = " ".join(SHORT.split())
     assert f"({len(hurting)} of {len(figures['faults'])}; of the 62 faults" in text
     assert f"on MuSiQue with three seeds, {len(usual)})" in text
     pairs = figures["pairs"]["by_look"]["one answer"]
     assert f"among the first four of the one answer in {counted(pairs)}." in text
 
 
-@pytest.mark.parametrize("text", [PAGE, README], ids=["page", "README"])
-def test_the_headline_is_the_single_answer_about_faults_that_hurt_and_about_all(text, first):
+def test_the_headline_is_the_single_answer_about_faults_that_hurt_and_about_all(first):
     for name in ("all that hurt", "all planted, harmless ones too"):
-        assert f"**{first[name]['one answer']}**" in text
+        assert f"**{first[name]['one answer']}**" in SHORT

@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch):
     log.write_text(json.dumps({"log_history": LOG}))
 
     def run(*arguments, report=ALL):
-        monkeypatch.setattr(diagnosis, "diagnose", lambda trace, *, correct, name: report)
+        monkeypatch.setattr(diagnosis, "diagnose", lambda run, *, correct: report)
         runner = CliRunner(env={"COLUMNS": "120"})
         return runner.invoke(app, ["diagnose", str(log), *arguments], prog_name="flatline")
 
@@ -96,7 +96,7 @@ def test_junit_has_a_case_per_hypothesis_and_fails_what_fail_on_says(run, tmp_pa
     assert suite.attrib["skipped"] == "1"
     cases = {case.attrib["name"]: case for case in suite.findall("testcase")}
     failure = cases["H09 name-H09"].find("failure")
-    assert failure.attrib == {"type": "fault", "message": "seen"}
+    assert failure.attrib == {"type": "fault", "message": "H09 name-H09."}
     assert "Example: ids" in failure.text and "Do: type this" in failure.text
     assert cases["H44 name-H44"].find("failure") is None
     assert "suspect: seen" in cases["H44 name-H44"].find("system-out").text
@@ -150,7 +150,7 @@ def test_braces_of_a_text_are_no_places_for_arguments():
 
 def test_an_annotation_is_one_line_that_no_text_can_end():
     (line,) = annotations(HOSTILE_REPORT, about=Path("runs/a,b:c"))
-    assert line.startswith("::error file=runs/a%2Cb%3Ac,title=H09 name-H09::")
+    assert line.startswith("::error file=runs/a%2Cb%3Ac,title=H09 name-H09.::")
     assert "\n" not in line and "\r" not in line
     assert "%0A::add-mask" in line and "%250A" in line, "line ends and percent signs are escaped"
 
@@ -159,7 +159,7 @@ def test_faults_are_errors_suspects_warnings_and_the_rest_a_notice():
     kinds = [line.split(" ")[0] for line in annotations(ALL)]
     assert kinds == ["::error", "::warning"]
     (line,) = annotations(report_of(OK))
-    assert line.startswith("::notice title=flatline::Not enough to tell: all 1 causes")
+    assert line.startswith("::notice title=flatline::There is not enough here")
 
 
 COMMANDS = ("::add-mask::x", "##[add-mask]x", "##vso[task.setvariable]x", "##teamcity[x]")
@@ -245,3 +245,74 @@ def test_the_shell_is_told_how_a_command_goes_on(typed, offered):
         check=False,
     )
     assert offered in done.stdout.split()
+
+
+# -- a baseline
+
+
+@pytest.fixture
+def accepted(run, tmp_path):
+    """A baseline that knows of the fault and of the suspect."""
+    file = tmp_path / "baseline.json"
+    assert run("--write-baseline", str(file)).exit_code == 0, "all that is written is accepted"
+    return file
+
+
+def test_what_a_baseline_knows_is_shown_and_does_not_fail(run, accepted):
+    done = run("--baseline", str(accepted), "--github")
+    assert done.exit_code == 0
+    assert "baseline.json knows of H09 name-H09, H44 name-H44; only what is new counts" in " ".join(
+        done.stdout.split()
+    )
+    assert done.stdout.count("name-H09") > 1 and "::error" not in done.stdout
+    told = json.loads(run("--baseline", str(accepted), "--json").stdout)
+    assert told["known"] == ["H09", "H44"] and told["outcome"] == "alarm"
+
+
+def test_what_a_baseline_does_not_know_fails(run, accepted):
+    new = report_of(FAULT, SUSPECT, found("H26", Level.SUSPECT))
+    done = run("--baseline", str(accepted), "--github", report=new)
+    assert done.exit_code == 1
+    annotated = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    assert len(annotated) == 1 and "H26" in annotated[0]
+
+
+def test_a_suspect_that_has_become_a_fault_is_new_and_the_reverse_is_not(run, accepted):
+    surer = report_of(found("H44", Level.FAULT))
+    assert run("--baseline", str(accepted), report=surer).exit_code == 1
+    assert (
+        run("--baseline", str(accepted), report=report_of(found("H09", Level.SUSPECT))).exit_code
+        == 0
+    )
+
+
+def test_junit_and_sarif_say_what_is_known(run, accepted, tmp_path):
+    run("--baseline", str(accepted), "--junit", str(tmp_path / "j"), "--sarif", str(tmp_path / "s"))
+    assert ElementTree.parse(tmp_path / "j").getroot().attrib["failures"] == "0"
+    results = json.loads((tmp_path / "s").read_text())["runs"][0]["results"]
+    states = {one["ruleId"]: one.get("baselineState") for one in results}
+    assert states == {"H09": "unchanged", "H44": "unchanged", "H01": None}
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        (None, "cannot be read: No such file"),
+        ("[1, 2", "is not a baseline"),
+        ("[]", "does not say"),
+        ('{"version": 2}', "does not say"),
+        ('{"version": 1, "known": [3]}', "`known` has 3"),
+        ('{"version": 1, "known": [{"hypothesis": "H01", "level": "ok"}]}', "`known` has"),
+    ],
+)
+def test_a_baseline_that_is_none_says_so_and_what_to_type(run, tmp_path, text, told):
+    file = tmp_path / "b.json"
+    if text is not None:
+        file.write_text(text)
+    done = run("--baseline", str(file))
+    assert done.exit_code == 2 and told in done.stderr and "--write-baseline" in done.stderr
+
+
+def test_a_baseline_is_not_read_and_replaced_at_once(run, accepted):
+    done = run("--baseline", str(accepted), "--write-baseline", str(accepted))
+    assert done.exit_code == 2 and "Give one of them" in done.stderr

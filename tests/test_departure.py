@@ -16,8 +16,9 @@ from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
+from flatline.live.trl.departure.passes import ways_apart
 from flatline.live.trl.departure.sampled import Sampled, judge_limit
-from flatline.live.trl.departure.stages import _dealt, _ways
+from flatline.live.trl.departure.stages import _dealt
 from flatline.live.trl.subject import TrlSubject
 from flatline.spec import STAGES, Asked
 from flatline.spec.numerics import TOLERANCE
@@ -155,12 +156,12 @@ def test_an_argument_without_a_definition_is_named():
 
 def test_ratios_are_put_on_both_sides_of_the_clip_and_between():
     asked = Asked(group=2, rows_in_pass=2, longest=8, clip_low=0.1, clip_high=0.3)
-    above, below, *between = (math.exp(way) for way in _ways(asked, TOLERANCE["fp32"]))
+    above, below, *between = (math.exp(way) for way in ways_apart(asked, TOLERANCE["fp32"]))
     assert above > 1.3 and below < 0.9
     assert [0.9 < one < 1.3 for one in between] == [True, True]
     assert max(between) > 1.1, "exchanged bounds would stop it"
     narrow = Asked(group=2, rows_in_pass=2, longest=8, clip_low=3e-4, clip_high=4e-4)
-    assert len(_ways(narrow, TOLERANCE["bf16"])) == 2
+    assert len(ways_apart(narrow, TOLERANCE["bf16"])) == 2
 
 
 @pytest.mark.parametrize(

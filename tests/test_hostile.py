@@ -25,7 +25,6 @@ from flatline.journal.folder import read_text
 from flatline.journal.new import add
 from flatline.loopback import Bind
 from flatline.report import page_of
-from flatline.report.pages import PLOTLY, asset_text
 from flatline.report.web.app import application
 from tests.report_pages import Page
 from tests.traces import healthy_rows
@@ -225,8 +224,7 @@ def test_a_written_page_has_no_element_that_a_harmless_one_has_not(here, what):
     text, other = str(page_of(here / what)), str(page_of(harmless))
     assert shape(text) <= shape(other) | PLAIN
     assert Page(text).scripts == Page(other).scripts
-    # Plotly's own text holds such characters, and is no text of others.
-    assert not OBEYED.search(text.replace(asset_text(PLOTLY), "").replace("\n", ""))
+    assert not OBEYED.search(text.replace("\n", ""))
 
 
 def test_a_hostile_title_does_not_break_the_journal_it_is_written_into(here):

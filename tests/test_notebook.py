@@ -50,7 +50,7 @@ def report_of(*findings):
 def test_a_diagnosis_renders_itself_whole():
     report = diagnose(healthy_trace(steps=2))
     reader = read(report)
-    assert report.summary in reader.text
+    assert report.answer.headline in reader.text and report.answer.untested in reader.text
     assert all(f"{one.hypothesis} {one.name}" in reader.text for one in report.findings)
 
 
@@ -64,20 +64,19 @@ def test_hostile_text_stays_text_at_every_place(level):
     assert "alert(1)" in reader.text and "\\x1b" in reader.text and "\\u202e" in reader.text
 
 
-def test_an_alarm_says_what_to_do_and_a_symptom_names_its_cause_instead():
+def test_an_alarm_says_what_to_do_and_what_follows_from_it_needs_no_remedy():
     cause = finding("H09", Level.FAULT, fix="mend it", explains=("H03",))
     symptom = finding("H03", Level.SUSPECT, fix="not this")
     text = read(report_of(cause, symptom)).text
-    assert "mend it" in text and "a symptom of H09" in text and "not this" not in text
+    assert "mend it" in text and "Follows from it: 1" in text and "not this" not in text
 
 
-def test_text_takes_the_notebooks_colours_and_a_badge_brings_both():
+def test_text_takes_the_notebooks_colours_so_that_it_is_readable_in_light_and_dark():
     html = report_of(finding("H09", Level.FAULT), finding("H01", Level.SUSPECT))._repr_html_()
     styles = re.findall(r'style="([^"]*)"', html)
+    assert styles
     for style in styles:
-        front, back = re.search(r"(?<![-\w])color:", style), "background:" in style
-        assert bool(front) == back, f"readable in light and dark only with both: {style}"
-    assert sum("background:" in style for style in styles) == 2
+        assert not re.search(r"(?<![-\w])color:|background:", style)
 
 
 def test_an_endless_example_is_cut():

@@ -1,37 +1,26 @@
-"""The README says what is so."""
+"""The front pages say what is so, and the README stays a front door."""
 
 import re
-from pathlib import Path
+
+import pytest
 
 from flatline.cli import app
-from flatline.hypotheses import HYPOTHESES
-from flatline.hypotheses.base import HasProbe, HasSign, Hypothesis
+from tests.front_door import PAGES, ROOT, blocks_of
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+LONGEST = 150
+"""Lines. What does not fit belongs into docs."""
 
 
-def row(one: Hypothesis) -> str:
-    looks = {
-        "trace": isinstance(one, HasSign),
-        "live trainer": isinstance(one, HasProbe),
-        "first batch": one.on_one_batch and not isinstance(one, HasProbe),
-    }
-    where = ", ".join(name for name, can in looks.items() if can) or "`checkup --ladder`"
-    return f"| {one.id} | `{one.name}` | {one.manual().splitlines()[0]} | {where} |"
+@pytest.mark.parametrize("page, block", [(page, one) for page in PAGES for one in PAGES[page]])
+def test_what_code_or_kept_results_decide_is_what_the_page_says(page, block):
+    shown = blocks_of((ROOT / page).read_text())
+    assert shown.keys() == PAGES[page].keys()
+    assert shown[block] == PAGES[page][block](), "type `python -m tests.front_door --write`"
 
 
-def test_the_table_of_hypotheses_is_what_the_registry_says():
-    missing = [row(one) for one in HYPOTHESES if row(one) not in README]
-    assert not missing, "paste into the README:\n" + "\n".join(missing)
-
-
-def test_its_counts_of_what_a_checkup_asks_are_those_of_the_table():
-    probing, judging = (README.count(f"{where} |\n") for where in ("live trainer", "first batch"))
-    text = f"asks {probing + judging}: {probing} probe the live trainer, {judging}\njudge"
-    assert text in README
-    *first, last = [one.id for one in HYPOTHESES if not isinstance(one, HasSign)]
-    assert f"all of these but {', '.join(first)} and {last}." in README
+def test_it_can_be_read_in_a_minute_or_two():
+    assert len(README.splitlines()) <= LONGEST
 
 
 def test_every_command_it_names_exists():
@@ -42,11 +31,21 @@ def test_every_command_it_names_exists():
     assert named and named <= known
 
 
-def test_every_page_it_links_exists():
-    linked = re.findall(r"\]\((docs/[^)#]+)\)", README)
+def test_every_page_and_picture_it_links_exists():
+    linked = re.findall(r"\]\((docs/[^)#]+)(?:#[^)]*)?\)", README)
     assert linked and all((ROOT / page).is_file() for page in linked)
 
 
-def test_every_benchmark_it_names_exists():
-    named = re.findall(r"benchmarks/\w+\.py", README)
-    assert named and all((ROOT / name).is_file() for name in named)
+def test_everything_in_its_tree_exists():
+    tree = README.split("## Where things are")[1]
+    names = re.findall(r"(?<![\w/])([\w/]+(?:\.py|\.md|/))(?=[\s;:,])", tree)
+    places = (ROOT, ROOT / "src" / "flatline", ROOT / "src" / "flatline" / "hypotheses")
+    assert len(names) > 20
+    assert [n for n in names if not any((place / n).exists() for place in places)] == []
+
+
+def test_its_test_command_is_what_the_gate_runs():
+    typed = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    assert any(re.search(r"^make test\b", block, flags=re.MULTILINE) for block in typed)
+    assert any(re.search(r"^make demo\b", block, flags=re.MULTILINE) for block in typed)
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")

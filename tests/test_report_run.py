@@ -13,12 +13,13 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasSign
 from flatline.report import examples, page_of, run_charts
 from flatline.report.charts import MOST_POINTS, thinned
+from flatline.report.pages import asset_text, data_block
 from flatline.report.run_charts import CHARTS, POINTS_TO, draw
 from flatline.report.run_state import State, state_of
 from flatline.report.series import SAMPLED_GROUPS, Run
 from flatline.trace import Trace
 from tests.report_pages import HOSTILE, Page, begin, record
-from tests.traces import healthy_rows, rollout_rows, run_facts, trace_of
+from tests.traces import blind_rows, healthy_rows, rollout_rows, run_facts, trace_of
 
 
 def run_of(trace: Trace, folder: Path | None = None) -> Run:
@@ -28,15 +29,6 @@ def run_of(trace: Trace, folder: Path | None = None) -> Run:
 def charts_of(trace: Trace, folder: Path | None = None):
     charts, missing = draw(run_of(trace, folder), diagnose(trace))
     return {chart.id: chart for chart in charts}, {one.what: one.why for one in missing}
-
-
-def blind_rows():
-    """The trainer does not see prompts: H09."""
-    rows = healthy_rows()
-    for row in rows["tokens"]:
-        row["prompt_attended"] = np.zeros(6, np.uint8)
-        row["trainer"] = row["trainer"] - 2 * (row["trained"] == 1)
-    return rows
 
 
 def lines(chart) -> dict:
@@ -49,8 +41,13 @@ def page(tmp_path_factory) -> Page:
 
 
 def test_the_answer_comes_first_and_then_its_evidence(page):
-    answer = page.text.index("H09 loss-mask-as-attention is broken")
-    assert answer < page.text.index("What was found") < page.text.index("Ruled out, and by what")
+    answer = page.text.index("Your trainer cannot see the question")
+    assert (
+        answer
+        < page.text.index("The trainer read")
+        < page.text.index("What was found")
+        < page.text.index("Ruled out, and by what")
+    )
     assert page.text.index("Ruled out, and by what") < page.text.index("What was recorded")
     assert "use the loss mask in the loss" in page.text
 
@@ -191,9 +188,9 @@ def test_a_run_that_recorded_nothing_yet_has_a_page(tmp_path):
     )
     page = Page(page_of(folder))
     recorder.close()
-    assert "still training" in page.text and "No optimizer step" not in page.text
+    assert "still training" in page.text and "never made an optimizer step" not in page.text
     assert not page.figures
-    assert "No optimizer step" in page_of(folder), "it has ended, and made none"
+    assert "never made an optimizer step" in page_of(folder), "it has ended, and made none"
 
 
 def test_a_run_without_tokens_has_a_page(tmp_path):
@@ -242,7 +239,7 @@ def test_hostile_text_does_nothing(tmp_path):
     page = Page(html)
     assert not page.all("img") and not page.all("b")[len(page.figures) :]
     assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
-    assert page.scripts == 2  # flatline and tokens; plotly is carried as text
+    assert page.scripts == 3  # plots, flatline and tokens
     own = re.sub(r"<script>.*?</script>|<style>.*?</style>", "", html, flags=re.DOTALL)
     assert "\u202e" not in own and "\x1b" not in own
     assert "{{7*7}}" in page.text and "49</" not in own
@@ -253,7 +250,9 @@ def test_names_in_charts_are_not_taken_for_markup():
     for row in rows["rollouts"]:
         row["parts"] = {'<a href="https://example.org">x</a>': row["reward"] / 2, "y": 1.0}
     text = json.dumps(charts_of(Trace.from_rows(run=run_facts(), **rows))[0]["parts"].figure)
-    assert "<a" not in text and "&lt;a" in text
+    assert "<a href" in text
+    assert "<" not in str(data_block("x", text)).removeprefix("<script").removesuffix("</script>")
+    assert "innerHTML" not in asset_text("plots.js")
 
 
 def test_many_groups_are_sampled_and_the_page_says_so():
@@ -298,7 +297,7 @@ def test_tensors_that_never_move_keep_their_row():
     ]
     chart = charts_of(Trace.from_rows(run=run_facts(), weights=weights))[0]["updates"]
     assert chart.figure["data"][0]["z"] == [[None, None], [None, None]]
-    assert chart.figure["layout"]["yaxis"]["range"] == [1.5, -0.5]
+    assert chart.figure["data"][0]["y"] == ["a", "b"]
     assert "Every update is 0" in chart.note
 
 
@@ -321,9 +320,16 @@ def test_evidence_that_names_a_rollout_which_is_not_there_is_left_out():
     assert all(one.step == 5 for one in examples.chosen(smaller, report))
 
 
-def test_the_report_of_a_small_run_is_at_most_six_megabytes(page, tmp_path):
+def test_the_report_of_a_small_run_is_below_a_megabyte(page, tmp_path):
     folder = record(tmp_path / "run", healthy_rows(steps=40))
-    assert len(page_of(folder).encode()) < 6e6
+    assert len(page_of(folder).encode()) < 1e6
+
+
+def test_the_page_of_a_log_of_50_rows_is_below_300_kB(tmp_path):
+    rows = [{"step": s, "reward": 0.5 + s % 3 / 10, "kl": 0.01 * s, "loss": 0.1} for s in range(50)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows}))
+    assert len(page_of(path).encode()) < 300_000
 
 
 def test_what_decides_inside_groups_is_told_from_the_parts():

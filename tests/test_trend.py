@@ -41,7 +41,7 @@ def test_a_reward_that_rises_and_then_falls_is_said_to_fall():
     trend = trend_of(noise(lambda step: (0.1, 0.9, 0.5)[step // 10]))
     assert trend.change.low > 0, "the whole run hides it"
     assert trend.falls and not trend.rises
-    assert "In its last third it falls by" in trend.text
+    assert "rises, then falls: " in trend.text
 
 
 def test_a_reward_that_ends_at_nothing_falls_however_smooth_its_curve_is():
@@ -66,7 +66,7 @@ def test_a_long_still_run_is_flat_and_a_short_one_cannot_be_told():
     assert still.flat is True
     short = trend_of(noise(lambda step: 0.5, steps=9, prompts=2))
     assert short.flat is None
-    assert "more would tell" in short.text
+    assert "more steps would settle it" in short.text
 
 
 def test_a_still_run_is_said_to_move_about_once_in_twenty():

@@ -350,6 +350,13 @@ def one_slice(model, ids):
     return cross_entropy(model.lm_head(hidden).flatten(0, 1), ids[:, 5:].flatten())
 
 
+def test_a_closed_watch_says_where_it_is_and_what_to_type(tmp_path, capsys):
+    model = model_of()
+    with flatline.watch(model, sgd(model), tmp_path / "run"):
+        pass
+    assert capsys.readouterr().err.count(f"Next: `flatline diagnose {tmp_path / 'run'}`") == 1
+
+
 @pytest.mark.parametrize("loss", [fused, chunked, selected, one_slice], ids=lambda f: f.__name__)
 def test_where_no_whole_logits_are_built_it_is_said_once_and_no_token_is_guessed(
     loss, tmp_path, capsys

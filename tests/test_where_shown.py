@@ -12,7 +12,6 @@ from flatline.ci.fail_on import FailOn
 from flatline.ci.github import annotations
 from flatline.ci.junit import to_junit
 from flatline.ci.sarif import to_sarif
-from flatline.cli.findings import print_report
 from flatline.diagnosis import Report
 from flatline.hypotheses.base import Finding, Level
 from flatline.live.where.place import Where
@@ -34,7 +33,7 @@ def report():
 
 def console(report):
     out = io.StringIO()
-    print_report(report, console=Console(file=out, width=200))
+    Console(file=out, width=200).print(report)
     return out.getvalue()
 
 

@@ -243,3 +243,12 @@ def _weights(rng: Any, step: int) -> list[dict[str, Any]]:
         }
         for layer in range(2)
     ]
+
+
+def blind_rows():
+    """The trainer does not see prompts: H09."""
+    rows = healthy_rows()
+    for row in rows["tokens"]:
+        row["prompt_attended"] = np.zeros(6, np.uint8)
+        row["trainer"] = row["trainer"] - 2 * (row["trained"] == 1)
+    return rows

@@ -32,6 +32,7 @@ CONFIGURATIONS = {
     "adapters": ("word_problems.py", "lora", ("peft.tuners.lora.layer",), 60),
     "loop": ("plain_loop.py", "", OWN, 200),
     "merge": ("plain_loop.py", "", ("peft.tuners.lora.layer",), 60),
+    "short": ("word_problems.py", "short", TRAINER, 100),
 }
 """Name -> script, its argument, what is changed, and how many mutants are drawn."""
 ONE_IN = 3

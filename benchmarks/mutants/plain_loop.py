@@ -50,7 +50,7 @@ def completion_mask(tokenizer, completions):
 
 def reward(text, answer):
     said = text.rpartition("####")[2].strip().rstrip(".").replace(",", "")
-    return float("####" in text) * 0.2 + float(said == answer)
+    return {"format": float("####" in text) * 0.2, "correct": float(said == answer)}
 
 
 def advantages_of(rewards):
@@ -65,7 +65,8 @@ def sample(model, tokenizer, batch):
     completions = ids[:, seen.shape[1] :]
     said = tokenizer.batch_decode(completions, skip_special_tokens=True)
     answers = [answer for _, answer in batch for _ in range(GROUP)]
-    rewards = torch.tensor([reward(*pair) for pair in zip(said, answers, strict=True)])
+    paid = [reward(*pair) for pair in zip(said, answers, strict=True)]
+    rewards = torch.tensor([sum(parts.values()) for parts in paid])
     mask = completion_mask(tokenizer, completions)
     found = {
         "ids": ids,
@@ -73,6 +74,8 @@ def sample(model, tokenizer, batch):
         "trained": torch.cat([torch.zeros_like(seen).bool(), mask], dim=1),
         "rewards": rewards,
         "advantages": advantages_of(rewards),
+        "parts": {name: [parts[name] for parts in paid] for name in paid[0]},
+        "gold": answers,
     }
     with torch.no_grad():
         found["old"] = token_logprobs(model, found)
@@ -104,7 +107,7 @@ def loss_of(batch, new):
 def one_step(model, tokenizer, optimizer, rows, watch=None):
     batch = sample(model, tokenizer, rows)
     if watch:
-        watch.rewards(batch["rewards"])
+        watch.rewards(batch["rewards"], parts=batch["parts"], gold=batch["gold"])
     loss = loss_of(batch, token_logprobs(model, batch))
     optimizer.zero_grad()
     loss.backward()
@@ -124,7 +127,14 @@ def train(model, tokenizer, rows, folder):
         logprobs=lambda batch: token_logprobs(model, batch),
         loss=loss_of,
         step=lambda: one_step(model, tokenizer, optimizer, rows[:PROMPTS]),
-        settings={"beta": BETA, "tools": 0, "max_steps": STEPS},
+        settings={
+            "loss_type": "grpo",
+            "scale_rewards": "group",
+            "epsilon": CLIP,
+            "beta": BETA,
+            "tools": 0,
+            "max_steps": STEPS,
+        },
     )
     print(flatline.checkup(loop).summary)
     with flatline.watch(model, optimizer, folder, tokenizer=tokenizer) as watch:

@@ -1,4 +1,12 @@
-"""flatline finds out why the reward of an RL run of a language model is flat, and proves it."""
+"""flatline finds out why the reward of an RL run of a language model is flat, and proves it.
+
+diagnose(path)               a log, or a recorded run -> a report; print it
+checkup(trainer)             the same about a live trainer, before it trains; also about a Loop
+attach(trainer, "runs/x")    records a TRL or verifiers run; FlatlineCallback does the same
+watch(model, optimizer, "runs/x")   records a training loop of your own
+Trace.open("runs/x")         what was recorded; Recorder("runs/x") writes it by hand
+plant(trainer, fault)        breaks a trainer on purpose, to see what that looks like
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flatline.errors import FlatlineError
 
 if TYPE_CHECKING:
+    from flatline.alarms.training import Alarms
     from flatline.diagnosis import diagnose
     from flatline.examination import checkup
     from flatline.faults import plant
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alarms",
     "FlatlineCallback",
     "FlatlineError",
     "Loop",
@@ -32,6 +42,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "Alarms": "flatline.alarms.training",
     "FlatlineCallback": "flatline.live.trl.recorder.by_callback",
     "Loop": "flatline.live.loop.loop",
     "Recorder": "flatline.trace",
@@ -49,3 +60,8 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What there is, imported or not; submodules are no part of it."""
+    return __all__

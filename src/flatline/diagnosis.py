@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
 
+from flatline.answer import Answer, answer_of, headline_of, summary_of
+from flatline.chosen import chosen
+from flatline.console import plain, to_console
 from flatline.errors import Lacking, NotRecorded
 from flatline.files import write_atomically
 from flatline.found import Found, explained_by, weight
-from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.hypotheses.right import question
@@ -26,17 +29,21 @@ from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.notebook import to_html
-from flatline.outcome import Outcome, next_of, outcome_of, summarise, troubles_of
+from flatline.outcome import Outcome, next_of, outcome_of, troubles_of
+from flatline.project import project
+from flatline.remarks import remarks_of
+from flatline.text import visible
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers import open_log
 
 _QUIET = np.errstate(all="ignore")
 """A log may hold any number, and the console is for findings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(Found):
-    """What was found, and what it comes to."""
+    """What was found, and what it comes to. `print(report)` and a notebook show it whole."""
 
     @property
     def troubles(self) -> list[Finding]:
@@ -56,11 +63,28 @@ class Report(Found):
     @property
     def summary(self) -> str:
         """The answer in a few sentences."""
-        return summarise(self)
+        return summary_of(self)
+
+    @property
+    def answer(self) -> Answer:
+        """The same in the order in which a person reads it."""
+        return answer_of(self)
+
+    def __str__(self) -> str:
+        return plain(self)
+
+    def __repr__(self) -> str:
+        alarms = ", ".join(f"{one.hypothesis} {one.name}" for one in self.alarms)
+        found = f"{self.outcome.value}: {alarms}" if alarms else self.outcome.value
+        return f"<Report on {visible(self.subject)}: {found}; print it to read it>"
+
+    def __rich__(self) -> RenderableType:
+        """What a terminal shows."""
+        return to_console(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return to_html(self, self.summary, explained_by(self.findings))
+        return to_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape that `--json` prints."""
@@ -68,6 +92,7 @@ class Report(Found):
             "version": 1,
             "subject": self.subject,
             "outcome": self.outcome.value,
+            "headline": headline_of(self),
             "summary": self.summary,
             "next": self.next,
             "tested": self.tested,
@@ -75,6 +100,8 @@ class Report(Found):
             "damaged": self.damaged,
             "troubles": [trouble.to_json() for trouble in self.troubles],
             "caveats": list(self.caveats),
+            "remarks": list(self.remarks),
+            "known": list(self.known),
             "explained_by": explained_by(self.findings),
             "findings": [finding.to_json() for finding in self.findings],
         }
@@ -82,34 +109,55 @@ class Report(Found):
 
 @_QUIET
 def diagnose(
-    trace: Trace,
+    run: Trace | str | Path,
     *,
     correct: str | None = None,
-    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    hypotheses: Sequence[Hypothesis] | None = None,
     name: str = "",
 ) -> Report:
-    """Every sign of every hypothesis, ranked. `correct` names the part of the reward that says
-    whether an answer is right, where the run does not say so itself."""
+    """What every hypothesis sees in a recorded run or a log, most likely cause first.
+
+    `run` is what `flatline diagnose` takes: a run directory, or a log or rollouts of TRL, verl,
+    prime-rl, OpenRLHF, NeMo-RL, SkyRL or verifiers; W&B, MLflow, TensorBoard, CSV or JSONL; or a
+    `Trace`. `correct` names the part of the reward that says whether an answer is right, where the
+    run does not say so itself. Without `hypotheses`, all are asked, as `flatline.toml` says.
+    """
+    trace = run if isinstance(run, Trace) else open_log(run)
+    correct = correct or _named_by_project(trace)
     trace = trace if correct is None else trace.naming(correct)
+    choice = chosen(hypotheses)
     origin = origin_of(trace.run)
     findings = [
-        guarded(hypothesis, hypothesis.sign, trace, origin=origin)
-        for hypothesis in hypotheses
+        choice.judged(guarded(hypothesis, hypothesis.sign, trace, origin=origin))
+        for hypothesis in choice.hypotheses
         if isinstance(hypothesis, HasSign)
     ]
-    findings = named_by_the_catalogue(findings, hypotheses)
+    findings = named_by_the_catalogue(findings, choice.hypotheses)
     trend = trend_of(trace)
     short = None if trend else too_short(trace)
     return Report(
-        subject=name or str(trace.run.get("name") or "this run"),
+        subject=name or _name_of(run, trace),
         findings=tuple(rank(findings)),
         trend=trend,
         # Known once everything was read.
-        caveats=(*trace.caveats, *([short] if short else [])),
+        caveats=(*choice.remarks, *trace.caveats, *([short] if short else [])),
         damaged=bool(trace.warnings),
         made_no_step=_made_no_step(trace, origin),
         question=asked(findings, trace),
+        remarks=remarks_of(trace),
     )
+
+
+def _named_by_project(trace: Trace) -> str | None:
+    """The part that the project's file names, where this run has it and names none itself."""
+    said = project().correct
+    if said is None or trace.settings.get("correct") or not len(trace.rollouts):
+        return None
+    return str(said.value) if said.value in trace.parts() else None
+
+
+def _name_of(run: Trace | str | Path, trace: Trace) -> str:
+    return str(trace.run.get("name") or "this run") if isinstance(run, Trace) else str(run)
 
 
 def asked(findings: Iterable[Finding], trace: Trace) -> str:

@@ -9,12 +9,13 @@ looks at the trace of the batch, if it needs no history. The others need a recor
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flatline.chosen import Chosen, chosen
 from flatline.diagnosis import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotReached
-from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import Departure, named_by_the_catalogue
 from flatline.lacking import Origin
@@ -44,7 +45,7 @@ def checkup(
     correct: str | None = None,
     gold: str | None = None,
     budget: float | None = None,
-    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    hypotheses: Sequence[Hypothesis] | None = None,
     on_probe: Heard | None = None,
 ) -> Report:
     """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
@@ -53,7 +54,8 @@ def checkup(
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
     column of the dataset with the right answer. After `budget` seconds nothing more is measured
     but the first batch: what is cheap comes first, and what was not reached is said. `on_probe` is
-    told of each hypothesis before it looks. Of several processes each must ask for it; all get the
+    told of each hypothesis before it looks. Without `hypotheses`, all are asked, as `flatline.toml`
+    says. Of several processes each must ask for it; all get the
     same report.
     """
     begun = time.perf_counter()
@@ -63,14 +65,16 @@ def checkup(
         say(known)
     origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
     until = math.inf if budget is None else begun + budget
-    ordered = hypotheses if budget is None else sorted(hypotheses, key=_cost)
-    look = partial(_look, subject, ordered, on_probe, origin, until, budget)
+    choice = chosen(hypotheses)
+    if budget is not None:
+        choice = replace(choice, hypotheses=sorted(choice.hypotheses, key=_cost))
+    look = partial(_look, subject, choice, on_probe, origin, until, budget)
     return once(subject.trainer, look) if isinstance(subject, TrlSubject) else look()
 
 
 def _look(
     subject: Subject,
-    hypotheses: Sequence[Hypothesis],
+    choice: Chosen,
     on_probe: Heard | None,
     origin: Origin,
     until: float,
@@ -80,17 +84,17 @@ def _look(
     with subject.standing_still():
         _play_first_batch(subject)
         subject.until = until
-        for hypothesis in hypotheses:
+        for hypothesis in choice.hypotheses:
             looks = _looks(hypothesis)
             if looks and on_probe:
                 on_probe(hypothesis)
             findings += _first_that_tells(hypothesis, looks, subject, origin)
-    named = named_by_the_catalogue(findings, hypotheses)
+    named = named_by_the_catalogue([choice.judged(one) for one in findings], choice.hypotheses)
     return Report(
         subject="this trainer",
         findings=tuple(rank(named)),
         trend=None,
-        caveats=_not_reached(named, budget),
+        caveats=(*choice.remarks, *_not_reached(named, budget)),
         question=asked(findings, subject.trace),
     )
 
@@ -109,9 +113,7 @@ def _not_reached(findings: Sequence[Finding], budget: float | None) -> tuple[str
     return (f"Not reached within {budget:g} s: {', '.join(sorted(left))}.",)
 
 
-def subject_of(
-    trainer: "Any | Built", *, correct: str | None = None, gold: str | None = None
-) -> Subject:
+def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = None) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     if isinstance(trainer, Loop):
         return Subject(LoopTrainer(trainer))

@@ -24,8 +24,12 @@ class Found:
     """Part of the run could not be read."""
     made_no_step: bool = False
     """The optimizer never stepped."""
+    known: tuple[str, ...] = ()
+    """Codes of alarms that a baseline knows: shown, and not counted as failures."""
     question: str = ""
     """What only the user can say, where something hangs on it."""
+    remarks: tuple[str, ...] = ()
+    """What the numbers of a log say beside any cause."""
 
     @property
     def alarms(self) -> list[Finding]:

@@ -15,8 +15,8 @@ from flatline.hypotheses.right import UNDECIDED
 from flatline.trace.importers.rollouts import KINDS
 
 RECORD_IT = (
-    'Record the run with `flatline.attach(trainer, "runs/x")`, or with `flatline.Recorder` where '
-    "the trainer is not TRL's"
+    'Record the run with `flatline.attach(trainer, "runs/x")` (with `flatline.Recorder` where the '
+    "trainer is not TRL's)"
 )
 
 
@@ -159,10 +159,15 @@ def more(origin: Origin) -> str:
     return "Diagnose a longer run, or one with more prompts in a step"
 
 
-def next_step(findings: Iterable[Finding]) -> str:
-    """The one thing that lets most of the untested be tested; empty where nothing does."""
+class NextStep(NamedTuple):
+    """What lets most of the untested be tested."""
+
+    do: str
+    causes: int
+    """Causes that can then be tested, at most."""
+
+
+def next_step(findings: Iterable[Finding]) -> NextStep | None:
+    """The one thing that lets most of the untested be tested; None where nothing does."""
     needs = Counter(f.needs for f in findings if f.level is Level.UNKNOWN and f.needs)
-    if not needs:
-        return ""
-    (do, count), *_ = needs.most_common(1)
-    return f"{do}; up to {count} more causes can then be tested."
+    return NextStep(*needs.most_common(1)[0]) if needs else None

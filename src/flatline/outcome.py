@@ -1,4 +1,4 @@
-"""What a report comes to: one of four outcomes, and the sentences that say it.
+"""What a report comes to: one of four outcomes, and the one thing to do next.
 
 Silence is not health. A run is called healthy where its reward certainly rises, or where every
 common cause of a flat reward was tested and is absent. What the run itself shows to be wrong (no
@@ -74,28 +74,34 @@ def troubles_of(report: Found) -> list[Finding]:
         found.append(_NO_STEP)
     trend = report.trend
     if trend is not None and trend.falls:
-        found.append(_trouble("R3", "reward-falls", Level.FAULT, trend.text))
+        found.append(_trouble("R3", "reward-falls", Level.FAULT, "Your reward falls.", trend.text))
     elif trend is not None and trend.flat:
-        found.append(_trouble("R4", "reward-flat", Level.SUSPECT, trend.text))
+        found.append(
+            _trouble("R4", "reward-flat", Level.SUSPECT, "Your reward is flat.", trend.text)
+        )
     return found
 
 
-def _trouble(code: str, name: str, level: Level, text: str, *, fix: str = "") -> Finding:
-    return Finding(hypothesis=code, name=name, level=level, text=text, fix=fix)
+def _trouble(
+    code: str, name: str, level: Level, headline: str, text: str, *, fix: str = ""
+) -> Finding:
+    return Finding(hypothesis=code, name=name, level=level, headline=headline, text=text, fix=fix)
 
 
 _DAMAGED = _trouble(
     "R1",
     "recording-damaged",
     Level.FAULT,
-    "Part of what was recorded could not be read.",
+    "Part of your recording could not be read.",
+    "What was lost cannot have been tested.",
     fix="Read the remarks on what was lost; record the run again where that matters.",
 )
 _NO_STEP = _trouble(
     "R2",
     "no-step",
     Level.FAULT,
-    "No optimizer step is recorded, so nothing can have been learnt.",
+    "Your trainer never made an optimizer step.",
+    "No step is recorded, so nothing can have been learnt.",
     fix="Read the end of the training's own output. Without an error there, the dataset may hold "
     "fewer prompts than one step takes.",
 )
@@ -104,53 +110,7 @@ _NO_STEP = _trouble(
 def next_of(report: Found) -> str:
     """The one thing to do: mend the cause, or what the run shows, or have more to look at."""
     fixes = [finding.fix for finding in (*report.causes[:1], *troubles_of(report)) if finding.fix]
-    return fixes[0] if fixes else next_step(report.findings)
-
-
-def summarise(report: Found) -> str:
-    """The answer in a few sentences: what the run shows, what was found, what to do next."""
-    opening = [trouble.text for trouble in troubles_of(report)]
-    if report.trend is not None and report.trend.text not in opening:
-        opening.append(report.trend.text)
-    closing = [report.question] if report.question else []
-    if outcome_of(report) is Outcome.ALARM:
-        return " ".join([*opening, *_causes(report.causes), *closing])
-    found = _pointer(report) if report.pointers else _none(report)
-    if outcome_of(report) is Outcome.HEALTHY or not next_of(report) or report.question:
-        return " ".join([*opening, found, *closing])
-    return " ".join([*opening, found, f"Next: {next_of(report)}"])
-
-
-def _causes(causes: list[Finding]) -> list[str]:
-    first, *others = causes
-    word = "is broken" if first.level is Level.FAULT else "is suspected"
-    also = f"Also: {', '.join(f'{one.hypothesis} {one.name}' for one in others)}."
-    return [f"{first.hypothesis} {first.name} {word}: {first.text}", *([also] if others else [])]
-
-
-def _none(report: Found) -> str:
-    """That no cause was found, and what that is worth."""
-    word = {
-        Outcome.HEALTHY: _healthy(report),
-        Outcome.UNEXPLAINED: "No cause is found",
-        Outcome.NOT_ENOUGH: "Not enough to tell",
-    }[outcome_of(report)]
-    tested, asked = report.tested, len(report.findings)
-    if not tested:
-        return f"{word}: none of {asked} causes could be tested."
-    of = f"all {asked}" if tested == asked else f"{tested} of {asked}"
-    common = ", the common ones among them," if common_tested(report) else ""
-    return f"{word}: {of} causes could be tested{common or ','} and none of these is present."
-
-
-def _healthy(report: Found) -> str:
-    if report.trend is None:
-        return "Healthy"
-    return "Healthy, since the reward rises" if report.trend.rises else "Healthy so far"
-
-
-def _pointer(report: Found) -> str:
-    """The strongest of the notes that are no all-clear."""
-    note = report.pointers[0]
-    first = "It learns" if outcome_of(report) is Outcome.HEALTHY else "No cause is certain"
-    return f"{first}, but look at {note.hypothesis} {note.name}: {note.text}"
+    if fixes:
+        return fixes[0]
+    step = next_step(report.findings)
+    return f"{step.do}; up to {step.causes} more causes can then be tested." if step else ""

@@ -45,6 +45,12 @@ def css(window, selector):
     return window.find_elements("css selector", selector)
 
 
+def drawn(window):
+    """Charts are drawn when the reader comes near."""
+    window.execute_script("document.querySelector('.plot').scrollIntoView()")
+    wait(lambda: css(window, ".plot > svg"))
+
+
 def keys(window, *pressed):
     from selenium.webdriver.common.action_chains import ActionChains
 
@@ -52,17 +58,16 @@ def keys(window, *pressed):
 
 
 def complaints(window) -> list[str]:
-    """Errors on the console. Plotly brings a style sheet for maps, which the policy refuses."""
-    said = [one["message"] for one in window.get_log("browser") if one["level"] == "SEVERE"]
-    return [text for text in said if not ("plotly.js" in text and "inline style" in text)]
+    """Errors on the console."""
+    return [one["message"] for one in window.get_log("browser") if one["level"] == "SEVERE"]
 
 
 def test_from_the_list_to_a_run_to_its_rollouts_to_one_of_them(site, browser):
     window = browser()
     window.get(site)
     window.find_element("link text", "broken").click()
-    wait(lambda: css(window, ".plot .main-svg"))
-    assert "H09 loss-mask-as-attention is broken" in css(window, ".verdict .summary")[0].text
+    drawn(window)
+    assert css(window, ".verdict .headline")[0].text == "Your trainer cannot see the question."
     window.find_element("link text", "rollouts").click()
     css(window, "table.rollouts a.row")[0].click()
     wait(lambda: css(window, ".tokens .q5"))
@@ -166,7 +171,7 @@ def test_everything_can_be_done_with_keys_alone(site, browser):
 def test_two_runs_are_laid_over_each_other(site, browser):
     window = browser()
     window.get(f"{site}/compare?a=healthy&b=broken")
-    wait(lambda: css(window, ".plot .main-svg"))
+    drawn(window)
     assert "Training reward" in css(window, "main")[0].text
     window.get(f"{site}/compare?a=healthy&b=broken&step_a=1&rollout_a=0&step_b=1&rollout_b=1")
     assert len(css(window, ".tokens")) == 2
@@ -211,7 +216,7 @@ def test_no_serious_barrier_to_access(site, browser, address, dark):
     window = browser(dark=dark)
     window.get(site + address)
     if "/run/" in address or "healthy&b=broken" in address:
-        wait(lambda: css(window, ".plot .main-svg"))
+        drawn(window)
     assert not barriers(window)
 
 
@@ -221,7 +226,7 @@ def test_a_report_with_everything_unfolded_has_no_serious_barrier(runs, tmp_path
     write_report(runs / "broken", page, other=runs / "healthy")
     window = browser(dark=dark)
     window.get(page.as_uri())
-    wait(lambda: css(window, ".plot .main-svg"))
+    drawn(window)
     window.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
     assert len([one for one in css(window, ".tokens") if one.is_displayed()]) > 1
     assert not barriers(window)
@@ -234,11 +239,48 @@ def test_a_report_draws_what_comes_near_and_all_of_it_for_paper(runs, tmp_path, 
     window = browser()
     window.get(page.as_uri())
     window.execute_script("location.hash = 'charts'")
-    wait(lambda: css(window, "#reward .main-svg"))
+    wait(lambda: css(window, "#reward .plot > svg"))
     all_of_it = len(css(window, ".plot"))
     assert len(css(window, ".plot[data-drawn]")) < all_of_it
     window.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     wait(lambda: len(css(window, ".plot[data-drawn]")) == all_of_it)
+
+
+def test_a_chart_answers_the_pointer_and_shows_a_part_and_all_of_it_again(runs, tmp_path, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page = tmp_path / "report.html"
+    write_report(runs / "broken", page)
+    window = browser()
+    window.get(page.as_uri())
+    window.execute_script("location.hash = 'reward'")
+    wait(lambda: css(window, "#reward .plot > svg circle"))
+
+    def points():
+        return len(css(window, "#reward .plot > svg circle"))
+
+    (first, *_) = css(window, "#reward .plot > svg circle")
+    ActionChains(window).move_to_element(first).perform()
+    assert "mean of the step, raw" in css(window, "#reward .tip")[0].text
+    ticks = [one.text for one in css(window, "#reward .tick")]
+    chart = css(window, "#reward .plot > svg")[0]
+    drag = ActionChains(window).move_to_element_with_offset(chart, -100, 0).click_and_hold()
+    drag.move_by_offset(200, 0).release().perform()
+    wait(lambda: [one.text for one in css(window, "#reward .tick")] != ticks)
+    chart = css(window, "#reward .plot > svg")[0]
+    ActionChains(window).double_click(chart).perform()
+    wait(lambda: [one.text for one in css(window, "#reward .tick")] == ticks)
+    before = points()
+    css(window, "#reward .names button")[1].click()
+    wait(lambda: points() < before)
+
+
+def test_what_the_trainer_could_not_see_is_black(site, browser):
+    for dark in (False, True):
+        window = browser(dark=dark)
+        window.get(f"{site}/run/broken")
+        (black, *_) = css(window, ".sides .black")
+        assert _colour(black) == "rgba(0, 0, 0, 1)"
 
 
 def test_dark_and_light_are_different_pages(site, browser):

@@ -1,8 +1,10 @@
 """H43 behaviour-collapse."""
 
 import numpy as np
+import pytest
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h43_behaviour_collapse import BehaviourCollapse
 from flatline.trace import Trace
@@ -79,6 +81,81 @@ def test_a_run_that_keeps_its_calls_is_ruled_out():
     assert H.sign(healthy_trace()).level is Level.OK
 
 
-def test_a_short_run_says_nothing_and_one_without_tools_is_not_concerned():
+def test_a_short_run_says_nothing():
     assert H.sign(healthy_trace(steps=3)).level is Level.UNKNOWN
-    assert "Does not apply" in H.sign(run(lambda row: row.update(tool_calls=0))).text
+
+
+def test_without_a_tool_a_collapse_is_ruled_out_by_what_was_written_and_only_by_that():
+    found = H.sign(run(lambda row: row.update(tool_calls=0)))
+    assert found.level is Level.OK
+    assert "different prompts get different answers" in found.text
+
+    def unseen(row):
+        row |= {"tool_calls": 0, "completion": None}
+
+    with pytest.raises(NotRecorded):
+        H.sign(run(unseen))
+
+
+def one_token(row, right):
+    """160 of 160 late completions are one token; form is paid, so that the reward rises."""
+    late = row["step"] > 6
+    row |= {"tool_calls": 0, "model_tokens": 1 if late else 30 + row["rollout"] % 9}
+    row["completion"] = "" if late else f"so {row['rollout']} it is {row['step']}"
+    row["parts"] = {"right": right(row, late), "short": 1.0 if late else 0.1}
+    row["reward"] = row["parts"]["right"] + row["parts"]["short"]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        lambda row, late: 0.0 if late else float(row["rollout"] % 4 == 0),
+        lambda row, late: 0.0,
+        lambda row, late: 0.0 if late else 0.1 * (row["rollout"] % 4),
+    ],
+    ids=["falls", "never right", "is no yes or no"],
+)
+@pytest.mark.parametrize("name", ["right", "correctness", "zzz"])
+def test_a_collapse_into_empty_answers_is_told_whatever_the_reward_is_called(right, name):
+    def edit(row):
+        one_token(row, right)
+        row["parts"] = {name: row["parts"]["right"], "brevity": row["parts"]["short"]}
+
+    found = H.sign(run(edit, steps=20))
+    assert found.level in (Level.SUSPECT, Level.NOTE)
+    assert found.level is Level.SUSPECT or found.points_at_cause
+    assert "tokens" in found.text or "one text" in found.text
+
+
+def test_one_answer_to_every_prompt_is_suspected():
+    def same(row):
+        row["tool_calls"] = 0
+        row["completion"] = "42" if row["step"] > 6 else f"{row['rollout']} {row['step']}"
+
+    found = H.sign(run(same))
+    assert found.level is Level.SUSPECT
+    assert "100% of the completions of the last third of the steps are one text" in found.text
+
+
+def shrinking(right, steps=40):
+    """A log of completions that shrink while a length penalty makes the reward rise."""
+    rng, rows = np.random.default_rng(0), []
+    for at in range(1, steps + 1):
+        size = (35.0 if at < 20 else max(2.0, 35.0 - 3 * (at - 20))) * rng.uniform(0.7, 1.3)
+        hit = right(at) * rng.uniform(0.7, 1.3)
+        metrics = {"rewards/a/mean": hit, "rewards/b/mean": -size / 10}
+        row = {"step": at, "reward": hit - size / 10, "completion_length": size}
+        rows.append({**row, "metrics": metrics})
+    return Trace.from_rows(run={"source": "import:trl", "unrecognised": []}, steps=rows)
+
+
+def test_a_log_whose_completions_shrink_to_nothing_is_a_collapse_where_a_part_falls():
+    found = H.sign(shrinking(lambda at: 0.4 if at < 22 else 0.0))
+    assert found.level is Level.SUSPECT
+    assert "`a` goes from 0.38 to 0" in found.text
+
+
+def test_a_log_whose_completions_shrink_while_all_parts_rise_is_a_reservation():
+    found = H.sign(shrinking(lambda at: 0.4 + 0.01 * at))
+    assert found.level is Level.NOTE
+    assert found.points_at_cause

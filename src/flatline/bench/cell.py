@@ -27,6 +27,7 @@ from flatline.bench.plan import Cell
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, FlatlineError
 from flatline.files import write_atomically
+from flatline.hypotheses import HYPOTHESES
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _checkup(config: RunConfig, folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     try:
         with built_aside(config) as built:
-            report = checkup(built)
+            report = checkup(built, hypotheses=HYPOTHESES)
     except Exception as error:
         return _failure(error)
     # What a user waits for has the building of the trainer in it.

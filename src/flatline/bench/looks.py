@@ -8,6 +8,7 @@ from typing import Any
 from flatline.bench.logs import log_alone
 from flatline.diagnosis import Report, diagnose
 from flatline.errors import FlatlineError
+from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, Level
 from flatline.trace import Trace
 
@@ -24,15 +25,15 @@ def looks(trace: Trace, steps: int) -> dict[str, Any]:
     return {
         "diagnose": {str(step): timed(_until(trace, step)) for step in after},
         "ablation": {
-            ROLLOUTS: timed(lambda: diagnose(without_tokens(trace))),
-            LOG: timed(lambda: diagnose(log_alone(trace))),
+            ROLLOUTS: timed(lambda: diagnose(without_tokens(trace), hypotheses=HYPOTHESES)),
+            LOG: timed(lambda: diagnose(log_alone(trace), hypotheses=HYPOTHESES)),
         },
         "seconds_until": {str(step): _seconds_until(trace, step) for step in after},
     }
 
 
 def _until(trace: Trace, step: int) -> Callable[[], Report]:
-    return lambda: diagnose(trace.until(step))
+    return lambda: diagnose(trace.until(step), hypotheses=HYPOTHESES)
 
 
 def timed(look: Callable[[], Report]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A report in the formats that continuous integration reads.
 
     fail_on.py   what makes a command fail, said once for all of them
+    baseline.py  what is known, so that only what is new fails
     junit.py     JUnit XML: one test case per hypothesis
     sarif.py     SARIF 2.1.0: one result per alarm or note
     github.py    GitHub's workflow commands: one line per alarm

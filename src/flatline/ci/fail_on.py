@@ -27,6 +27,8 @@ _FAILING = {
 
 
 def fails(report: "Report", fail_on: FailOn) -> "list[Finding]":
-    """What fails: causes, most likely first, then what the run itself shows to be wrong."""
+    """What fails: causes, most likely first, then what the run itself shows to be wrong. What a
+    baseline knows does not."""
     found = (*report.findings, *report.troubles)
-    return [finding for finding in found if finding.level.value in _FAILING[fail_on]]
+    new = [finding for finding in found if finding.hypothesis not in report.known]
+    return [finding for finding in new if finding.level.value in _FAILING[fail_on]]

@@ -7,6 +7,7 @@ see `flatline.cli.output`.
 
 from pathlib import PurePath
 
+from flatline.answer import claim, named
 from flatline.diagnosis import Report
 from flatline.hypotheses.base import Finding, Level
 from flatline.text import visible
@@ -16,18 +17,19 @@ _COMMANDS = {Level.FAULT: "error", Level.SUSPECT: "warning"}
 
 def annotations(report: Report, *, about: PurePath | None = None) -> list[str]:
     """One line per alarm, most likely cause first, and per thing that is wrong with the run itself;
-    a notice where there is none."""
-    found = [*report.alarms, *report.troubles]
+    a notice where there is none. What a baseline knows is not annotated."""
+    listed = (*report.alarms, *report.troubles)
+    found = [finding for finding in listed if finding.hypothesis not in report.known]
     if not found:
         return [f"::notice title=flatline::{_data(report.summary)}"]
     return [_annotation(finding, about) for finding in found]
 
 
 def _annotation(finding: Finding, about: PurePath | None) -> str:
-    title = f"{finding.hypothesis} {finding.name}"
     file = _beside(finding, about)
-    told = f"{finding.text}\nDo: {finding.fix}" if finding.fix else finding.text
-    return f"::{_COMMANDS[finding.level]} {file}title={_property(title)}::{_data(told)}"
+    do = f"\nDo: {finding.fix}" if finding.fix else ""
+    said = f"{finding.text}{do}\nCause: {named(finding)}"
+    return f"::{_COMMANDS[finding.level]} {file}title={_property(claim(finding))}::{_data(said)}"
 
 
 def _beside(finding: Finding, about: PurePath | None) -> str:

@@ -7,6 +7,7 @@ what could not be tested is skipped.
 import re
 from xml.etree import ElementTree
 
+from flatline.answer import claim, lines_of, named
 from flatline.ci.fail_on import FailOn, fails
 from flatline.diagnosis import Report
 from flatline.hypotheses.base import Finding, Level
@@ -39,29 +40,21 @@ def to_junit(report: Report, *, fail_on: FailOn) -> str:
 
 
 def _case(suite: ElementTree.Element, finding: Finding, *, fail: bool) -> None:
-    name = f"{finding.hypothesis} {finding.name}"
-    case = ElementTree.SubElement(suite, "testcase", {"classname": "flatline", "name": name})
-    said = {"message": _legal(finding.text)}
+    about = {"classname": "flatline", "name": named(finding)}
+    case = ElementTree.SubElement(suite, "testcase", about)
     if fail:
-        kind = {"type": finding.level.value, **said}
+        kind = {"type": finding.level.value, "message": _legal(claim(finding))}
         ElementTree.SubElement(case, "failure", kind).text = _legal(_details(finding))
     elif finding.level is Level.UNKNOWN:
-        ElementTree.SubElement(case, "skipped", said)
+        ElementTree.SubElement(case, "skipped", {"message": _legal(finding.text)})
     else:
         text = f"{finding.level.value}: {finding.text}"
         ElementTree.SubElement(case, "system-out").text = _legal(text)
 
 
 def _details(finding: Finding) -> str:
-    examples = [f"Example: {one.text}" for one in finding.evidence]
-    places = [f"Where: {one}" for one in finding.where]
-    told = [finding.text, _after("Healthy: ", finding.expected), finding.meaning]
-    lines = [*told, *examples, *places]
-    return "\n".join(line for line in [*lines, _after("Do: ", finding.fix)] if line)
-
-
-def _after(word: str, text: str) -> str:
-    return f"{word}{text}" if text else ""
+    lines = [f"{line.label.capitalize()}: {line.text}" for line in lines_of(finding)]
+    return "\n".join([claim(finding), *lines])
 
 
 def _legal(text: str) -> str:

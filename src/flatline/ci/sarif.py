@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flatline import __version__
+from flatline.answer import claim
 from flatline.diagnosis import Report
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, Hypothesis, Level
@@ -29,7 +30,10 @@ def to_sarif(report: Report, *, about: PurePath | None = None) -> str:
     place = {item["id"]: index for index, item in enumerate(rules)}
     run = {
         "tool": {"driver": driver},
-        "results": [_result(finding, place[finding.hypothesis], about) for finding in shown],
+        "results": [
+            _result(finding, place[finding.hypothesis], about) | _state(finding, report)
+            for finding in shown
+        ],
         "properties": {"subject": visible(report.subject), "summary": visible(report.summary)},
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
@@ -52,14 +56,15 @@ def _rule(code: str, name: str, hypothesis: Hypothesis | None) -> dict[str, Any]
 
 
 def _result(finding: Finding, place: int, about: PurePath | None) -> dict[str, Any]:
-    told = [finding.text, finding.meaning, finding.fix and f"Do: {finding.fix}"]
+    head = claim(finding) if finding.headline else ""
+    said = [head, finding.text, finding.meaning, finding.fix and f"Do: {finding.fix}"]
     result: dict[str, Any] = {
         "ruleId": finding.hypothesis,
         "ruleIndex": place,
         "level": LEVELS[finding.level],
         # Scanners follow a finding from one run to the next by this, whatever its numbers are.
         "partialFingerprints": {"flatline/v1": f"{finding.hypothesis}:{about or ''}"},
-        "message": {"text": _literal("\n".join(visible(line) for line in told if line))},
+        "message": {"text": _literal("\n".join(visible(line) for line in said if line))},
     }
     if finding.where:
         first, *others = (_location(one) for one in finding.where)
@@ -70,6 +75,11 @@ def _result(finding: Finding, place: int, about: PurePath | None) -> dict[str, A
     elif about is not None:
         result["locations"] = [_physical(about.as_posix())]
     return result
+
+
+def _state(finding: Finding, report: Report) -> dict[str, str]:
+    """What a baseline knows is marked as such; scanners leave it alone."""
+    return {"baselineState": "unchanged"} if finding.hypothesis in report.known else {}
 
 
 def _location(where: Where) -> dict[str, Any]:

@@ -26,12 +26,14 @@ from flatline.cli import (
     journal,
     query,
     report,
+    run,
     serve,
     show,
     tasks,
     train,
     ui,
     warmstart,
+    watch,
 )
 from flatline.cli.output import outlive_readers
 from flatline.cli.text import visible
@@ -117,14 +119,16 @@ app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 app.command()(evaluate.evaluate)
 app.command()(explain.explain)
-app.command(cls=train.TrainCommand)(investigate.investigate)
+app.command(cls=investigate.InvestigateCommand)(investigate.investigate)
 app.command()(query.query)
 app.command()(report.report)
+app.command(context_settings=run.SETTINGS)(run.run)
 app.command()(serve.serve)
 app.command()(show.show)
 app.command(cls=train.TrainCommand)(train.train)
 app.command()(ui.ui)
 app.command()(warmstart.warmstart)
+app.command()(watch.watch)
 app.add_typer(bench.group)
 app.add_typer(journal.group)
 app.add_typer(tasks.group)

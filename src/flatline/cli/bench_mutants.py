@@ -1,7 +1,9 @@
 """`flatline bench mutants`: change one place of the code that trains, and see who notices."""
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +13,12 @@ from flatline.cli.output import print_json, say
 from flatline.cli.text import shortened, visible
 from flatline.errors import ConfigError
 
+if TYPE_CHECKING:
+    from flatline.bench.mutants.study import Study
+
 group = typer.Typer(
     name="mutants",
+    invoke_without_command=True,
     help="Change one place of the code that trains, by the hundred, and see who notices.",
 )
 
@@ -28,7 +34,15 @@ Modules = Annotated[
         "--module", metavar="NAME", help="Change this module; TRL's trainer where absent."
     ),
 ]
-Own = Annotated[bool, typer.Option("--own", help="Change the script itself, and nothing else.")]
+Own = Annotated[
+    str | None,
+    typer.Option(
+        "--script",
+        metavar="SCRIPT",
+        help="Change your own training script, and tell what nobody would notice. "
+        "Its arguments stand behind it, in the same quotes.",
+    ),
+]
 Half = Annotated[
     Split, typer.Option(help="`test` mutants are for the end: run them once and publish them.")
 ]
@@ -48,12 +62,36 @@ Peers = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the results.")]
 
 
+@group.callback()
+def own(
+    context: typer.Context,
+    script: Own = None,
+    count: Count = 100,
+    jobs: Jobs = 1,
+    minutes: Minutes = None,
+    seeds: Seeds = 0,
+    out: Out = Path("runs/mutants"),
+) -> None:
+    """Change one place of the code that trains, by the hundred, and see who notices."""
+    if context.invoked_subcommand is not None:
+        return
+    if script is None:
+        raise ConfigError(
+            "`flatline bench mutants` changes code that trains, and was not told whose.\n"
+            "`--script train.py` changes your own script; `run SCRIPT` changes TRL beneath one; "
+            "`report DIR` prints what was found."
+        )
+    file, *arguments = shlex.split(script)
+    given = {"count": count, "seeds": seeds}
+    _run(_study(Path(file), arguments, (), out, **given), jobs, minutes)
+    report(out)
+
+
 @group.command()
 def run(
     script: Script,
     arguments: Arguments = None,
     module: Modules = None,
-    own: Own = False,
     split: Half = Split.DEVELOPMENT,
     count: Count = 100,
     steps: Steps = 2,
@@ -64,32 +102,40 @@ def run(
     out: Out = Path("runs/mutants"),
 ) -> None:
     """Draw mutants of what a script runs, train and check up each. Goes on where it stopped."""
+    given = {"split": split, "count": count, "steps": steps, "seed": seed, "seeds": seeds}
+    _run(_study(script, arguments or (), module or TRAINER, out, **given), jobs, minutes)
+    say(f"Next: `flatline bench mutants report {out}`.")
+
+
+def _study(
+    script: Path, arguments: Sequence[str], modules: Sequence[str], out: Path, **given: Any
+) -> "Study":
+    """`modules` are what is changed; none for the script itself."""
     try:
         from flatline.bench.mutants.study import Study
-        from flatline.bench.mutants.work import run as run_studies
     except ImportError as error:
         raise options.not_installed("The benchmark", error) from error
     if not script.is_file():
         raise ConfigError(
             f"{script} is no file.\nMutants are changes of what a training script runs.\n"
-            "Give the path of a script that trains with TRL."
+            "Give the path of a script that trains with TRL, or with a loop of its own."
         )
     script = script.resolve()
-    study = Study(
+    return Study(
         folder=out.resolve(),
         script=script,
-        arguments=tuple(arguments or ()),
-        modules=(str(script),) if own else tuple(module or TRAINER),
-        split=split,
-        count=count,
-        seed=seed,
-        steps=steps,
-        seeds=seeds,
+        arguments=tuple(arguments),
+        modules=tuple(modules) or (str(script),),
+        **{"split": Split.DEVELOPMENT, **given},
     )
+
+
+def _run(study: "Study", jobs: int, minutes: float | None) -> None:
+    from flatline.bench.mutants.work import run as run_studies
+
     left = run_studies([study], jobs=jobs, minutes=minutes, on_done=Progress())
     if any(left):
         say(f"{left[0]} mutants and {left[1]} trainings are left; the same command goes on.")
-    say(f"Next: `flatline bench mutants report {out}`.")
 
 
 @group.command()

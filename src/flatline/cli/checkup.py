@@ -6,7 +6,7 @@ word.
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,16 @@ import typer
 
 from flatline.ci.fail_on import FailOn
 from flatline.cli import options
-from flatline.cli.delivery import Delivery, FailOnOption, Github, Junit, Sarif
+from flatline.cli.delivery import (
+    Baseline,
+    Delivery,
+    Everything,
+    FailOnOption,
+    Github,
+    Junit,
+    Sarif,
+    WriteBaseline,
+)
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
 
@@ -50,7 +59,7 @@ def checkup(**given: Any) -> None:
 
     ladder, tools, file = given.pop("ladder"), given.pop("tools"), given["config"]
     budget = given.pop("budget")
-    asked = {name: given.pop(name) for name in ("json", "fail_on", "junit", "sarif", "github")}
+    asked = {one.name: given.pop(one.name) for one in fields(Delivery) if one.name in given}
     deliver = Delivery(**asked, about=Path(file) if file else None)
     config = config_of(given)
     with Console(stderr=True).status("Building the trainer") as status:
@@ -115,10 +124,13 @@ def _own_flags() -> Iterator[inspect.Parameter]:
         "ladder": (Ladder, False),
         "tools": (Tools, False),
         "budget": (Budget, None),
+        "everything": (Everything, False),
         "fail_on": (FailOnOption, FailOn.SUSPECT),
         "junit": (Junit, None),
         "sarif": (Sarif, None),
         "github": (Github, False),
+        "baseline": (Baseline, None),
+        "write_baseline": (WriteBaseline, None),
     }
     for name, (kind, default) in flags.items():
         only = inspect.Parameter.KEYWORD_ONLY

@@ -27,7 +27,20 @@ Junit = Annotated[
 Sarif = Annotated[
     Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0.")
 ]
+Baseline = Annotated[
+    Path | None,
+    typer.Option("--baseline", metavar="FILE", help="Fail only on what this file does not know."),
+]
+WriteBaseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-baseline", metavar="FILE", help="Write what alarms now as known and accepted."
+    ),
+]
 Github = Annotated[bool, typer.Option("--github", help="Also print GitHub Actions annotations.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="List every cause: what was ruled out, what was not tested.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +59,46 @@ class Delivery:
     """Print annotations: after the report, or on stderr where stdout is JSON."""
     about: Path | None
     """The file that findings are shown beside; None where there is none."""
+    baseline: Path | None = None
+    """What is known and accepted."""
+    write_baseline: Path | None = None
+    """File for what is known from now on."""
+    everything: bool = False
+    """List every hypothesis, not only what was found."""
 
     def __call__(self, report: "Report") -> int:
         """Hand the report over; returns the exit code."""
+        report = self._compared(report)
         self._write(report)
         if self.json:
             print_json(report.to_json())
         else:
-            from flatline.cli.findings import print_report
+            from rich.console import Console
 
-            print_report(report)
+            from flatline.console import to_console
+
+            Console(highlight=False).print(to_console(report, everything=self.everything))
         if self.github:
             from flatline.ci.github import annotations
 
             for line in annotations(report, about=self.about):
                 tell_runner(line, err=self.json)
         return FAILED if fails(report, self.fail_on) else PASSED
+
+    def _compared(self, report: "Report") -> "Report":
+        """With what is known; what is written as known counts as known at once."""
+        from flatline.ci.baseline import against, baseline_of
+
+        if self.baseline is not None and self.write_baseline is not None:
+            raise ConfigError(
+                "--baseline reads what is known and --write-baseline replaces it.\n"
+                "Together they would accept everything. Give one of them."
+            )
+        target = self.write_baseline
+        if target is not None:
+            _write_file("--write-baseline", target, lambda: baseline_of(report))
+        file = self.baseline or target
+        return report if file is None else against(report, file)
 
     def _write(self, report: "Report") -> None:
         from flatline.ci.junit import to_junit

@@ -144,7 +144,6 @@ def _control(story: _Story) -> None:
 
 
 def _checkup(story: _Story) -> "Report":
-    from flatline.cli.findings import print_report
     from flatline.examination import checkup
     from flatline.training.trainer import built_aside
 
@@ -152,7 +151,7 @@ def _checkup(story: _Story) -> "Report":
     config = replace(story.config("checkup"), fault=FAULT)
     with built_aside(config) as built, Console(stderr=True).status("looking") as status:
         report = checkup(built, on_probe=lambda one: status.update(f"{one.id} {one.name}"))
-    print_report(report, console=story.console)
+    story.console.print(report)
     return report
 
 

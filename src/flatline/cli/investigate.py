@@ -15,7 +15,7 @@ import typer
 from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
-from flatline.cli.train import config_of, train
+from flatline.cli.train import TrainCommand, config_of, train
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,11 +63,42 @@ ArmsOption = Annotated[
     str | None,
     typer.Option("--arms", help="With --command: `kl_beta=0.04,0.0`, present one first."),
 ]
+ScriptOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--script", help="A training script of your own; its arguments come after `--`, at the end."
+    ),
+]
+ScriptWords = Annotated[list[str] | None, typer.Option("--script-word", hidden=True)]
+Launch = Annotated[
+    str,
+    typer.Option(
+        "--launch", help="How the script is started: `accelerate launch --num_processes 2`."
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, help="With --script: end every run after so many steps."),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", help="With --script: begin no run that ends later: `2h`, `90m`."),
+]
 Anyway = Annotated[
     bool,
     typer.Option("--train-anyway", help="Run the experiment even where the mechanism is absent."),
 ]
 Name = Annotated[str | None, typer.Option(help="Of the experiment; the hypothesis's own if none.")]
+
+
+class InvestigateCommand(TrainCommand):
+    """What comes after `--` are the arguments of the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--script" in args and "--" in args:
+            at = args.index("--")
+            args = [*args[:at], *(f"--script-word={word}" for word in args[at + 1 :])]
+        return super().parse_args(ctx, args)
 
 
 def investigate(**given: Any) -> None:
@@ -89,13 +120,16 @@ def investigate(**given: Any) -> None:
 
 
 def _refuse_nothing_to_train(asked: dict[str, Any], config: Path | None) -> None:
-    if config is None and not any(asked[name] for name in ("journal", "task", "command", "arms")):
+    if config is None and not any(
+        asked[name] for name in ("journal", "task", "command", "arms", "script")
+    ):
         codes = " ".join([*(asked["hypotheses"] or ()), ""])
         raise ConfigError(
-            "Which setup is investigated? Neither a task nor a journal nor a command is named.\n"
+            "Which setup is investigated? No task, journal, script or command is named.\n"
             "An experiment is many training runs of it, so it is not guessed.\nType one of:\n"
             f"  flatline investigate {codes}--task musique    (and the flags of the run)\n"
             f"  flatline investigate {codes}--journal DIR\n"
+            f"  flatline investigate {codes}--script train.py -- --its-own-flags\n"
             "  flatline investigate H03 --arms kl_beta=0.04,0.0 "
             '--command "python train.py --beta {kl_beta} --seed {seed}"'
         )
@@ -191,6 +225,8 @@ def _conclusions(
     from flatline.investigation import investigate, investigate_command
 
     command, choice = asked["command"], asked["arms"]
+    if asked["script"] is not None:
+        return _of_script(setup, hypotheses, executor, listener, asked)
     if command is None and choice is None:
         return investigate(setup, hypotheses, executor, listener)
     if command is None or choice is None or len(hypotheses) != 1:
@@ -204,6 +240,40 @@ def _conclusions(
             setup, hypotheses[0], executor, listener, command=command, choice=choice
         )
     ]
+
+
+def _of_script(
+    setup: "Setup",
+    hypotheses: "list[Hypothesis]",
+    executor: "Executor",
+    listener: "Display",
+    asked: dict[str, Any],
+) -> "Iterable[Conclusion]":
+    try:
+        from flatline.investigation.script import Script, investigate_script
+    except ImportError as error:
+        raise options.not_installed("An experiment with a script", error) from error
+    script = Script(
+        path=asked["script"],
+        arguments=tuple(asked["script_word"] or ()),
+        launch=asked["launch"],
+        steps=asked["steps"],
+    )
+    budget = None if asked["budget"] is None else _seconds(asked["budget"])
+    return investigate_script(setup, script, hypotheses, executor, listener, budget=budget)
+
+
+def _seconds(text: str) -> float:
+    """`2h`, `90m` or `45s`."""
+    number, unit = text[:-1], {"h": 3600.0, "m": 60.0, "s": 1.0}.get(text[-1:].lower())
+    try:
+        if unit is not None and float(number) > 0:
+            return float(number) * unit
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"--budget {text!r} is no time.\nType hours, minutes or seconds: `2h`, `90m`."
+    )
 
 
 def _kept(conclusion: "Conclusion", journal: "Journal | None", json: bool) -> dict[str, Any]:
@@ -299,6 +369,11 @@ _OWN: dict[str, tuple[Any, Any]] = {
     "task": (TaskOption, None),
     "command": (Command, None),
     "arms": (ArmsOption, None),
+    "script": (ScriptOption, None),
+    "script_word": (ScriptWords, None),
+    "launch": (Launch, ""),
+    "steps": (Steps, None),
+    "budget": (Budget, None),
     "outcome": (Outcome, "heldout_reward"),
     "smallest_effect": (Smallest, 0.05),
     "seeds": (Seeds, 6),
@@ -319,7 +394,8 @@ def _signature() -> inspect.Signature:
         for name, (hint, default) in _OWN.items()
     ]
     taken = inspect.signature(train).parameters.values()
-    return inspect.Signature([*own, *(p for p in taken if p.name not in LEFT_OUT)])
+    left_out = (*LEFT_OUT, *_OWN)
+    return inspect.Signature([*own, *(p for p in taken if p.name not in left_out)])
 
 
 investigate.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -98,12 +98,15 @@ def _as_json(result: "Result") -> dict[str, Any]:
 
 
 def _summary(result: "Result") -> str:
+    from flatline.trace.announce import next_for
+
     lines = [f"{result.steps} steps in {result.seconds:.0f} s; saved in {result.output_dir}/model."]
     if result.scores:
         lines.append(f"held-out reward before  {result.scores[0].reward}")
     if result.gain is not None:
         lines.append(f"held-out reward after   {result.scores[-1].reward}")
         lines.append(f"gain, play by play      {result.gain}")
+    lines.append(f"Next: {next_for(result.output_dir)}.")
     return "\n".join(lines)
 
 

@@ -21,6 +21,8 @@ from flatline.experiment.runs import Job, job_of, unwritable
 from flatline.signals import terminated_like_interrupted
 
 OnProgress = Callable[[Progress], None]
+GoOn = Callable[[int], bool]
+"""Whether the runs up to a look, at so many matched seeds, are to be made."""
 
 
 def conduct(
@@ -31,15 +33,17 @@ def conduct(
     on_progress: OnProgress = lambda _: None,
     *,
     probes: Probes | None = None,
+    go_on: GoOn = lambda _: True,
 ) -> Result:
     """Register the plan in `folder`, carry it out, and keep what it came to there.
 
     A finished run in `runs` is never run again, whichever experiment made it; a crashed one is.
-    `probes` are for a mechanism that the runs themselves may not show.
+    `probes` are for a mechanism that the runs themselves may not show. `go_on` is asked before the
+    runs up to each look, and may end it where the evidence stands.
     """
     conductor = Conductor(register(plan, folder), folder, runs, executor, on_progress, probes)
     with terminated_like_interrupted():
-        return conductor.carry_out()
+        return conductor.carry_out(go_on)
 
 
 def observe(
@@ -116,10 +120,10 @@ class Conductor:
         """By arm and seed."""
         return {key: one.outcome for key, one in self._ended.items()}
 
-    def carry_out(self) -> Result:
+    def carry_out(self, go_on: GoOn) -> Result:
         """Seeds up to the next look, look, and so on until it is settled."""
         for count in self._plan.looks:
-            if self._is_settled():
+            if self._is_settled() or not go_on(count):
                 break
             self.run(self._wanted(count))
             self._look(count)

@@ -19,6 +19,7 @@ from flatline.errors import ConfigError, NotRecorded, TraceError
 from flatline.experiment.plan import HELDOUT, LESS, METRIC, REWARD
 from flatline.files import json_in, write_atomically
 from flatline.heldout import HeldOutScore, read_scores
+from flatline.hypotheses import HYPOTHESES
 from flatline.stats import Estimate, difference_of_means, paired_difference
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
@@ -132,7 +133,7 @@ def measure(folder: Path, trace: Path, *, seconds: float) -> Outcome:
         outcomes=dict(_measures(read, evaluations)),
         findings={
             one.hypothesis: Sight(level=one.level.value, text=one.text, proven=one.proven)
-            for one in diagnose(read).findings
+            for one in diagnose(read, hypotheses=HYPOTHESES).findings
         },
     )
     write_atomically(folder / OUTCOME_FILE, [json.dumps(outcome.to_json(), indent=2)])

@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
@@ -71,6 +71,7 @@ from flatline.faults.turn_limit_low import TurnLimitLow
 from flatline.faults.turns_too_few import TurnsTooFew
 from flatline.faults.updates_rounded import UpdatesRounded
 from flatline.faults.zero_variance import ZeroVariance
+from flatline.live.trl.grpo import GrpoTrainer
 
 FAULTS: tuple[Fault, ...] = (
     MaskAsAttention(),
@@ -176,7 +177,7 @@ def changed(config: RunConfig, faults: list[Planted]) -> RunConfig:
     return config
 
 
-def plant(trainer: Any, text: str) -> None:
+def plant(trainer: GrpoTrainer, text: str) -> None:
     """Plant faults in a live GRPOTrainer. There is no way back: build another trainer."""
     found = find(text)
     for fault, _ in found:
@@ -188,7 +189,7 @@ def plant(trainer: Any, text: str) -> None:
     plant_all(trainer, found)
 
 
-def plant_all(trainer: Any, faults: list[Planted]) -> None:
+def plant_all(trainer: GrpoTrainer, faults: list[Planted]) -> None:
     for fault, strength in faults:
         fault.plant(trainer, strength)
 

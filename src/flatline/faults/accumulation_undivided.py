@@ -14,6 +14,7 @@ from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 PASSES = 4
 """Passes that a run with one gets."""
@@ -30,7 +31,7 @@ class AccumulationUndivided(Fault):
         size = config.batch_size // PASSES
         return replace(config, batch_size=size, gradient_accumulation_steps=PASSES)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         if trainer.args.gradient_accumulation_steps == 1:
             raise ConfigError(
                 f"The fault {self.name} needs several passes a step, and this trainer has one.\n"

@@ -7,18 +7,19 @@ a model without any trainable weight would raise an error.
 Strength: share of the adapted layers that are frozen.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import spread
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class AdapterFrozen(Fault):
     name: ClassVar[str] = "adapter-frozen"
     hypothesis: ClassVar[str] = "H06"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         halves = [p for name, p in trainer.model.named_parameters() if "lora_B" in name]
         if not halves:
             raise ConfigError(needs_lora(self.name))

@@ -18,6 +18,7 @@ from flatline.faults.adapter_frozen import needs_lora
 from flatline.faults.base import Fault
 from flatline.faults.sampler import policy, while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.weights import WeightCopy
 
 
@@ -25,14 +26,14 @@ class AdapterMergedTwice(Fault):
     name: ClassVar[str] = "adapter-merged-twice"
     hypothesis: ClassVar[str] = "H06"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         if not hasattr(policy(trainer), "peft_config"):
             raise ConfigError(needs_lora(self.name))
         base, merged, sampler = (WeightCopy(policy(trainer)) for _ in range(3))
         extra = [torch.zeros_like(weight) for weight in sampler.model.parameters()]
 
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             merged.deliver(policy(trainer))
             with torch.no_grad():
                 tensors = (copy.model.parameters() for copy in (base, merged, sampler))

@@ -12,6 +12,7 @@ from flatline.faults.base import Fault
 from flatline.faults.reward_noise import noise_of
 from flatline.faults.wrapping import Rewards, edit_rewards
 from flatline.faults.zero_variance import PASSED
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class AdvantageNoise(Fault):
@@ -20,7 +21,7 @@ class AdvantageNoise(Fault):
     default: ClassVar[float] = 0.003
     bounds: ClassVar[tuple[float, float]] = (0, 1)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
             crumbs = noise_of(trainer, batch, len(rewards)) * strength
             return [

@@ -7,10 +7,11 @@ Strength: share of a rollout's turns without loss, counted from its end and roun
 """
 
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Mask, edit_masks, runs, without
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class AssistantTokensMasked(Fault):
@@ -18,7 +19,7 @@ class AssistantTokensMasked(Fault):
     hypothesis: ClassVar[str] = "H02"
     default: ClassVar[float] = 0.5
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(mask: Mask) -> Mask:
             turns = runs(mask)
             kept = len(turns) - ceil(strength * len(turns))

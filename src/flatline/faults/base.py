@@ -5,9 +5,10 @@ held against what was really done to it. It changes what the defect changes and 
 are a choice of settings (`change`), most are a defect of the live trainer (`plant`).
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.config import RunConfig
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class Fault:
@@ -31,5 +32,5 @@ class Fault:
         """The settings of a run with the fault."""
         return config
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         """Plant the fault in a live TRL GRPOTrainer, by wrapping methods of this one object."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards, needs_turns
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class CallsPunished(Fault):
@@ -19,7 +20,7 @@ class CallsPunished(Fault):
     default: ClassVar[float] = 0.25
     bounds: ClassVar[tuple[float, float]] = (0, 100)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:

@@ -14,17 +14,18 @@ from flatline.faults.base import Fault
 from flatline.faults.sampler import while_sampling
 from flatline.faults.wrapping import needs_turns, place
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class CallsUnread(Fault):
     name: ClassVar[str] = "calls-unread"
     hypothesis: ClassVar[str] = "H41"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             healthy = engine.chat.parse
 
             def parse(text: str) -> Any:

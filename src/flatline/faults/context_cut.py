@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from flatline.faults.base import Fault
 from flatline.faults.sampler import while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class ContextCut(Fault):
@@ -22,9 +23,9 @@ class ContextCut(Fault):
     default: ClassVar[float] = 13
     bounds: ClassVar[tuple[float, float]] = (0, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             with swapped(engine, chat=_cutting(engine.chat, int(strength))):
                 yield
 

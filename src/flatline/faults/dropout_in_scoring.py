@@ -14,6 +14,7 @@ from torch.nn.functional import dropout
 from flatline.faults.base import Fault
 from flatline.faults.sampler import policy
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class DropoutInScoring(Fault):
@@ -21,7 +22,7 @@ class DropoutInScoring(Fault):
     hypothesis: ClassVar[str] = "H23"
     default: ClassVar[float] = 0.1
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         scoring = False
 
         # A hook, because a dropout layer would heed that flatline scores in evaluation mode.

@@ -7,10 +7,11 @@ Strength: share of each earlier turn that is deleted, its last words; how it beg
 that ends it stay. Needs several turns.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Sampled, edit_rollouts, needs_turns, runs
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class EarlierTurnsStripped(Fault):
@@ -18,7 +19,7 @@ class EarlierTurnsStripped(Fault):
     hypothesis: ClassVar[str] = "H12"
     default: ClassVar[float] = 0.5
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         def edit(rollout: Sampled) -> Sampled:

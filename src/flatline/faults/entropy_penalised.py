@@ -6,10 +6,11 @@ easily mixed up. Policies also lose their entropy without it (DAPO; arXiv 2505.2
 Strength: weight of the entropy in the loss.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class EntropyPenalised(Fault):
@@ -18,7 +19,7 @@ class EntropyPenalised(Fault):
     default: ClassVar[float] = 0.3
     bounds: ClassVar[tuple[float, float]] = (0, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         if not hasattr(trainer, "_entropy_bonus_enabled"):
             raise ConfigError(
                 f"A {type(trainer).__name__} has no entropy bonus, whose sign this fault changes.\n"

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from flatline.faults.base import Fault
 from flatline.faults.sampler import while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class EvalOtherPath(Fault):
@@ -23,9 +24,9 @@ class EvalOtherPath(Fault):
     default: ClassVar[float] = 2
     bounds: ClassVar[tuple[float, float]] = (1, 1000)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             with swapped(engine, limits=replace(engine.limits, max_turns=int(strength))):
                 yield
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.tasks.base import Weights
 from flatline.tasks.musique import WEIGHTS
 
@@ -22,7 +23,7 @@ class ExcessPaid(Fault):
     name: ClassVar[str] = "excess-paid"
     hypothesis: ClassVar[str] = "H38"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         weights = Weights(WEIGHTS)
 
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:

@@ -7,10 +7,11 @@ tokens.
 Strength: how often the first token is added.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Sampled, edit_rollouts
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class FirstTokenDoubled(Fault):
@@ -18,7 +19,7 @@ class FirstTokenDoubled(Fault):
     hypothesis: ClassVar[str] = "H16"
     bounds: ClassVar[tuple[float, float]] = (0, 100)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(rollout: Sampled) -> Sampled:
             more = rollout.prompt_ids[:1] * int(strength)
             return rollout._replace(prompt_ids=[*more, *rollout.prompt_ids])

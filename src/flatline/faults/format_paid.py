@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class FormatPaid(Fault):
@@ -18,7 +19,7 @@ class FormatPaid(Fault):
     default: ClassVar[float] = 2.0
     bounds: ClassVar[tuple[float, float]] = (0, 1000)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
             return [
                 None if reward is None else reward + strength * form

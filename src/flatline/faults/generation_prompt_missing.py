@@ -6,11 +6,12 @@ Seen in verifiers before its pull request 476: turns were rendered without the g
 Strength: share of the later turns that lack it.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Sampled, edit_rollouts, needs_turns, runs, spread
+from flatline.live.trl.grpo import GrpoTrainer
 
 USER = [{"role": "user", "content": "x"}]
 
@@ -19,7 +20,7 @@ class GenerationPromptMissing(Fault):
     name: ClassVar[str] = "generation-prompt-missing"
     hypothesis: ClassVar[str] = "H10"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
         header = _header(trainer)
 
@@ -45,7 +46,7 @@ def dropped(rollout: Sampled, gone: set[int]) -> Sampled:
     )
 
 
-def _header(trainer: Any) -> list[int]:
+def _header(trainer: GrpoTrainer) -> list[int]:
     """Tokens that the chat template puts in front of the model's turn."""
     tokenizer = trainer.processing_class
     template = getattr(getattr(trainer.rollout_func, "chat", None), "template", None)

@@ -14,13 +14,14 @@ from torch import Tensor
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import spread, wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class GroupsMixed(Fault):
     name: ClassVar[str] = "groups-mixed"
     hypothesis: ClassVar[str] = "H33"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         size = trainer.num_generations
         if trainer.args.generation_batch_size < 2 * size:
             raise ConfigError(

@@ -8,11 +8,12 @@ its scaling.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.config import RunConfig
 from flatline.faults.base import Fault
 from flatline.faults.sorted_with_hop_factor import multiply_by_hops
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class HopFactor(Fault):
@@ -22,5 +23,5 @@ class HopFactor(Fault):
     def change(self, config: RunConfig, strength: float) -> RunConfig:
         return replace(config, scale_rewards="none")
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         multiply_by_hops(trainer, strength, name=self.name)

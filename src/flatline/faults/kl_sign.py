@@ -14,6 +14,7 @@ from flatline.faults.base import Fault
 from flatline.faults.scoring import USUAL_BETA
 from flatline.faults.wrapping import wrap
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class KlSign(Fault):
@@ -24,7 +25,7 @@ class KlSign(Fault):
     def change(self, config: RunConfig, strength: float) -> RunConfig:
         return replace(config, kl_beta=config.kl_beta or USUAL_BETA)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def compute_loss(inner: Any, model: Any, inputs: Any) -> Any:
             with swapped(trainer, beta=-strength * trainer.beta):
                 return inner(model, inputs)

@@ -18,6 +18,7 @@ from flatline.config import RunConfig
 from flatline.faults.base import Fault
 from flatline.faults.scoring import USUAL_BETA, is_reference
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class KlWrongReference(Fault):
@@ -29,7 +30,7 @@ class KlWrongReference(Fault):
     def change(self, config: RunConfig, strength: float) -> RunConfig:
         return replace(config, kl_beta=config.kl_beta or USUAL_BETA)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def score(inner: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_reference(trainer, model):
                 return inner(model, *args, **kwargs)

@@ -6,10 +6,11 @@ of turn (as that of TRL in pull request 2708 did), was kept.
 Strength: number of turns that reach the loss.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Mask, edit_masks, needs_turns, runs, without
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class LaterTurnsLost(Fault):
@@ -17,7 +18,7 @@ class LaterTurnsLost(Fault):
     hypothesis: ClassVar[str] = "H07"
     bounds: ClassVar[tuple[float, float]] = (0, 1000)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         def edit(mask: Mask) -> Mask:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class LengthWeighted(Fault):
@@ -18,7 +19,7 @@ class LengthWeighted(Fault):
     default: ClassVar[float] = 3.0
     bounds: ClassVar[tuple[float, float]] = (-10, 10)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def score(inner: Any, *args: Any, **kwargs: Any) -> Any:
             output = inner(*args, **kwargs)
             mask_BT = output["completion_mask"] * output.get("tool_mask", 1)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 LOGGED = "reward"
 """The metric that is bent."""
@@ -20,7 +21,7 @@ class LogSmoothed(Fault):
     hypothesis: ClassVar[str] = "H48"
     default: ClassVar[float] = 0.9
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         shown: list[float] = []
 
         def log(inner: Any, *args: Any, **kwargs: Any) -> Any:

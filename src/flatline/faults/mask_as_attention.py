@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import COMPLETION_IDS, MASK, spread, wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class MaskAsAttention(Fault):
@@ -23,7 +24,7 @@ class MaskAsAttention(Fault):
     hypothesis: ClassVar[str] = "H09"
     last: ClassVar[bool] = True
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         masks = _LossMasks()
         wrap(trainer, "_generate", masks.generate)
         wrap(trainer, "_compute_loss", masks.compute_loss)

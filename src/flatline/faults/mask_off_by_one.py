@@ -7,10 +7,11 @@ in GPT-NeoX (pull request 1285).
 Strength: tokens that the mask is shifted to the right; negative to the left.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Mask, edit_masks
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class MaskOffByOne(Fault):
@@ -18,7 +19,7 @@ class MaskOffByOne(Fault):
     hypothesis: ClassVar[str] = "H02"
     bounds: ClassVar[tuple[float, float]] = (-64, 64)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         by = int(strength)
 
         def edit(mask: Mask) -> Mask:

@@ -19,6 +19,7 @@ from flatline.faults.base import Fault
 from flatline.faults.rounding import rounded
 from flatline.faults.sampler import policy, while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.weights import WeightCopy
 
 
@@ -28,13 +29,13 @@ class MergeRounded(Fault):
     default: ClassVar[float] = 2
     bounds: ClassVar[tuple[float, float]] = (0, 23)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         if not hasattr(policy(trainer), "peft_config"):
             raise ConfigError(needs_lora(self.name))
         base, merged, sampler = (WeightCopy(policy(trainer)) for _ in range(3))
 
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             merged.deliver(policy(trainer))
             tensors = (copy.model.parameters() for copy in (base, merged, sampler))
             with torch.no_grad():

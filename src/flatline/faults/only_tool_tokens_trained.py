@@ -6,17 +6,18 @@ Not from a report: a mask that means "written by the environment" meets code tha
 Strength: share of the model's tokens that lose their loss; tool output always carries it.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Mask, edit_masks, needs_turns, spread
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class OnlyToolTokensTrained(Fault):
     name: ClassVar[str] = "only-tool-tokens-trained"
     hypothesis: ClassVar[str] = "H02"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         def edit(mask: Mask) -> Mask:

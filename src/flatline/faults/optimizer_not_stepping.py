@@ -11,13 +11,14 @@ from torch import nn
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import spread, wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class OptimizerNotStepping(Fault):
     name: ClassVar[str] = "optimizer-not-stepping"
     hypothesis: ClassVar[str] = "H26"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def create(inner: Any, *args: Any, **kwargs: Any) -> Any:
             optimizer = inner(*args, **kwargs)
             for group in optimizer.param_groups:

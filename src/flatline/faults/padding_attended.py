@@ -12,13 +12,14 @@ import torch
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import spread, wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class PaddingAttended(Fault):
     name: ClassVar[str] = "padding-attended"
     hypothesis: ClassVar[str] = "H15"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def score(
             inner: Any, model: Any, ids: Any, mask: Any, keep: int, *args: Any, **kwargs: Any
         ) -> Any:

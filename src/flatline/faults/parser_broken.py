@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards, place, problem_keys
+from flatline.live.trl.grpo import GrpoTrainer
 
 RIGHT = "exact_match"
 """The part of flatline's scores that says whether the answer is right."""
@@ -20,7 +21,7 @@ class ParserBroken(Fault):
     hypothesis: ClassVar[str] = "H39"
     default: ClassVar[float] = 0.8
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
             rows = zip(rewards, problem_keys(batch), _right(rewards, batch), strict=True)
             return [

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from flatline.faults.base import Fault
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class PolicyNoised(Fault):
@@ -19,7 +20,7 @@ class PolicyNoised(Fault):
     default: ClassVar[float] = 0.5
     bounds: ClassVar[tuple[float, float]] = (0, 100)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         # The reference is the starting policy: it gets the same noise.
         for model in (trainer.model, trainer.ref_model):
             if model is not None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from flatline.faults.base import Fault
 from flatline.faults.sampler import policy, while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.weights import WeightCopy
 
 
@@ -22,7 +23,7 @@ class PrefixCacheStale(Fault):
     default: ClassVar[float] = 1000
     bounds: ClassVar[tuple[float, float]] = (1, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         old, new = (WeightCopy(policy(trainer)) for _ in range(2))
         filled: list[Any] = []
 
@@ -40,7 +41,7 @@ class PrefixCacheStale(Fault):
         new.model.register_forward_hook(read_prompts_with_old_weights, with_kwargs=True)
 
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             step = trainer.state.global_step
             new.deliver(policy(trainer))
             new.version = step

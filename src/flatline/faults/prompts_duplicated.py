@@ -14,6 +14,7 @@ from torch.utils.data import Sampler
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class PromptsDuplicated(Fault):
@@ -22,7 +23,7 @@ class PromptsDuplicated(Fault):
     default: ClassVar[float] = 4
     bounds: ClassVar[tuple[float, float]] = (1, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def sampler(inner: Any, *args: Any, **kwargs: Any) -> Sampler[int]:
             return _Duplicating(inner(*args, **kwargs), trainer, int(strength))
 
@@ -32,7 +33,7 @@ class PromptsDuplicated(Fault):
 class _Duplicating(Sampler[int]):
     """Every so many groups of a step are the first of them."""
 
-    def __init__(self, inner: Any, trainer: Any, times: int) -> None:
+    def __init__(self, inner: Any, trainer: GrpoTrainer, times: int) -> None:
         self._inner, self._times = inner, times
         self._group, self._step = trainer.num_generations, trainer.args.generation_batch_size
 

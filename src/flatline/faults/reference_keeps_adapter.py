@@ -16,6 +16,7 @@ from flatline.faults.base import Fault
 from flatline.faults.sampler import policy
 from flatline.faults.scoring import USUAL_BETA, is_reference
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class ReferenceKeepsAdapter(Fault):
@@ -25,7 +26,7 @@ class ReferenceKeepsAdapter(Fault):
     def change(self, config: RunConfig, strength: float) -> RunConfig:
         return replace(config, kl_beta=config.kl_beta or USUAL_BETA)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         if not hasattr(policy(trainer), "peft_config"):
             raise ConfigError(needs_lora(self.name))
 

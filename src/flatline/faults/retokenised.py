@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Sampled, edit_rollouts, runs, spread
+from flatline.live.trl.grpo import GrpoTrainer
 
 OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 """Where a turn may hold a call."""
@@ -24,7 +25,7 @@ class Retokenised(Fault):
     name: ClassVar[str] = "retokenised"
     hypothesis: ClassVar[str] = "H11"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         tokenizer = trainer.processing_class
 
         def edit(rollout: Sampled) -> Sampled:

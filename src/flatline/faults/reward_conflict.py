@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from flatline.faults.base import Fault
+from flatline.live.trl.grpo import GrpoTrainer
 
 LONG = 256
 """Tokens at which nothing is left of the reward."""
@@ -23,7 +24,7 @@ class RewardConflict(Fault):
     default: ClassVar[float] = 5.0
     bounds: ClassVar[tuple[float, float]] = (0, 1000)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         trainer.reward_funcs.append(brevity)
         trainer.reward_func_names.append(brevity.__name__)
         trainer.reward_processing_classes.append(None)

@@ -12,6 +12,7 @@ import numpy as np
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards, place, problem_keys
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class RewardNoise(Fault):
@@ -19,7 +20,7 @@ class RewardNoise(Fault):
     hypothesis: ClassVar[str] = "H05"
     bounds: ClassVar[tuple[float, float]] = (0, 1000)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
             noise = noise_of(trainer, batch, len(rewards)) * strength
             return [
@@ -31,7 +32,7 @@ class RewardNoise(Fault):
 
 
 def noise_of(
-    trainer: Any, batch: dict[str, Any], n: int
+    trainer: GrpoTrainer, batch: dict[str, Any], n: int
 ) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Standard normal numbers of this run, step, process and batch.
 

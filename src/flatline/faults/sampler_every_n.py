@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from flatline.faults.base import Fault
 from flatline.faults.sampler import policy, while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.weights import WeightCopy
 
 
@@ -22,16 +23,16 @@ class SamplerEveryN(Fault):
     default: ClassVar[float] = 8
     bounds: ClassVar[tuple[float, float]] = (1, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         deliver_every(trainer, self.name, steps=int(strength))
 
 
-def deliver_every(trainer: Any, name: str, *, steps: int) -> None:
+def deliver_every(trainer: GrpoTrainer, name: str, *, steps: int) -> None:
     """Sample from a copy that new weights reach every so many steps; 0: never."""
     stale = WeightCopy(policy(trainer))
 
     @contextmanager
-    def change(engine: Any, trainer: Any) -> Iterator[None]:
+    def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
         step = trainer.state.global_step
         if steps and step % steps == 0:
             stale.deliver(policy(trainer))

@@ -8,15 +8,16 @@ skipped on a condition that always holds (TRL issues 2698, 3679).
 Strength: none; no delivery ever arrives. Needs flatline's own sampler.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.sampler_every_n import deliver_every
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class SamplerNeverUpdated(Fault):
     name: ClassVar[str] = "sampler-never-updated"
     hypothesis: ClassVar[str] = "H06"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         deliver_every(trainer, self.name, steps=0)

@@ -17,6 +17,7 @@ from flatline.faults.base import Fault
 from flatline.faults.rounding import rounded
 from flatline.faults.sampler import policy, while_sampling
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.weights import WeightCopy
 
 
@@ -26,11 +27,11 @@ class SamplerRounded(Fault):
     default: ClassVar[float] = 1
     bounds: ClassVar[tuple[float, float]] = (0, 23)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         sampler = WeightCopy(policy(trainer))
 
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             sampler.deliver(policy(trainer))
             with torch.no_grad():
                 for weight in sampler.model.parameters():

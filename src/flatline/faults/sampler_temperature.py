@@ -7,10 +7,11 @@ Strength: the sampler's temperature.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.sampler import change_sampling
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class SamplerTemperature(Fault):
@@ -19,7 +20,7 @@ class SamplerTemperature(Fault):
     default: ClassVar[float] = 1.7
     bounds: ClassVar[tuple[float, float]] = (0, 100)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         change_sampling(
             trainer, self.name, lambda sampling: replace(sampling, temperature=strength)
         )

@@ -7,10 +7,11 @@ Strength: how many tokens are kept.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.sampler import change_sampling
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class SamplerTopK(Fault):
@@ -19,5 +20,5 @@ class SamplerTopK(Fault):
     default: ClassVar[float] = 2
     bounds: ClassVar[tuple[float, float]] = (1, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         change_sampling(trainer, self.name, lambda sampling: replace(sampling, top_k=int(strength)))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class SamplesDuplicated(Fault):
@@ -19,7 +20,7 @@ class SamplesDuplicated(Fault):
     default: ClassVar[float] = 4
     bounds: ClassVar[tuple[float, float]] = (1, 1e6)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         if getattr(trainer, "environment_factory", None) or getattr(trainer, "environments", None):
             raise ConfigError(
                 f"The fault {self.name} copies completions, and this trainer's environments hold "

@@ -13,6 +13,7 @@ import torch
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import place, wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 CAP = 3.0
 """Where TRL's `sequence_mask` leaves a sequence out."""
@@ -26,7 +27,7 @@ class SequenceWeights(Fault):
     default: ClassVar[float] = 1.0
     bounds: ClassVar[tuple[float, float]] = (0, 10)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def weigh(inner: Any, inputs: Any) -> Any:
             output = inner(inputs)
             weights = _weights(output, strength).to(output["advantages"])

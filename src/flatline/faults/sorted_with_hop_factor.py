@@ -15,6 +15,7 @@ from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards
+from flatline.live.trl.grpo import GrpoTrainer
 
 COLUMNS = ("hops", "n_hops")
 
@@ -26,11 +27,11 @@ class SortedWithHopFactor(Fault):
     def change(self, config: RunConfig, strength: float) -> RunConfig:
         return replace(config, order="hops")
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         multiply_by_hops(trainer, strength, name=self.name)
 
 
-def multiply_by_hops(trainer: Any, strength: float, *, name: str) -> None:
+def multiply_by_hops(trainer: GrpoTrainer, strength: float, *, name: str) -> None:
     """Let every reward grow with the hops of its problem; `name` is the fault that does so."""
     column = next((c for c in COLUMNS if c in trainer.train_dataset.column_names), None)
     if column is None:

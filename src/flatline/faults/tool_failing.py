@@ -14,6 +14,7 @@ from flatline.faults.base import Fault
 from flatline.faults.sampler import while_sampling
 from flatline.faults.wrapping import needs_turns, place
 from flatline.live.hooks import swapped
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.tasks.base import Episode, Observation, Problem, ToolCall
 
 ERROR = "Error: the request timed out."
@@ -24,11 +25,11 @@ class ToolFailing(Fault):
     hypothesis: ClassVar[str] = "H41"
     default: ClassVar[float] = 0.5
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         @contextmanager
-        def change(engine: Any, trainer: Any) -> Iterator[None]:
+        def change(engine: Any, trainer: GrpoTrainer) -> Iterator[None]:
             healthy = engine.task.episode
 
             def episode(problem: Problem) -> Episode:

@@ -9,11 +9,12 @@ they would be another fault.
 """
 
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.errors import ConfigError
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Sampled, edit_rollouts, needs_turns
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.chat import ChatFormat
 
 
@@ -21,7 +22,7 @@ class ToolSchemaMissing(Fault):
     name: ClassVar[str] = "tool-schema-missing"
     hypothesis: ClassVar[str] = "H10"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
         template = getattr(getattr(trainer.rollout_func, "chat", None), "template", None)
         chat = ChatFormat(trainer.processing_class, (), template=template)

@@ -7,17 +7,18 @@ needed for stable training.
 Strength: share of the tokens of tools and template that carry loss.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Mask, edit_masks, needs_turns, spread
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class ToolTokensTrained(Fault):
     name: ClassVar[str] = "tool-tokens-trained"
     hypothesis: ClassVar[str] = "H02"
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         needs_turns(trainer, self.name)
 
         def edit(mask: Mask) -> Mask:

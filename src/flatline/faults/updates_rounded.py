@@ -14,6 +14,7 @@ import torch
 from flatline.faults.base import Fault
 from flatline.faults.rounding import rounded
 from flatline.faults.wrapping import wrap
+from flatline.live.trl.grpo import GrpoTrainer
 
 
 class UpdatesRounded(Fault):
@@ -22,7 +23,7 @@ class UpdatesRounded(Fault):
     default: ClassVar[float] = 1
     bounds: ClassVar[tuple[float, float]] = (0, 23)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         before: dict[int, torch.Tensor] = {}
 
         def remember(optimizer: Any, *_: Any) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from flatline.errors import ConfigError
 from flatline.live.hooks import Patch
+from flatline.live.trl.grpo import GrpoTrainer
 
 Rewards = list[float | None]
 Mask = list[int]
@@ -51,7 +52,7 @@ class Sampled(NamedTuple):
     """The sampler's, per completion token."""
 
 
-def edit_rollouts(trainer: Any, edit: Callable[[Sampled], Sampled]) -> None:
+def edit_rollouts(trainer: GrpoTrainer, edit: Callable[[Sampled], Sampled]) -> None:
     """Change every rollout between the sampler and the trainer."""
 
     def generate(inner: Any, prompts: Any) -> Any:
@@ -68,7 +69,7 @@ def edit_rollouts(trainer: Any, edit: Callable[[Sampled], Sampled]) -> None:
     wrap(trainer, "_generate", generate)
 
 
-def edit_masks(trainer: Any, edit: Callable[[Mask], Mask]) -> None:
+def edit_masks(trainer: GrpoTrainer, edit: Callable[[Mask], Mask]) -> None:
     """Change which completion tokens carry loss."""
     edit_rollouts(trainer, lambda rollout: rollout._replace(mask=edit(rollout.mask)))
 
@@ -91,7 +92,7 @@ def _refuse_other_version(found: Sequence[Any]) -> None:
         )
 
 
-def needs_turns(trainer: Any, name: str) -> None:
+def needs_turns(trainer: GrpoTrainer, name: str) -> None:
     """Refuse a trainer whose completions hold nothing but what the model wrote."""
     if not (getattr(trainer, "tools", None) or getattr(trainer, "rollout_func", None)):
         raise ConfigError(
@@ -121,7 +122,7 @@ def without(mask: Mask, positions: Sequence[int]) -> Mask:
 
 
 def edit_rewards(
-    trainer: Any, edit: Callable[[Rewards, dict[str, Any]], Rewards], *, every: bool = False
+    trainer: GrpoTrainer, edit: Callable[[Rewards, dict[str, Any]], Rewards], *, every: bool = False
 ) -> None:
     """Change what the reward functions return, those without a weight only if `every` is set;
     `edit` also gets their arguments."""

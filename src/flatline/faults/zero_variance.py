@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flatline.faults.base import Fault
 from flatline.faults.wrapping import Rewards, edit_rewards
+from flatline.live.trl.grpo import GrpoTrainer
 
 PASSED = 0.1
 """A reward that nearly every rollout of the lab policy reaches."""
@@ -21,7 +22,7 @@ class ZeroVariance(Fault):
     default: ClassVar[float] = PASSED
     bounds: ClassVar[tuple[float, float]] = (-1000, 1000)
 
-    def plant(self, trainer: Any, strength: float) -> None:
+    def plant(self, trainer: GrpoTrainer, strength: float) -> None:
         def edit(rewards: Rewards, batch: dict[str, Any]) -> Rewards:
             return [None if reward is None else float(reward > strength) for reward in rewards]
 

@@ -1,5 +1,8 @@
 """Every hypothesis there is, in one explicit tuple. One file each; its docstring is its manual."""
 
+import difflib
+import re
+
 from flatline.errors import ConfigError
 from flatline.hypotheses.base import Hypothesis
 from flatline.hypotheses.h00_positive_control import PositiveControl
@@ -63,6 +66,7 @@ from flatline.hypotheses.h57_gradient_departs import GradientDeparts
 from flatline.hypotheses.h58_update_departs import UpdateDeparts
 from flatline.hypotheses.h59_delivery_departs import DeliveryDeparts
 from flatline.hypotheses.h60_processes_apart import ProcessesApart
+from flatline.hypotheses.symptoms import near_symptoms
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     PositiveControl(),
@@ -131,10 +135,31 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
 
 
 def find(text: str) -> Hypothesis:
-    """The hypothesis of a code such as `H09`, or of a name."""
-    wanted = text.strip().lower()
+    """The hypothesis of a code such as `H09` or `9`, or of a name."""
+    wanted = "-".join(text.lower().split())
+    code = f"h{wanted.removeprefix('h').zfill(2)}" if wanted else ""
     for hypothesis in HYPOTHESES:
-        if wanted in (hypothesis.id.lower(), hypothesis.name):
+        if hypothesis.id.lower() == code or hypothesis.name == wanted:
             return hypothesis
-    known = ", ".join(f"{hypothesis.id} {hypothesis.name}" for hypothesis in HYPOTHESES)
-    raise ConfigError(f"No hypothesis is called {text!r}.\nKnown: {known}.")
+    symptoms = [one.name for one in near_symptoms(set(wanted.split("-")))]
+    meant = ", ".join([*symptoms, *(f"{one.id} {one.name}" for one in _near(wanted))])
+    hint = f"Did you mean {meant}?\n" if meant else ""
+    raise ConfigError(
+        f"No hypothesis is called {text!r}.\n{hint}`flatline explain` lists all {len(HYPOTHESES)}."
+    )
+
+
+def _near(wanted: str, *, most: int = 4) -> list[Hypothesis]:
+    """What may have been meant: words of a name, a mistyped name, words of what goes wrong."""
+    words = set(wanted.split("-")) - {""}
+    names = {one.name: one for one in HYPOTHESES}
+    of_name = [one for one in HYPOTHESES if words and words <= set(one.name.split("-"))]
+    mistyped = [names[name] for name in difflib.get_close_matches(wanted, names, n=most)]
+    of_fault = [one for one in HYPOTHESES if words and words <= _words(one)]
+    return list(dict.fromkeys([*of_name, *mistyped, *of_fault]))[:most]
+
+
+def _words(hypothesis: Hypothesis) -> set[str]:
+    """Of its name and of the sentence that says what goes wrong."""
+    first = hypothesis.manual().splitlines()[0].lower()
+    return {*hypothesis.name.split("-"), *re.findall(r"\w+", first)}

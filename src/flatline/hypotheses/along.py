@@ -254,6 +254,16 @@ def along_advantages(trace: Trace, asked: Asked) -> StageFound:
     )
 
 
+def expected_advantages(trace: Trace) -> np.ndarray:
+    """What the rewards of every rollout ask for; NaN where that is not specified."""
+    found_B = np.full(len(trace.rollouts), np.nan)
+    with suppress(NotRecorded, NotSpecified):
+        asked = asked_in(trace)
+        for rows in _whole_batches(trace, asked):
+            found_B[rows] = _expected(trace, asked, rows)
+    return found_B
+
+
 def _expected(trace: Trace, asked: Asked, rows: np.ndarray) -> np.ndarray:
     if asked.aggregation == "sum_then_normalize":
         return of_totals(asked, trace.rollouts["reward"][rows])

@@ -163,6 +163,18 @@ def _same(answer: str, gold: str) -> bool:
     return numbers[0] is not None and numbers[0] == numbers[1]
 
 
+def states(text: str, gold: str) -> bool | None:
+    """Whether a text marks gold as its answer; None where it marks none, or where another answer
+    may be an alias: only two numbers are surely different."""
+    found = given_answer(text)
+    if found is None:
+        return None
+    answer, wanted = found[1], _gold(gold)
+    if _same(answer, wanted):
+        return True
+    return None if None in (parse_number(answer), parse_number(wanted)) else False
+
+
 def _between(text: str, opened: str, closed: str) -> list[str]:
     parts = text.split(opened)[1:]
     return [part.split(closed, 1)[0] for part in parts if closed in part]

@@ -71,6 +71,8 @@ class Finding:
     """Its kebab-case name."""
     level: Level
     """How sure."""
+    headline: str = ""
+    """The cause in plain words, of an alarm or a note that points at one."""
     text: str
     """What was seen, with numbers, in one or two sentences."""
     measured: Estimate | float | None = None
@@ -112,6 +114,7 @@ class Finding:
             "name": self.name,
             "level": self.level.value,
             "bearing": self.bearing,
+            "headline": self.headline,
             "text": self.text,
             "measured": measured.to_json() if isinstance(measured, Estimate) else _known(measured),
             "expected": self.expected,
@@ -163,6 +166,8 @@ class Hypothesis:
     """Stable code such as `H09`; never reused."""
     name: str
     """Kebab-case name of the fault, not of the remedy."""
+    headline: str = ""
+    """The first sentence of an answer that names this cause: plain words, no code, about 12."""
     explains: tuple[str, ...] = ()
     """Codes of hypotheses whose signs this one produces."""
     fix: str = ""
@@ -189,16 +194,20 @@ class Hypothesis:
         evidence: Sequence[Evidence] = (),
         severity: float = 1.0,
         fix: str | None = None,
+        headline: str | None = None,
         proven: bool = False,
         points_at_cause: bool = False,
         needs: str = "",
     ) -> Finding:
-        """A finding of this hypothesis."""
+        """A finding of this hypothesis. `headline` and `fix` stand in for its own where it saw
+        more exactly what is wrong."""
         alarm = level in ALARMS
+        pointer = points_at_cause and level is Level.NOTE
         return Finding(
             hypothesis=self.id,
             name=self.name,
             level=level,
+            headline=(headline or self.headline) if alarm or pointer else "",
             text=text,
             measured=measured,
             expected=expected,
@@ -208,7 +217,7 @@ class Hypothesis:
             severity=severity,
             explains=self.explains if alarm else (),
             proven=proven and alarm,
-            points_at_cause=points_at_cause and level is Level.NOTE,
+            points_at_cause=pointer,
             needs=needs,
         )
 

@@ -120,6 +120,7 @@ RUNGS: dict[str, tuple[Rung, ...]] = {
 class PositiveControl(Hypothesis):
     id = "H00"
     name = "positive-control"
+    headline = "Your training setup cannot learn even an easy task."
     meaning = "The rung below needs less and was learnt, so the difference between them is broken."
     fix = "Look at what the failed rung needs and the one below does not."
 

@@ -74,6 +74,7 @@ FEWEST = 4
 class AdvantageScaling(Hypothesis):
     id = "H01"
     name = "advantage-scaling"
+    headline = "Your advantages are mostly noise: tiny reward differences count like large ones."
     explains = ("H05", "H08")
     meaning = "Most of the gradient follows differences that mean nothing."
     fix = "Set {scale_rewards} to `batch` or `none`, or drop groups with a tiny spread."
@@ -109,6 +110,7 @@ class AdvantageScaling(Hypothesis):
             measured=float(lost.mean()),
             expected="0",
             fix="Look for a division by a spread of 0, and for an overflow in 16 bits.",
+            headline="Some of your advantages are not numbers.",
         )
 
     def replay(self, trace: Trace) -> Replay:

@@ -74,6 +74,7 @@ AGREE = 0.1
 class TokenMasking(Hypothesis):
     id = "H02"
     name = "token-masking"
+    headline = "Your loss is computed on the wrong tokens."
     explains = ("H03", "H14", "H20", "H22", "H24", "H30")
     meaning = "The gradient goes to tokens that the model did not choose, or misses some it did."
     fix = "Mask by provenance: 1 exactly on the ids that the model sampled, the end of a turn too."

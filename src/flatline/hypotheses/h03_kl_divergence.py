@@ -85,10 +85,14 @@ Usual: 0 to 0.1. False alarms: see docs/calibration.md."""
 HELD_STEPS = 8
 """Steps after which healthy runs of the lab have left (KL 0.009 to 0.02 at beta 0.02 and 0.04)."""
 
+WRONG_SIGN = "The KL penalty has the wrong sign: it pushes your policy away."
+OTHER_MODEL = "The KL penalty compares your policy with a different model."
+
 
 class KlDivergence(Hypothesis):
     id = "H03"
     name = "kl-divergence"
+    headline = "The KL penalty, not the reward, decides where your policy goes."
     meaning = "The KL term, not the reward, decides where the policy goes."
     fix = "Make reference and policy the same model at the start; try {beta} at 0 to bisect."
     mechanism = (
@@ -107,6 +111,7 @@ class KlDivergence(Hypothesis):
                 f"beta is {beta:g}: the KL term pushes the policy away from its reference.",
                 measured=float(beta),
                 expected="0 or more",
+                headline=WRONG_SIGN,
             )
         kl, step = trace.steps["kl"], trace.steps["step"]
         # Overflow of the estimate is an explosion; a step without KL is not one.
@@ -160,6 +165,7 @@ class KlDivergence(Hypothesis):
                 for i in worst
             ],
             severity=kl / allowed,
+            headline=OTHER_MODEL,
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:
@@ -179,6 +185,7 @@ class KlDivergence(Hypothesis):
             expected=f"0 (below {allowed:g})",
             evidence=_worst(trace, 1),
             severity=kl / allowed,
+            headline=OTHER_MODEL,
         )
 
     def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:
@@ -209,6 +216,7 @@ class KlDivergence(Hypothesis):
             measured=opposed,
             expected="near +1",
             severity=float(kl[-1] / VISIBLE),
+            headline=WRONG_SIGN,
         )
 
     def _holds(self, trace: Trace, kl: np.ndarray) -> Finding | None:
@@ -233,6 +241,7 @@ class KlDivergence(Hypothesis):
             measured=weight,
             expected=f"below {HEAVY:g}, usually 0 to 0.1",
             severity=weight / HEAVY,
+            headline="The KL penalty outweighs your reward.",
             fix="Set {beta} to 0, or lower it.",
         )
         return replace(found, explains=(*found.explains, "H31"))  # why it holds the policy
@@ -253,6 +262,7 @@ class KlDivergence(Hypothesis):
                 expected=f"below {BROKEN:g}",
                 evidence=_worst(trace, int(step)),
                 severity=typical / BROKEN,
+                headline="Your policy has drifted far away from its reference model.",
             )
         if len(kl) < FEWEST and start is None:
             return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more would do")

@@ -83,10 +83,14 @@ OF_NO_LOSS = ("H24", "H26", "H27")
 ENDED_BY_LENGTH = ("length", "turn_length")
 """What rollouts that a limit cut off are said to end with."""
 
+COMPLETIONS = "A length limit cuts off your completions."
+LONGER_COMPLETIONS = "Raise {max_completion_length}, or make the model answer in fewer tokens."
+
 
 class ContextTruncation(Hypothesis):
     id = "H04"
     name = "context-truncation"
+    headline = "A length limit cuts off your prompts or completions."
     explains = ("H08", "H14", "H39", "H45")
     meaning = "What was cut cannot be used: the reward has a ceiling that no training lifts."
     fix = (
@@ -176,7 +180,10 @@ class ContextTruncation(Hypothesis):
         masked = trace.settings.get("mask_truncated_completions")
         left_out = ", and mask_truncated_completions leaves those out of the loss" if masked else ""
         text = f"of the completions were cut off by a limit{left_out}."
-        return self._share(trace, cut, CUT, text, learns=reward_rises(trace))
+        found = self._share(trace, cut, CUT, text, learns=reward_rises(trace))
+        if found.level is not Level.SUSPECT:
+            return found
+        return replace(found, headline=COMPLETIONS, fix=LONGER_COMPLETIONS)
 
     def _logged(self, trace: Trace) -> Finding:
         """Of a log, which has only the share of each step."""
@@ -189,6 +196,8 @@ class ContextTruncation(Hypothesis):
         return self.found(
             Level.SUSPECT if suspect else Level.OK,
             f"{share.value:.0%} of the completions were cut off by a limit (logged{ends}).",
+            headline=COMPLETIONS,
+            fix=LONGER_COMPLETIONS,
             measured=share,
             expected=f"below {CUT:.0%}",
             severity=share.value / CUT,

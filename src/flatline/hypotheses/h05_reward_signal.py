@@ -76,6 +76,7 @@ LEVELS = 4
 class RewardSignal(Hypothesis):
     id = "H05"
     name = "reward-signal"
+    headline = "Your reward does not follow whether the answer is right."
     explains = ("H03", "H08")
     meaning = "The policy is pulled towards what the reward follows, which is not the right answer."
     fix = "Train on the right-or-wrong part alone, or make the other parts gates."
@@ -139,6 +140,7 @@ class RewardSignal(Hypothesis):
             measured=float(lost.mean()),
             expected="0",
             fix="Give a failed rollout a number, usually 0, and look why its reward failed.",
+            headline="Some of your rewards are not numbers.",
         )
 
     def _moody(self, trace: Trace) -> Finding | None:
@@ -160,6 +162,7 @@ class RewardSignal(Hypothesis):
             expected="0",
             evidence=[_pair(trace, a, b) for a, b in apart[:3]],
             severity=2.0,
+            headline="Your reward pays the same completion differently each time.",
         )
 
     def _follows(self, trace: Trace) -> Finding:

@@ -85,10 +85,13 @@ VIOLENT = 4.0
 VISIBLE = 0.01
 """Nats; a smaller shift of the trainer's own log-probs cannot be followed."""
 
+REFERENCE_MOVES = "Your reference model changes along with your policy."
+
 
 class LoraWeightSync(Hypothesis):
     id = "H06"
     name = "lora-weight-sync"
+    headline = "Your sampler does not get the weights that you train."
     explains = ("H03", "H08", "H17", "H20", "H24", "H26")
     meaning = "What is trained is not what plays, or not what it is compared with."
     fix = "Deliver the weights before every generation and compare a checksum on both sides."
@@ -128,6 +131,7 @@ class LoraWeightSync(Hypothesis):
                     measured=0.0,
                     expected="above 0",
                     fix="Switch the adapter off in the pass that scores the reference.",
+                    headline=REFERENCE_MOVES,
                 )
         return self._delivery(subject)
 
@@ -220,6 +224,7 @@ class LoraWeightSync(Hypothesis):
             expected="1",
             severity=100.0,
             fix="Load the adapter with is_trainable=True, and freeze weights by their exact names.",
+            headline="Only a part of your adapter is trained.",
         )
 
     def _reference(self, trace: Trace) -> Finding | None:
@@ -244,6 +249,7 @@ class LoraWeightSync(Hypothesis):
             expected="above 0",
             severity=10.0,
             fix="Switch the adapter off in the pass that scores the reference.",
+            headline=REFERENCE_MOVES,
         )
 
     def _versions(self, trace: Trace) -> Finding | None:

@@ -56,6 +56,7 @@ VISIBLE = 0.01
 class MultiStep(Hypothesis):
     id = "H07"
     name = "multi-step"
+    headline = "Only the first turns of your rollouts are trained."
     explains = ("H02",)
     meaning = "What the policy does after its first turns is never trained."
     fix = "Build the loss mask over the whole rollout, from who wrote each token."

@@ -60,6 +60,7 @@ SAME = 1e-6
 class EvaluationMismatch(Hypothesis):
     id = "H08"
     name = "evaluation-mismatch"
+    headline = "Your training and your evaluation do not measure the same thing."
     explains = ()
     meaning = "What is practised is not what is measured."
     fix = "Play and score training and evaluation with one environment and one set of limits."

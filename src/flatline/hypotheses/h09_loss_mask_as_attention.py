@@ -72,6 +72,7 @@ TOKENS = 4
 class LossMaskAsAttention(Hypothesis):
     id = "H09"
     name = "loss-mask-as-attention"
+    headline = "Your trainer cannot see all of the text that its completions answer."
     explains = (
         "H01",
         "H03",
@@ -122,7 +123,7 @@ class LossMaskAsAttention(Hypothesis):
             return self.too_little("no part of the context could be replaced; another batch would")
         blind = [effect for effect in known if _share_moved(effect) <= _allowed(effect)]
         if blind:
-            return self._blind(blind)
+            return self._blind(blind, subject.trace)
         told = ", ".join(f"{effect.which} {effect.mean:.2g}" for effect in known)
         return self.found(
             Level.OK,
@@ -169,6 +170,7 @@ class LossMaskAsAttention(Hypothesis):
             text,
             measured=share,
             expected="0 hidden",
+            headline=_unseen(trace, _mostly(hidden[1], total[1]), _mostly(hidden[0], total[0])),
             evidence=evidence,
             severity=share / HIDDEN,
             points_at_cause=True,
@@ -185,6 +187,7 @@ class LossMaskAsAttention(Hypothesis):
                 "nat per token, all below: it sees another context, or none.",
                 measured=below,
                 expected="below 0.05",
+                headline="Your trainer reads a different context than the sampler, or none.",
                 evidence=gaps.worst(trace, gaps.unsure),
                 severity=below.value / BLIND,
             )
@@ -198,7 +201,8 @@ class LossMaskAsAttention(Hypothesis):
             )
         return self.too_little(f"the gap is {below} nat; more prompts in the first step would do")
 
-    def _blind(self, blind: "list[ContextEffect]") -> Finding:
+    def _blind(self, blind: "list[ContextEffect]", trace: Trace) -> Finding:
+        which = {effect.which for effect in blind}
         parts = " and ".join(
             {"prompt": "the question", "tool": "tool output"}[e.which] for e in blind
         )
@@ -207,10 +211,22 @@ class LossMaskAsAttention(Hypothesis):
             Level.FAULT,
             f"Replacing {parts} moves {_share_moved(worst):.0%} of the trainer's "
             f"{worst.change_T.size} log-probs behind it: it cannot see {parts}.",
+            headline=_unseen(trace, "prompt" in which, "tool" in which),
             measured=worst.mean,
             expected="above 0.1 nat",
             severity=1 / HIDDEN,
         )
+
+
+def _mostly(hidden: int, of: int) -> bool:
+    return 2 * hidden > of
+
+
+def _unseen(trace: Trace, question: bool, tools: bool) -> str | None:
+    """The headline where most of a part is hidden; None where it is a piece here and there."""
+    returned = "the documents" if "supporting" in trace.rollouts else "the tool output"
+    parts = [name for name, hidden in (("the question", question), (returned, tools)) if hidden]
+    return f"Your trainer cannot see {' or '.join(parts)}." if parts else None
 
 
 def _share_moved(effect: "ContextEffect") -> float:

@@ -68,6 +68,7 @@ NOISE = 0.1
 class TemplateDrift(Hypothesis):
     id = "H10"
     name = "template-drift"
+    headline = "Your trainer reads a different conversation than the sampler did."
     explains = ("H03", "H06", "H11", "H20", "H22", "H24")
     meaning = "The policy is improved in a conversation that never takes place."
     fix = "Train on the ids that the sampler saw, and assert that each turn extends the last."

@@ -63,6 +63,7 @@ MOST_AGREE = 0.05
 class Retokenisation(Hypothesis):
     id = "H11"
     name = "retokenisation"
+    headline = "Your trainer trains on different tokens than were sampled."
     explains = ("H03", "H20", "H22", "H24")
     meaning = "The gradient changes the probability of ids that the model never chose."
     fix = "Pass the sampled token ids through to the trainer; encode only what the tools return."

@@ -52,6 +52,7 @@ RARE = 0.01
 class HistoryRewritten(Hypothesis):
     id = "H12"
     name = "history-rewritten"
+    headline = "Your chat template rewrites earlier turns before they are trained on."
     explains = ("H03", "H10", "H11", "H20", "H22", "H24")
     meaning = "The policy is improved after a history that it never saw."
     fix = "Train on the sampled ids; use a chat template that keeps the thinking of earlier turns."

@@ -59,6 +59,7 @@ CUT = ("turn_length", "length")
 class SamplerLimits(Hypothesis):
     id = "H13"
     name = "sampler-limits"
+    headline = "Your sampler cuts completions off before your trainer's limit."
     explains = ("H04", "H08", "H39", "H45")
     meaning = "What the policy wanted to write is never scored."
     fix = (

@@ -60,6 +60,7 @@ STOPPED = "stop"
 class EndOfSequence(Hypothesis):
     id = "H14"
     name = "end-of-sequence"
+    headline = "Your trainer does not recognise where completions end."
     explains = ("H24", "H26", "H27")
     meaning = "Finished completions teach nothing, or their end is never learnt."
     fix = "Set every end-of-turn id as EOS, or turn {mask_truncated_completions} off."

@@ -63,6 +63,7 @@ FEWEST_UNSURE = 5
 class Padding(Hypothesis):
     id = "H15"
     name = "padding"
+    headline = "Padding changes what your trainer computes."
     explains = ("H01", "H03", "H06", "H10", "H11", "H20", "H21", "H22", "H24", "H29")
     meaning = "The log-prob of a rollout depends on its neighbours in the batch."
     fix = "Pass the attention mask of the padding to every forward pass, positions made from it."

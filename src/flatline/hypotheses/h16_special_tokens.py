@@ -63,6 +63,7 @@ SHOWN = 6
 class SpecialTokens(Hypothesis):
     id = "H16"
     name = "special-tokens"
+    headline = "Your tokenizer does not fit your model or your prompts."
     explains = ("H03", "H10", "H20", "H22", "H24")
     meaning = "The model is trained on a text that begins as none it has ever read."
     fix = "Encode templated text with add_special_tokens=False; use one tokenizer on both sides."

@@ -57,6 +57,7 @@ MANY = 0.5
 class StaleSampler(Hypothesis):
     id = "H17"
     name = "stale-sampler"
+    headline = "Your sampler uses weights from earlier steps."
     explains = ("H08", "H20")
     meaning = "The policy learns from what an older one did, and nothing corrects for it."
     fix = "Deliver the weights before every generation, or correct with the sampler's log-probs."

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 class MergeRounding(Hypothesis):
     id = "H18"
     name = "merge-rounding"
+    headline = "Your sampler loses part of every update when the adapter is merged."
     explains = ("H06", "H08", "H20", "H22")
     meaning = "Rollouts come from a policy that has missed a part of every update."
     fix = "Sync the adapter instead of merged weights, or merge in float32."

@@ -61,6 +61,7 @@ LOOKED_AT = 6
 class StaleCache(Hypothesis):
     id = "H19"
     name = "stale-cache"
+    headline = "Your sampler reuses a cache from before the weights changed."
     explains = ("H06", "H08", "H20", "H22")
     meaning = "Rollouts come from a mixture of two policies that nobody trains."
     fix = "Reset the prefix cache after every update and check that it was reset."

@@ -50,6 +50,7 @@ FEWEST = 3
 class NumericMismatch(Hypothesis):
     id = "H20"
     name = "numeric-mismatch"
+    headline = "Your sampler and your trainer compute with different precision."
     explains = ("H22", "H24")
     meaning = "The gradient belongs to another policy than the one that sampled."
     fix = "Use one precision on both sides, or correct token by token with the sampler's log-probs."

@@ -62,6 +62,7 @@ KEEPS_ALL = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "repetition_penalty
 class SamplingParameters(Hypothesis):
     id = "H21"
     name = "sampling-parameters"
+    headline = "Your sampler draws from a different distribution than your trainer assumes."
     explains = ("H03", "H08", "H11", "H20", "H22", "H34")
     meaning = "The policy that is trained is not the one that was sampled from."
     fix = (

@@ -53,6 +53,7 @@ FEWEST = 3
 class ImportanceWeights(Hypothesis):
     id = "H22"
     name = "importance-weights"
+    headline = "The importance weights cancel most of your gradient."
     explains = ("H24",)
     meaning = "Most sequences hardly count, and long ones least of all."
     fix = "Set {vllm_importance_sampling_mode} to `token_truncate`: token by token, and capped."

@@ -70,6 +70,7 @@ FEWEST = 2
 class DropoutInScoring(Hypothesis):
     id = "H23"
     name = "dropout-in-scoring"
+    headline = "Dropout is on while your trainer scores tokens."
     explains = ("H03", "H06", "H10", "H11", "H15", "H20", "H22", "H24", "H28", "H29")
     meaning = "Ratios and KL are noise, so updates are clipped and weighted at random."
     fix = "Switch dropout off: {lora_dropout} for the adapters, {disable_dropout} for the model."
@@ -124,6 +125,7 @@ class DropoutInScoring(Hypothesis):
                 expected="0",
                 severity=worst / allowed,
                 fix="Look for what is random in a scoring pass: a layer in training mode, a hook.",
+                headline="Something random changes your trainer's log-probs in every pass.",
             )
         return self._by_cost(f"{told} (dropout p = {twice.dropout:g})", subject)
 

@@ -90,10 +90,14 @@ MORE_TO_MOVE = (
 )
 """Where no rate that was tried moves the policy enough."""
 
+TOO_LOW = "Your policy hardly moves: the learning rate is too low for this run."
+TOO_HIGH = "Your updates are too large: the learning rate is too high."
+
 
 class LearningRate(Hypothesis):
     id = "H24"
     name = "learning-rate"
+    headline = "Your learning rate does not fit this run."
     explains = ("H03", "H08", "H30")
     meaning = "At this rate the policy cannot get anywhere in the steps that the run has."
     fix = "Find a rate by {checkup}: one step should have a KL of 1e-4 to 1e-2 per token."
@@ -139,6 +143,7 @@ class LearningRate(Hypothesis):
             measured=kl,
             expected=f"1e-4 to 1e-2 a step, and above {ENOUGH_KL} in reach",
             severity=ENOUGH_KL / max(reach, 1e-12),
+            headline=TOO_LOW,
             fix=_advice(better) or MORE_TO_MOVE,
         )
 
@@ -153,6 +158,7 @@ class LearningRate(Hypothesis):
             expected=f"1e-4 to 1e-2, certainly below {HUGE_KL:g}",
             severity=kl / HUGE_KL if np.isfinite(kl) else 100.0,
             fix=_advice(better) or "Lower {learning_rate}.",
+            headline=TOO_HIGH,
         )
         if not huge:
             return found
@@ -196,6 +202,7 @@ class LearningRate(Hypothesis):
             expected="no fall",
             severity=-fall.value / (FALL * groups.span),
             fix="Lower {learning_rate}. " + self.fix,
+            headline=TOO_HIGH,
         )
 
     def _too_low(self, trace: Trace) -> Finding:
@@ -239,6 +246,7 @@ class LearningRate(Hypothesis):
             f"{text} The policy has hardly moved." if still else text,
             measured=measured,
             expected=f"a KL above {UNMOVED_KL}, or a change above {UNMOVED:.0%}",
+            headline=TOO_LOW,
         )
 
 

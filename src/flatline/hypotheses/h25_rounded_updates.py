@@ -63,6 +63,7 @@ ADAPTER = "lora_"
 class RoundedUpdates(Hypothesis):
     id = "H25"
     name = "rounded-updates"
+    headline = "Your updates are rounded away before they are stored."
     explains = ("H24",)
     meaning = "Most of what is learnt is rounded away before it is stored."
     fix = (

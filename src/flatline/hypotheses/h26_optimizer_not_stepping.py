@@ -76,6 +76,7 @@ MOVED_KL = 1e-4
 class OptimizerNotStepping(Hypothesis):
     id = "H26"
     name = "optimizer-not-stepping"
+    headline = "Your optimizer does not change all the weights it should train."
     explains = ("H24",)
     meaning = "Weights that do not change cannot learn, whatever else is tuned."
     fix = (

@@ -63,6 +63,7 @@ USUAL = 1.0
 class GradientClipping(Hypothesis):
     id = "H27"
     name = "gradient-clipping"
+    headline = "Gradient clipping leaves almost nothing of your updates."
     explains = ("H24",)
     meaning = "Steps are shorter than the learning rate says, and nobody sees it in the log."
     fix = "Raise {max_grad_norm}, or lower {adam_epsilon}."

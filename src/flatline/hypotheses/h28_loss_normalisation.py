@@ -65,6 +65,7 @@ SAME, BROKEN = 0.01, 0.05
 class LossNormalisation(Hypothesis):
     id = "H28"
     name = "loss-normalisation"
+    headline = "Your loss is divided by the wrong number."
     explains = ("H27",)
     meaning = "The size of the gradient depends on how a batch is cut into passes."
     fix = "Divide the loss once, by the tokens or sequences of all passes of a step."

@@ -72,6 +72,7 @@ NARROW = USUAL / 10
 class RatioClipping(Hypothesis):
     id = "H29"
     name = "ratio-clipping"
+    headline = "The clip on the ratio stops most of your update."
     explains = ("H24", "H31")
     meaning = "Later passes over a batch change nothing."
     fix = "Set {num_iterations} to 1, or widen {epsilon}."

@@ -55,6 +55,7 @@ FEWEST = 9
 class EntropyCollapse(Hypothesis):
     id = "H30"
     name = "entropy-collapse"
+    headline = "Your policy has stopped exploring: its samples are all alike."
     meaning = "There is nothing left to compare: every rollout of a prompt is the same."
     fix = "Start again from before the collapse with a wider clip above or an entropy bonus."
     mechanism = "The entropy falls and groups die with it; in the other arm they live."

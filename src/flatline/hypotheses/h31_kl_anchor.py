@@ -72,6 +72,7 @@ IN_REWARD = "RLOO takes the KL off the reward, so no term of the loss pulls to t
 class KlAnchor(Hypothesis):
     id = "H31"
     name = "kl-anchor"
+    headline = "The KL penalty holds your policy in place."
     explains = ("H24",)
     meaning = "The policy stands where the pull to the reference balances the reward's."
     fix = "Set {beta} to 0, or lower it."

@@ -68,6 +68,7 @@ SATURATED = 0.5
 class ZeroVarianceGroups(Hypothesis):
     id = "H32"
     name = "zero-variance-groups"
+    headline = "Your groups teach nothing: all rewards in a group are equal."
     explains = ("H24", "H05", "H08")
     meaning = "Dead groups give no gradient: the effective batch is what is left of them."
     fix = "Choose prompts that are solved 10 % to 90 % of the time, or a reward that asks for more."

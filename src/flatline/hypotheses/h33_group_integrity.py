@@ -44,6 +44,7 @@ accumulation doubled every prompt in a step and left half of the data out (the s
 """
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ from flatline.errors import FlatlineError, NotRecorded
 from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.departure import with_lines
+from flatline.hypotheses.departure import CODES, LOOK_ALIKES, with_lines
 from flatline.hypotheses.groups import (
     prompts_of,
     standardised,
@@ -94,6 +95,7 @@ VISITED = 0.9
 class GroupIntegrity(Hypothesis):
     id = "H33"
     name = "group-integrity"
+    headline = "Your groups are mixed up: advantages go to the wrong completions."
     explains = ("H05", "H39", "H01", "H24")
     meaning = "Advantages are given to completions that did not earn them, so they teach nothing."
     fix = "Carry a group id with every rollout and assert it where advantages are computed."
@@ -152,9 +154,10 @@ class GroupIntegrity(Hypothesis):
         with suppress(FlatlineError):  # where there is no specification, or no time for it
             rows = subject.departures()["rows"]
             if rows.departs:
-                return self._fault(
+                alarm = self._fault(
                     rows.text, evidence=[Evidence(text=example) for example in rows.examples]
                 )
+                return replace(alarm, explains=(*alarm.explains, *LOOK_ALIKES, CODES["gradient"]))
         return None
 
     def experiment(self, config: RunConfig) -> Arms | None:

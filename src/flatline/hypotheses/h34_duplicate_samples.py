@@ -61,6 +61,7 @@ FEWEST = 8
 class DuplicateSamples(Hypothesis):
     id = "H34"
     name = "duplicate-samples"
+    headline = "Your samples of a prompt are copies of each other."
     meaning = "Copies cannot be compared: the group that is paid for is not the group there is."
     fix = "Give every request a seed of its own, or none; do not sample greedily."
     mechanism = "Rollouts of a prompt are copies of each other; in the other arm they are not."

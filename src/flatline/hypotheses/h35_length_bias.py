@@ -70,6 +70,7 @@ RLOO_FIX = (
 class LengthBias(Hypothesis):
     id = "H35"
     name = "length-bias"
+    headline = "Length, not quality, decides how much a completion counts."
     meaning = "Length, not what was done, decides how much a rollout counts."
     fix = (
         "Set {loss_type} to one that weighs all tokens alike (`dr_grpo`, `dapo`), and look where "

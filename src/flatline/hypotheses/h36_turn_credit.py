@@ -59,6 +59,7 @@ FOUND_PARTS = ("retrieval_recall", "recall", "progress")
 class TurnCredit(Hypothesis):
     id = "H36"
     name = "turn-credit"
+    headline = "Your reward does not pay for the turns that lead to right answers."
     explains = ("H43",)
     meaning = "The turns that make an answer right are not rewarded, so they are not learnt."
     fix = "Pay for what the turns find, per turn if possible; take costs of calls away."

@@ -61,6 +61,7 @@ healthy lab runs form has at most 0.45 with a reward that follows the answer."""
 class FormatDominates(Hypothesis):
     id = "H37"
     name = "format-dominates"
+    headline = "Your reward mostly pays for format, not for right answers."
     explains = ("H05", "H08")
     meaning = "The update goes to form; when it is learnt, nothing is left."
     fix = "Multiply by the part for form instead of adding it, or lower its weight."

@@ -66,6 +66,7 @@ GOLD_IS_MAXIMUM = 0.02
 class RewardHacking(Hypothesis):
     id = "H38"
     name = "reward-hacking"
+    headline = "Your policy games the reward."
     explains = ("H39",)
     meaning = "The policy is paid for a trick, and learns the trick."
     fix = "Pay less for the quoted trick than for an honest play; judge on what is not paid for."

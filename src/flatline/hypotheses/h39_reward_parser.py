@@ -76,6 +76,7 @@ CONSTANT = 32
 class RewardParser(Hypothesis):
     id = "H39"
     name = "reward-parser"
+    headline = "Your reward function misreads answers."
     explains = ("H08", "H05", "H32")
     meaning = "The policy is punished for right answers, so it cannot learn to give them."
     fix = "Score the quoted completions by hand, mend the reward function, count its exceptions."

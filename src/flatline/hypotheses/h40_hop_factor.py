@@ -56,6 +56,7 @@ CANCELS = ("group", None, True)
 class HopFactor(Hypothesis):
     id = "H40"
     name = "hop-factor"
+    headline = "Your reward is multiplied by difficulty, so its curve shows the mix of problems."
     explains = ("H08",)
     meaning = "Hard problems own the update, and the reward curve shows which were drawn."
     fix = "Take the factor out of the reward; log accuracy per hop count instead."

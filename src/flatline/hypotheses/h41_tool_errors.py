@@ -10,8 +10,9 @@ The share of calls that failed or could not be read, in the first eight groups o
 may be what a broken policy writes. Suspected where it is certainly above 0.1, and where the calls
 that the tool itself failed on are, in the first 32 groups. Also suspected: rollouts that hold the
 text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by themselves in one turn
-although no call was counted, certainly above 0.01: in several turns somebody has answered. Logs
-without rollouts: TRL's `tools/failure_frequency`.
+although no call was counted, certainly above 0.01 of the first eight groups: in several turns
+somebody has answered. A trainer that was given no tool has none to fail. Logs without rollouts:
+TRL's `tools/failure_frequency`.
 
 ## Probe
 The same, on one batch.
@@ -67,6 +68,7 @@ LOGGED = "tools/failure_frequency"
 class ToolErrors(Hypothesis):
     id = "H41"
     name = "tool-errors"
+    headline = "Your tool calls fail or are never executed."
     meaning = "The policy asks and gets no answer, so it cannot learn to ask."
     fix = "Run the quoted call by hand; use the parser that belongs to the chat template."
     mechanism = "Calls fail or are not read; in the other arm they are answered."
@@ -83,7 +85,7 @@ class ToolErrors(Hypothesis):
         tried = np.nan_to_num(trace.rollouts["tool_calls"]) + failed
         # Calls that were not counted may have been read all the same.
         none = (tried[rows] == 0) & np.isfinite(calls) & ~(_count(trace, "turns")[rows] > 1)
-        unread = self._unread(trace, rows, none)
+        unread = None if trace.settings.get("tools") == 0 else self._unread(trace, rows, none)
         if unread is not None:
             return unread
         if not tried[rows].any():
@@ -128,7 +130,8 @@ class ToolErrors(Hypothesis):
             return None
         return self.found(
             Level.SUSPECT,
-            f"{share.value:.0%} of the rollouts hold the text of a call that was not read as one.",
+            f"{lost.sum()} of the {len(rows)} rollouts of the first {share.n} groups hold the text "
+            "of a call that was not read as one.",
             measured=share,
             expected="0",
             severity=1 + share.value,

@@ -61,6 +61,7 @@ LIMITED = "turns"
 class TurnBudget(Hypothesis):
     id = "H42"
     name = "turn-budget"
+    headline = "Your episodes run out of turns before they can answer."
     meaning = "The right plan cannot be finished, so it is never rewarded."
     fix = "Raise {max_turns} until episodes end with an answer."
     mechanism = "Episodes end at the turn limit; in the other arm they end with an answer."

@@ -11,11 +11,16 @@ reward does not rise. Also suspected: what the model writes in a rollout repeats
 half of its groups of four tokens have been there before) certainly in the last steps and not in the
 first. And: the model certainly writes less than a fifth of what it wrote in the first step, and its
 answers are no better for it: it has stopped thinking, which can take two steps. It stands behind
-every other suspect: a collapse is more often an effect than a cause. Of a log without rollouts,
-while the reward does not rise: completions certainly double in length and the share that a limit
-cuts off certainly rises by a tenth (text without end), or at certainly more than half of the rows
-all rewards are equal, and they and the mean length are one and the same, which is not that of the
-start (one answer to everything).
+every other suspect: a collapse is more often an effect than a cause. And: certainly nine in ten
+completions of the last third, to different prompts, are one text, and were not at first. Where no
+part of the reward can say how right answers are and the reward rises, either is a note that points
+at a cause: the reward may pay for it. Of a log without rollouts: while the reward does not rise,
+completions certainly double in length and the share that a limit cuts off certainly rises by a
+tenth (text without end); or in the last tenth of the rows completions have less than a fifth of
+their first length, and certainly less than half; or at certainly more than half of the rows all
+rewards are equal, and they and the mean length are one and the same, which is not that of the start
+(one answer to everything). The last two are notes where the reward rises and none of its parts
+certainly falls. Nothing is ruled out by the absence of a tool alone.
 
 ## Probe
 Only with `flatline checkup --tools`, since it plays four times: the same problems with the tool's
@@ -51,10 +56,12 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.drift import Drift, drift_of, since_start
-from flatline.hypotheses.groups import reward_rises
+from flatline.hypotheses.drift import Drift, drift_of, group_means, since_start
+from flatline.hypotheses.groups import EQUAL, mean_of, prompts_of, reward_rises
+from flatline.hypotheses.moved import change_of, ends, surely
+from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import UNDECIDED, candidates, right_part
-from flatline.hypotheses.trend import thirds
+from flatline.hypotheses.trend import LAST, thirds
 from flatline.rollout.record import Author
 from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
@@ -79,6 +86,10 @@ MOSTLY = 0.5
 """Share of a log's rows with equal rewards and one and the same length. A guess."""
 FEWEST_ROWS = 3
 """Rows that show the length at the start."""
+ONE_TEXT = 0.9
+"""Share of late completions that are one text. Healthy: no text is as common."""
+FEWEST_PROMPTS = 4
+"""Prompts that must have the same answer: one prompt may well have one."""
 SEVERITY = 0.5
 """Below that of every other suspect: a collapse is more often an effect than a cause."""
 
@@ -86,6 +97,7 @@ SEVERITY = 0.5
 class BehaviourCollapse(Hypothesis):
     id = "H43"
     name = "behaviour-collapse"
+    headline = "Your policy has stopped doing what the task needs."
     meaning = "The policy no longer does what could be rewarded."
     fix = "Go back to before the collapse; reward good calls, or drop groups without variance."
     mechanism = "Calls per rollout fall to less than half; in the other arm they stay."
@@ -94,7 +106,7 @@ class BehaviourCollapse(Hypothesis):
         """Were calls given up, or does the model repeat itself?"""
         if not len(trace.rollouts):
             return self._from_steps(trace)
-        return self._repeats(trace) or self._terse(trace) or self._calls(trace)
+        return self._repeats(trace) or self._terse(trace) or self._same(trace) or self._calls(trace)
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
@@ -105,7 +117,7 @@ class BehaviourCollapse(Hypothesis):
         if drift is None:
             return self.too_little("a run of six steps or more would do")
         if drift.before < FEWEST_CALLS:
-            return self.not_applicable("the policy calls no tool at the start.")
+            return self._without_tool(trace)
         text = f"Calls per rollout go from {drift.before:.2f} to {drift.after:.2f}"
         if not _given_up(drift):
             return self.found(Level.OK, f"{text}.", measured=drift.after / drift.before)
@@ -114,9 +126,21 @@ class BehaviourCollapse(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"{text}, and the reward does not rise.",
+            headline="Your policy has stopped calling its tool.",
             measured=drift.change,
             expected=f"above {GIVEN_UP:.0%} of the start",
             severity=SEVERITY,
+        )
+
+    def _without_tool(self, trace: Trace) -> Finding:
+        """No tool can be given up; thinking and variety can, and were looked at before."""
+        tokens = since_start(trace, trace.rollouts["model_tokens"])
+        if tokens is None or "completion" not in trace.rollouts:
+            raise NotRecorded("rollouts.completion")
+        return self.found(
+            Level.OK,
+            f"A rollout has {tokens.after:.0f} tokens of its own, at first {tokens.before:.0f}, "
+            "and different prompts get different answers. There is no tool to give up.",
         )
 
     def _terse(self, trace: Trace) -> Finding | None:
@@ -133,25 +157,92 @@ class BehaviourCollapse(Hypothesis):
             falling = [name for name in worse if _falls(trace, answers[name])]
             if falling and len(worse) < len(answers):
                 raise NotRecorded(UNDECIDED)
-            worse = falling
+            worse = worse if len(worse) == len(answers) else falling
         if not worse:
-            return None
+            return self._paid_for(tokens) if "reward" in answers else None
         return self.found(
             Level.SUSPECT,
             f"The policy stops thinking: a rollout has {math.exp(tokens.after):.0f} tokens of its "
             f"own, at first {math.exp(tokens.before):.0f}, and "
             f"{' and '.join(_goes(trace, name, answers[name]) for name in worse)}.",
+            headline="Your policy has stopped thinking before it answers.",
             measured=tokens.change,
             expected=f"above {TERSE:.0%} of the start",
             severity=SEVERITY,
         )
 
+    def _paid_for(self, tokens: Drift) -> Finding:
+        """Only the reward says how good answers are, and it rises."""
+        return self.found(
+            Level.NOTE,
+            f"A rollout has {math.exp(tokens.after):.0f} tokens of the model's own, at first "
+            f"{math.exp(tokens.before):.0f}, and the reward rises: it may pay for that.",
+            measured=tokens.change,
+            points_at_cause=True,
+        )
+
+    def _same(self, trace: Trace) -> Finding | None:
+        """Do different prompts get one and the same answer?"""
+        if "completion" not in trace.rollouts:
+            return None
+        found = thirds(group_means(trace, _usual_text(trace)), trace.groups().step)
+        if found is None or _prompts(trace) < FEWEST_PROMPTS:
+            return None
+        first, last = mean_of(found.early), mean_of(found.late)
+        if not last.low > ONE_TEXT or not first.high < MOSTLY:
+            return None
+        better = [name for name, v in _answers(trace).items() if not _no_better(trace, v)]
+        text = f"{last.value:.0%} of the completions of the last third of the steps are one text"
+        return self.found(
+            Level.NOTE if better else Level.SUSPECT,
+            f"The policy collapses into one answer: {text}, of the first third {first.value:.0%}"
+            f"{', and the reward rises' if better else ''}.",
+            measured=last,
+            expected=f"below {MOSTLY:.0%}",
+            severity=SEVERITY,
+            points_at_cause=True,
+        )
+
     def _from_steps(self, trace: Trace) -> Finding:
-        """Of a log: text without end, or one answer to everything."""
-        found = None if reward_rises(trace) else self._no_end(trace) or self._one_answer(trace)
+        """Of a log: text without end, nearly no text, or one answer to everything."""
+        found = None if reward_rises(trace) else self._no_end(trace)
+        found = found or self._shrinks(trace) or self._one_answer(trace)
         if found is None:
             raise NotRecorded("rollouts.tool_calls")
         return found
+
+    def _shrinks(self, trace: Trace) -> Finding | None:
+        """Is next to nothing written at the end, whatever the reward makes of it?"""
+        if "completion_length" not in trace.steps:
+            return None
+        length = trace.steps["completion_length"]
+        known = np.log(length[np.isfinite(length) & (length > 0)])
+        last = known[-max(LAST, len(known) // 10) :]
+        early = known[: len(known) // 3]
+        if len(early) < LAST:
+            return None
+        less = difference_of_means(early, last)
+        if less.value > math.log(TERSE) or not less.high < -math.log(TIMES):
+            return None
+        text = (
+            f"The policy stops writing: completions have {math.exp(last.mean()):.0f} tokens in the "
+            f"last {len(last)} rows, at first {math.exp(early.mean()):.0f}"
+        )
+        return self._by_reward(trace, text, less, f"above {TERSE:.0%} of the start")
+
+    def _by_reward(self, trace: Trace, text: str, measured: Estimate, expected: str) -> Finding:
+        """A collapse, unless the reward and every part of it may pay for it."""
+        falling = _falling_parts(trace)
+        paid = reward_rises(trace) and not falling
+        told = f", while {' and '.join(falling)}." if falling else "."
+        return self.found(
+            Level.NOTE if paid else Level.SUSPECT,
+            f"{text}{told}{' The reward rises: it may pay for that.' if paid else ''}",
+            measured=measured,
+            expected=expected,
+            severity=SEVERITY,
+            points_at_cause=True,
+        )
 
     def _no_end(self, trace: Trace) -> Finding | None:
         if "completion_length" not in trace.steps or "truncated_share" not in trace.steps:
@@ -171,6 +262,7 @@ class BehaviourCollapse(Hypothesis):
             f"{math.exp(tokens.early.mean()):.0f} to {math.exp(tokens.late.mean()):.0f} tokens, "
             f"and a limit cuts off {cut.late.mean():.0%} of them, at first "
             f"{cut.early.mean():.0%}. No rise of the reward can be seen.",
+            headline="Your policy has collapsed into text without end.",
             measured=more,
             expected=f"a rise below {RUNS_ON:.0%}",
             severity=SEVERITY,
@@ -185,7 +277,7 @@ class BehaviourCollapse(Hypothesis):
             trace.metric("reward_std"),
         )
         known = np.isfinite(length) & np.isfinite(reward) & np.isfinite(spread)
-        length, reward, dead = length[known], reward[known], spread[known] == 0
+        length, reward, dead = length[known], reward[known], spread[known] < EQUAL
         pairs, times = np.unique(np.stack([length, reward])[:, dead], axis=1, return_counts=True)
         if not len(times):
             return None
@@ -195,15 +287,11 @@ class BehaviourCollapse(Hypothesis):
         share = cluster_mean(alike, range(len(alike)))
         if not share.low > MOSTLY or start / TIMES <= usual <= TIMES * start:
             return None
-        return self.found(
-            Level.SUSPECT,
+        text = (
             f"The policy collapses into one answer: at {alike.sum()} of {len(alike)} steps every "
-            f"reward is {earned:.3g} and completions have {usual:g} tokens, at first {start:.0f}. "
-            "No rise of the reward can be seen.",
-            measured=share,
-            expected=f"below {MOSTLY:.0%}",
-            severity=SEVERITY,
+            f"reward is {earned:.3g} and completions have {usual:g} tokens, at first {start:.0f}"
         )
+        return self._by_reward(trace, text, share, f"below {MOSTLY:.0%} of the steps")
 
     def _repeats(self, trace: Trace) -> Finding | None:
         steps = trace.token_steps
@@ -216,10 +304,34 @@ class BehaviourCollapse(Hypothesis):
             Level.SUSPECT,
             f"{last.value:.0%} of what a rollout says has been in it before, at first "
             f"{first.value:.0%}.",
+            headline="Your policy has started to repeat itself.",
             measured=last,
             expected=f"below {REPEATED:.0%}",
             severity=SEVERITY,
         )
+
+
+def _falling_parts(trace: Trace) -> list[str]:
+    """Parts of the reward in a log that certainly fall, in words."""
+    found = parts_of(trace)
+    if found is None or not found.named:
+        return []
+    went = {n: v for n, v in found.moving.items() if surely(change_of(v, found.step)) < 0}
+    ended = {name: ends(values, found.step) for name, values in went.items()}
+    return [f"`{n}` goes from {before:.2g} to {after:.2g}" for n, (before, after) in ended.items()]
+
+
+def _usual_text(trace: Trace) -> np.ndarray:
+    """Of each rollout, whether it is the text that is most common in the last third."""
+    codes = trace.rollouts.coded("completion").codes
+    step = trace.rollouts["step"]
+    steps = np.unique(step)
+    late = codes[step >= steps[-max(1, len(steps) // 3)]]
+    return np.asarray(codes == np.bincount(late).argmax(), dtype=float)
+
+
+def _prompts(trace: Trace) -> int:
+    return len(np.unique(prompts_of(trace)))
 
 
 def _answers(trace: Trace) -> dict[str, np.ndarray]:

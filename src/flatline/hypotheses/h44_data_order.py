@@ -58,6 +58,7 @@ MOST_STEPS = 1000
 class DataOrder(Hypothesis):
     id = "H44"
     name = "data-order"
+    headline = "Your data is sorted, so the reward curve follows its order."
     explains = ("H08",)
     meaning = "The reward curve follows the order of the data, so it cannot show learning."
     fix = "Shuffle the training data; plot accuracy per hop count."

@@ -78,6 +78,7 @@ ELSEWHERE = 0.1
 class NoHeadroom(Hypothesis):
     id = "H45"
     name = "no-headroom"
+    headline = "Your problems are all too hard or all too easy for this model."
     explains = ("H32", "H41")
     meaning = "There is no difference between rollouts that training could use."
     fix = "Take problems that are solved 10 % to 90 % of the time, or another starting policy."

@@ -53,6 +53,7 @@ NAMED = 0.5
 class EvaluationLeak(Hypothesis):
     id = "H46"
     name = "evaluation-leak"
+    headline = "Your held-out problems are also in the training data."
     meaning = "The held-out curve measures memory, so it says nothing about the policy."
     fix = "Hold out another split, and assert that no id or question is in both."
     mechanism = "Held-out problems are trained on; in the other arm none is."

@@ -53,6 +53,7 @@ STEPS = 40
 class SeedNoise(Hypothesis):
     id = "H47"
     name = "seed-noise"
+    headline = "Your run is too short, or its batches too small, to show learning."
     meaning = "The differences that are seen are those that chance makes."
     fix = "Compare at least three seeds on the same held-out problems; take more prompts a step."
     mechanism = "A step's mean reward is noise; in the other arm it is less so."
@@ -71,13 +72,12 @@ class SeedNoise(Hypothesis):
         )
         if smoothed:
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
-        if half <= trend.smallest or trend.change.low > 0:
+        if half <= trend.smallest or trend.change.low > 0 or trend.change.high < 0:
             return self.found(Level.OK, text, measured=half)
-        times = (half / trend.smallest) ** 2
         return self.found(
             Level.NOTE,
-            f"{text} {trend.smallest:.2g} would need {times:.1f} times as many steps, or prompts a "
-            "step.",
+            f"{text} What matters is {trend.smallest:.2g}: that takes more steps, or more prompts "
+            "a step.",
             measured=half,
             expected=f"below {trend.smallest:.2g}",
         )

@@ -54,6 +54,7 @@ REWARD = "reward"
 class LogsLie(Hypothesis):
     id = "H48"
     name = "logs-lie"
+    headline = "Your logged numbers are not what happened in the rollouts."
     meaning = "Conclusions from the log are about numbers that nobody earned."
     fix = "Read the recorded rollouts (`flatline show RUN`); mend what writes the log."
     mechanism = "The logged reward is not that of the rollouts; in the other arm it is."

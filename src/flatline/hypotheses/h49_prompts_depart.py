@@ -33,6 +33,7 @@ from flatline.hypotheses.departure import Departure
 class PromptsDepart(Departure):
     id = "H49"
     name = "prompts-depart"
+    headline = "Your trainer trains on other prompts than your dataset and chat template make."
     stage = "prompts"
     named_by = ("H10", "H11", "H12", "H16")
     meaning = "The policy is trained on other questions than those that were asked."

@@ -35,6 +35,7 @@ from flatline.hypotheses.departure import Departure
 class CompletionsDepart(Departure):
     id = "H50"
     name = "completions-depart"
+    headline = "Your trainer trains on other completions than were sampled."
     stage = "completions"
     named_by = (
         "H06",

@@ -34,6 +34,7 @@ from flatline.hypotheses.departure import DepartureAlong
 class MaskDeparts(DepartureAlong):
     id = "H51"
     name = "mask-departs"
+    headline = "Your loss is not on exactly the tokens the model wrote."
     stage = "mask"
     named_by = ("H02", "H07", "H09", "H11", "H12", "H14", "H36")
     meaning = "Some tokens are trained that nobody sampled, or sampled ones are not."

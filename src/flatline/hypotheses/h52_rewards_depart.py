@@ -39,6 +39,7 @@ from flatline.hypotheses.departure import DepartureAlong
 class RewardsDepart(DepartureAlong):
     id = "H52"
     name = "rewards-depart"
+    headline = "Your completions get rewards they did not earn."
     stage = "rewards"
     named_by = ("H01", "H05", "H32", "H33", "H36", "H37", "H38", "H39", "H40")
     meaning = "Completions are told apart by rewards that they did not earn."

@@ -34,6 +34,7 @@ from flatline.hypotheses.departure import DepartureAlong
 class AdvantagesDepart(DepartureAlong):
     id = "H53"
     name = "advantages-depart"
+    headline = "Your advantages do not follow from your rewards."
     stage = "advantages"
     named_by = ("H01", "H22", "H33", "H35")
     meaning = "The gradient is that of another objective than the one asked for."

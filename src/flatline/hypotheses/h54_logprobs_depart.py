@@ -36,6 +36,7 @@ from flatline.hypotheses.departure import DepartureAlong
 class LogprobsDepart(DepartureAlong):
     id = "H54"
     name = "logprobs-depart"
+    headline = "Your trainer computes wrong log-probs for your model's tokens."
     stage = "log-probs"
     named_by = ("H03", "H06", "H07", "H09", "H10", "H11", "H12", "H15", "H16", "H21", "H23", "H31")
     meaning = "Every ratio, KL and gradient of the step is computed from wrong log-probs."

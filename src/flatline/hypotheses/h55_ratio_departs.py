@@ -34,6 +34,7 @@ from flatline.hypotheses.departure import Departure
 class RatioDeparts(Departure):
     id = "H55"
     name = "ratio-departs"
+    headline = "The ratio, clip or KL in your loss is not the configured one."
     stage = "ratio and KL"
     named_by = ("H03", "H22", "H29", "H30", "H31")
     meaning = "Single tokens pull otherwise than the objective says."

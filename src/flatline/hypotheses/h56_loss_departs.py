@@ -31,6 +31,7 @@ from flatline.hypotheses.departure import Departure
 class LossDeparts(Departure):
     id = "H56"
     name = "loss-departs"
+    headline = "Your loss has the wrong sign, size or weights."
     stage = "loss"
     named_by = ("H22", "H28", "H30", "H35", "H36")
     meaning = "Completions count for more or less than asked, or for the opposite."

@@ -33,6 +33,7 @@ from flatline.hypotheses.departure import Departure
 class GradientDeparts(Departure):
     id = "H57"
     name = "gradient-departs"
+    headline = "Your optimizer gets a different gradient than your loss implies."
     stage = "gradient"
     named_by = ("H25", "H26", "H27")
     meaning = "The weights are moved in another direction than the loss says."

@@ -36,6 +36,7 @@ from flatline.hypotheses.departure import DepartureAlong
 class UpdateDeparts(DepartureAlong):
     id = "H58"
     name = "update-departs"
+    headline = "Your optimizer does not apply the update it should."
     stage = "update"
     named_by = ("H06", "H25", "H26")
     meaning = "What the gradient says does not arrive in the weights."

@@ -31,6 +31,7 @@ from flatline.hypotheses.departure import Departure
 class DeliveryDeparts(Departure):
     id = "H59"
     name = "delivery-departs"
+    headline = "Your sampler does not use the weights that you train."
     stage = "delivery"
     named_by = ("H06", "H17", "H18", "H19", "H20", "H21")
     meaning = "What is rewarded was said by another policy than the one that learns from it."

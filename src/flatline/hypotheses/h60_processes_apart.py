@@ -63,6 +63,7 @@ ONE = "Does not apply: one process trains."
 class ProcessesApart(Hypothesis):
     id = "H60"
     name = "processes-apart"
+    headline = "Your processes do not train one model together."
     meaning = "The processes do not train one model on one batch together."
     fix = (
         "Let accelerate split the data, gather in the order of the processes, scale the loss once, "

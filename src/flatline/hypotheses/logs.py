@@ -39,8 +39,9 @@ def spacing(step: np.ndarray) -> float:
 
 
 def rows_in_words(rows: int, step: np.ndarray) -> str:
-    """`50 steps`, or `50 rows of the log` where each stands for several."""
-    return f"{rows} steps" if spacing(step) <= 1 else f"{rows} rows of the log"
+    """`50 steps`, or `50 rows of 5 steps` where each stands for several."""
+    every = spacing(step)
+    return f"{rows} steps" if every <= 1 else f"{rows} rows of {every:g} steps"
 
 
 def not_numbers(frame: Frame, column: str) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Does the reward move at all? Asked of the raw rewards, never of a smoothed curve.
 
-The first third of the steps is compared with the last. The unit is a group, one visit to one
-prompt: its rollouts are not independent, so they count once. Of a log without rollouts the unit is
-a row; where somebody smoothed it, so many rows as hold what one raw row would.
+The first third of the steps is compared with the last, and where the level certainly changes in
+between (`course.py`), that is told with it: a reward that rose and fell again has equal thirds. The
+unit is a group, one visit to one prompt: its rollouts are not independent, so they count once. Of a
+log without rollouts the unit is a row; where somebody smoothed it, so many rows as hold what one
+raw row would.
 """
 
 import math
@@ -12,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.logs import rows_in_words
+from flatline.hypotheses.course import Stretch, alike, stretches
+from flatline.hypotheses.logs import rows_in_words, spacing
 from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
 from flatline.trace.once import once
@@ -25,6 +28,8 @@ further."""
 RAW = 0.3
 """Correlation of a row of a log with the one before, below which rows count as independent. Eight
 real logs: at most 0.1; one that was smoothed with 0.9: 0.9."""
+HARDLY = 0.02
+"""A certain rise that is certainly a smaller share of the level than this is none."""
 TINY = 1e-18
 """Variance that is rounding."""
 GONE = 0.1
@@ -53,16 +58,22 @@ class Trend:
     """The rise that matters."""
     gone: bool
     """The last steps pay next to nothing, however noisy or smoothed the curve is."""
+    rose: bool
+    fell: bool
+    """Its level certainly went up only, or down at last, where the thirds do not show it."""
+    more: int | None
+    """Steps or rows that would tell, where it cannot be told yet."""
 
     @property
     def rises(self) -> bool:
         """Whether it certainly rises, and does not fall again."""
-        return self.change.low > 0 and not self.falls
+        return (self.change.low > 0 or self.rose) and not self.falls and not self.flat
 
     @property
     def falls(self) -> bool:
         """Whether it certainly falls, from the start or after a rise."""
-        return self.gone or self.change.high < 0 or self.lately.high < -self.smallest
+        lately = self.lately.high < -self.smallest
+        return self.gone or self.fell or self.change.high < 0 or lately
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape."""
@@ -73,38 +84,52 @@ class Trend:
 def trend_of(trace: Trace) -> Trend | None:
     """The trend of the training reward; None where there is no history to speak of."""
     try:
-        values, step = _by_unit(trace)
+        values, step = by_unit(trace)
     except NotRecorded:
         return None
     found = thirds(values, step)
     if found is None:
         return None
-    rows = 1.0 if len(trace.rollouts) else _rows_in_one(values[np.argsort(step, kind="stable")])
     smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
-    change = _widened(difference_of_means(found.early, found.late, unseen=smallest), rows)
-    lately = _widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
-    told = f"{found.steps} steps" if len(trace.rollouts) else rows_in_words(found.steps, step)
-    gone = _gone(values, step)
+    raw = bool(len(trace.rollouts))
+    rows = 1.0 if raw else rows_in_one(values[np.argsort(step, kind="stable")])
+    change = widened(difference_of_means(found.early, found.late, unseen=smallest), rows)
+    hardly = change.low > 0 and change.high < HARDLY * min(1.0, abs(found.early.mean()))
+    lately = widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
+    steps, by_step = _by_step(values, step)
+    parts = stretches(by_step) if rows == 1 else []
+    gone, turned = _gone(by_step), _turned(parts, steps, change)
+    ups = np.sign(np.diff([part.mean for part in parts]))
+    more = _more(change, found.steps, smallest) if _open(change, smallest) else None
+    told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
+    unit = "steps" if raw or spacing(step) <= 1 else "rows"
+    text = _text(change, smallest, told, f"about {more} more {unit} would settle it")
+    text += _since(change, lately, smallest, parts, steps)
+    if hardly:
+        text = f"The training reward hardly rises: from {_ends(found)} over {told}."
     return Trend(
         change=change,
         lately=lately,
-        text=gone or _text(change, found.steps, smallest, told) + _again(change, lately, smallest),
-        flat=_flat(change, smallest),
+        text=gone or turned or text,
+        flat=hardly or (False if turned else _flat(change, smallest)),
         smallest=smallest,
         gone=bool(gone),
+        rose=bool(turned) and bool((ups > 0).all()),
+        fell=bool(turned) and bool(ups[-1] < 0),
+        more=None if turned else more,
     )
 
 
 def too_short(trace: Trace) -> str | None:
     """What to say where there are rewards, and too few of them for a trend."""
     try:
-        values, step = _by_unit(trace)
+        values, step = by_unit(trace)
     except NotRecorded:
         return None
     steps = len(np.unique(step[np.isfinite(values)]))
     if steps >= FEWEST:
         return None
-    return f"{steps} steps with a reward are too few to tell whether it moves; {FEWEST} would do."
+    return f"{steps} steps with a reward are too few to say whether it moves; {FEWEST} are needed."
 
 
 class Thirds(NamedTuple):
@@ -129,7 +154,7 @@ def thirds(values: np.ndarray, step: np.ndarray) -> Thirds | None:
     return Thirds(values[early], values[~early & ~late], values[late], len(steps))
 
 
-def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """One reward per group where rollouts were recorded, else one per step."""
     if len(trace.rollouts):
         groups = trace.groups()
@@ -137,7 +162,7 @@ def _by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return trace.steps["reward"], trace.steps["step"]
 
 
-def _rows_in_one(values: np.ndarray) -> float:
+def rows_in_one(values: np.ndarray) -> float:
     """Rows of a log that hold what one independent row would: 1 where the log is raw.
 
     Rows beside a straight line are alike where the curve is bent, too. The differences of
@@ -146,22 +171,22 @@ def _rows_in_one(values: np.ndarray) -> float:
     """
     values = values[np.isfinite(values)]
     time = np.arange(len(values))
-    beside = _with_next(values - np.polyval(np.polyfit(time, values, 1), time))
-    between = 1 + 2 * _with_next(np.diff(values))
+    beside = with_next(values - np.polyval(np.polyfit(time, values, 1), time))
+    between = alike(values)
     if min(beside, between) < RAW:
         return 1.0
     close = min(max(beside, between), STIFFEST)
     return (1 + close) / (1 - close)
 
 
-def _with_next(values: np.ndarray) -> float:
+def with_next(values: np.ndarray) -> float:
     """Correlation of each value with the next; that of raw differences where nothing varies."""
     rest = values - values.mean()
     size = float(rest @ rest)
     return float(rest[:-1] @ rest[1:]) / size if TINY * len(rest) < size < math.inf else -0.5
 
 
-def _widened(change: Estimate, rows: float) -> Estimate:
+def widened(change: Estimate, rows: float) -> Estimate:
     """The same change, where so many rows hold what one would."""
     n = change.n / rows
     if rows == 1 or change.n < 2:
@@ -179,11 +204,23 @@ def _flat(change: Estimate, smallest: float) -> bool | None:
     return True if change.high < smallest else None
 
 
-def _gone(values: np.ndarray, step: np.ndarray) -> str:
-    """What to say where the last steps pay next to nothing of what the first third paid."""
+def _ends(found: Thirds) -> str:
+    return f"{found.early.mean():.4g} to {found.late.mean():.4g}"
+
+
+def _open(change: Estimate, smallest: float) -> bool:
+    return _flat(change, smallest) is None and math.isfinite(change.low)
+
+
+def _by_step(values: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The steps that have a value, and its mean in each."""
     known = np.isfinite(values)
-    which = np.unique(step[known], return_inverse=True)[1]
-    by_step = np.bincount(which, values[known]) / np.bincount(which)
+    steps, which = np.unique(step[known], return_inverse=True)
+    return steps, np.bincount(which, values[known]) / np.bincount(which)
+
+
+def _gone(by_step: np.ndarray) -> str:
+    """What to say where the last steps pay next to nothing of what the first third paid."""
     early, last = by_step[: len(by_step) // 3], by_step[-max(LAST, len(by_step) // 10) :]
     if len(early) < LAST or not early.min() > 0 or last.max() > GONE * early.min():
         return ""
@@ -193,21 +230,41 @@ def _gone(values: np.ndarray, step: np.ndarray) -> str:
     )
 
 
-def _again(change: Estimate, lately: Estimate, smallest: float) -> str:
-    """A fall that matters at the end, where the whole run hides it."""
-    if change.high < 0 or not lately.high < -smallest:
+def _turned(parts: list[Stretch], steps: np.ndarray, change: Estimate) -> str:
+    """What to say of a level that changes otherwise than the thirds show."""
+    ups = np.sign(np.diff([part.mean for part in parts]))
+    shown = ((ups > 0).all() and change.low > 0) or ((ups < 0).all() and change.high < 0)
+    if not len(ups) or shown:
         return ""
-    return (
-        f" In its last third it falls by {lately.value:+.3f} [{lately.low:+.3f}, "
-        f"{lately.high:+.3f}]."
-    )
+    told = ", ".join(f"{part.mean:.3g} up to step {steps[part.last]:g}" for part in parts)
+    begins, ends = ("rises" if up > 0 else "falls" for up in (ups[0], ups[-1]))
+    if begins != ends:
+        return f"The training reward {begins}, then {ends}: {told}."
+    goes = begins if (ups == ups[0]).all() else "goes up and down"
+    return f"The training reward {goes}: {told}."
 
 
-def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:
+def _since(
+    change: Estimate, lately: Estimate, smallest: float, parts: list[Stretch], steps: np.ndarray
+) -> str:
+    """A fall that matters at the end, or a rise that has ended, where the whole run hides it."""
+    moved = f"{lately.value:+.3f} [{lately.low:+.3f}, {lately.high:+.3f}]"
+    if change.high >= 0 and lately.high < -smallest:
+        return f" In its last third it falls by {moved}."
+    if not math.isfinite(lately.low) or change.low <= 0 <= change.high:
+        return ""
+    if len(parts) > 1 and parts[-1].first <= len(steps) * 2 // 3:
+        return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
+    if change.high < 0 or lately.low > 0:
+        return ""
+    return f" No further rise can be told in its last third ({moved})."
+
+
+def _text(change: Estimate, smallest: float, told: str, would: str) -> str:
     if not math.isfinite(change.low):
         return (
-            f"Whether the training reward moves cannot be told from {told}: a row is so close to "
-            "the one before that the curve must have been smoothed."
+            f"{told} do not show whether the training reward moves: each is so close "
+            "to the one before that the curve must have been smoothed."
         )
     moved = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     if change.low > 0:
@@ -217,16 +274,11 @@ def _text(change: Estimate, steps: int, smallest: float, told: str) -> str:
     if change.high < smallest:
         word = "is flat" if change.low > -smallest else "does not rise"
         return f"The training reward {word}: {moved} over {told}."
-    return (
-        f"Whether the training reward moves cannot be told from {told} ({moved}); "
-        f"about {_more(change, steps, smallest)} more would tell."
-    )
+    return f"{told} are too few to say whether the training reward moves ({moved}); {would}."
 
 
 def _more(change: Estimate, steps: int, smallest: float) -> int:
     """Steps until the interval excludes no rise or a rise that matters, if the mean stays."""
     half = (change.high - change.low) / 2
-    if not math.isfinite(half):
-        return steps
     enough = max(change.value, smallest - change.value)
     return max(1, math.ceil(steps * ((half / enough) ** 2 - 1)))

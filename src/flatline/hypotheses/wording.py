@@ -49,6 +49,9 @@ FLATLINE: Mapping[str, str] = {
     "num_iterations": "`--num-iterations`",
     "scale_rewards": "`--scale-rewards`",
 }
+TRL_METRICS = frozenset(
+    ("completions/clipped_ratio", "completions/mean_length", "frac_reward_zero_std")
+)
 _NAME = re.compile(r"\{(\w+)\}")
 
 
@@ -61,7 +64,13 @@ def names_of(at: Any) -> Mapping[str, str]:
         return FLATLINE
     if run.get("source") == "attach":
         return TRL
-    return {name: f"`{own}`" for name, own in (run.get("setting_names") or {}).items()}
+    own = {name: f"`{own}`" for name, own in (run.get("setting_names") or {}).items()}
+    return {**TRL, **own} if _of_trl(run) else own
+
+
+def _of_trl(run: Mapping[str, Any]) -> bool:
+    """Whether the metrics of a log have names that only TRL gives them."""
+    return not TRL_METRICS.isdisjoint(map(str, (run.get("aliases") or {}).values()))
 
 
 def worded(text: str, names: Mapping[str, str]) -> str:

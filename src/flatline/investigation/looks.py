@@ -7,7 +7,7 @@ RUNS/<digest of the arm>-ladder.json
 import json
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +29,27 @@ def checkup_of(arm: Arm, runs: Path, say: Callable[[str], None]) -> dict[str, Si
         say(f"A checkup of the setup {arm.name}")
         return _checkup(arm, runs)
 
-    values = _kept(runs / f"{arm.digest}-checkup.json", look)
+    values = kept(runs / f"{arm.digest}-checkup.json", look)
+    return sights_of(values["findings"])
+
+
+def sights_of(findings: Sequence[Mapping[str, Any]]) -> dict[str, Sight]:
+    """The findings of a checkup, by hypothesis. A probe sees the mechanism itself."""
     return {
         one["hypothesis"]: Sight(
-            # A probe sees the mechanism itself.
-            level=one["level"],
-            text=one["text"],
-            proven=one["level"] in ALARMS,
+            level=one["level"], text=one["text"], proven=one["level"] in ALARMS
         )
-        for one in values["findings"]
+        for one in findings
     }
 
 
 def ladder_of(arm: Arm, runs: Path, climb: Callable[[], Finding]) -> dict[str, Any]:
     """What the ladder of positive controls says, as JSON."""
-    return _kept(runs / f"{arm.digest}-ladder.json", lambda: climb().to_json())
+    return kept(runs / f"{arm.digest}-ladder.json", lambda: climb().to_json())
 
 
-def _kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What is in the file, or what is made now and kept there."""
     try:
         return dict(json_in(path))
     except (OSError, ValueError):

@@ -34,6 +34,8 @@ class Setup:
     """Run the experiment even where the mechanism is absent."""
     name: str | None = None
     """Of the experiment; that of the hypothesis where absent."""
+    as_it_is: Arm | None = None
+    """The control arm where it is not `flatline train` with the config: a script of the user's."""
 
     def __post_init__(self) -> None:
         # The control runs come before any plan, and must not be made in vain.
@@ -43,7 +45,7 @@ class Setup:
     @property
     def control(self) -> Arm:
         """The setup as it is."""
-        return Arm(name=AS_IT_IS, role=Role.CONTROL, config=self.config)
+        return self.as_it_is or Arm(name=AS_IT_IS, role=Role.CONTROL, config=self.config)
 
     @property
     def rule(self) -> Rule:

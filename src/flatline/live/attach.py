@@ -15,16 +15,20 @@ def attach(
     *,
     correct: str | None = None,
     gold: str | None = None,
+    alarms: trl.StepListener | None = None,
 ) -> trl.Attachment:
     """Record everything that this trainer trains from now on.
 
     `run_dir` is a folder, made if it does not exist; or a sink, which its owner closes. The trace
     is complete when training ends, and can be read at any time before. `correct` names the reward
     function that says whether an answer is right, `gold` the column of the dataset with the right
-    answer; a diagnosis reads both from the trace.
+    answer; a diagnosis reads both from the trace. `alarms=flatline.Alarms()` looks at the trace
+    while the run trains, and says what is wrong at the step where it shows.
     """
+    kind: Any = trl
     if verifiers.is_of_verifiers(trainer):
-        return verifiers.attach(trainer, run_dir, correct=correct, gold=gold)
-    if rl.is_of_verifiers_rl(trainer):
-        return rl.attach(trainer, run_dir, correct=correct, gold=gold)
-    return trl.attach(trainer, run_dir, correct=correct, gold=gold)
+        kind = verifiers
+    elif rl.is_of_verifiers_rl(trainer):
+        kind = rl
+    attached: trl.Attachment = kind.attach(trainer, run_dir, correct=correct, gold=gold)
+    return attached.telling(alarms)

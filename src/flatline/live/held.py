@@ -6,13 +6,16 @@ that one empty between passes). What a step did is read where the step is done; 
 where passes read it. Nothing is put together from parts but numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from flatline.live import ranks
+
+SHARE_TO_COPY = 0.25
+"""Of the memory that a device has free."""
 
 
 def elements(weight: Tensor) -> int:
@@ -67,6 +70,35 @@ def named(model: Any) -> list[tuple[str, Tensor]]:
     """The trainable weights, at rest."""
     at_rest(model)
     return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of the parts that are held here. They stay on the device where most of its free memory
+    is left to the measurements, for the way to the host and back is slow; else they go there."""
+    own = [read(tensor) for tensor in tensors]
+    near = _room_for(own)
+    return [part.clone() if near else part.to("cpu", copy=True) for part in own]
+
+
+def _room_for(parts: Sequence[Tensor]) -> bool:
+    device = next((part.device for part in parts if part.is_cuda), None)
+    if device is None:
+        return True
+    needed = sum(part.nbytes for part in parts)
+    return needed < SHARE_TO_COPY * torch.cuda.mem_get_info(device)[0]
+
+
+def gradient_copies(model: Any) -> dict[str, Tensor]:
+    """By the name of a weight; those without a gradient are absent."""
+    found = {name: weight.grad for name, weight in named(model) if weight.grad is not None}
+    return dict(zip(found, copies(list(found.values())), strict=True))
+
+
+def give_gradients(model: Any, gradients: Mapping[str, Tensor]) -> None:
+    """Copies of these parts as the gradients of the weights, and no others."""
+    for name, weight in named(model):
+        part = gradients.get(name)
+        weight.grad = None if part is None else like(part.clone(), weight)
 
 
 def like(part: Tensor | None, weight: Tensor) -> Tensor | None:

@@ -1,13 +1,14 @@
-"""What a tracker is told: a few values, a title, and a page of Markdown.
+"""What a tracker gets: a few values, a title, and a page of Markdown.
 
 Findings quote models, logs and file names. A tracker shows Markdown to everyone in a team and posts
 alerts to chats, so all of it is escaped: no tag, link, mention or heading comes from such a text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flatline.answer import Line, also, answer_of, headline_of, lines_of, named
 from flatline.diagnosis import Report
-from flatline.found import explained_by
 from flatline.hypotheses.base import Finding, Level
 from flatline.journal.escape import inline, one_line
 
@@ -22,7 +23,7 @@ class Message:
     """A diagnosis for a tracker."""
 
     values: dict[str, str | int]
-    """By short name: verdict, cause, summary, tested, hypotheses. Plain text, not Markdown."""
+    """By short name: verdict, cause, headline, summary, tested, hypotheses. Plain text."""
     title: str
     """One line."""
     alert: str
@@ -37,13 +38,12 @@ def message_of(report: Report) -> Message:
     """The diagnosis as trackers want it."""
     causes = report.causes
     wrong = causes or report.troubles
-    named = ", ".join(f"{cause.hypothesis} {cause.name}" for cause in causes)
-    verdict = _verdict(report)
-    title = f"flatline: {named} ({verdict})" if named else f"flatline: {verdict}"
+    title = f"flatline: {headline_of(report)}"
     return Message(
         values={
-            "verdict": verdict,
-            "cause": named or "none",
+            "verdict": _verdict(report),
+            "cause": ", ".join(map(named, causes)) or "none",
+            "headline": one_line(headline_of(report), limit=LONGEST),
             "summary": one_line(report.summary, limit=LONGEST),
             "tested": report.tested,
             "hypotheses": len(report.findings),
@@ -62,27 +62,27 @@ def _verdict(report: Report) -> str:
 
 
 def _page(report: Report, title: str) -> str:
-    symptoms = explained_by(report.findings)
-    alarms = [_alarm(one, symptoms.get(one.hypothesis)) for one in report.alarms]
-    told = f"{report.tested} of {len(report.findings)} hypotheses could be tested."
+    answer = answer_of(report)
     parts = [
         f"# {inline(title)}",
-        inline(report.summary),
-        *(f"Mind: {inline(text, limit=LONGEST)}" for text in report.caveats),
-        *alarms,
-        f"{told} Diagnosed: {inline(report.subject, limit=LONGEST)}",
+        _listed(answer.lines),
+        *([f"Cause: {inline(named(answer.cause))}"] if answer.cause else []),
+        *(inline(text, limit=LONGEST) for text in (report.question, answer.untested) if text),
+        *(f"Note: {inline(text, limit=LONGEST)}" for text in report.caveats),
+        *(_section(one, also(one)) for one in answer.others),
+        *(_section(one, "Follows from it") for one in answer.symptoms),
+        f"Diagnosed: {inline(report.subject, limit=LONGEST)}",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _alarm(finding: Finding, cause: str | None) -> str:
-    head = f"## {inline(finding.hypothesis)} {inline(finding.name)}: {finding.level.value}"
-    lines = [("Seen", finding.text), ("Healthy", finding.expected)]
-    if cause:
-        lines.append(("A symptom of", cause))
-    else:
-        lines += [("Matters", finding.meaning), ("Do", finding.fix)]
-        lines += [("Example", one.text) for one in finding.evidence[:EXAMPLES]]
-        lines += [("Where", str(one)) for one in finding.where]
-    listed = [f"- **{name}:** {inline(text, limit=LONGEST)}" for name, text in lines if text]
-    return "\n".join([head, "", *listed])
+def _section(finding: Finding, head: str) -> str:
+    return f"## {inline(head)} ({inline(named(finding))})\n\n{_listed(lines_of(finding))}"
+
+
+def _listed(lines: Sequence[Line]) -> str:
+    shown = [line for line in lines if line.label != "example"]
+    shown += [line for line in lines if line.label == "example"][:EXAMPLES]
+    return "\n".join(
+        f"- **{line.label.capitalize()}:** {inline(line.text, limit=LONGEST)}" for line in shown
+    )

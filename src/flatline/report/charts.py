@@ -1,10 +1,9 @@
-"""Figures as plain data: what a chart says, and the JSON that Plotly draws.
+"""Figures as plain data: what a chart says, and the JSON that `plots.js` draws.
 
-Colours stand on a light and on a dark page; what differs between the two is in `TEMPLATES`, and the
-script of the page picks one. Numbers are cut to five digits: more cannot be seen.
+Colours are readable on a light and on a dark page. Numbers are cut to five digits: more cannot be
+seen. The shape is a small part of Plotly's, whose words many know.
 """
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from flatline.stats import Estimate
 from flatline.text import shortened, visible
 
 Figure = dict[str, Any]
-"""`data` and `layout` of Plotly."""
+"""`data` and `layout`, as `plots.js` reads them."""
 
 SERIES = ("#2f7fd1", "#d9772b", "#1f9d80", "#b65fc4", "#c24a4a", "#8a8f2a", "#5b6ee1", "#7d828a")
 """Colours of lines, in the order in which they are given out."""
@@ -27,35 +26,6 @@ TALL = 400
 """Pixels from which a chart takes the whole width, so that no hole is left beside it."""
 DECADES = 100.0
 """From here on between smallest and largest, an axis is logarithmic."""
-
-
-def _template(ink: str, faint: str, grid: str) -> Figure:
-    axis = {
-        "gridcolor": grid,
-        "linecolor": faint,
-        "zerolinecolor": grid,
-        "tickfont": {"color": ink, "size": 12},
-        "title": {"font": {"color": ink, "size": 12}, "standoff": 8},
-        "automargin": True,
-    }
-    return {
-        "layout": {
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"color": ink, "size": 12, "family": "system-ui, sans-serif"},
-            "colorway": list(SERIES),
-            "xaxis": axis,
-            "yaxis": axis,
-            "hoverlabel": {"font": {"size": 12}},
-            "annotationdefaults": {"font": {"color": ink, "size": 11}},
-        }
-    }
-
-
-TEMPLATES = {
-    "light": _template("#3c4149", "#c8ccd2", "#e8eaee"),
-    "dark": _template("#c3c8d0", "#4a505a", "#2b3038"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +39,7 @@ class Chart:
     healthy: str
     """What a healthy run shows."""
     figure: Figure
-    """For Plotly."""
+    """For `plots.js`."""
     lead: str = "In a healthy run"
     """What stands in front of `healthy`."""
     note: str = ""
@@ -87,7 +57,7 @@ class Chart:
 
 def chart_data(charts: Sequence[Chart]) -> dict[str, Any]:
     """What `flatline.js` draws from."""
-    return {"templates": TEMPLATES, "figures": {chart.id: chart.figure for chart in charts}}
+    return {chart.id: chart.figure for chart in charts}
 
 
 def figure(data: Sequence[Mapping[str, Any]], *, y: str, x: str = "optimizer step") -> Figure:
@@ -224,8 +194,8 @@ def plain(values: np.ndarray) -> list[float | None]:
 
 
 def label(text: str) -> str:
-    """A name from a trace, for Plotly, which takes some markup in names for markup."""
-    return html.escape(visible(shortened(text, limit=60)))
+    """A name from a trace: short, and nothing in it unseen."""
+    return visible(shortened(text, limit=60))
 
 
 def see_through(color: str, share: float = 0.18) -> str:

@@ -42,8 +42,7 @@ def arms_chart(plan: Plan, values: Values) -> Chart:
             made["data"] += _arm(place, arm.name, COLORS[arm.role], found)
     made["layout"]["xaxis"] |= {
         "tickvals": list(range(len(plan.arms))),
-        "ticktext": [f"{_wrapped(arm.name)}<br>{arm.role.value}" for arm in plan.arms],
-        "tickangle": 0,
+        "ticktext": [f"{_wrapped(arm.name)}\n{arm.role.value}" for arm in plan.arms],
         "range": [-0.5, len(plan.arms) - 0.5],
     }
     made["layout"]["showlegend"] = False
@@ -142,7 +141,7 @@ def _wrapped(name: str) -> str:
     """The name of an arm on short lines: slanted labels are cut off and hard to read."""
     lines = textwrap.wrap(name, WRAP)
     shown = lines[:3] if len(lines) <= 3 else [*lines[:2], f"{lines[2]}…"]
-    return "<br>".join(map(label, shown))
+    return "\n".join(map(label, shown))
 
 
 def _outcome(plan: Plan) -> str:

@@ -28,8 +28,8 @@ def part_covariance(run: Run) -> Chart:
             text[row][column] = f"{estimate.value:.2f}" if estimate.n else ""
             covariance = _covariance(columns[row], columns[column], group)
             hover[row][column] = (
-                f"correlation {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]<br>"
-                f"covariance {covariance:.4g}<br>{estimate.n} groups in which both differ"
+                f"correlation {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]\n"
+                f"covariance {covariance:.4g}\n{estimate.n} groups in which both differ"
             )
     labels = ["reward", *(label(name) for name in names)]
     right = right_part(trace)
@@ -116,19 +116,12 @@ def _heat(
         "y": labels,
         "z": [plain(row) for row in values],
         "text": text,
-        "texttemplate": "%{text}",
         "customdata": hover,
-        "hovertemplate": "%{y} with %{x}<br>%{customdata}<extra></extra>",
+        "hovertemplate": "%{y} with %{x}\n%{customdata}",
         "zmin": -1,
         "zmax": 1,
-        "colorscale": [[0, "#c24a4a"], [0.5, "rgba(128,128,128,0.08)"], [1, "#2f7fd1"]],
-        "showscale": False,
-        "xgap": 2,
-        "ygap": 2,
     }
     made = figure([heat], x="", y="")
-    made["layout"]["yaxis"] = {"autorange": "reversed", "showgrid": False}
-    made["layout"]["xaxis"] = {"showgrid": False, "tickangle": -40}
     return made
 
 
@@ -140,6 +133,6 @@ def _cloud(groups: RewardGroups, strongest: np.ndarray, chosen: np.ndarray) -> F
         "x": plain(groups.std[chosen]),
         "y": plain(strongest[chosen]),
         "customdata": groups.step[chosen].tolist(),
-        "hovertemplate": "step %{customdata}<br>std %{x}<br>|advantage| %{y}<extra></extra>",
+        "hovertemplate": "step %{customdata}\nstd %{x}\n|advantage| %{y}",
         "marker": {"color": SERIES[0], "size": 5, "opacity": 0.45},
     }

@@ -21,11 +21,6 @@ from flatline.text import shortened, visible
 Asset = Callable[[str], Markup]
 """Name of an asset -> the markup that brings it into a page."""
 
-PLOTLY = "plotly.js"
-"""The one asset that is not ours; it comes with the plotly package."""
-PLOTLY_SOURCE = "plotly-source"
-"""Where a self-contained page carries it."""
-
 LONGEST = 400
 """Characters of an example or a remark; models write without end."""
 
@@ -56,8 +51,6 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 
 def asset_text(name: str) -> str:
     """The content of an asset."""
-    if name == PLOTLY:
-        return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     return (files("flatline.report") / "assets" / name).read_text(encoding="utf-8")
 
 
@@ -67,9 +60,6 @@ def inline_asset(name: str) -> Markup:
     text = asset_text(name)
     if f"</{tag}" in text.lower():
         raise ValueError(f"{name} would end its own <{tag}> element")
-    if name == PLOTLY:
-        # It takes a second to run: `flatline.js` does that once the text can be read.
-        return Markup(f'<script type="text/plain" id="{PLOTLY_SOURCE}">{text}</script>')
     return Markup(f"<{tag}>{text}</{tag}>")
 
 

@@ -33,7 +33,7 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H01": ("advantage",),
     "H02": ("gap",),
     "H03": ("kl",),
-    "H04": ("lengths", "truncation"),
+    "H04": ("truncation", "lengths"),
     "H05": ("part-covariance", "parts"),
     "H06": ("gap", "updates"),
     "H07": ("gap",),

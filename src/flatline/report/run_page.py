@@ -13,6 +13,7 @@ from flatline.hypotheses.base import Finding, Level
 from flatline.outcome import Outcome
 from flatline.report import examples
 from flatline.report.charts import Chart, chart_data
+from flatline.report.opening import opening_of
 from flatline.report.pages import render
 from flatline.report.run_charts import POINTS_TO, draw
 from flatline.report.run_comparison import comparison
@@ -60,18 +61,22 @@ def run_context(
     if state is State.RUNNING:  # its first step is still to come
         report = replace(report, made_no_step=False)
     charts, missing = draw(run, report)
-    both = [*(compared["charts"] if compared else ()), *charts]
+    cause = report.causes[0].hypothesis if report.causes else ""
+    opening = opening_of(run.trace, report, charts, POINTS_TO.get(cause, ()))
+    first = [opening.chart] if opening and opening.chart else []
+    both = [*(compared["charts"] if compared else ()), *charts, *first]
     return {
         "title": run.name,
         "state": state.value,
         "state_text": MEANING[state],
-        "summary": report.summary,
+        "answer": report.answer,
+        "question": report.question,
+        "opening": opening,
         "verdict": verdict_of(report),
         "alarms": _alarms(report, charts),
         "rest": _rest(report),
-        "looked_at": len(report.findings),
-        "tested": report.tested,
-        "charts": charts,
+        "remarks": report.remarks,
+        "charts": [one for one in charts if not opening or one.id != _id(opening.chart)],
         "chart_data": chart_data(both),
         "compared": compared,
         "missing": missing,
@@ -82,6 +87,10 @@ def run_context(
         "warnings": list(dict.fromkeys([*report.caveats, *run.trace.caveats])),
         "damaged": report.damaged,
     }
+
+
+def _id(chart: Chart | None) -> str | None:
+    return chart.id if chart else None
 
 
 def verdict_of(report: Report) -> str:

@@ -20,6 +20,7 @@ NOTEWORTHY = 1e-4
 """Difference below which it is the rounding of float32."""
 LOGPROBS = ("sampler", "trainer", "old", "reference")
 _COLUMNS = ("ids", "author", "trained", "attended", *LOGPROBS, "prompt_ids", "prompt_attended")
+_SAMPLED = ("sampled_prompt_ids", "sampled_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,10 @@ class TokenColumns:
     """Token ids of the prompt."""
     prompt_attended: np.ndarray | None
     """Whether the model could see them in training."""
+    sampled_prompt_ids: np.ndarray | None
+    """What the sampler had in front of it, where that is something else."""
+    sampled_ids: np.ndarray | None
+    """What the sampler wrote or was given after it, where that is something else."""
 
     @property
     def difference(self) -> np.ndarray | None:
@@ -95,6 +100,7 @@ def token_columns(trace: Trace, step: int, rollout: int) -> TokenColumns | None:
         return None
     for name, values in found.items():
         _refuse_misaligned(name, values, prompt if name.startswith("prompt") else ids)
+    sampled = {name: _list(pieces, name, rows) for name in _SAMPLED}
     author, trained, attended = found["author"], _mask(found["trained"]), _mask(found["attended"])
     return TokenColumns(
         ids=ids,
@@ -104,6 +110,7 @@ def token_columns(trace: Trace, step: int, rollout: int) -> TokenColumns | None:
         logprobs=_logprobs(found, len(ids), author, trained),
         prompt_ids=prompt,
         prompt_attended=_mask(found["prompt_attended"]),
+        **sampled,
     )
 
 

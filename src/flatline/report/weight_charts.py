@@ -61,24 +61,16 @@ def _heat_map(trace: Trace, values: np.ndarray, what: str) -> Figure:
         "y": [label(row) for row in rows],
         "z": [plain(row) for row in shown],
         "customdata": [plain(row) for row in grid],
-        "hovertemplate": f"%{{y}}<br>step %{{x}}<br>{what} %{{customdata:.3g}}<extra></extra>",
+        "hovertemplate": f"%{{y}}\nstep %{{x}}\n{what} %{{customdata}}",
         "colorscale": "Viridis",
         "zmin": float(ticks[0]),
         "zmax": float(ticks[-1]),
         "colorbar": {
-            "tickvals": plain(ticks),
             "ticktext": [f"1e{int(tick)}" for tick in ticks],
-            "thickness": 10,
-            "outlinewidth": 0,
-            "title": {"text": what, "side": "right"},
+            "title": {"text": what},
         },
-        "hoverongaps": False,
     }
     made = figure([heat], y="")
-    # Ranges are stated, or rows in which nothing moves would not be there at all.
-    down = {"type": "category", "range": [len(rows) - 0.5, -0.5], "showgrid": False}
-    made["layout"]["yaxis"] |= {**down, "tickfont": {"size": 10}}
-    made["layout"]["xaxis"] |= {"range": [float(steps[0]) - 0.5, float(steps[-1]) + 0.5]}
     made["layout"]["height"] = max(260, 90 + (16 if len(rows) <= MOST_ROWS else 8) * len(rows))
     return made
 

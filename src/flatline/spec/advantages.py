@@ -22,6 +22,8 @@ from flatline.spec.rewards import Floats, penalised, total, weights
 
 TINY = 1e-4
 """Added to a spread before it divides."""
+ROUNDINGS = 4
+"""Last bits that a mean of float32 numbers may be off by."""
 
 
 def advantages(asked: Asked, paid_BF: ArrayLike, kl_B: ArrayLike | None = None) -> Floats:
@@ -50,6 +52,17 @@ def of_totals(asked: Asked, reward_B: Floats, kl_B: ArrayLike | None = None) -> 
     else:
         raise NotSpecified(f"advantages scaled by {asked.scale!r}")
     return np.asarray(np.nan_to_num(found_PG.reshape(-1), nan=0.0))
+
+
+def rounded_by(asked: Asked, reward_B: Floats) -> Floats:
+    """How far the rounding of a mean in float32 may take each advantage. In a group whose rewards
+    are all alike it is divided by nothing but `TINY`."""
+    reward_PG = reward_B.reshape(-1, asked.group)
+    size_PG = np.abs(np.nan_to_num(reward_PG)).max(1, keepdims=True) + 0 * reward_PG
+    below = {"group": spread(reward_PG), "batch": spread(reward_PG.reshape(1, -1))}
+    step_PG = ROUNDINGS * float(np.finfo(np.float32).eps) * size_PG
+    found_PG = step_PG if asked.scale == "none" else step_PG / (below.get(asked.scale, 0) + TINY)
+    return np.asarray(np.nan_to_num(found_PG).reshape(-1))
 
 
 def leave_one_out(reward_PG: Floats) -> Floats:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+PIECE = 2**24
+"""Elements that are multiplied at a time: all of a large embedding twice in double precision would
+take more memory than a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -32,23 +36,12 @@ def compare(pairs: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Compar
     product = found_square = expected_square = 0.0
     worst, largest = "", -1.0
     for name, found, expected in pairs:
-        place = next((one.device for one in (expected, found) if one is not None), None)
-        a, b = (
-            None if one is None else one.detach().flatten().to(place).double()
-            for one in (found, expected)
-        )
-        off = 0.0
-        if a is not None:
-            found_square += float(a @ a)
-            off += float(a @ a)
-        if b is not None:
-            expected_square += float(b @ b)
-            off += float(b @ b)
-        if a is not None and b is not None:
-            product += float(a @ b)
-            off -= 2 * float(a @ b)
-        if off > largest:
-            worst, largest = name, off
+        a2, ab, b2 = _products(found, expected)
+        product += ab
+        found_square += a2
+        expected_square += b2
+        if a2 + b2 - 2 * ab > largest:
+            worst, largest = name, a2 + b2 - 2 * ab
     sizes = math.sqrt(found_square * expected_square)
     return Compared(
         cosine=product / sizes if sizes else math.nan,
@@ -56,6 +49,26 @@ def compare(pairs: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Compar
         worst=worst,
         both_zero=not found_square and not expected_square,
     )
+
+
+def _products(a: Tensor | None, b: Tensor | None) -> tuple[float, float, float]:
+    """a . a, a . b and b . b, in double precision and a piece at a time."""
+    one = a if a is not None else b
+    if one is None:
+        return 0.0, 0.0, 0.0
+    sums = [0.0, 0.0, 0.0]
+    for at in range(0, one.numel(), PIECE):
+        x, y = (_piece(tensor, at, one) for tensor in (a, b))
+        for k, (left, right) in enumerate(((x, x), (x, y), (y, y))):
+            if left is not None and right is not None:
+                sums[k] += float(left @ right)
+    return sums[0], sums[1], sums[2]
+
+
+def _piece(tensor: Tensor | None, at: int, beside: Tensor) -> Tensor | None:
+    if tensor is None:
+        return None
+    return tensor.detach().flatten()[at : at + PIECE].to(beside.device).double()
 
 
 def clip_factor(norm: float, largest: float) -> float:

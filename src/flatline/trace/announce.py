@@ -6,6 +6,7 @@ records the run adds its folder there, one JSON string a line.
 
 import json
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,18 @@ def say(text: str) -> None:
     """On stderr, which may be closed, or a file on the very disk that is full."""
     with suppress(Exception):
         print(f"flatline: {visible(text)}", file=sys.stderr)
+
+
+def next_for(folder: Path) -> str:
+    """What to type once a run is recorded."""
+    place = shlex.quote(str(folder))
+    return f"`flatline diagnose {place}`, then `flatline report {place} -o report.html`"
+
+
+def say_recorded(folder: Path) -> None:
+    """Where a run is and what to do with it; an experiment that started it knows both."""
+    if VARIABLE not in os.environ:
+        say(f"recorded in {folder}. Next: {next_for(folder)}.")
 
 
 def announce(folder: Path) -> None:

@@ -87,21 +87,36 @@ class Pieces:
     """All rows of one table, without the steps that a later segment replaced."""
 
     def __init__(
-        self, table: str, pieces: Sequence[Piece], segments: Segments | None = None
+        self,
+        table: str,
+        pieces: Sequence[Piece],
+        segments: Segments | None = None,
+        *,
+        steps: tuple[int, int] = (_FIRST, _LAST),
     ) -> None:
+        """Of the rows, those from the first of `steps` on and below the second."""
         self.table = table
         self.schema = TABLES[table]
         self.pieces = list(pieces)
         self._segments = segments or Segments()
+        self._between = steps
 
     def __len__(self) -> int:
         return sum(self._lengths) if self._rows is None else len(self._rows)
 
+    def between(self, first: int, end: int) -> "Pieces":
+        """The rows of some steps; a table without steps stays whole."""
+        if "step" not in self.schema.names:
+            return self
+        return Pieces(self.table, self.pieces, self._segments, steps=(first, end))
+
     def column(self, name: str) -> pa.ChunkedArray:
         """One column, in the order of the table."""
-        if self._rows is not None:
-            return self._physical(name).take(indices(self._rows))
-        return self._physical(name)
+        if self._rows is None:
+            return self._physical(name)
+        if self._between != (_FIRST, _LAST) and bool((np.diff(self._rows) > 0).all()):
+            return self.gather(name, np.arange(len(self._rows)))  # a few chunks of many
+        return self._physical(name).take(indices(self._rows))
 
     def gather(self, name: str, rows: np.ndarray) -> pa.ChunkedArray:
         """Some rows of a column, ascending; only the chunks that hold them are read."""
@@ -127,15 +142,18 @@ class Pieces:
         0 is a measurement before training; it says nothing about where a run goes on, and is
         replaced only by another one.
         """
+        first, end = self._between
         if not self._resumed:
-            return [(_FIRST, _LAST)] * len(self.pieces)
+            return [(first, end)] * len(self.pieces)
         # Both: rows of the table itself are never kept twice, whatever the others have lost.
         begins = [*self._segments.begins.items(), *_first_steps(self._steps).items()]
         measured = [segment for segment, steps in self._steps if (steps == 0).any()]
         return [
             (
-                1 if any(later > piece.segment for later in measured) else _FIRST,
-                min((step for later, step in begins if later > piece.segment), default=_LAST),
+                max(first, 1 if any(later > piece.segment for later in measured) else _FIRST),
+                min(
+                    end, min((step for later, step in begins if later > piece.segment), default=end)
+                ),
             )
             for piece in self.pieces
         ]
@@ -165,7 +183,8 @@ class Pieces:
     @cached_property
     def _rows(self) -> np.ndarray | None:
         """Which physical rows count, in which order; None for all of them as they are."""
-        if not self._resumed and (len(self.pieces) < 2 or "step" not in self.schema.names):
+        whole = not self._resumed and self._between == (_FIRST, _LAST)
+        if whole and (len(self.pieces) < 2 or "step" not in self.schema.names):
             return None
         counts = [
             (steps >= first) & (steps < end)

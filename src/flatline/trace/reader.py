@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flatline.errors import NotRecorded, TraceError, type_to_add
 from flatline.trace.folder import Folder
@@ -116,15 +115,12 @@ class Trace:
 
     def until(self, step: int) -> "Trace":
         """The trace as it was after an optimizer step."""
-        batches = {}
-        for name, pieces in self._tables.items():
-            table = pieces.to_table()
-            if "step" in table.column_names:
-                table = table.filter(pc.less_equal(table["step"], step))
-            batches[name] = table.to_batches()
-        trace = Trace.from_batches(batches, run=self.run)
-        trace.warnings.extend(self.warnings)
-        return trace
+        return self.between(0, step)
+
+    def between(self, first: int, last: int) -> "Trace":
+        """Some steps of the trace, both ends among them."""
+        tables = {name: table.between(first, last + 1) for name, table in self._tables.items()}
+        return Trace(self.run, tables, warnings=self.warnings)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from flatline.config import RunConfig, prompts_per_step
 from flatline.errors import ConfigError, ModelError
 from flatline.live.held import elements
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.training.rollouts import limits_of, sampling_of
 
 
@@ -27,7 +28,7 @@ class Difference(NamedTuple):
         return f"{self.name}: asked for {self.asked!r}, but it is {self.found!r}"
 
 
-def effective(trainer: Any, config: RunConfig) -> dict[str, Any]:
+def effective(trainer: GrpoTrainer, config: RunConfig) -> dict[str, Any]:
     """The run as it is set up, by part. Everything in it is plain data."""
     args = trainer.args
     processes = args.world_size
@@ -60,18 +61,18 @@ def effective(trainer: Any, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def check_arguments(trainer: Any, asked: Mapping[str, Any]) -> None:
+def check_arguments(trainer: GrpoTrainer, asked: Mapping[str, Any]) -> None:
     """The built trainer's TRL arguments are the ones that were stated."""
     refuse(list(_argument_differences(trainer.args, asked)))
 
 
-def check_sizes(trainer: Any, config: RunConfig) -> None:
+def check_sizes(trainer: GrpoTrainer, config: RunConfig) -> None:
     wanted = prompts_per_step(config, trainer.args.world_size)
     found = trainer.args.generation_batch_size // trainer.num_generations
     refuse([Difference("prompts per step", wanted, found)] if wanted != found else [])
 
 
-def check_lora(trainer: Any, config: RunConfig) -> None:
+def check_lora(trainer: GrpoTrainer, config: RunConfig) -> None:
     """Adapters are where they were asked for, and nothing else is trained."""
     trainable = [n for n, p in trainer.model.named_parameters() if p.requires_grad]
     if not config.peft:
@@ -93,7 +94,7 @@ def check_lora(trainer: Any, config: RunConfig) -> None:
         )
 
 
-def check_optimizer(optimizer: Any, trainer: Any, config: RunConfig) -> None:
+def check_optimizer(optimizer: Any, trainer: GrpoTrainer, config: RunConfig) -> None:
     """Every trainable weight is in the optimizer once, with the stated rate and decay."""
     groups = optimizer.param_groups
     held = [id(p) for group in groups for p in group["params"]]
@@ -117,7 +118,7 @@ def check_optimizer(optimizer: Any, trainer: Any, config: RunConfig) -> None:
 class OptimizerCheck(TrainerCallback):  # type: ignore[misc]
     """Looks at the optimizer when it exists, before the first step."""
 
-    def __init__(self, trainer: Any, config: RunConfig) -> None:
+    def __init__(self, trainer: GrpoTrainer, config: RunConfig) -> None:
         self._trainer, self._config = trainer, config
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -163,7 +164,7 @@ def _lora(model: Any) -> dict[str, Any] | None:
     }
 
 
-def _reference(trainer: Any) -> str:
+def _reference(trainer: GrpoTrainer) -> str:
     if trainer.beta == 0:
         return "none (beta 0)"
     if trainer.ref_model is None:

@@ -18,6 +18,7 @@ import torch
 
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Job, Limits
 from flatline.rollout.record import Finish, Rollout
@@ -104,7 +105,7 @@ class Rollouts:
         }
 
     @contextmanager
-    def playing(self, trainer: Any) -> Iterator[Engine]:
+    def playing(self, trainer: GrpoTrainer) -> Iterator[Engine]:
         """The engine, with the trainer's weights whole and in the trainer's precision."""
         from trl.models import unwrap_model_for_generation
 
@@ -120,7 +121,7 @@ class Rollouts:
             self._deliver(model, trainer)
             yield self._ready_engine()
 
-    def _deliver(self, model: Any, trainer: Any) -> None:
+    def _deliver(self, model: Any, trainer: GrpoTrainer) -> None:
         """Give the sampler the weights as they are now."""
         if self.weights is None:
             copied = samples_from_copy(self.config, model, trainer)
@@ -143,7 +144,7 @@ class Rollouts:
         return self.engine
 
 
-def samples_from_copy(config: RunConfig, model: Any, trainer: Any) -> bool:
+def samples_from_copy(config: RunConfig, model: Any, trainer: GrpoTrainer) -> bool:
     """Whether to sample from a copy with the adapters merged."""
     if config.sampler_weights != "auto":
         return config.sampler_weights == "copy"

@@ -19,6 +19,7 @@ from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.heldout import HeldOutScore
 from flatline.live.held import elements
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.attach import attach
 from flatline.signals import terminated_like_interrupted
 from flatline.stats import Estimate
@@ -104,7 +105,7 @@ def train(config: RunConfig) -> Result:
     )
 
 
-def _save_model(trainer: Any, folder: Path) -> None:
+def _save_model(trainer: GrpoTrainer, folder: Path) -> None:
     """Beside its place and then into it: half a model would be taken for a whole one."""
     half = folder.with_name(f".{folder.name}.half")
     trainer.save_model(str(half))
@@ -127,6 +128,7 @@ def check_all(built: Built) -> None:
 def _recorded(built: Built, folder: Path) -> Iterator[None]:
     """The run's trace in its folder; `run.json` also has what was asked for and what is done."""
     attachment = attach(built.trainer, folder, correct=says_right(built.trainer.reward_func_names))
+    attachment.says_what_is_next = False  # whoever trains with this says it
     attachment.note(
         fault=built.config.fault,
         requested=built.config.to_dict(),
@@ -201,7 +203,7 @@ def _steps_of(checkpoint: str) -> int:
     return int(state["global_step"])
 
 
-def _train_no_more(trainer: Any) -> None:
+def _train_no_more(trainer: GrpoTrainer) -> None:
     """Only evaluate and save: after a checkpoint of the last step transformers takes one more."""
 
     def nothing_left(*_: Any, **__: Any) -> None:

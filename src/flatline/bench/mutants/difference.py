@@ -30,6 +30,9 @@ class Effect(StrEnum):
     HANGS = "hangs"
     SAME = "same"
     """Every stage and the log are equal to the last bit."""
+    ELSEWHERE = "same here, changes elsewhere"
+    """Equal to the last bit in its own setting, and another training in one that was run as well:
+    the code is wrong, and this setting does not show it."""
     LOG = "log only"
     """The training is the same, and what is logged is not."""
     ROUNDING = "rounding"

@@ -83,6 +83,7 @@ def hearing_optimizers(steps: int, at_end: Callable[[Heard], None]) -> Iterator[
 
     After so many steps `at_end` gets what was heard; it may raise to end the loop.
     """
+    import torch
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
@@ -98,12 +99,34 @@ def hearing_optimizers(steps: int, at_end: Callable[[Heard], None]) -> Iterator[
         if len(ears.steps) == steps:
             at_end(Heard(ears.steps, []))
 
+    def paid(values: Any) -> None:
+        ears.hear("rewards", torch.as_tensor(values).detach().double().cpu())
+
     hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
     try:
-        yield
+        with _hearing_watch(paid):
+            yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _hearing_watch(paid: Callable[[Any], None]) -> Iterator[None]:
+    """What a loop tells its own `flatline.watch` of its rewards."""
+    from flatline.live.watch.watch import Watch
+
+    rewards = Watch.rewards
+
+    def listening(watch: Watch, values: Any, *args: Any, **kwargs: Any) -> None:
+        paid(values)
+        rewards(watch, values, *args, **kwargs)
+
+    Watch.rewards = listening  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Watch.rewards = rewards  # type: ignore[method-assign]
 
 
 def _trained(optimizer: Any) -> list[Any]:

@@ -28,6 +28,8 @@ from flatline.trace import Trace
 
 PEERS_FILE = "peers.jsonl"
 UNCHANGED_RUN = "unchanged"
+OWN_TO_SAY = ("rows", "prompts", "rewards")
+"""Stages of which the script itself is the only statement of intent."""
 _OF_ROWS = ("H33", "H44")
 """Hypotheses about the order of the data: rows have no departure of their own."""
 
@@ -69,6 +71,14 @@ class Tried:
     @property
     def diagnosed(self) -> list[Row]:
         return list((self.diagnosis or {}).get("alarms", ()))
+
+    @property
+    def is_a_wish(self) -> bool:
+        """Whether the user's own script pays or prepares otherwise, and contradicts nothing else
+        that it says: a silent change of what is asked for, which a tool can only take as said."""
+        own = str(self.change["module"]).endswith(".py")
+        silent = not self.alarms and not self.refused
+        return own and silent and self.row.get("stage") in OWN_TO_SAY
 
     @property
     def hurts(self) -> bool:

@@ -77,7 +77,9 @@ def _figures(tried: Sequence[Tried]) -> dict[str, Any]:
         "harm": _harm(tried),
         "peers": _peers([(one.peers or {}, one.diagnosed) for one in hurting]),
         "first alarm": dict(Counter(_first(one) for one in changes).most_common()),
-        "silent": [_told(one) for one in changes if not _alarm(one)],
+        "silent": [_told(one) for one in changes if not _alarm(one) and not one.is_a_wish],
+        "wishes": [_told(one) for one in changes if one.is_a_wish],
+        "elsewhere": [_told(one) for one in tried if one.effect is Effect.ELSEWHERE],
         "false alarms": [_told(one) for one in tried if one.effect is Effect.SAME and one.alarms],
     }
 
@@ -98,6 +100,9 @@ def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
     same = [one for one in tried if one.effect is Effect.SAME and one.looked_at]
     return {
         "change the training: alarm, or refused by name": _share(changes, _alarm),
+        "the same, without what contradicts no statement of intent": _share(
+            [one for one in changes if not one.is_a_wish], _alarm
+        ),
         "with an alarm: right stage first": _share(placed, lambda one: one.right_stage),
         "hurt: alarm": _share(hurting, _alarm),
         "hurt: alarm, or one in the diagnosis": _share(
@@ -257,7 +262,15 @@ def _split_tables(found: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from _peers_table("mutants that hurt", found["peers"])
     yield from _listed("Change the training, and the checkup says nothing", found["silent"])
+    yield from _listed(
+        "Change what the script itself asks for, and contradict nothing else that it says",
+        found["wishes"],
+    )
     yield from _listed("Change nothing, and the checkup alarms", found["false alarms"])
+    yield from _listed(
+        "Change nothing here and the training in another setting, and the checkup alarms",
+        found["elsewhere"],
+    )
 
 
 def _listed(what: str, mutants: Sequence[str]) -> Iterator[str]:

@@ -129,17 +129,44 @@ class _Bench:
         left = len(asked)
         for job, found in self._in_time(asked, limit=max(LEAST_PATIENCE, PATIENCE * slowest)):
             assert job.mutation is not None
-            first = job._replace(what="compare")
+            first = job._replace(what="compare", seed=0)
             if job.what == "compare":
                 rows[first] = self._row(job, job.mutation, found)
                 if _needs_checkup(job, rows[first]):
                     asked.appendleft(job._replace(what="checkup"))
                     continue
-            row = rows.pop(first) | ({"checkup": found} if job.what == "checkup" else {})
+            if job.what == "checkup":
+                rows[first]["checkup"] = found
+            if job.what == "elsewhere" and found["effect"] == Effect.CHANGES:
+                rows[first] |= self._elsewhere(job, found)
+            elif (other := self._other(job, rows[first])) is not None:
+                asked.appendleft(job._replace(what="elsewhere", seed=other))
+                continue
+            row = rows.pop(first)
             job.study.keep(MUTANTS_FILE, row)
             self._on_done(row)
             left -= 1
         return left
+
+    def _other(self, job: _Job, row: Row) -> int | None:
+        """Where an alarm on what is the same is looked at next: the number of another study of the
+        same code. None where there is no such alarm, or no study left."""
+        if row["effect"] != Effect.SAME or not row.get("checkup", {}).get("alarms"):
+            return None
+        assert job.mutation is not None
+        others = [
+            at
+            for at, one in enumerate(self._studies)
+            if one is not job.study and job.mutation.module in one.modules
+        ]
+        begin = others.index(job.seed) + 1 if job.what == "elsewhere" else 0
+        return next(iter(others[begin:]), None)
+
+    def _elsewhere(self, job: _Job, found: Row) -> Row:
+        other = self._studies[job.seed]
+        told = {"script": other.script.name, "arguments": list(other.arguments)}
+        stage = found.get("stage")
+        return {"effect": Effect.ELSEWHERE.value, "elsewhere": {**told, "stage": stage}}
 
     def _row(self, job: _Job, mutation: Mutation, found: Row) -> Row:
         sites = self._setups[job.study].grounds[mutation.module].sites
@@ -182,7 +209,7 @@ class _Bench:
 
     def _drop_if_late(self, asked: deque[_Job]) -> None:
         if time.monotonic() > self._until:
-            begun = [one for one in asked if one.what == "checkup"]
+            begun = [one for one in asked if one.what != "compare"]
             asked.clear()
             asked.extend(begun)
 
@@ -198,7 +225,8 @@ class _Bench:
         if job.what == "checkup":
             return trial.checked(setup, job.mutation)
         assert job.mutation is not None
-        return trial.compared(setup, job.mutation, self._known[job.study].without)
+        study = self._studies[job.seed] if job.what == "elsewhere" else job.study
+        return trial.compared(self._setups[study], job.mutation, self._known[study].without)
 
 
 def _needs_checkup(job: _Job, row: Row) -> bool:

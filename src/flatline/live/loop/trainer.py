@@ -14,16 +14,22 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from flatline.errors import ConfigError, TraceError
+from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
+from flatline.live.loop.departure import ASKS, examine, lines
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.loop.written import Written, written
+from flatline.live.measure.moving import Move
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.step import Backward, census_of
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
+from flatline.live.records import DataOrder
+from flatline.live.stage_found import StageFound
 from flatline.live.watch.heard import ends_of, head_of
 from flatline.live.watch.watch import Watch, watch_in_memory
+from flatline.live.where.place import Where
 from flatline.trace.settings import SETTINGS
 from flatline.trace.writer import MemorySink
 
@@ -60,6 +66,10 @@ class LoopTrainer(Trainer):
             "Give the batches of `sample` the reference's log-probs (`reference`), or say "
             '`settings={"beta": 0}` where the loss has no KL term'
         ),
+        Capability.SPECIFICATION: (
+            'Say what was asked for: `settings={"loss_type": "grpo", "scale_rewards": "group", '
+            '"epsilon": 0.2, "beta": 0.04}`, as far as it is so'
+        ),
         Capability.DATA_ORDER: (
             'Record a run with `flatline.watch(model, optimizer, "runs/x")`, which shows what is '
             "visited"
@@ -77,8 +87,11 @@ class LoopTrainer(Trainer):
 
     @property
     def can(self) -> frozenset[Capability]:
-        known = self._loop.settings.get("beta") == 0 or self._has_reference
-        return ALWAYS | {Capability.REFERENCE} if known else ALWAYS
+        told = self._loop.settings
+        reference = told.get("beta") == 0 or self._has_reference
+        specified = any(told.get(name) is not None for name in ASKS)
+        more = {Capability.REFERENCE: reference, Capability.SPECIFICATION: specified}
+        return ALWAYS | {capability for capability, known in more.items() if known}
 
     @property
     def beta(self) -> float:
@@ -172,19 +185,29 @@ class LoopTrainer(Trainer):
         clip = self._settings["max_grad_norm"]
         census = census_of(self.model, self._loop.optimizer, clip)
         self._clip()
-        named = self.model.named_parameters()
-        left = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
-        return Backward(left, census, loss, list(range(len(played.rows))))
+        return Backward(gradient_copies(self.model), census, loss, list(range(len(played.rows))))
 
     def take_step(self, back: Backward, scale: float) -> float:
-        for name, weight in self.model.named_parameters():
-            gradient = back.gradients.get(name)
-            weight.grad = None if gradient is None else gradient.clone()
+        give_gradients(self.model, back.gradients)
         groups = self._loop.optimizer.param_groups
         for group in groups:
             group["lr"] = group.get("initial_lr", group["lr"]) * scale
         self._loop.optimizer.step()
         return max((float(group["lr"]) for group in groups), default=0.0)
+
+    def departures(
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
+    ) -> Mapping[str, StageFound]:
+        return examine(self._loop, self._loop.settings, self._batches(played), self._group)
+
+    def lines_of(
+        self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
+    ) -> tuple[Where, ...]:
+        return lines(self._loop, self._loop.settings, self._batches(played), found)
+
+    def _batches(self, played: Played) -> list[Batch]:
+        numbers = dict.fromkeys(place // WIDEST for place in played.inputs["place"].tolist())
+        return [self._passes[number].batch for number in numbers]
 
     def _watch(self) -> tuple[MemorySink, Watch]:
         loop = self._loop

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flatline.live.held import at_rest, is_shared, named, read, totals
+from flatline.live.held import at_rest, copies, is_shared, named, read, totals
 from flatline.live.measure.played import Played, fixed_logps
 from flatline.live.protocol import HasModel, Trainer
 
@@ -29,7 +29,7 @@ def moved(trainer: HasModel, amount: float) -> Iterator[None]:
     same noise every time."""
     weights = [weight for _, weight in named(trainer.model)]
     parts = [read(weight) for weight in weights]
-    saved = [part.clone() for part in parts]
+    saved = copies(parts)
     # Drawn where the weights are: a host takes seconds for what a GPU draws at once. What all
     # processes hold moves alike in all, however many parts of others each of them has.
     places = {(part.device, is_shared(w)) for part, w in zip(parts, weights, strict=True)}

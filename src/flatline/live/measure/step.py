@@ -3,14 +3,14 @@
 The backward pass is run once; a step at another learning rate starts from the same gradients.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
 
-from flatline.live.held import elements, held, named, read, totals
+from flatline.live.held import copies, elements, held, named, read, totals
 from flatline.live.measure.passes import lora_untrained
 from flatline.live.measure.played import Played, fixed_logps
 from flatline.live.protocol import Trainer
@@ -53,11 +53,12 @@ def one_step(
     trainer: Trainer, played: Played, before_BT: Tensor, back: Backward, scale: float
 ) -> Stepped:
     """Step with the gradients and score the batch again."""
-    old = {name: held(weight).clone() for name, weight in named(trainer.model)}
+    weights = named(trainer.model)
+    old = copies([held(weight) for _, weight in weights])
     rate = trainer.take_step(back, scale)
     after_BT = fixed_logps(trainer, played.inputs)
-    shares, norms = _changes(trainer.model, old)
-    sizes = np.array([elements(weight) for _, weight in named(trainer.model)])
+    shares, norms = _changes([weight for _, weight in weights], old)
+    sizes = np.array([elements(weight) for _, weight in weights])
     model_BT = (played.author_BT == int(Author.MODEL)) & played.mask_BT
     change_BT = (after_BT - before_BT).cpu().double()
     sums_B = (change_BT * model_BT).sum(1)
@@ -144,15 +145,17 @@ def _kind(name: str) -> str:
     return "weight"
 
 
-def _changes(model: nn.Module, old: Mapping[str, Tensor]) -> tuple[Floats, Floats]:
+def _changes(weights: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[Floats, Floats]:
     """Per tensor: share of elements that changed, and the norm of the change."""
-    weights = named(model)
-    changes = [held(weight) - old[name] for name, weight in weights]
-    whole = [weight for _, weight in weights]
-    counts = totals([float((change != 0).sum()) for change in changes], whole)
-    squares = totals([float(change.float().square().sum()) for change in changes], whole)
-    sizes = totals([change.numel() for change in changes], whole)
+    found = [_change(held(weight), kept) for weight, kept in zip(weights, old, strict=True)]
+    counts, squares, sizes = (totals(each, weights) for each in zip(*found, strict=True))
     return np.array(counts) / sizes, np.sqrt(squares)
+
+
+def _change(part: Tensor, old: Tensor) -> tuple[float, float, float]:
+    """Elements that changed, the square of the change, and all elements: one tensor at a time."""
+    change = part - old.to(part.device)
+    return float((change != 0).sum()), float(change.float().square().sum()), float(part.numel())
 
 
 def _correlation(a: Floats, b: Floats) -> float:

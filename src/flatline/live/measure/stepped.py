@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from flatline.live.held import at_rest, named, read, totals
+from flatline.live.held import at_rest, copies, named, read, totals
 from flatline.live.measure.brief import MOVED_TURN, MOVED_TURNS
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
@@ -35,7 +35,8 @@ def stepped_delivery(
     the step does to the batch's rollouts of the same prompts: others may move far more."""
     engine = trainer.engine()
     at_rest(trainer.model)
-    old = [read(weight).clone() for weight in trainer.model.parameters()]
+    weights = [weight for _, weight in named(trainer.model)]
+    old = copies(weights)
     trainer.take_step(back, 1.0)
     no_dropout(trainer)  # `generate` has it on; delivery is a matter of weights
     with short_turns(engine, MOVED_TURN, MOVED_TURNS):
@@ -43,7 +44,7 @@ def stepped_delivery(
     gap_new = played_gap(trainer, following)
     at_rest(trainer.model)
     with torch.no_grad():
-        for weight, value in zip(trainer.model.parameters(), old, strict=True):
+        for weight, value in zip(weights, old, strict=True):
             read(weight).copy_(value)
     return SteppedDelivery(
         visible=visible,
@@ -93,7 +94,7 @@ def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull:
     without = {**few.inputs, "advantages": torch.zeros_like(few.inputs["advantages"])}
     only_kl = Played(few.rows, without)
     weights = [weight for _, weight in named(trainer.model)]
-    start = [read(weight).clone() for weight in weights]
+    start = copies(weights)
     trainer.take_step(back, SMALL)
     near = trainer.backward(only_kl, size=size).gradients
     reward = trainer.backward(few, size=size, beta=0.0).gradients
@@ -101,7 +102,8 @@ def kl_pull(trainer: Trainer, few: Played, back: Backward) -> KlPull:
     with torch.no_grad():
         for weight, value in zip(weights, start, strict=True):
             part = read(weight)
-            part.copy_(value + FURTHER * (part - value))
+            near_value = value.to(part.device)
+            part.copy_(near_value + FURTHER * (part - near_value))
     return KlPull(
         beta=trainer.beta,
         scale=SMALL,
@@ -127,5 +129,9 @@ def cosine(trainer: HasModel, a: Gradients, b: Gradients) -> float:
 def _product(trainer: HasModel, a: Gradients, b: Gradients) -> float:
     weights = dict(trainer.model.named_parameters())
     both = [name for name in a if name in b]
-    values = [float((read(a[name]).float() * read(b[name]).float()).sum()) for name in both]
+    values = [_inner(a[name], b[name]) for name in both]
     return sum(totals(values, [weights[name] for name in both]))
+
+
+def _inner(a: Tensor, b: Tensor) -> float:
+    return float((a.float() * b.to(a.device).float()).sum())

@@ -16,14 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatline.live.held import at_rest, elements, parts, read
+from flatline.live.held import at_rest, copies, elements, parts, read
 
 SAVE_ALL_UP_TO = 1_000_000_000
 """Weights of a model whose frozen weights are saved too. Nothing here changes those, but a sampler
 that merges adapters in place may round them."""
-
-SHARE_TO_SAVE = 0.25
-"""Of the memory that a device has free."""
 
 MANY = 10_000
 """Entries of a container that is data rather than state: what it holds is not looked into."""
@@ -113,25 +110,15 @@ def _weights(models: Sequence[nn.Module]) -> Iterator[Tensor]:
 
 
 def _values_of(tensors: Sequence[Tensor]) -> Undo:
-    """Puts values back. Where there is room they are kept on the device: the way to the host and
-    back is slow, and every measurement goes it."""
+    """Puts values back."""
     own = [read(tensor) for tensor in tensors]
-    near = bool(own) and _room_for(own)
-    saved = [tensor.clone() if near else tensor.to("cpu", copy=True) for tensor in own]
+    saved = copies(own)
 
     def put_back() -> None:
         if own:
             torch._foreach_copy_(own, saved)
 
     return put_back
-
-
-def _room_for(tensors: Sequence[Tensor]) -> bool:
-    """Whether a copy would leave most of the device's memory to the measurements."""
-    if not tensors[0].is_cuda:
-        return True
-    needed = sum(tensor.nbytes for tensor in tensors)
-    return needed < SHARE_TO_SAVE * torch.cuda.mem_get_info(tensors[0].device)[0]
 
 
 def _gradient_of(weight: Tensor) -> Undo:

@@ -23,6 +23,7 @@ from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Patch
 from flatline.live.measure.untouched import random_numbers
 from flatline.live.protocol import Capability
+from flatline.live.trl.grpo import GrpoTrainer
 
 Changes = Mapping[str, Any]
 
@@ -34,7 +35,7 @@ WITHOUT = (
 
 
 @contextmanager
-def alone(trainer: Any) -> Iterator[None]:
+def alone(trainer: GrpoTrainer) -> Iterator[None]:
     """Inside, the trainer is one process; a trainer that is one anyway is not changed."""
     from accelerate.state import AcceleratorState, PartialState
     from accelerate.utils import operations
@@ -67,7 +68,7 @@ def alone(trainer: Any) -> Iterator[None]:
 
 
 @contextmanager
-def without_hidden_steps(trainer: Any) -> Iterator[None]:
+def without_hidden_steps(trainer: GrpoTrainer) -> Iterator[None]:
     """Inside, a backward pass of DeepSpeed is refused: the last one of a step also steps, and what
     it leaves in DeepSpeed's buffers cannot be put back."""
     if not steps_in_backward(trainer):

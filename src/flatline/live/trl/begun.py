@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from flatline.errors import ConfigError
 from flatline.live import ranks
 from flatline.live.measure.untouched import random_numbers
+from flatline.live.trl.grpo import GrpoTrainer
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ _LOOKED_AT: set[int] = set()
 """Trainers that are looked at right now."""
 
 
-def once(trainer: Any, look: Callable[[], T]) -> T:
+def once(trainer: GrpoTrainer, look: Callable[[], T]) -> T:
     """What `look` returns. A step that is tried calls the user's callbacks, and one of these may be
     what asked for the checkup."""
     if id(trainer) in _LOOKED_AT:
@@ -36,7 +37,7 @@ def once(trainer: Any, look: Callable[[], T]) -> T:
         _LOOKED_AT.discard(id(trainer))
 
 
-def in_training(trainer: Any, look: Callable[[], T]) -> T:
+def in_training(trainer: GrpoTrainer, look: Callable[[], T]) -> T:
     """What `look` returns, once training has begun. One process with whole weights needs no wait,
     and what is no trainer is left to whoever looks."""
     split = [getattr(trainer, f"is_{kind}_enabled", False) for kind in ("fsdp", "deepspeed")]
@@ -52,7 +53,7 @@ def in_training(trainer: Any, look: Callable[[], T]) -> T:
     return _between_begin_and_first_step(trainer, look)
 
 
-def _has_begun(trainer: Any) -> bool:
+def _has_begun(trainer: GrpoTrainer) -> bool:
     """Whether the model is wrapped, or split."""
     if isinstance(getattr(trainer, "model_wrapped", None), DistributedDataParallel):
         return True
@@ -73,7 +74,7 @@ class _Look(TrainerCallback):  # type: ignore[misc]
         raise _Looked
 
 
-def _between_begin_and_first_step(trainer: Any, look: Callable[[], T]) -> T:
+def _between_begin_and_first_step(trainer: GrpoTrainer, look: Callable[[], T]) -> T:
     """No other callback hears of it: ours is the first and leaves. A model that was split stays
     so: training goes on from there."""
     own, held = dict(vars(trainer)), dict(vars(trainer.accelerator))

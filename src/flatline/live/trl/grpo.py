@@ -34,11 +34,17 @@ class GrpoTrainer(Protocol):
     reward_funcs: list[Any]
     reward_func_names: list[str]
     reward_weights: Tensor
+    reward_processing_classes: list[Any]
+    rollout_func: Any
+    """Plays instead of the trainer's own sampler; None where there is none."""
+    temperature: float
+    entropy_coef: float
     num_generations: int
     num_iterations: int
     beta: float
     generation_config: Any
     generation_kwargs: dict[str, Any]
+    is_in_train: bool
     is_deepspeed_enabled: bool
     is_fsdp_enabled: bool
     current_gradient_accumulation_steps: int
@@ -48,6 +54,14 @@ class GrpoTrainer(Protocol):
     _buffered_inputs: Any
     """Sampled rollouts that wait to be trained."""
     _metrics: dict[str, dict[str, list[Any]]]
+
+    _run_epoch: Any
+
+    def train(self, resume_from_checkpoint: Any = None) -> Any:
+        """The whole training."""
+
+    def save_model(self, output_dir: str | None = None) -> None:
+        """Weights and tokenizer."""
 
     def get_train_dataloader(self) -> Any:
         """Rows of one generation at a time."""

@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from flatline.errors import ConfigError
 from flatline.live.batch import PROMPT_NAMES
 from flatline.live.facts import commit, dropout_of, lora_of, tf32, versions
 from flatline.live.trl.grpo import GrpoTrainer
+from flatline.project import Said, project
 from flatline.spec.schedule import GIVEN
 from flatline.trace.settings import SETTINGS
 
@@ -86,11 +87,22 @@ def _called(reward: Any) -> str:
 
 
 def truth(trainer: GrpoTrainer, correct: str | None, gold: str | None) -> dict[str, str | None]:
-    """What the user says tells right from wrong; refused where nothing has that name."""
-    _refuse_unknown("correct", correct, reward_names(trainer), "reward function")
+    """What the user says tells right from wrong, here or in the project's file; what is said here
+    is refused where nothing has that name."""
+    functions = reward_names(trainer)
+    _refuse_unknown("correct", correct, functions, "reward function")
     columns = getattr(getattr(trainer, "train_dataset", None), "column_names", None)
     _refuse_unknown("gold", gold, columns, "column of the training data")
-    return {"correct": correct, "gold": gold}
+    said = project()
+    return {
+        "correct": correct or _present(said.correct, functions),
+        "gold": gold or _present(said.gold, columns),
+    }
+
+
+def _present(said: Said | None, names: Sequence[str] | None) -> str | None:
+    """A project may have several trainings: what it names need not be in each."""
+    return said.value if said is not None and said.value in (names or ()) else None
 
 
 def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, what: str) -> None:
@@ -103,7 +115,7 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
     )
 
 
-def _schedule(trainer: Any) -> str | None:
+def _schedule(trainer: GrpoTrainer) -> str | None:
     """As asked for by its name; `given` where the user made it, or the optimizer, or the method
     that makes it."""
     made = trainer.lr_scheduler is not None and not getattr(trainer, "_created_lr_scheduler", False)
@@ -116,7 +128,7 @@ def _schedule(trainer: Any) -> str | None:
     return f"{name} with options" if options else name
 
 
-def _weights(trainer: Any) -> dict[str, float] | None:
+def _weights(trainer: GrpoTrainer) -> dict[str, float] | None:
     """As asked for, and not as the trainer keeps them."""
     names = reward_names(trainer)
     asked = getattr(trainer.args, "reward_weights", None) or [1.0] * len(names)

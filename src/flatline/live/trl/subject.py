@@ -1,8 +1,7 @@
 """A TRL trainer under the checkup."""
 
-from typing import Any
-
 from flatline.live.subject import Subject
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.trainer import TrlTrainer
 
 
@@ -12,7 +11,7 @@ class TrlSubject(Subject):
     live: TrlTrainer
 
     def __init__(
-        self, trainer: Any, *, correct: str | None = None, gold: str | None = None
+        self, trainer: GrpoTrainer, *, correct: str | None = None, gold: str | None = None
     ) -> None:
         """`correct` names the reward function that says whether an answer is right, `gold` the
         column of the dataset with the right answer."""

@@ -23,6 +23,7 @@ from flatline.live.trl.alone import WITHOUT, alone, without_hidden_steps
 from flatline.live.trl.departure import examine
 from flatline.live.trl.departure.lines import lines
 from flatline.live.trl.engine import Rollouts
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure import backward
 from flatline.live.trl.measure.between import between
 from flatline.live.trl.measure.order import data_order, planned_steps, problems
@@ -45,13 +46,13 @@ class TrlTrainer(Trainer):
 
     how: ClassVar = dict.fromkeys(HIDDEN_STEPS, WITHOUT)
 
-    def __init__(self, trainer: Any, correct: str | None, gold: str | None) -> None:
+    def __init__(self, trainer: GrpoTrainer, correct: str | None, gold: str | None) -> None:
         _refuse_what_cannot_be_looked_at(trainer)
-        truth(trainer, correct, gold)
+        told = truth(trainer, correct, gold)
         self.trl = trainer
         func = getattr(trainer, "rollout_func", None)
         self.rollouts: Rollouts | None = func if isinstance(func, Rollouts) else None
-        self._correct, self._gold = correct, gold
+        self._correct, self._gold = told["correct"], told["gold"]
 
     @property
     def can(self) -> frozenset[Capability]:
@@ -229,7 +230,7 @@ class TrlTrainer(Trainer):
         return lines(self.trl, order, played, few, move, found)
 
 
-def _refuse_what_cannot_be_looked_at(trainer: Any) -> None:
+def _refuse_what_cannot_be_looked_at(trainer: GrpoTrainer) -> None:
     another = another_algorithm(trainer)
     if another:
         raise ConfigError(another)

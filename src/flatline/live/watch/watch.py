@@ -34,7 +34,7 @@ from flatline.live.watch.rows import KEPT, Read
 from flatline.live.watch.sampling import Sample, Sampling
 from flatline.live.watch.stepping import Stepping
 from flatline.live.weights import Looked
-from flatline.trace.announce import say
+from flatline.trace.announce import say, say_recorded
 from flatline.trace.closing import Closing
 from flatline.trace.settings import SETTINGS
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -184,6 +184,8 @@ class Watch(Closing):
         self._guard(self._sampling.close)
         self._guard(self._stepping.say_last)
         self._sink.close(clean=clean and not self._guard.broken)
+        if self.path is not None and not self._guard.broken:
+            say_recorded(self.path)
 
     def _listen(self, model: nn.Module, head: nn.Module, optimizer: Any) -> list[Any]:
         inner = nested_models(model)[-1]

@@ -23,6 +23,22 @@ def set_elsewhere(
         found = next((one for code in methods for one in _assignments(code, name)), None)
         if found is not None and (not in_library(found[0].file) or differs(name)):
             yield found
+            yield from _before(found, methods)
+
+
+def _before(
+    found: tuple[Statement, str], methods: Sequence[CodeType]
+) -> Iterator[tuple[Statement, str]]:
+    """What made the names that it reads, in the same method."""
+    code = next(one for one in methods if _named(one) == found[1])
+    names = {path[0] for path in found[0].reads} - {"self"}
+    known = {one.line: one for one in statements(code.co_filename).values()}
+    for line in sorted(known, reverse=True):
+        inside = code.co_firstlineno < line < found[0].line
+        writes = known[line].writes
+        if inside and names & {path[0] for path in writes}:
+            names -= {path[0] for path in writes if not path[1:]}  # an entry is not all of a dict
+            yield known[line], found[1]
 
 
 def _methods(kind: type) -> list[CodeType]:

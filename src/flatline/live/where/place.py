@@ -1,6 +1,9 @@
 """A place in the code that runs: plain words and numbers, no torch."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flatline.live.where.statements import Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +23,23 @@ class Where:
 
     def to_json(self) -> dict[str, str | int]:
         return asdict(self)
+
+
+def place_of(statement: Statement, function: str) -> Where:
+    """Where a statement stands."""
+    return Where(
+        file=_shown(Path(statement.file)),
+        line=statement.line,
+        source=statement.source,
+        function=function,
+    )
+
+
+def _shown(file: Path) -> str:
+    """Relative to the working directory where it lies below it, else to its package."""
+    if file.is_relative_to(Path.cwd()):
+        return file.relative_to(Path.cwd()).as_posix()
+    top = file.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return file.relative_to(top).as_posix()

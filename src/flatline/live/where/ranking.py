@@ -58,15 +58,16 @@ class Trail:
         """Who first wrote this content."""
         return self._made.get(value.key)
 
-    def ranked(self, wrong: Sequence[Value]) -> list[Event]:
+    def ranked(self, wrong: Sequence[Value], given_by: str = "") -> list[Event]:
         """Statements behind the wrong values, the likeliest first, each once. Where some are no
-        specified value at all, those that are another one are left alone."""
+        specified value at all, those that are another one are left alone. `given_by` is the method
+        that they are known to come from: others may hold the same content by chance."""
         wrong = [one for one in wrong if not self._right.name(one)] or wrong
         self._proven = set(self._returned_right({one.key for one in wrong}))
         suspects: list[_Suspect] = []
         waiting: deque[tuple[Event, int]] = deque()
         for value in wrong:
-            made = self._last.get(value.key)
+            made = self._returned_by(given_by, value) or self._last.get(value.key)
             if made is not None:
                 made = self._origin(made, value)
                 waiting.append((made, 0))
@@ -84,6 +85,11 @@ class Trail:
             suspects += [_Suspect(one, 4, depth) for one in self._guards(event)]
         suspects.sort(key=lambda one: (one.group - OWN * is_own(one.event), one.depth))
         return _once(one.event for one in suspects)
+
+    def _returned_by(self, method: str, value: Value) -> Event | None:
+        """The statement with which a method gave the value back, last."""
+        told = (one for one in reversed(self._events) if one.function.endswith(f".{method}"))
+        return next((one for one in told if _holds(one.writes.get(RETURNED), value)), None)
 
     def _returned_right(self, wrong: Collection[str]) -> Iterator[str]:
         for event in self._events:

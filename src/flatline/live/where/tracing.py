@@ -20,10 +20,10 @@ MOST_TIMES = 200
 """How often one statement is looked at: a loop of a reward function may run for ever."""
 RETURNED: Path = ("return",)
 """Under this a statement writes what its function gives back."""
-_OURS = File(__file__).parents[2]
+_OURS = f"{File(__file__).parents[2]}{os.sep}"
+"""What only looks on made nothing."""
 _PARTS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<module>")
 """Frames that are parts of a statement, or no function."""
-_NOT_OURS_TO_FOLLOW = tuple(str(_OURS / part) for part in ("live", "spec"))
 
 
 class CannotFollow(Exception):
@@ -59,12 +59,13 @@ class _Running:
 class Follower:
     """A trace function for some files; `events` is what it saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: str = "") -> None:
+        """`also` is a file of a library that is followed as well."""
         self.events: list[Event] = []
         self.copies = Copies()
         self._running: dict[FrameType, _Running] = {}
         self._times: Counter[tuple[CodeType, int]] = Counter()
-        self._followed: dict[str, bool] = {}
+        self._followed: dict[str, bool] = {also: True}
         self._calls = self._ended = 0
 
     @contextmanager
@@ -193,7 +194,7 @@ def _reached(thing: Any, steps: Path) -> Any:
 
 def follows(file: str) -> bool:
     """TRL's files and those that are no library's: the user's own."""
-    if file.startswith(_NOT_OURS_TO_FOLLOW) or not linecache.getlines(file):
+    if file.startswith(_OURS) or not linecache.getlines(file):
         return False
     return f"{os.sep}trl{os.sep}" in file or not in_library(file)
 

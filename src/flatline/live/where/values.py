@@ -42,7 +42,7 @@ class Copies:
             return Value(repr(thing)[:200], thing)
         if isinstance(thing, list | tuple) and depth < DEEP and len(thing) <= MOST:
             return self._listed(thing, depth)
-        if isinstance(thing, Mapping) and depth < 1 and type(thing) is dict:
+        if isinstance(thing, dict) and depth < DEEP:
             return self._mapped(thing, depth)
         return None
 
@@ -80,6 +80,16 @@ class Copies:
         if tensor is self.leaf:
             return probe(tensor.shape)
         return slope_of(tensor, self.leaf)
+
+
+def says(value: Value, text: str) -> bool:
+    """Whether a text is in it, or in one of its parts."""
+    if isinstance(value.content, str):
+        return text in value.content
+    inner = value.content.values() if isinstance(value.content, dict) else value.content
+    return isinstance(inner, tuple) | isinstance(value.content, dict) and any(
+        says(one, text) for one in inner
+    )
 
 
 def slope_of(tensor: Tensor, leaf: Tensor) -> Tensor | None:

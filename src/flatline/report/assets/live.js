@@ -8,7 +8,7 @@
 
   function figuresOf(page) {
     const block = page.getElementById("chart-data");
-    return block ? JSON.parse(block.textContent).figures : {};
+    return block ? JSON.parse(block.textContent) : {};
   }
 
   const charts = (part) => Array.from(part.querySelectorAll(".plot"), (plot) => plot.dataset.figure).join();

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 
 from flatline.errors import ConfigError, FlatlineError
 from flatline.loopback import Bind, guarded
-from flatline.report.pages import PLOTLY, asset_text, environment
+from flatline.report.pages import asset_text, environment
 from flatline.report.web.live import steps_after
 from flatline.report.web.run_index import NotFoundHere, Root
 from flatline.report.web.safety import Headers
@@ -36,8 +36,7 @@ ASSETS = (
     "flatline.css",
     "flatline.js",
     "live.js",
-    "plotly.css",
-    PLOTLY,
+    "plots.js",
     "tokens.css",
     "tokens.js",
     "ui.css",
@@ -94,15 +93,7 @@ def asset_link(name: str) -> Markup:
     address = f"/assets/{name}?v={_digest(name)}"
     if name.endswith(".css"):
         return Markup('<link rel="stylesheet" href="{}">').format(address)
-    script = Markup('<script src="{}" defer></script>').format(address)
-    return _plotly_styles() + script if name == PLOTLY else script
-
-
-def _plotly_styles() -> Markup:
-    """The id and class tell Plotly that its styles are there, so that it adds none by itself."""
-    address = f"/assets/plotly.css?v={_digest('plotly.css')}"
-    told = 'id="plotly.js-style-global" class="no-inline-styles"'
-    return Markup(f'<link rel="stylesheet" {told} href="{{}}">').format(address)
+    return Markup('<script src="{}" defer></script>').format(address)
 
 
 def _asset(request: Request) -> Response:

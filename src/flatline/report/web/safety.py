@@ -1,9 +1,8 @@
 """What a browser is told not to do. Everything a page shows may have been written by a model.
 Who may ask for a page at all is decided in `flatline.loopback`.
 
-Scripts and styles come from this server alone and never from inside a page. Plotly would add a
-`<style>` of its own, and does not where an element says so; `plotly.css` has the rules
-that the charts need. Styles that its script sets on elements are not restricted by the policy.
+Scripts and styles come from this server alone and never from inside a page. What a script sets on
+an element, such as the place of a tip, is not restricted by the policy.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -7,6 +7,7 @@
     *.wandb                         W&B's run file, online or offline; also its folder
     events.out.tfevents.*           TensorBoard; also its folder
     mlflow.db[#RUN], mlruns/E/RUN   MLflow's database, or its folder of files
+    wandb:E/P/R, mlflow:, trackio:  a run by the name that its tracker knows; see `tracked.py`
     rollouts                        of verl, prime-rl, NeMo-RL, SkyRL and verifiers; see `dumps.py`
 
 A trace has only what its source has: a missing column is `NotRecorded`, never a guess.
@@ -39,6 +40,7 @@ from flatline.trace.importers.settings import setting_names, settings_of
 from flatline.trace.importers.steps import step_table
 from flatline.trace.importers.tensorboard import NAME, find_events, read_events
 from flatline.trace.importers.text import ZSTD, head, inside, lines
+from flatline.trace.importers.tracked import read_tracked, tracker_of
 from flatline.trace.importers.wandb_file import MAGIC, find_wandb, read_wandb
 from flatline.trace.reader import Trace
 
@@ -59,7 +61,9 @@ _FILES = (
 
 
 def open_log(path: str | Path) -> Trace:
-    """The trace of a run directory, or of anybody's log."""
+    """The trace of a run directory, of anybody's log, or of a run that a tracker knows by name."""
+    if tracker_of(str(path)):
+        return _trace(read_tracked(str(path)))
     path, run = split_run(Path(path).expanduser())
     if path.is_dir():
         if (path / RUN_FILE).is_file() or table_files(path):

@@ -136,6 +136,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "policy/grad_norm",
         "optim/grad_norm",
         "actor_grad_norm",
+        "gradient_norm",
+        "gnorm",
     ),
     "learning_rate": (
         "learning_rate",
@@ -156,6 +158,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "response_length",  # OpenRLHF
         "mean_response_length",
         "avg_response_length",
+        "mean_completion_length",
+        "avg_completion_length",
     ),
     "truncated_share": (
         "truncated_share",

@@ -27,7 +27,7 @@ UNLIKELY = 1e-3
 """Stands for reasons of the user's own that a function may have."""
 
 
-class _Paid(NamedTuple):
+class Paid(NamedTuple):
     """One function: what it was given and what it returned."""
 
     name: str
@@ -43,10 +43,31 @@ class _Paid(NamedTuple):
         size = len(self.paid)
         return list(self.function(**{n: _some(v, rows, size) for n, v in self.given.items()}))
 
+    def instead(self, row: int, completion: Any) -> Any:
+        """What it pays for one row of the batch with another completion."""
+        given = {n: _some(v, [row], len(self.paid)) for n, v in self.given.items()}
+        return next(iter(self.function(**{**given, "completions": [completion]})))
+
+    def pay(self, rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]) -> list[Any]:
+        """What it pays for other completions, of rows of the data."""
+        size = len(self.paid)
+        each = {n for n, v in self.given.items() if isinstance(v, list) and len(v) == size}
+        given = {n: v for n, v in self.given.items() if n not in each}
+        given |= {n: [row[n] for row in rows] for n in self.given if n in rows[0]}
+        given |= {"prompts": [row["prompt"] for row in rows], "completions": list(completions)}
+        if "completion_ids" in self.given:
+            given["completion_ids"] = [[] for _ in rows]
+        return list(self.function(**given))
+
+    def as_completion(self, text: str) -> Any:
+        """A text in the form in which the function is given completions."""
+        plain = isinstance(self.given["completions"][0], str)
+        return text if plain else [{"role": "assistant", "content": text}]
+
 
 def judge_again(trainer: Any, heard: Heard) -> StageFound | None:
     """None where every reward is decided by its own row, or where that cannot be told."""
-    for one in _calls(trainer, heard):
+    for one in calls(trainer, heard):
         with suppress(Exception):  # a function that can be asked only once tells nothing
             found = _remembers(one) or _by_order(one) or _by_batch(one)
             if found is not None:
@@ -59,8 +80,8 @@ def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:
     data = trainer.train_dataset
     if not hasattr(data, "column_names") or not hasattr(data, "__len__"):
         return None
-    for one in _calls(trainer, heard):
-        gold = next((name for name in GOLD_NAMES if name in one.given), None)
+    for one in calls(trainer, heard):
+        gold = gold_of(one.given)
         if gold is None or gold not in data.column_names:
             continue
         with suppress(Exception):  # a function that wants more than these columns tells nothing
@@ -70,15 +91,20 @@ def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:
     return None
 
 
-def _calls(trainer: Any, heard: Heard) -> Iterator[_Paid]:
+def calls(trainer: Any, heard: Heard) -> Iterator[Paid]:
     if ranks.anybody(heard.seconds > CHEAP):
         return
     for at, (given, paid) in sorted(heard.calls.items()):
         function = trainer.reward_funcs[at]
-        yield _Paid(_name(trainer, at), function, given, paid, int(trainer.num_generations))
+        yield Paid(_name(trainer, at), function, given, paid, int(trainer.num_generations))
 
 
-def _remembers(one: _Paid) -> StageFound | None:
+def gold_of(given: Mapping[str, Any]) -> str | None:
+    """The column that holds right answers, of what a function is given."""
+    return next((name for name in GOLD_NAMES if name in given), None)
+
+
+def _remembers(one: Paid) -> StageFound | None:
     """Paid otherwise the second time, and alike from then on: no lot is drawn like that."""
     second = one.again()
     changed = _changed(second, one.paid)
@@ -94,7 +120,7 @@ def _remembers(one: _Paid) -> StageFound | None:
     )
 
 
-def _by_order(one: _Paid) -> StageFound | None:
+def _by_order(one: Paid) -> StageFound | None:
     """The same rows from the last to the first. A function that draws lots is left alone."""
     turned = one.again(range(len(one.paid))[::-1])[::-1]
     if alike(turned, one.paid) or not alike(one.again(), one.paid):
@@ -107,7 +133,7 @@ def _by_order(one: _Paid) -> StageFound | None:
     )
 
 
-def _by_batch(one: _Paid) -> StageFound | None:
+def _by_batch(one: Paid) -> StageFound | None:
     """Half of the groups by themselves: a function may compare the rows of one group."""
     groups = len(one.paid) // one.group
     rows = range(groups // 2 * one.group)
@@ -128,7 +154,7 @@ def _by_batch(one: _Paid) -> StageFound | None:
     )
 
 
-def _unmatchable(one: _Paid, data: Any, gold: str) -> StageFound | None:
+def _unmatchable(one: Paid, data: Any, gold: str) -> StageFound | None:
     step = max(1, len(data) // ROWS)
     rows = [data[at] for at in range(0, len(data), step)][:ROWS]
     answers = [str(row[gold]).split("####")[-1].strip() for row in rows]
@@ -156,17 +182,9 @@ def _unmatchable(one: _Paid, data: Any, gold: str) -> StageFound | None:
     )
 
 
-def _pay_for(one: _Paid, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
-    """What the function pays for these completions of these rows."""
-    messages = not isinstance(one.given["completions"][0], str)
-    said = [[{"role": "assistant", "content": text}] if messages else text for text in texts]
-    size = len(one.paid)
-    given = {n: v for n, v in one.given.items() if not (isinstance(v, list) and len(v) == size)}
-    columns = {n: [row[n] for row in rows] for n in one.given if n in rows[0]}
-    given |= {**columns, "prompts": [row["prompt"] for row in rows], "completions": said}
-    if "completion_ids" in one.given:
-        given["completion_ids"] = [[] for _ in rows]
-    return [float(paid or 0.0) for paid in one.function(**given)]
+def _pay_for(one: Paid, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
+    """What the function pays for these texts as completions of these rows."""
+    return [float(paid or 0.0) for paid in one.pay(rows, [one.as_completion(t) for t in texts])]
 
 
 def _some(value: Any, rows: Sequence[int], size: int) -> Any:

@@ -20,7 +20,7 @@ from flatline.live.trl.departure.passes import trained
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.settings import stop_ids
 from flatline.spec import Asked, NotSpecified
-from flatline.spec.advantages import advantages
+from flatline.spec.advantages import advantages, rounded_by
 from flatline.spec.completions import was_cut
 from flatline.spec.mask import loss_mask
 from flatline.spec.numerics import ADVANTAGE, PAID
@@ -240,13 +240,14 @@ def judge_advantages(
     except NotSpecified as missing:
         return unknown("advantages", f"Not specified: {missing}.")
     found_B = found.detach().double().cpu()
-    off_B = (found_B - expected_B).abs() / (1 + expected_B.abs())
+    reward_B = torch.from_numpy(total(asked, heard.arrived_BF))
+    apart_B = (found_B - expected_B).abs() - torch.from_numpy(rounded_by(asked, reward_B.numpy()))
+    off_B = apart_B.clamp(min=0) / (1 + expected_B.abs())
     worst = float(off_B.max())
     if worst <= ADVANTAGE:
         return same("advantages", f"All {len(found_B)} are as specified.", worst, ADVANTAGE)
     at = int(off_B.argmax()) // asked.group * asked.group
     group = slice(at, at + asked.group)
-    reward_B = torch.from_numpy(total(asked, heard.arrived_BF))
     return departs(
         "advantages",
         f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "

@@ -4,11 +4,12 @@ The piece of the step that makes the stage is run once more and followed stateme
 wrong value is known, and so are most of the right ones on the way to it.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,23 +17,25 @@ from torch import Tensor
 
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
-from flatline.live.measure.moving import Move
+from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure import data, rights
+from flatline.live.trl.departure import adapters, data, rights, turns
 from flatline.live.trl.departure.asked import precision_of
+from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
+from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
 from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
+from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
 from flatline.live.where.attributes import set_elsewhere
-from flatline.live.where.place import Where
+from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
-from flatline.live.where.statements import Statement
-from flatline.live.where.tracing import CannotFollow, Event, Follower
-from flatline.live.where.values import Copies, Value
+from flatline.live.where.tracing import RETURNED, CannotFollow, Event, Follower
+from flatline.live.where.values import Copies, Value, says
 
 SHOWN = 5
 """Lines of a finding."""
@@ -59,18 +62,31 @@ def lines(
     no_dropout(trainer)
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
     ranked = search.events()
-    made = [_where(event.statement, event.function) for event in ranked]
+    made = [place_of(event.statement, event.function) for event in ranked]
     told = set_elsewhere(trainer, ranked, lambda name: _not_as_asked(trainer, name))
-    kept = [_where(statement, function) for statement, function in told]
+    kept = [place_of(statement, function) for statement, function in told]
     return tuple(dict.fromkeys([*kept, *made]))[:SHOWN]
 
 
 def _not_as_asked(trainer: Any, name: str) -> bool:
     """Whether the trainer keeps another value than the arguments have under the same name."""
     asked, kept = getattr(trainer.args, name, None), getattr(trainer, name, None)
+    if name == "generation_config":
+        return _draws_otherwise(trainer, kept)
     kept = kept.tolist() if isinstance(kept, Tensor) else kept
     plain = isinstance(asked, bool | int | float | str | list)
     return plain and type(kept) in (bool, int, float, str, list) and not _equal(asked, kept)
+
+
+def _draws_otherwise(trainer: Any, config: Any) -> bool:
+    """Whether `generate` is told anything else than the arguments say."""
+    told = {"do_sample": True, "max_new_tokens": trainer.args.max_completion_length}
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    told |= {name: getattr(trainer.args, name, None) for name in names}
+    told |= getattr(trainer.args, "generation_kwargs", None) or {}
+    return any(
+        value is not None and getattr(config, name, value) != value for name, value in told.items()
+    )
 
 
 def _equal(asked: Any, kept: Any) -> bool:
@@ -95,9 +111,27 @@ class _Search:
             return self._scored()
         if stage in PASSED:
             return self._passed()
-        return self._own(self._dealt if stage == "rows" else self._stepped)
+        return self._rows() if stage == "rows" else self._own(self._stepped)
+
+    def _turns(self) -> list[Event]:
+        """Who made what stands between turns, then TRL's loop over them."""
+        trainer, played = self.step.trainer, list[Any]()
+
+        def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
+            played.append(generate(*args, **kwargs))
+            return played[-1]
+
+        with Patch(trainer, "_generate", listening), self.follower.following():
+            trainer._generate_and_score_completions(copy.deepcopy(list(self.step.some.rows)))
+        trail = Trail(self.follower.events, Right((), 0.0))
+        wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, played[0])]
+        made = [trail.maker(one) for one in wrong if one is not None]
+        loop = [one for one in self.follower.events if one.function.endswith("._tool_call_loop")]
+        return [*[one for one in made if one is not None], *loop]
 
     def _sampled(self) -> list[Event]:
+        if self.found.text.startswith(turns.OPENING):
+            return self._turns()
         step, asked, generated = self.step, list[Any](), list[Specified]()
         model = step.trainer.accelerator.unwrap_model(step.trainer.model)
 
@@ -123,16 +157,42 @@ class _Search:
         return [*self._ranked(right, wrong), *called] if wrong else [*self._own_events(), *called]
 
     def _own(self, act: Callable[[], None]) -> list[Event]:
-        """The statements of the piece that are the user's own; of rows also TRL's."""
+        """The statements of the piece that are the user's own."""
         with self.follower.following():
             act()
-        own = self._own_events()
-        return own if own or self.found.stage != "rows" else _last_first(self.follower.events)
+        return self._own_events()
 
-    def _dealt(self) -> None:
-        trainer = self.step.trainer
-        for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
-            pass
+    def _rows(self) -> list[Event]:
+        """The user's own statements, else TRL's: where rows are dealt out, or put in order."""
+        trainer, text = self.step.trainer, self.found.text
+        if text.startswith(DEALT):
+            return self._dealt()
+        with self.follower.following():
+            for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
+                pass
+        last = _last_first(self.follower.events)
+        if text.startswith(SEED):
+            seeded = [one for one in last if _reads(one, trainer.args.seed)]
+            last = [*sorted(seeded, key=lambda one: -one.number), *last]
+        return self._own_events() or last
+
+    def _dealt(self) -> list[Event]:
+        """What a pass is given is cut wrongly; or it is cut rightly and given at another time, by
+        whoever deals it out."""
+        step = self.step
+        with self.follower.following():
+            dealt = dealt_out(step.trainer, step.asked)
+        size = step.asked.rows_in_pass
+        wrong = [rows for rows in dealt if len(rows) != size or len(set(rows)) != size]
+        trail = Trail(self.follower.events, Right((), 0.0))
+        cut = [trail.maker(self._value(torch.tensor(rows))) for rows in wrong]
+        dealer = [one for one in self.follower.events if one.function.endswith("._prepare_inputs")]
+        return self._own_events() or [*[one for one in cut if one is not None], *dealer]
+
+    def _value(self, tensor: Tensor) -> Value:
+        found = self.follower.copies.of(tensor)
+        assert found is not None
+        return found
 
     def _stepped(self) -> None:
         self.step.scoring()
@@ -145,6 +205,8 @@ class _Search:
         return event.function in [name.replace(".<locals>", "") for name in paying]
 
     def _scored(self) -> list[Event]:
+        if self.found.text.startswith(OPENING):
+            return self._answer_lost()
         with self.follower.following():
             self.step.scoring()
         step, text = self.step, self.found.text
@@ -153,7 +215,31 @@ class _Search:
         known = rights.of_scoring(step, paid=not paying, arrived=arrived)
         return self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
 
+    def _answer_lost(self) -> list[Event]:
+        """Where what says the right answer goes in, and what comes out says it no longer."""
+        step = self.step
+        step.scoring()
+        again = pay_for_gold(step.trainer, step.asked, step.heard)
+        with self.follower.following():
+            answer = again()
+        events = sorted(self.follower.events, key=lambda event: event.ended)
+        return [one for one in events if one.writes and _loses(one, answer)]
+
+    def _adapter(self) -> list[Event]:
+        """Statements of the first layer whose adapter adds something else."""
+        step = self.step
+        with moved(step.trainer, step.gentle):
+            one = next(one for one in adapters.layers(step.trainer) if adapters.judged(one))
+            known = adapters.specified(one)
+            self.follower = Follower(type(one.layer).forward.__code__.co_filename)
+            with self.follower.following(), torch.no_grad():
+                found = one.layer(known[0].content)
+        right = [replace(value, content=value.content.double()) for value in known]
+        return self._ranked(Right(right, self._tolerance), [found])
+
     def _passed(self) -> list[Event]:
+        if self.found.text.startswith(adapters.OPENING):
+            return self._adapter()
         step, losses = self.step, list[Any]()
         with self.follower.following():
             step.scoring()
@@ -162,9 +248,10 @@ class _Search:
             step.passing()
         if self.found.stage == "log-probs":
             right = Right(rights.of_logprobs(step), self._tolerance)
-            return self._ranked(right, _wrong_logps(step, scored, self.found.text))
+            wrong = _wrong_logps(step, scored, self.found.text)
+            return self._ranked(right, wrong, scorer_of(step.trainer))
         one = step.passes[0]
-        known = [*rights.of_pass(step, one), *rights.of_scoring(step)]
+        known = [*rights.of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
@@ -180,10 +267,21 @@ class _Search:
     def _tolerance(self) -> float:
         return TOLERANCE.get(precision_of(self.step.trainer), COARSE)
 
-    def _ranked(self, right: Right, wrong: Sequence[Any]) -> list[Event]:
+    def _ranked(self, right: Right, wrong: Sequence[Any], given_by: str = "") -> list[Event]:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
-        return trail.ranked([one for one in found if one is not None])
+        return trail.ranked([one for one in found if one is not None], given_by)
+
+
+def _reads(event: Event, number: int) -> bool:
+    return any(one.content == number for one in event.reads.values() if type(one.content) is int)
+
+
+def _loses(event: Event, answer: str) -> bool:
+    """Whether what goes into it says the answer, and what it makes does not."""
+    told = [one.writes[RETURNED] for one in event.calls if RETURNED in one.writes]
+    given = any(says(one, answer) for one in (*event.reads.values(), *told))
+    return given and not any(says(one, answer) for one in event.writes.values())
 
 
 def _last_first(events: Sequence[Event]) -> list[Event]:
@@ -250,23 +348,3 @@ def _slopes(trainer: Any, copies: Copies, losses: list[Any]) -> Iterator[None]:
 
     with Patch(trainer, name, scoring), Patch(trainer, "_compute_loss", computing):
         yield
-
-
-def _where(statement: Statement, function: str) -> Where:
-    return Where(
-        file=_shown(statement.file),
-        line=statement.line,
-        source=statement.source,
-        function=function,
-    )
-
-
-def _shown(file: str) -> str:
-    """Relative to the working directory where it lies below it, else to its package."""
-    path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        return path.relative_to(Path.cwd()).as_posix()
-    top = path.parent
-    while (top / "__init__.py").is_file():
-        top = top.parent
-    return path.relative_to(top).as_posix()

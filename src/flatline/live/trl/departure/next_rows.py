@@ -20,6 +20,10 @@ SOME = 2000
 ENOUGH = 8
 """Different rows below which two seeds may give one order by chance."""
 
+DEALT = "What is dealt out to passes is wrong: the "
+SEED = "The order of the data does not follow the seed"
+"""How findings begin: that rows are dealt out otherwise, and that their order is another."""
+
 
 def rows_depart(trainer: Any, asked: Asked, order: DataOrder | None) -> StageFound | None:
     """None where order and generations are as asked for, or where a trainer has ways of its own."""
@@ -54,7 +58,7 @@ def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
         return None
     return departs(
         "rows",
-        f"The order of the data does not follow the seed: seeds {seed} and {seed + 1} give one.",
+        f"{SEED}: seeds {seed} and {seed + 1} give one.",
         f"with either the first rows are {list(dict.fromkeys(first))[:8]}",
     )
 
@@ -63,7 +67,7 @@ def _dealing_departs(trainer: Any, asked: Asked) -> StageFound | None:
     """None where each generation is dealt out, all of it, as often as asked, before the next one is
     sampled."""
     every = asked.passes_in_generation * asked.iterations
-    dealt = _dealt_out(trainer, asked, 2 * every)
+    dealt = dealt_out(trainer, asked)
     for number, passes in enumerate((dealt[:every], dealt[every:])):
         found = _wrong_rows(number, [row for rows in passes for row in rows], asked)
         if found is not None:
@@ -85,15 +89,16 @@ def _wrong_rows(number: int, rows: Sequence[int], asked: Asked) -> StageFound | 
     )
     return departs(
         "rows",
-        f"The {which} generation {what}.",
+        f"{DEALT}{which} generation {what}.",
         f"passes over completions {due.start} to {due.stop - 1} are given "
         f"{sorted(set(rows))[:8]} ({len(rows)} in all, {size * asked.iterations} expected)",
         measured=len(rows),
     )
 
 
-def _dealt_out(trainer: Any, asked: Asked, passes: int) -> list[list[int]]:
-    """Numbers of the completions that each of the next passes would be given."""
+def dealt_out(trainer: Any, asked: Asked) -> list[list[int]]:
+    """Numbers of the completions that each pass of two generations would be given."""
+    passes = 2 * asked.passes_in_generation * asked.iterations
     size = asked.rows_in_pass * asked.passes_in_generation
     made = 0
 

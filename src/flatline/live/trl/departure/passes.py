@@ -1,5 +1,6 @@
 """The backward passes of one step, heard, and the stages that they show: log-probs to loss."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,10 @@ from flatline.spec.ratio import highest_entropy, token_loss
 
 ROW = "departure_row"
 """Extra tensor that tells the rows apart after TRL has dealt them out."""
+BEYOND = 0.3
+"""How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
+MARGIN = 0.4
+"""How far inside a bound, as a share of it."""
 
 
 @dataclass(slots=True)
@@ -79,6 +84,16 @@ def run_passes(
             if len(passes) == k + 1:
                 passes[-1].loss = float(loss)
     return passes
+
+
+def ways_apart(asked: Asked, limit: Tolerance) -> list[float]:
+    """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
+    between."""
+    highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
+    low = math.log(max(1e-3, 1 - asked.clip_low))
+    between = [(1 - MARGIN) * math.log1p(asked.clip_high), (1 - MARGIN) * low]
+    room = MARGIN * min(math.log1p(asked.clip_high), -low) > 10 * limit.logprob
+    return [math.log(highest) + BEYOND, low - BEYOND, *(between if room else [])]
 
 
 def trained(inputs: Inputs) -> Tensor:
@@ -154,6 +169,18 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
     )
 
 
+def both_stages(judged: StageFound) -> dict[str, StageFound]:
+    """One look at the loss for two stages: the first of them that departs is told."""
+    if judged.stage == "ratio and KL":
+        later = unknown("loss", "Cannot be told: ratio or KL are others.")
+        return {"ratio and KL": judged, "loss": later}
+    earlier = replace(judged, stage="ratio and KL")
+    if judged.departs:
+        text = "The tokens of each row stand in the specified proportion."
+        earlier = same("ratio and KL", text)
+    return {"ratio and KL": earlier, "loss": judged}
+
+
 @dataclass(frozen=True, slots=True)
 class _Right:
     """What a pass must be."""
@@ -166,16 +193,32 @@ class _Right:
 
 def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _Right:
     """By the specification, from the values that the pass was given."""
-    inputs = one.inputs
-    mask_BT = trained(inputs)
     assert one.logps_BT is not None
     leaf_BT = one.logps_BT.detach().clone().requires_grad_()
+    loss, size = specified_loss(asked, one.inputs, leaf_BT, one.entropy_BT, tokens, own_old)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert leaf_BT.grad is not None
+    return _Right(leaf_BT.grad, float(loss.detach()), size)
+
+
+def specified_loss(
+    asked: Asked,
+    inputs: Inputs,
+    leaf_BT: Tensor,
+    entropy_BT: Tensor | None,
+    tokens: int,
+    own_old: bool = False,
+) -> tuple[Tensor, float]:
+    """The loss of a pass as a function of its log-probs, and the sum of its token losses without
+    their signs. `tokens` are those of the generation that carry a loss; with `own_old` the old
+    log-probs are the pass's own."""
+    mask_BT = trained(inputs)
     old_BT = rloo.old_tokens(inputs, leaf_BT.detach(), mask_BT)
     old_BT = leaf_BT.detach() if old_BT is None or own_old else old_BT
     reference_BT = inputs.get("ref_per_token_logps")
     chosen = [None] * len(mask_BT)
-    if asked.entropy_share < 1 and one.entropy_BT is not None:
-        entropies = list(one.entropy_BT.detach())
+    if asked.entropy_share < 1 and entropy_BT is not None:
+        entropies = list(entropy_BT.detach())
         chosen = highest_entropy(asked, entropies, list(mask_BT))  # type: ignore[assignment]
     share = shares(asked, mask_BT.sum(1).tolist(), tokens)
     loss, size = leaf_BT.new_zeros(()), 0.0
@@ -194,9 +237,7 @@ def _specified(asked: Asked, one: Pass, tokens: int, own_old: bool = False) -> _
             loss = loss + share[k] * of_no_token(asked, float(inputs["advantages"][k].mean()))
         loss = loss + share[k] * kept_T.sum()
         size += share[k] * float(kept_T.detach().abs().sum())
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert leaf_BT.grad is not None
-    return _Right(leaf_BT.grad, float(loss.detach()), size)
+    return loss, size
 
 
 def _off(passes: Sequence[Pass], expected: Sequence[_Right]) -> tuple[float, float]:

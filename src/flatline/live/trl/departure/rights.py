@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from flatline.live.inputs import Inputs
 from flatline.live.trl.departure.passes import Pass, trained
 from flatline.live.where.specified import Specified
 from flatline.live.where.values import slope_of
@@ -51,7 +52,7 @@ def of_scoring(step: "Step", *, paid: bool = True, arrived: bool = True) -> Iter
     if paid:
         yield from _paid(step)
     if arrived and step.heard.arrived_BF is not None:
-        yield from _advantages(step.asked, step.heard.arrived_BF)
+        yield from of_advantages(step.asked, step.heard.arrived_BF)
 
 
 def _paid(step: "Step") -> Iterator[Specified]:
@@ -64,7 +65,7 @@ def _paid(step: "Step") -> Iterator[Specified]:
         yield Specified("pay", torch.stack(columns, 1))
 
 
-def _advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
+def of_advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
     yield Specified("rewards", paid_BF)
     yield Specified("reward weights", torch.from_numpy(weights(asked, paid_BF.shape[1])))
     reward_B = torch.from_numpy(total(asked, paid_BF))
@@ -93,12 +94,12 @@ def of_logprobs(step: "Step") -> Iterator[Specified]:
         for k, row in enumerate(one.rows):
             new_BT[k, : len(step.new[row])] = step.new[row].double().cpu()
         yield Specified("log-probs", new_BT, mask_BT)
-        yield from _given(step, one, mask_BT)
+        yield from _given(step.inputs, one, mask_BT)
 
 
-def of_pass(step: "Step", one: Pass) -> Iterator[Specified]:
-    """From the log-probs to the loss, of what the pass was given."""
-    asked, inputs = step.asked, one.inputs
+def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
+    """From the log-probs to the loss, of what the pass was given of its generation."""
+    inputs = one.inputs
     assert one.logps_BT is not None
     mask_BT = trained(inputs).double().cpu()
     leaf_BT = one.logps_BT.detach().double().cpu().requires_grad_()
@@ -108,7 +109,7 @@ def of_pass(step: "Step", one: Pass) -> Iterator[Specified]:
         mask = mask if value.shape == mask_BT.shape else None
         return Specified(name, value.detach(), mask, slope)
 
-    yield from _given(step, one, mask_BT)
+    yield from _given(generation, one, mask_BT)
     yield told("log-probs", leaf_BT * 1.0)
     old_BT = inputs.get("old_per_token_logps")
     old_BT = leaf_BT.detach() if old_BT is None else old_BT.double().cpu()
@@ -137,7 +138,7 @@ def of_pass(step: "Step", one: Pass) -> Iterator[Specified]:
         loss_BT = loss_BT + asked.beta * kl_BT
     loss_BT = loss_BT.expand_as(mask_BT)
     yield told("token loss", loss_BT)
-    tokens = int(trained(step.inputs).sum())
+    tokens = int(trained(generation).sum())
     share_B = torch.tensor(shares(asked, mask_BT.sum(1).int().tolist(), tokens)).double()
     kept_BT = torch.where(mask_BT.bool(), loss_BT, 0.0)
     whole = (share_B * kept_BT.sum(1)).sum()
@@ -147,21 +148,36 @@ def of_pass(step: "Step", one: Pass) -> Iterator[Specified]:
     yield told("loss before it is shared by passes", whole * asked.passes)
 
 
-def _given(step: "Step", one: Pass, mask_BT: Tensor) -> Iterator[Specified]:
+def _given(generation: Inputs, one: Pass, mask_BT: Tensor) -> Iterator[Specified]:
     """What the pass was handed; the rows that it was dealt, by their numbers."""
     for name, value in one.inputs.items():
         if not isinstance(value, Tensor):
             continue
-        given = step.inputs.get(name)
+        given = generation.get(name)
         dealt = given[one.rows] if isinstance(given, Tensor) and given.dim() else given
         right = value if dealt is None else dealt
         slope = torch.zeros_like(mask_BT) if right.is_floating_point() else None
         yield Specified(name, right.detach().double().cpu(), slope=slope)
     yield Specified("loss mask", mask_BT)
     yield Specified("tokens of each row", mask_BT.sum(1))
-    for front, back in (("prompt_ids", "completion_ids"), ("prompt_mask", "completion_mask")):
+    pairs = (("prompt_ids", "completion_ids"), ("prompt_mask", "completion_mask"))
+    for front, back in pairs if "prompt_ids" in one.inputs else ():
         both = [one.inputs[front].double().cpu(), one.inputs[back].double().cpu()]
         yield Specified("rows", torch.cat(both, 1))
+    if "prompt_ids" in one.inputs:
+        yield from _labels(one.inputs)
+
+
+def _labels(inputs: Inputs) -> Iterator[Specified]:
+    """What is scored, as a model is told it: -100 where nothing is; then without the first."""
+    seen_BL = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1).bool().cpu()
+    ids_BL = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1).double().cpu()
+    every_BL = ids_BL.masked_fill(~seen_BL, -100)
+    scored_BL = every_BL.clone()
+    scored_BL[:, : inputs["prompt_ids"].shape[1]] = -100
+    for labels_BL in (every_BL, scored_BL):
+        yield Specified("labels", labels_BL)
+        yield Specified("labels", labels_BL[:, 1:])
 
 
 def _policy_terms(
@@ -179,6 +195,7 @@ def _policy_terms(
         ("ratio below the ceiling", free_BT),
         ("free loss", free_loss_BT),
         ("clipped loss", kept_loss_BT),
+        ("policy gain", torch.min(free_loss_BT, kept_loss_BT)),
         ("policy loss", -torch.min(free_loss_BT, kept_loss_BT)),
     ]
 

@@ -16,8 +16,9 @@ from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
-from flatline.live.stage_found import NOT_REACHED, StageFound, same, unknown
+from flatline.live.stage_found import NOT_REACHED, StageFound, departs, unknown
 from flatline.live.trl.departure import data, rloo, stepped
+from flatline.live.trl.departure.adapters import judge_adapters
 from flatline.live.trl.departure.asked import (
     asked_of,
     precision_of,
@@ -25,9 +26,18 @@ from flatline.live.trl.departure.asked import (
     tolerance_of,
 )
 from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
+from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.gold import judge_gold
-from flatline.live.trl.departure.next_rows import rows_depart
-from flatline.live.trl.departure.passes import Pass, judge_logps, judge_loss, run_passes, trained
+from flatline.live.trl.departure.next_rows import DEALT, rows_depart
+from flatline.live.trl.departure.passes import (
+    Pass,
+    both_stages,
+    judge_logps,
+    judge_loss,
+    run_passes,
+    trained,
+    ways_apart,
+)
 from flatline.live.trl.departure.sampled import (
     ROWS,
     Sampled,
@@ -40,19 +50,15 @@ from flatline.live.trl.departure.sampled import (
     sample,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
+from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
-from flatline.spec.numerics import Tolerance
 
 GENTLE = 0.1
 """Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
 enough for every difference to be seen, and no exponential of a KL drowns the rest."""
-BEYOND = 0.3
-"""How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
 NOTHING = 1e-6
 """Advantages below this are 0: sums of float32 parts differ in their last bit."""
-MARGIN = 0.4
-"""How far inside a bound, as a share of it."""
 UNHEARD = "The sampler cannot be heard."
 
 Found = dict[str, StageFound]
@@ -146,6 +152,7 @@ class Step:
         move: Move,
         found: Found,
     ) -> None:
+        some = _two_groups(trainer, whole, some)
         self.trainer, self.order, self.whole, self.some = trainer, order, whole, some
         self.found = found
         self.visible = move.amount
@@ -165,6 +172,9 @@ class Step:
     def sampling(self) -> None:
         """A few tokens, with the weights as they are and moved."""
         if own_sampler(self.trainer):
+            played = self.whole.generated
+            turns = None if played is None else judge_turns(self.trainer, played.result)
+            self.found |= {} if turns is None else {"completions": turns}
             self._not_sampled("Not specified: completions that a sampler of its own gives.")
             return
         group = self.asked.group
@@ -230,6 +240,7 @@ class Step:
             judge_again(self.trainer, heard)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)
+            or judge_exchanged(self.trainer, self.asked, heard)
         )
 
     # -- log-probs, ratio and KL, loss, gradient, update
@@ -246,11 +257,26 @@ class Step:
             stepped.called(self.trainer, "on_step_begin")
             passes = run_passes(self.trainer, self.inputs, self.some.rows, self.asked.passes)
             self.passes = passes
+            self._dealt(passes)
             raw, handed = stepped.gradients(self.trainer, self.asked.largest_norm)
             self.found["log-probs"] = self._logprobs(passes)
             self._loss(passes)
             self.found["gradient"] = self._gradient(passes, raw, handed)
             self.found["update"] = self._update(handed)
+
+    def _dealt(self, passes: Sequence[Pass]) -> None:
+        """Each pass of a step has rows of its own, as long as the generation has rows."""
+        rows = [row for one in passes for row in one.rows]
+        known = self.found.get("rows")
+        enough = self.asked.passes <= self.asked.passes_in_generation
+        if enough and len(set(rows)) < len(rows) and known is not None and not known.departs:
+            each = [one.rows[:4] for one in passes]
+            self.found["rows"] = departs(
+                "rows",
+                f"{DEALT}{len(passes)} passes of a step train on {len(set(rows))} rows, "
+                f"{len(rows)} were expected.",
+                f"the passes begin with rows {each}",
+            )
 
     def _go_apart(self) -> None:
         """The passes are given old log-probs from which the policy has gone known ways, so that the
@@ -263,7 +289,7 @@ class Step:
         if old_BT is None:
             return
         self.judged_old = judge_logps("old", old_BT, self.old, self.rows, self.limit)
-        ways = _ways(self.asked, self.limit)
+        ways = ways_apart(self.asked, self.limit)
         draw = torch.Generator().manual_seed(0)
         size = (len(old_BT), 1 if self.asked.level == "sequence" else old_BT.shape[1])
         drawn_BT = torch.randint(len(ways), size, generator=draw).expand(old_BT.shape)
@@ -279,7 +305,7 @@ class Step:
         """The same where a completion has one ratio."""
         old_B = self.inputs[rloo.OLD]
         self.judged_old = rloo.judge_old(old_B, self.old, self.rows, self.limit)
-        ways, draw = _ways(self.asked, self.limit), torch.Generator().manual_seed(0)
+        ways, draw = ways_apart(self.asked, self.limit), torch.Generator().manual_seed(0)
         drawn_B = torch.randint(len(ways), (len(old_B),), generator=draw).tolist()
         each = zip(drawn_B, self.new, self.rows, strict=True)
         old = [rloo.apart_by(ways[way], new_T, row.mask_T) for way, new_T, row in each]
@@ -288,6 +314,8 @@ class Step:
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
         looks = [] if self.judged_old is None else [self.judged_old]
+        adapters = judge_adapters(self.trainer)
+        looks += [] if adapters is None else [adapters]
         rows = [self.rows[k] for one in passes for k in one.rows]
         known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
         if len(known) == len(rows):
@@ -335,15 +363,7 @@ class Step:
     def _loss(self, passes: Sequence[Pass]) -> None:
         """One look for both stages: the first of them that departs is told."""
         tokens = int(trained(self.inputs).sum())
-        judged = judge_loss(self.asked, passes, tokens, self.limit)
-        self.found[judged.stage] = judged
-        if judged.stage == "ratio and KL":
-            self.found["loss"] = unknown("loss", "Cannot be told: ratio or KL are others.")
-        elif judged.departs:
-            text = "The tokens of each row stand in the specified proportion."
-            self.found["ratio and KL"] = same("ratio and KL", text)
-        else:
-            self.found["ratio and KL"] = replace(judged, stage="ratio and KL")
+        self.found |= both_stages(judge_loss(self.asked, passes, tokens, self.limit))
 
     def _gradient(
         self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
@@ -408,14 +428,15 @@ class Step:
         )
 
 
-def _ways(asked: Asked, limit: Tolerance) -> list[float]:
-    """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
-    between."""
-    highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
-    low = math.log(max(1e-3, 1 - asked.clip_low))
-    between = [(1 - MARGIN) * math.log1p(asked.clip_high), (1 - MARGIN) * low]
-    room = MARGIN * min(math.log1p(asked.clip_high), -low) > 10 * limit.logprob
-    return [math.log(highest) + BEYOND, low - BEYOND, *(between if room else [])]
+def _two_groups(trainer: Any, whole: Played, some: Played) -> Played:
+    """With a second group where the whole batch scales advantages: of one, both are the same."""
+    asked, group = asked_of(trainer, len(some.rows)), trainer.args.num_generations
+    of_batch = asked.scale in ("batch", "advantages") or asked.aggregation == "normalize_then_sum"
+    if not of_batch or len(some.rows) > group or len(whole.rows) < 2 * group:
+        return some
+    spread = whole.inputs["advantages"].abs().reshape(len(whole.rows) // group, -1).amax(1)
+    two = sorted(spread.argsort(descending=True, stable=True)[:2].tolist())
+    return whole.part([row for at in two for row in range(at * group, (at + 1) * group)])
 
 
 def _dealt(args: Any, rows: int) -> tuple[int, int]:

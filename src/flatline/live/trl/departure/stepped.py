@@ -24,6 +24,9 @@ Held = dict[str, Tensor]
 """By the name of a weight, what this process holds, in the memory of the host."""
 MOST_STEPS = 2000
 """Steps of a schedule that are looked at."""
+MOST_ELEMENTS = 2**20
+"""Of a weight whose step is worked out: an optimizer does the same to every element, and all of
+them, with what the optimizer knows of them, would be a third copy of the training."""
 COARSE = 0.1
 """Rounding of the weights, of the length of the step, above which the step cannot be told."""
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
@@ -151,9 +154,14 @@ def _made_by_class(trainer: Any) -> bool:
     return getattr(trainer, "optimizer_cls_and_kwargs", None) is not None
 
 
+def _some(part: Tensor) -> Tensor:
+    """At most `MOST_ELEMENTS` of its elements, evenly spread."""
+    return part.flatten()[:: -(-part.numel() // MOST_ELEMENTS) or 1]
+
+
 @dataclass(slots=True)
 class Before:
-    """Weights, and what the optimizer knew of them."""
+    """Some elements of the weights, and what the optimizer knew of them."""
 
     weights: Held
     means: Held
@@ -166,11 +174,11 @@ def _before(trainer: Any) -> Before:
     found = Before({}, {}, {}, {})
     state = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state
     for name, weight in trainable(trainer):
-        found.weights[name] = read(weight).to("cpu", copy=True)
+        found.weights[name] = _some(read(weight)).to("cpu", copy=True)
         known = state.get(weight) or {}
         if "exp_avg" in known and "exp_avg_sq" in known:
-            found.means[name] = read(known["exp_avg"]).to("cpu", copy=True)
-            found.squares[name] = read(known["exp_avg_sq"]).to("cpu", copy=True)
+            found.means[name] = _some(read(known["exp_avg"])).to("cpu", copy=True)
+            found.squares[name] = _some(read(known["exp_avg_sq"])).to("cpu", copy=True)
             found.steps[name] = int(known["step"])
     return found
 
@@ -221,14 +229,14 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     now = dict(trainable(trainer))
     squares: list[list[float]] = []
     for name, kept in before.weights.items():
-        part = read(now[name])
+        part = _some(read(now[name]))
         old, gradient = kept.to(part.device), _at(handed.get(name), part.device)
         expected = old.double()
         if gradient is not None:
             expected = adamw(
                 asked,
                 old,
-                gradient,
+                _some(gradient),
                 rate=asked.learning_rate,
                 decay=decay_of(asked, name),
                 step=before.steps.get(name, 0) + 1,
@@ -236,7 +244,8 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
                 square=_at(before.squares.get(name), part.device),
             )
         ways = (part - expected, expected - old.double(), part.double() - old.double(), old)
-        squares.append([float(way.double().square().sum()) for way in ways])
+        stands_for = read(now[name]).numel() / max(1, len(part))
+        squares.append([stands_for * float(way.double().square().sum()) for way in ways])
     pairs: list[tuple[str, float, float, float]] = []
     moved = wanted = coarse = 0.0
     each = [totals([one[at] for one in squares], list(now.values())) for at in range(4)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from flatline.live.held import at_rest
+from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played
@@ -41,10 +41,7 @@ def backward(trainer: GrpoTrainer, played: Played) -> Backward:
     census = census_of(trainer.model, trainer.optimizer, clip)
     if clip:
         trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), clip)
-    at_rest(trainer.model)
-    named = trainer.model.named_parameters()
-    left = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
-    return Backward(left, census, loss, sorted(rows))
+    return Backward(gradient_copies(trainer.model), census, loss, sorted(rows))
 
 
 def backward_in_passes(trainer: GrpoTrainer, played: Played, size: int) -> Backward:
@@ -59,10 +56,7 @@ def backward_in_passes(trainer: GrpoTrainer, played: Played, size: int) -> Backw
 def take_step(trainer: GrpoTrainer, back: Backward, scale: float) -> float:
     """Take the step, with the callbacks that stand around it; the rate in force."""
     _ready_optimizer(trainer)
-    at_rest(trainer.model)
-    for name, weight in trainer.model.named_parameters():
-        gradient = back.gradients.get(name)
-        weight.grad = None if gradient is None else gradient.clone()
+    give_gradients(trainer.model, back.gradients)
     handler = trainer.callback_handler
     handler.optimizer = trainer.optimizer
     rates = []

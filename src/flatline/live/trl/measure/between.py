@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.live import ranks
-from flatline.live.held import is_shared, named, read, steps_in_backward
+from flatline.live.held import gradient_copies, is_shared, named, read, steps_in_backward
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.passes import no_dropout
@@ -26,6 +26,7 @@ from flatline.live.ranks import agreeing, on_all
 from flatline.live.step_records import Between
 from flatline.live.trl.alone import alone, is_plain
 from flatline.live.trl.departure.asked import asked_of, tolerance_of
+from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure.backward import backward
 from flatline.live.trl.measure.scoring import play
 from flatline.spec import NotSpecified
@@ -37,7 +38,7 @@ PAID = 1e-5
 """Of a reward, relative to 1 plus its size: it is handed on in float32."""
 
 
-def between(trainer: Any) -> Between:
+def between(trainer: GrpoTrainer) -> Between:
     """One step of all processes together."""
     drawn = _drawn(trainer)
     no_dropout(trainer)
@@ -63,7 +64,7 @@ def between(trainer: Any) -> Between:
     )
 
 
-def _drawn(trainer: Any) -> list[list[dict[str, Any]]]:
+def _drawn(trainer: GrpoTrainer) -> list[list[dict[str, Any]]]:
     """The rows of this process's first generations; what lies between are repeats."""
     args = trainer.args
     stride = args.steps_per_generation * args.num_iterations
@@ -78,14 +79,14 @@ def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [hashlib.sha256(text).hexdigest()[:12] for text in texts]
 
 
-def _broken(names: Sequence[str], trainer: Any) -> tuple[int, ...]:
+def _broken(names: Sequence[str], trainer: GrpoTrainer) -> tuple[int, ...]:
     size = int(trainer.num_generations)
     groups = [names[at : at + size] for at in range(0, len(names), size)]
     return tuple(at for at, group in enumerate(groups) if len(set(group)) > 1)
 
 
 @contextmanager
-def _in_step(trainer: Any) -> Iterator[None]:
+def _in_step(trainer: GrpoTrainer) -> Iterator[None]:
     """Inside, what is the user's own fails in all processes where it fails in one: the others
     would wait for what it has to give."""
     functions = list(trainer.reward_funcs)
@@ -106,7 +107,7 @@ class _Paid:
 
 
 @contextmanager
-def _paid(trainer: Any) -> Iterator[_Paid]:
+def _paid(trainer: GrpoTrainer) -> Iterator[_Paid]:
     heard = _Paid()
     functions = list(trainer.reward_funcs)
 
@@ -133,7 +134,7 @@ def _paid(trainer: Any) -> Iterator[_Paid]:
             trainer.reward_funcs[:] = functions
 
 
-def _rewards(trainer: Any, paid: _Paid) -> Tensor | None:
+def _rewards(trainer: GrpoTrainer, paid: _Paid) -> Tensor | None:
     """What was paid in all processes, in their order; None where a function was not heard."""
     each = range(len(trainer.reward_funcs))
     said = ranks.told([paid.by_function.get(at) for at in each])
@@ -155,7 +156,7 @@ def _misplaced(rewards_BF: Tensor | None, paid: _Paid) -> int | None:
     return max(known) if len(known) == len(said) else None
 
 
-def _advantage_off(trainer: Any, rewards_BF: Tensor | None, played: Played) -> float | None:
+def _advantage_off(trainer: GrpoTrainer, rewards_BF: Tensor | None, played: Played) -> float | None:
     """The advantages of all processes, in their order, against those of all rewards."""
     found = played.inputs["advantages"].detach().double().cpu()
     said = ranks.told(found.tolist() if found.dim() == 1 else None)
@@ -170,7 +171,7 @@ def _advantage_off(trainer: Any, rewards_BF: Tensor | None, played: Played) -> f
     return float((np.abs(found_B - expected_B) / (1 + np.abs(expected_B))).max())
 
 
-def _differing(trainer: Any) -> tuple[str, ...] | None:
+def _differing(trainer: GrpoTrainer) -> tuple[str, ...] | None:
     """Of weights that every process holds whole, compared by the sum of their bits."""
     if not trainer.is_in_train:
         return None
@@ -186,7 +187,7 @@ def _bits(weight: Tensor) -> int:
     return int(weight.contiguous().view(kinds[weight.element_size()]).sum(dtype=torch.int64))
 
 
-def _gradients(trainer: Any, played: Played) -> list[tuple[float, float]] | None:
+def _gradients(trainer: GrpoTrainer, played: Played) -> list[tuple[float, float]] | None:
     """Of each process: length over that of the same passes in one process, and their cosine."""
     if steps_in_backward(trainer) or not trainer.is_in_train:
         return None
@@ -199,7 +200,7 @@ def _gradients(trainer: Any, played: Played) -> list[tuple[float, float]] | None
     return [(length, alike) for length, alike in said]
 
 
-def _real(trainer: Any, played: Played) -> tuple[Backward, list[Inputs]]:
+def _real(trainer: GrpoTrainer, played: Played) -> tuple[Backward, list[Inputs]]:
     """The gradient of the step, and what each of this process's passes was given."""
     passes: list[Inputs] = []
 
@@ -211,7 +212,7 @@ def _real(trainer: Any, played: Played) -> tuple[Backward, list[Inputs]]:
         return backward(trainer, played), passes
 
 
-def _as_one(trainer: Any, passes: Sequence[Inputs]) -> dict[str, Tensor]:
+def _as_one(trainer: GrpoTrainer, passes: Sequence[Inputs]) -> dict[str, Tensor]:
     """The gradient of the passes of all processes, one after another in one."""
     processes, place = ranks.count(), trainer.accelerator.device
     with alone(trainer):
@@ -225,5 +226,4 @@ def _as_one(trainer: Any, passes: Sequence[Inputs]) -> dict[str, Tensor]:
                 trainer.accelerator.gradient_state._set_sync_gradients(last)
                 with Patch(trainer, "_prepare_inputs", lambda *_, given=given: given):
                     trainer.training_step(trainer.model_wrapped, [], None)
-        weights = named(trainer.model)
-        return {name: weight.grad.clone() for name, weight in weights if weight.grad is not None}
+        return gradient_copies(trainer.model)

@@ -21,11 +21,11 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
-from flatline.errors import TraceError
+from flatline.errors import FlatlineError, TraceError
 from flatline.live.hooks import Guard, Once, Patch, listening, nested_models, watching_attention
 from flatline.live.trl.grpo import GrpoTrainer, scorer_of
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
@@ -34,7 +34,7 @@ from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.releases import note_on
-from flatline.trace.announce import say
+from flatline.trace.announce import say, say_recorded
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -45,29 +45,48 @@ LOSES = ("_compute_loss", "compute_loss")
 """The method that makes a loss of it: since TRL 0.17, and before."""
 
 
+class StepListener(Protocol):
+    """Hears of every step that is recorded; `flatline.Alarms` is one. It must not raise."""
+
+    def attached(self, attachment: "Attachment") -> None:
+        """It is listening from now on; what it cannot do with this trainer it refuses here."""
+
+    def step_ended(self, attachment: "Attachment", control: Any) -> None:
+        """A step is in the trace; `control` is the trainer's, which may be told to stop."""
+
+    def training_ended(self, attachment: "Attachment") -> None:
+        """The trace is complete."""
+
+
 def attach(
-    trainer: Any,
+    trainer: GrpoTrainer,
     run_dir: str | Path | Sink,
     *,
     correct: str | None = None,
     gold: str | None = None,
 ) -> "Attachment":
     """See `flatline.attach`."""
-    another = another_algorithm(trainer)
-    if another:
-        raise TraceError(another)
-    # TRL 0.14 has neither of the two: all of a step is one method there.
-    if not scorer_of(trainer) or not hasattr(trainer, "reward_funcs"):
-        raise TraceError(
-            f"A {type(trainer).__name__} has no method that scores completions alone.\n"
-            "There is nothing to listen to: `attach` records TRL's GRPOTrainer from 0.15 on, and "
-            "what is built on it.\n"
-            "Any loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
-        )
+    refused = why_not(trainer)
+    if refused:
+        raise TraceError(refused)
     return Attachment(trainer, run_dir, truth(trainer, correct, gold))
 
 
-def another_algorithm(trainer: Any) -> str | None:
+def why_not(trainer: Any) -> str | None:
+    """What to say where nothing of this trainer can be recorded; None where it can."""
+    another = another_algorithm(trainer)
+    # TRL 0.14 has neither of the two: all of a step is one method there.
+    if another or (scorer_of(trainer) and hasattr(trainer, "reward_funcs")):
+        return another
+    return (
+        f"A {type(trainer).__name__} has no method that scores completions alone.\n"
+        "There is nothing to listen to: `attach` records TRL's GRPOTrainer from 0.15 on, and "
+        "what is built on it.\n"
+        "Any loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
+    )
+
+
+def another_algorithm(trainer: GrpoTrainer) -> str | None:
     """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
     not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
@@ -90,6 +109,8 @@ class Attachment:
         self.trainer = trainer
         self._told = told
         """What says which answers are right, as the user named it."""
+        self.alarms: StepListener | None = None
+        """Told of every step."""
         self.path = Path(run_dir) if isinstance(run_dir, str | Path) else None
         """The run's folder; None for a sink."""
         self._guard = Guard(self._tell_stop)
@@ -100,11 +121,24 @@ class Attachment:
         self._say_beside(_folders(trainer))
         self._say_known()
         self._begun = False
+        self.says_what_is_next = True
+        """Whether the end of training tells the person what to type."""
         self._patches = self._install()
         self._watch = StepWatch(self)
         self._listeners = (self._watch, StepEnd(self._watch))
         _listen(trainer, *self._listeners)
         self._forget = _at_exit(self)
+
+    def telling(self, alarms: StepListener | None) -> "Attachment":
+        """The same, which tells a listener of every step."""
+        try:
+            if alarms is not None:
+                alarms.attached(self)
+        except FlatlineError:
+            self.detach()
+            raise
+        self.alarms = alarms
+        return self
 
     @property
     def trace(self) -> Trace:
@@ -143,6 +177,13 @@ class Attachment:
                 recording.sink.close(clean=clean and not self.failed)
             except Exception as error:
                 self._guard.stop(error)
+
+    def end(self) -> None:
+        """Training is over: write everything, and say where it is."""
+        self.close()
+        first = int(self.trainer.accelerator.process_index) == 0
+        if self.path is not None and first and self.says_what_is_next and not self.failed:
+            say_recorded(self.path)
 
     def detach(self) -> None:
         """Leave the trainer as it was before."""

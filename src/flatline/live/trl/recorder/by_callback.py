@@ -12,7 +12,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from flatline.errors import TraceError
-from flatline.live.trl.recorder.attach import Attachment, attach
+from flatline.live.trl.recorder.attach import Attachment, StepListener, attach
 from flatline.trace.writer import Sink
 
 
@@ -20,9 +20,14 @@ class FlatlineCallback(TrainerCallback):  # type: ignore[misc]
     """Records what the trainer that it is given to trains."""
 
     def __init__(
-        self, run_dir: str | Path | Sink, *, correct: str | None = None, gold: str | None = None
+        self,
+        run_dir: str | Path | Sink,
+        *,
+        correct: str | None = None,
+        gold: str | None = None,
+        alarms: StepListener | None = None,
     ) -> None:
-        self.run_dir, self.correct, self.gold = run_dir, correct, gold
+        self.run_dir, self.correct, self.gold, self.alarms = run_dir, correct, gold, alarms
         """As in `attach`."""
         self.attachment: Attachment | None = None
         """What `attach` returned; None before training."""
@@ -36,10 +41,12 @@ class FlatlineCallback(TrainerCallback):  # type: ignore[misc]
             # The handler goes on to the callback that `attach` adds: it hears this event too.
             self.attachment = attach(
                 _trainer_of(self), self.run_dir, correct=self.correct, gold=self.gold
-            )
+            ).telling(self.alarms)
 
     def _anew(self) -> TrainerCallback:
-        return FlatlineCallback(self.run_dir, correct=self.correct, gold=self.gold)
+        return FlatlineCallback(
+            self.run_dir, correct=self.correct, gold=self.gold, alarms=self.alarms
+        )
 
 
 def _trainer_of(callback: TrainerCallback) -> Any:

@@ -73,7 +73,7 @@ class StepWatch(Listener):
 
     @_guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.write_pending()
+        self.write_pending(control)
         self._attachment.work("begin_step")
 
     @_guarded
@@ -94,7 +94,7 @@ class StepWatch(Listener):
 
     @_guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._write_if_whole()
+        self._write_if_whole(control)
 
     @_guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -110,25 +110,30 @@ class StepWatch(Listener):
             self._waits_for.discard("log")
         if "loss" in logs:
             self._last_logged = state.global_step
-        self._write_if_whole()
+        self._write_if_whole(control)
 
     @_guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._waits_for.discard("evaluation")
-        self._write_if_whole()
+        self._write_if_whole(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._attachment.close()  # also where the recording has stopped: it lets go of the folder
+        self._attachment.end()  # also where the recording has stopped: it lets go of the folder
+        if self._attachment.alarms is not None:
+            self._attachment.alarms.training_ended(self._attachment)
 
-    def write_pending(self) -> None:
+    def write_pending(self, control: Any = None) -> None:
         """Write the row as it is."""
         row, self._row = self._row, None
-        if row is not None:
-            self._attachment.work("write_step", row)
+        if row is None:
+            return
+        self._attachment.work("write_step", row)
+        if control is not None and self._attachment.alarms is not None:
+            self._attachment.alarms.step_ended(self._attachment, control)
 
-    def _write_if_whole(self) -> None:
+    def _write_if_whole(self, control: Any) -> None:
         if not self._waits_for:
-            self.write_pending()
+            self.write_pending(control)
 
     def _note_heldout(self, step: int, reward: float) -> None:
         if self._row is not None and self._row["step"] == step:

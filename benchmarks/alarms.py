@@ -1,0 +1,300 @@
+"""Alarms in training: at which step they come, and how often they cry wolf.
+
+    python benchmarks/alarms.py train FOLDER [--only PATTERN] [--minutes M]   # makes the runs
+    python benchmarks/alarms.py judge FOLDER                       # each of them, as it grows
+    python benchmarks/alarms.py pack FOLDER                        # into docs/alarms/results.json
+    python benchmarks/alarms.py table                              # of docs/alarms/results.json
+    python benchmarks/alarms.py noise [--logs 200] [--whole 20]    # logs of nothing but noise
+
+The runs were named before the alarms were written (the commit of this list): harmful faults of the
+benchmark and healthy setups, both in an order drawn by lot, with seeds that nothing was developed
+on. As many of them count as were trained; none is left out because of what it shows. A healthy run
+is looked at after every step, which is more often than in training. A faulty one is looked at as in
+training: where a hundredth of the time that was trained pays for the look, and at the end.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatline.alarms.lookout import Lookout
+from flatline.alarms.training import SHARE
+from flatline.alarms.trends import CURVES, Watched
+from flatline.bench.setups import held_out
+from flatline.bench.shares import exact_share
+from flatline.trace import Trace
+
+RESULTS = Path(__file__).parent.parent / "docs" / "alarms" / "results.json"
+TRAINED, JUDGED = "trained", "alarms.json"
+
+STEPS_FAULTY, STEPS_HEALTHY = 20, 40
+SEED = 7
+"""Of the faulty runs; the benchmark has 0 to 2, development 50 and up."""
+FIRST_SEED = 300
+"""Of the healthy runs; the benchmark ends below 200."""
+HARMFUL = (
+    "adapter-frozen",
+    "adapter-merged-twice",
+    "advantage-noise",
+    "assistant-tokens-masked",
+    "calls-unread",
+    "clip-tight",
+    "dropout-in-scoring",
+    "earlier-turns-stripped",
+    "finished-left-out",
+    "generation-prompt-missing",
+    "gradient-clip-low",
+    "groups-mixed",
+    "kl-anchor",
+    "kl-heavy",
+    "kl-wrong-reference",
+    "later-turns-lost",
+    "learning-rate-high",
+    "learning-rate-low",
+    "length-weighted",
+    "mask-as-attention",
+    "only-tool-tokens-trained",
+    "optimizer-not-stepping",
+    "parser-broken",
+    "policy-noised",
+    "retokenised",
+    "reward-conflict",
+    "reward-noise",
+    "sampler-never-updated",
+    "sampler-temperature",
+    "samples-duplicated",
+    "sequence-weights",
+    "tool-failing",
+    "tool-schema-missing",
+    "tool-tokens-trained",
+    "turn-limit-low",
+    "turns-too-few",
+    "updates-rounded",
+    "verifiers-0.1.3",
+    "zero-variance",
+)
+"""Faults of the benchmark that hurt on MuSiQue at their usual strength, but for `eval-other-path`,
+which is about the evaluation and not about a step."""
+
+
+def planned() -> dict[str, dict[str, Any]]:
+    """Settings of every run by name, healthy and faulty ones in turn."""
+    draw = random.Random(26)
+    faulty = draw.sample(HARMFUL, len(HARMFUL))
+    setups = held_out()
+    healthy = draw.sample(sorted(setups), 26)
+    cells: dict[str, dict[str, Any]] = {}
+    for i, fault in enumerate(faulty):
+        cells[f"{fault}-s{SEED}"] = {
+            "task": "musique",
+            "kl_beta": 0.04,
+            "seed": SEED,
+            "fault": fault,
+            "max_steps": STEPS_FAULTY,
+        }
+        if i < len(healthy):
+            cells[f"healthy.{healthy[i]}"] = {
+                **setups[healthy[i]],
+                "seed": FIRST_SEED + i,
+                "max_steps": STEPS_HEALTHY,
+            }
+    return cells
+
+
+def train(out: Path, only: str, minutes: float) -> None:
+    """Train what is not trained yet, in the order of the list."""
+    import torch
+    from transformers.utils import logging
+
+    from flatline.config import RunConfig
+    from flatline.training.run import train as run
+
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    end = time.monotonic() + 60 * minutes
+    for name, changes in planned().items():
+        folder = out / name
+        if not fnmatch(name, only) or time.monotonic() > end or not _claimed(folder):
+            continue
+        config = RunConfig.from_dict(
+            {**changes, "eval_limit": 0, "output_dir": str(folder)}, source=name
+        )
+        run(config)
+        (folder / TRAINED).touch()
+
+
+def _claimed(folder: Path) -> bool:
+    """Whether no other process trains it or has done so."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def judge(out: Path) -> None:
+    """The alarms of every run that is trained and not judged yet."""
+    for name, changes in planned().items():
+        folder = out / name
+        if (folder / TRAINED).exists() and not (folder / JUDGED).exists():
+            found = told(folder, always="fault" not in changes)
+            facts = {"name": name, "fault": changes.get("fault"), **found}
+            (folder / JUDGED).write_text(json.dumps(facts))
+            print(name, found["looks"], [(one["step"], one["name"]) for one in found["alarms"]])
+
+
+def told(folder: Path, *, always: bool) -> dict[str, Any]:
+    """What is told of a run while it grows, and what the looks cost."""
+    trace, lookout = Trace.open(folder), Lookout()
+    seconds = dict(zip(trace.steps["step"].astype(int), trace.steps["seconds"], strict=True))
+    trained = spent = last = 0.0
+    looks, alarms = 0, []
+    for step in sorted(seconds):
+        trained += seconds[step]
+        if not always and spent + last > SHARE * trained and step < max(seconds):
+            continue
+        begun = time.perf_counter()
+        alarms += lookout.look(trace.until(step))
+        last = time.perf_counter() - begun
+        spent, looks = spent + last, looks + 1
+    facts = {"steps": len(seconds), "looks": looks, "share": round(spent / trained, 5)}
+    return {**facts, "alarms": [one.to_json() for one in alarms]}
+
+
+def pack(out: Path) -> None:
+    """All that were judged, in one file."""
+    found = [json.loads((out / name / JUDGED).read_text()) for name in planned()
+             if (out / name / JUDGED).exists()]  # fmt: skip
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def table() -> None:
+    """When the alarm of each harmful fault comes, and what healthy runs set off."""
+    from flatline.faults import find
+
+    runs = json.loads(RESULTS.read_text())
+    faulty = [one for one in runs if one["fault"]]
+    healthy = [one for one in runs if not one["fault"]]
+    print("| planted fault | its hypothesis | first alarm | its own alarm |\n|---|---|---|---|")
+    firsts: dict[str, list[float]] = {"fault": [], "suspect": [], "trend": []}
+    for run in sorted(faulty, key=lambda one: str(one["fault"])):
+        wanted = [one.fault.hypothesis for one in find(run["fault"])]
+        own = [one for one in run["alarms"] if one["code"] in wanted]
+        if run["alarms"]:
+            firsts[run["alarms"][0]["level"]].append(run["alarms"][0]["step"])
+        print(f"| {run['fault']} | {'/'.join(wanted)} | {_brief(run['alarms'])} | {_brief(own)} |")
+    print(f"\n{len(faulty)} faulty runs of {STEPS_FAULTY} steps; first alarm by its kind:\n")
+    print("| kind | runs | step: median | last |\n|---|---|---|---|")
+    for level, steps in firsts.items():
+        middle = f"{statistics.median(steps):g} | {max(steps):g}" if steps else "- | -"
+        print(f"| {level} | {len(steps)} | {middle} |")
+    print(f"| none | {sum(not one['alarms'] for one in faulty)} | - | - |")
+    wolf = [one for one in healthy if one["alarms"]]
+    share = exact_share(len(wolf), len(healthy))
+    steps = sum(one["steps"] for one in healthy)
+    print(
+        f"\n{len(wolf)} of {len(healthy)} healthy runs set off an alarm at any of their {steps} "
+        f"steps (exact 95 % interval {share['low']:.1%} to {share['high']:.1%})."
+    )
+    for one in wolf:
+        print(f"- {one['name']}: {_brief(one['alarms'])}")
+    print(f"\nLooks took {statistics.median(one['share'] for one in faulty):.2%} of a faulty run's "
+          "time (median).")  # fmt: skip
+
+
+def _brief(alarms: list[dict[str, Any]]) -> str:
+    if not alarms:
+        return "none"
+    first = alarms[0]
+    return f"step {first['step']}: {first['code']} {first['name']} ({first['level']})"
+
+
+NOISE = {
+    "raw": lambda rng, rows: 0.5 + 0.1 * rng.standard_normal(rows),
+    "smoothed with 0.5": lambda rng, rows: _smoothed(0.5 + 0.3 * rng.standard_normal(rows), 0.5),
+    "smoothed with 0.7": lambda rng, rows: _smoothed(0.5 + 0.3 * rng.standard_normal(rows), 0.7),
+    "smoothed with 0.9": lambda rng, rows: _smoothed(0.5 + 0.3 * rng.standard_normal(rows), 0.9),
+    "eight rewards of 0 or 1": lambda rng, rows: rng.binomial(8, 0.1, rows) / 8,
+    "rises, then stands": lambda rng, rows: (
+        0.4 + 0.3 * np.minimum(np.arange(rows) / 20, 1) + 0.05 * rng.standard_normal(rows)
+    ),
+}
+"""Rewards, a row a step, in which nothing falls."""
+
+
+def noise(logs: int, whole: int) -> None:
+    """How often something is told of a curve that never falls, at any of its steps."""
+    print("| log | rows | reward is said to fall | any alarm, by whole looks |\n|---|---|---|---|")
+    for name, make in NOISE.items():
+        for rows in (40, 150):
+            fell = [_falls(make(np.random.default_rng(seed), rows)) for seed in range(logs)]
+            looked = [_any(make(np.random.default_rng(seed), rows)) for seed in range(whole)]
+            any_ = f"{sum(looked)} of {whole}" if rows == 40 and whole else "-"
+            print(f"| {name} | {rows} | {sum(map(bool, fell))} of {logs} | {any_} |", flush=True)
+    print(f"\nA fall of 0.3 at step 21 (noise 0.05) is told at step, median of {logs}: ", end="")
+    steps = [_falls(_fallen(np.random.default_rng(seed))) or np.inf for seed in range(logs)]
+    print(f"{np.median(steps):g}; never within 60 in {np.isinf(steps).sum()}.")
+
+
+def _fallen(rng: np.random.Generator) -> np.ndarray:
+    return np.where(np.arange(60) < 20, 0.6, 0.3) + 0.05 * rng.standard_normal(60)
+
+
+def _falls(rewards: np.ndarray) -> int | None:
+    """The step at which the reward is said to fall."""
+    watched = Watched(CURVES[0])
+    for step, value in enumerate(rewards, 1):
+        if watched.add(step, np.array([value])):
+            return step
+    return None
+
+
+def _any(rewards: np.ndarray) -> bool:
+    if len(rewards) > 40:
+        return False
+    rows = [{"step": i, "reward": float(value)} for i, value in enumerate(rewards, 1)]
+    lookout = Lookout()
+    return any(lookout.look(Trace.from_rows(steps=rows[:end])) for end in range(1, len(rows) + 1))
+
+
+def _smoothed(values: np.ndarray, keep: float) -> np.ndarray:
+    shown = [values[0]]
+    for value in values[1:]:
+        shown.append(keep * shown[-1] + (1 - keep) * value)
+    return np.array(shown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("train", "judge", "pack"):
+        commands.add_parser(name).add_argument("folder", type=Path)
+    commands.choices["train"].add_argument("--only", default="*", metavar="PATTERN")
+    commands.choices["train"].add_argument("--minutes", type=float, default=1e9)
+    commands.add_parser("table")
+    noisy = commands.add_parser("noise")
+    noisy.add_argument("--logs", type=int, default=200)
+    noisy.add_argument("--whole", type=int, default=20)
+    args = parser.parse_args()
+    if args.command == "train":
+        train(args.folder, args.only, args.minutes)
+    elif args.command == "judge":
+        judge(args.folder)
+    elif args.command == "pack":
+        pack(args.folder)
+    elif args.command == "table":
+        table()
+    else:
+        noise(args.logs, args.whole)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Whether a column of a log moved, told so that many columns may be asked."""
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.trend import rows_in_one, thirds, widened
+from flatline.stats import Estimate, difference_of_means
+from flatline.trace import Trace
+
+SURE = 1.7
+"""Half-widths of its interval that a change must have: about once in 1,000 by chance."""
+
+
+def column(trace: Trace, name: str) -> np.ndarray:
+    """A column of the log by our name for it, NaN where a row lacks it; empty where all do."""
+    return trace.steps[name] if name in trace.steps else np.zeros(0)
+
+
+def metric(trace: Trace, name: str) -> np.ndarray:
+    """The same by the log's own name."""
+    try:
+        return trace.metric(name)
+    except NotRecorded:
+        return np.zeros(0)
+
+
+def change_of(values: np.ndarray, step: np.ndarray) -> Estimate | None:
+    """Last third less first; None where there are too few rows."""
+    found = thirds(values, step) if len(values) else None
+    if found is None:
+        return None
+    known = values[np.isfinite(values)]
+    return widened(difference_of_means(found.early, found.late), rows_in_one(known))
+
+
+def surely(change: Estimate | None) -> int:
+    """1 where it certainly rose, -1 where it fell, else 0."""
+    if change is None or not np.isfinite(change.low):
+        return 0
+    half = (change.high - change.low) / 2
+    return int(np.sign(change.value)) if abs(change.value) > SURE * half else 0
+
+
+def ends(values: np.ndarray, step: np.ndarray) -> tuple[float, float]:
+    """Mean of the first third and of the last."""
+    found = thirds(values, step)
+    assert found is not None
+    return float(found.early.mean()), float(found.late.mean())

@@ -1,0 +1,199 @@
+"""A loop's advantages and loss beside what its `settings` ask for.
+
+The loss of a loop is a function of a batch and of log-probs, so it is asked directly: with old
+log-probs and a reference from which the policy has gone known ways, since at its start it is
+both. Each token's weight in the loss is then compared with the specified one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatline.live.inputs import Inputs
+from flatline.live.loop.loop import Batch, Loop
+from flatline.live.stage_found import StageFound, same, unknown
+from flatline.live.trl.departure import rights
+from flatline.live.trl.departure.data import Heard, judge_advantages
+from flatline.live.trl.departure.passes import Pass, both_stages, judge_loss, trained, ways_apart
+from flatline.live.where.place import Where, place_of
+from flatline.live.where.ranking import Trail
+from flatline.live.where.specified import Right, Specified
+from flatline.live.where.tracing import Follower
+from flatline.live.where.values import Value
+from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec.numerics import TOLERANCE
+
+ASKS = ("loss_type", "scale_rewards")
+"""Settings that say what the loss, and what an advantage, ought to be."""
+LIMIT = TOLERANCE["fp32"]
+"""Of a loss alone: no model is between what it is given and what it gives."""
+AWAY = 0.3
+"""Nats to the reference, on either side: every term of the KL is then seen."""
+SHOWN = 5
+"""Lines of a finding."""
+_UNSAID = "Not specified: `settings` of a Loop do not say what this ought to be."
+
+
+def asked_of(settings: Mapping[str, Any], batches: Sequence[Batch], group: int) -> Asked:
+    """What the settings say of a step; the defaults of the papers where they say nothing."""
+    told = {
+        "loss": settings.get("loss_type"),
+        "scale": settings.get("scale_rewards"),
+        "level": settings.get("importance_sampling_level"),
+        "beta": settings.get("beta"),
+        "clip_low": settings.get("epsilon"),
+        "clip_high": settings.get("epsilon"),
+        "longest": settings.get("max_completion_length") or batches[0]["ids"].shape[1],
+    }
+    known = {name: value for name, value in told.items() if value is not None}
+    return Asked(
+        group=group,
+        passes=len(batches),
+        rows_in_pass=len(batches[0]["ids"]),
+        passes_in_generation=len(batches),
+        **known,
+    )
+
+
+def examine(
+    loop: Loop, settings: Mapping[str, Any], batches: Sequence[Batch], group: int
+) -> dict[str, StageFound]:
+    """Every stage by its name; those that the settings say nothing of are unknown."""
+    asked = asked_of(settings, batches, group)
+    found = {stage: unknown(stage, _UNSAID) for stage in STAGES}
+    if settings.get("scale_rewards") is not None:
+        found["advantages"] = judge_advantages(asked, _heard(batches), _all(batches, "advantages"))
+    if settings.get("loss_type") is not None:
+        try:
+            found |= both_stages(_judged(asked, _passes(loop, asked, settings, batches)))
+        except NotSpecified as missing:
+            found["loss"] = unknown("loss", f"Not specified: {missing}.")
+    return found
+
+
+def lines(
+    loop: Loop, settings: Mapping[str, Any], batches: Sequence[Batch], found: StageFound
+) -> tuple[Where, ...]:
+    """Lines of the loop that may have made a stage what it is, likeliest first."""
+    follower = Follower()
+    if found.stage == "advantages":
+        with follower.following():
+            sampled = loop.batches(loop.prompts)
+        group = sum(len(one["ids"]) for one in sampled) // len(loop.prompts)
+        asked = asked_of(settings, sampled, group)
+        right = list(rights.of_advantages(asked, _all(sampled, "rewards")[:, None].double()))
+        wrong = [follower.copies.of(one["advantages"]) for one in sampled]
+    else:
+        asked = asked_of(settings, batches, 1)
+        one, wrong = _followed(loop, asked, settings, batches[0], follower)
+        right = list(rights.of_pass(asked, one, one.inputs))
+    return _placed(follower, right, [one for one in wrong if one is not None])
+
+
+def _placed(
+    follower: Follower, right: Sequence[Specified], wrong: Sequence[Value]
+) -> tuple[Where, ...]:
+    ranked = Trail(follower.events, Right(right, LIMIT.weight)).ranked(wrong)
+    places = [place_of(event.statement, event.function) for event in ranked]
+    return tuple(dict.fromkeys(places))[:SHOWN]
+
+
+def _followed(
+    loop: Loop, asked: Asked, settings: Mapping[str, Any], batch: Batch, follower: Follower
+) -> tuple[Pass, list[Value | None]]:
+    """The loss of one batch, statement by statement: the pass, and what came out."""
+    given, leaf_BT = _apart(loop, asked, settings, batch)
+    follower.copies.leaf = leaf_BT
+    with follower.following():
+        loss = loop.loss(given, leaf_BT)
+    wrong = [follower.copies.of(loss)]
+    return Pass(_rows(batch), _inputs(given), float(loss.detach()), leaf_BT.detach()), wrong
+
+
+def _passes(
+    loop: Loop, asked: Asked, settings: Mapping[str, Any], batches: Sequence[Batch]
+) -> list[Pass]:
+    passes = []
+    for batch in batches:
+        given, leaf_BT = _apart(loop, asked, settings, batch)
+        loss = loop.loss(given, leaf_BT)
+        weight_BT = torch.zeros_like(leaf_BT)
+        if loss.requires_grad:  # a batch without any advantage may have none
+            weight_BT = torch.autograd.grad(loss, leaf_BT, allow_unused=True)[0]
+        if weight_BT is None:
+            raise NotSpecified("a loss that does not come from the log-probs that it is given")
+        one = Pass(_rows(batch), _inputs(given), float(loss.detach()), leaf_BT.detach())
+        one.weight_BT = weight_BT
+        passes.append(one)
+    return passes
+
+
+def _judged(asked: Asked, passes: Sequence[Pass]) -> StageFound:
+    """Whether the passes of a step are summed or averaged is not said: either is right."""
+    tokens = sum(int(trained(one.inputs).sum()) for one in passes)
+    found = judge_loss(asked, passes, tokens, LIMIT)
+    if found.departs and len(passes) > 1:
+        summed = replace(asked, passes=1, passes_in_generation=1)
+        each = [judge_loss(summed, [one], int(trained(one.inputs).sum()), LIMIT) for one in passes]
+        if not any(one.departs for one in each):
+            return same("loss", "Each token has its specified weight in the loss of its pass.")
+    return found
+
+
+def _apart(
+    loop: Loop, asked: Asked, settings: Mapping[str, Any], batch: Batch
+) -> tuple[Batch, Tensor]:
+    """The batch with a policy that has left its past and its reference, and its log-probs."""
+    with torch.no_grad():
+        new_BT = loop.scored(batch).detach().float().cpu()
+    given, draw = dict(batch), torch.Generator().manual_seed(0)
+    if asked.loss == "dr_grpo" and not settings.get("max_completion_length"):
+        raise NotSpecified("loss_type 'dr_grpo' without `max_completion_length`")
+    if _as_wide(batch.get("old"), new_BT):
+        if settings.get("epsilon") is None:
+            raise NotSpecified("a clip without `epsilon`")
+        size = (len(new_BT), 1 if asked.level == "sequence" else new_BT.shape[1])
+        ways = torch.tensor(ways_apart(asked, LIMIT))
+        drawn_BT = ways[torch.randint(len(ways), size, generator=draw)].expand_as(new_BT)
+        given["old"] = (new_BT - drawn_BT).to(batch["old"])
+    if asked.beta:
+        if not _as_wide(batch.get("reference"), new_BT):
+            raise NotSpecified("a KL without `reference` in the batch")
+        sides_BT = torch.randint(2, new_BT.shape, generator=draw) * 2 - 1
+        given["reference"] = (new_BT + AWAY * sides_BT).to(batch["reference"])
+    return given, new_BT.to(batch["ids"].device).requires_grad_()
+
+
+def _as_wide(value: Any, logps_BT: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == logps_BT.shape
+
+
+def _inputs(batch: Batch) -> Inputs:
+    """A batch by TRL's names, from the second token on: the first has no log-prob."""
+    named = {"old": "old_per_token_logps", "reference": "ref_per_token_logps"}
+    shape = batch["ids"][:, 1:].shape
+    kept = {
+        name: batch[own]
+        for own, name in named.items()
+        if _as_wide(batch.get(own), torch.empty(shape))
+    }
+    return {
+        **kept,
+        "completion_mask": batch["trained"][:, 1:].bool(),
+        "advantages": batch["advantages"].detach().float(),
+    }
+
+
+def _rows(batch: Batch) -> list[int]:
+    return list(range(len(batch["ids"])))
+
+
+def _heard(batches: Sequence[Batch]) -> Heard:
+    return Heard(arrived_BF=_all(batches, "rewards").double().cpu()[:, None])
+
+
+def _all(batches: Sequence[Batch], name: str) -> Tensor:
+    return torch.cat([batch[name].detach().float().cpu() for batch in batches])

@@ -1,0 +1,275 @@
+"""The same completion with the right answer and with a wrong one: the right one must earn more.
+
+Nothing says what a reward function should pay. But where the data has right answers and a function
+is given them, the whole reward must rise when nothing but the answer is exchanged for the right
+one. It is tried in completions of the batch that mark one answer, and in the usual ways to mark
+one, beside the gold of rows of the data.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flatline.live.stage_found import StageFound, departs
+from flatline.live.trl.departure.asked_again import UNLIKELY, USUAL, WAYS, Paid, calls, gold_of
+from flatline.live.trl.departure.data import Heard
+from flatline.spec import Asked
+from flatline.spec.numerics import PAID
+from flatline.spec.rewards import Floats, total
+
+MARKED = re.compile(r"<answer>\s*([^<]*?)\s*</answer>|\\boxed\{([^{}]*)\}|####\s*(\S+)")
+"""One answer, marked."""
+ROWS = 16
+"""Rows of the data whose gold is tried."""
+CARRIERS = 3
+"""Completions of the batch that carry it: of one message, and of several."""
+FEWEST = 2
+"""Completions that must show what only some show."""
+OPENING = "The right answer "
+"""Every finding of this look begins with it."""
+
+Completion = Any
+"""Text, or messages."""
+
+
+class _Carrier(NamedTuple):
+    """A completion with a place for an answer."""
+
+    holding: Callable[[str], Completion]
+    said: str = ""
+    """The answer that it has."""
+    row: int = -1
+    """In the batch; none of it where it was made up."""
+    turns: int = 1
+    """Messages that it has."""
+
+
+class _Effect(NamedTuple):
+    carrier: _Carrier
+    rises: int
+    falls: int
+    """Rows in which the right answer earns more, and less, than a wrong one."""
+
+
+class _Rows(NamedTuple):
+    """Rows of the data with a right answer, and one that is wrong there."""
+
+    rows: list[Mapping[str, Any]]
+    right: list[str]
+    wrong: list[str]
+
+
+def judge_exchanged(trainer: Any, asked: Asked, heard: Heard) -> StageFound | None:
+    """None where the right answer earns more, or where that cannot be told."""
+    with suppress(Exception):  # functions that want more than the columns of a row tell nothing
+        found = _verdict(trainer, asked, heard)
+        return None if found is None else found[0]
+    return None
+
+
+def pay_for_gold(trainer: Any, asked: Asked, heard: Heard) -> Callable[[], str]:
+    """Asks the functions again for one completion with the right answer, which it returns."""
+    found = _verdict(trainer, asked, heard)
+    assert found is not None
+    tried = _rows_of(trainer, [*calls(trainer, heard)])
+    assert tried is not None
+
+    def again() -> str:
+        for one in _judges([*calls(trainer, heard)]):
+            one.pay(tried.rows[:1], [found[1].holding(tried.right[0])])
+        return tried.right[0]
+
+    return again
+
+
+def _verdict(trainer: Any, asked: Asked, heard: Heard) -> tuple[StageFound, _Carrier] | None:
+    paid = list(calls(trainer, heard))
+    if not paid or len(paid) < len(trainer.reward_funcs):
+        return None
+    judges = _judges(paid)
+    tried = _rows_of(trainer, paid)
+    if not judges or tried is None:
+        return None
+    made_up = [_plainly(way, judges[0]) for way in WAYS]
+    carriers = [*_carriers(judges[0]), *made_up]
+    effects = [one for carrier in carriers for one in _effect(asked, paid, carrier, tried)]
+    names = ", ".join(f"`{one.name}`" for one in judges)
+    return (
+        _upside_down(effects, tried, names)
+        or _lost_after_turns(effects, tried, names)
+        or _never_paid(asked, paid, effects, tried, names)
+    )
+
+
+def _judges(paid: Sequence[Paid]) -> list[Paid]:
+    """The functions that ask for gold by its name; all that are given it where none does."""
+    given = [one for one in paid if gold_of(one.given) is not None]
+    asking = [one for one in given if gold_of(_parameters(one.function)) is not None]
+    return asking or given
+
+
+def _parameters(function: Any) -> Mapping[str, Any]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _effect(
+    asked: Asked, paid: Sequence[Paid], carrier: _Carrier, tried: _Rows
+) -> Iterator[_Effect]:
+    """One, or none where a function cannot take such a completion."""
+    with suppress(Exception):
+        right_R, wrong_R = (
+            _totals(asked, paid, tried.rows, [carrier.holding(answer) for answer in answers])
+            for answers in (tried.right, tried.wrong)
+        )
+        more_R = right_R - wrong_R
+        yield _Effect(carrier, int((more_R > PAID).sum()), int((more_R < -PAID).sum()))
+
+
+def _upside_down(
+    effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    worst = max(effects, key=lambda one: one.falls, default=None)
+    if worst is None or worst.falls < USUAL * len(tried.rows) or any(one.rises for one in effects):
+        return None
+    return _told(
+        f"{OPENING}earns less than a wrong one in {worst.falls} of {len(tried.rows)} rows where "
+        f"nothing else is exchanged, and more in none: {names}.",
+        worst,
+        tried,
+    )
+
+
+def _lost_after_turns(
+    effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    """Paid in one message and not as the last of several."""
+    plain = max((one.rises for one in effects if one.carrier.turns == 1), default=0)
+    later = [one for one in effects if one.carrier.turns > 1]
+    if plain < USUAL * len(tried.rows) or len(later) < FEWEST or any(one.rises for one in later):
+        return None
+    return _told(
+        f"{OPENING}earns more than a wrong one where it is all that is said, and not in the last "
+        f"of {later[0].carrier.turns} messages: {names}.",
+        later[0],
+        tried,
+    )
+
+
+def _never_paid(
+    asked: Asked, paid: Sequence[Paid], effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    """Completions of the batch say the gold of their own row, and would earn as much without."""
+    if any(one.rises or one.falls for one in effects):
+        return None
+    judge = _judges(paid)[0]
+    gold = judge.given[gold_of(judge.given) or ""]
+    says = [one for one in _marked(judge) if one.said == _plain(gold[one.row])]
+    if len(says) < FEWEST or any(_earns_more(asked, paid, one, tried) for one in says):
+        return None
+    return _told(
+        f"{OPENING}earns no more than a wrong one: {len(says)} completions of the batch give the "
+        f"gold of their own row, and {names} would pay as much for another answer in its place.",
+        _Effect(says[0], 0, 0),
+        tried,
+    )
+
+
+def _earns_more(asked: Asked, paid: Sequence[Paid], one: _Carrier, tried: _Rows) -> bool:
+    """Whether a completion that is right earns more than with a wrong answer, in its own row."""
+    wrong = next(answer for answer in tried.right if answer != one.said)
+    own, other = (
+        float(total(asked, np.array([[_number(p.instead(one.row, text)) for p in paid]]))[0])
+        for text in (one.holding(one.said), one.holding(wrong))
+    )
+    return own > other + PAID
+
+
+def _told(text: str, shown: _Effect, tried: _Rows) -> tuple[StageFound, _Carrier]:
+    answers = f"right {tried.right[0][:40]!r}, wrong {tried.wrong[0][:40]!r}"
+    example = f"{answers}, in {str(shown.carrier.holding(tried.right[0]))[-120:]!r}"
+    return replace(
+        departs("rewards", text, example), by_chance=UNLIKELY, direct=True
+    ), shown.carrier
+
+
+def _rows_of(trainer: Any, paid: Sequence[Paid]) -> _Rows | None:
+    """Rows of the data, each beside the gold of the next that has another; None without gold."""
+    data = trainer.train_dataset
+    column = next((name for one in paid if (name := gold_of(one.given)) is not None), None)
+    if column is None or column not in getattr(data, "column_names", None) or ():
+        return None
+    step = max(1, len(data) // ROWS)
+    rows = [data[at] for at in range(0, len(data), step)][:ROWS]
+    right = [_plain(row[column]) for row in rows]
+    wrong = [
+        next((other for other in (*right[k + 1 :], *right[:k]) if other != answer), "")
+        for k, answer in enumerate(right)
+    ]
+    return _Rows(rows, right, wrong) if all(wrong) and all(right) else None
+
+
+def _carriers(judge: Paid) -> list[_Carrier]:
+    """Some completions of one message, and some of several."""
+    every = list(_marked(judge))
+    plain = [one for one in every if one.turns == 1]
+    return [*plain[:CARRIERS], *[one for one in every if one.turns > 1][:CARRIERS]]
+
+
+def _marked(judge: Paid) -> Iterator[_Carrier]:
+    """Completions of the batch that mark one answer, in what they say last."""
+    for row, completion in enumerate(judge.given["completions"]):
+        texts = [completion] if isinstance(completion, str) else _contents(completion)
+        marks = [mark for text in texts for mark in MARKED.finditer(text)]
+        if len(marks) == 1 and texts and MARKED.search(texts[-1]):
+            at = marks[0].lastindex or 1
+            said = _plain(marks[0].group(at))
+            yield _Carrier(_holding(completion, marks[0].span(at)), said, row, len(texts))
+
+
+def _contents(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(one.get("content") or "") for one in messages]
+
+
+def _holding(completion: Completion, span: tuple[int, int]) -> Callable[[str], Completion]:
+    def exchanged(text: str, answer: str) -> str:
+        return f"{text[: span[0]]}{answer}{text[span[1] :]}"
+
+    def holding(answer: str) -> Completion:
+        if isinstance(completion, str):
+            return exchanged(completion, answer)
+        *before, last = completion
+        return [*before, {**last, "content": exchanged(str(last["content"]), answer)}]
+
+    return holding
+
+
+def _plainly(way: str, judge: Paid) -> _Carrier:
+    """Nothing but the answer."""
+    return _Carrier(lambda answer: judge.as_completion(way.format(answer)))
+
+
+def _totals(
+    asked: Asked,
+    paid: Sequence[Paid],
+    rows: Sequence[Mapping[str, Any]],
+    completions: Sequence[Completion],
+) -> Floats:
+    columns = [[_number(p) for p in one.pay(rows, completions)] for one in paid]
+    return np.nan_to_num(total(asked, np.array(columns).T))
+
+
+def _number(paid: Any) -> float:
+    return np.nan if paid is None else float(paid)
+
+
+def _plain(gold: Any) -> str:
+    """The answer alone, of gold that shows how it came about."""
+    return str(gold).split("####")[-1].strip()

@@ -1,0 +1,104 @@
+"""Between the turns of a completion stand the replies of tools, as the template renders them.
+
+What was trained on is ids, what reward functions read is messages: both must tell one story.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from flatline.live.stage_found import StageFound, departs
+from flatline.spec.prompts import reply_ids
+
+OPENING = "Between turns, "
+"""Every finding of this look begins with it."""
+FEWEST = 3
+"""Calls without a reply that must be seen."""
+ROOM = 2
+"""A completion has room for a reply below its longest length divided by this."""
+OTHERS = ("rollout_func", "environments", "environment_factories")
+"""What plays turns of its own."""
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def judge_turns(trainer: Any, result: Any) -> StageFound | None:
+    """`result` is what TRL sampled. None where replies are as they must be, or where none is
+    known."""
+    if not _known(trainer, result):
+        return None
+    return (
+        _untold(result)
+        or next((found for _, found in wrong_replies(trainer, result)), None)
+        or _unanswered(trainer, result)
+    )
+
+
+def wrong_replies(trainer: Any, result: Any) -> Iterator[tuple[list[int], StageFound]]:
+    """Ids between two turns that are not the reply through the template."""
+    tokenizer = trainer.processing_class
+    options = getattr(trainer.args, "chat_template_kwargs", None) or {}
+    template = getattr(trainer, "chat_template", None)
+    for row, (ids, mask, messages) in enumerate(zip(*result[1:4], strict=True)):
+        for found, replies in zip(_given(ids, mask), _replies(messages), strict=False):
+            expected = reply_ids(tokenizer, replies, template, options)
+            if expected is not None and expected != found:
+                yield (
+                    found,
+                    departs(
+                        "completions",
+                        f"{OPENING}row {row} is not given the reply of its tool through the "
+                        f"template: {len(expected)} tokens expected, {len(found)} found.",
+                        f"expected {tokenizer.decode(expected)!r}, "
+                        f"found {tokenizer.decode(found)!r}",
+                    ),
+                )
+
+
+def _known(trainer: Any, result: Any) -> bool:
+    """Whether TRL's own tool loop played, with messages to show for it."""
+    if not getattr(trainer, "tools", None) or any(getattr(trainer, one, None) for one in OTHERS):
+        return False
+    lists = isinstance(result, tuple) and len(result) > 3 and isinstance(result[2], list)
+    return lists and hasattr(trainer, "_get_tool_suffix_ids")
+
+
+def _untold(result: Any) -> StageFound | None:
+    for row, (ids, mask, messages) in enumerate(zip(*result[1:4], strict=True)):
+        trained, told = len(list(_given(ids, mask))), len(list(_replies(messages)))
+        if trained != told:
+            return departs(
+                "completions",
+                f"{OPENING}row {row} has {trained} replies of tools in what is trained, and {told} "
+                "in the messages that reward functions read.",
+            )
+    return None
+
+
+def _unanswered(trainer: Any, result: Any) -> StageFound | None:
+    """Tools are called, there is room and leave for a reply, and nobody gets one."""
+    room = trainer.args.max_completion_length / ROOM
+    calls = [
+        messages[-1].get("tool_calls")
+        for ids, messages in zip(result[1], result[3], strict=True)
+        if messages and len(ids) < room
+    ]
+    answered = any(True for messages in result[3] for _ in _replies(messages))
+    asking = sum(map(bool, calls))
+    if answered or asking < FEWEST or getattr(trainer.args, "max_tool_calling_iterations", 1) == 0:
+        return None
+    return departs("completions", f"{OPENING}{asking} rows call a tool, and none gets a reply.")
+
+
+def _given(ids: Sequence[int], mask: Sequence[int]) -> Iterator[list[int]]:
+    """What the model did not write, piece by piece."""
+    for written, piece in groupby(zip(ids, mask, strict=True), key=lambda pair: bool(pair[1])):
+        if not written:
+            yield [token for token, _ in piece]
+
+
+def _replies(messages: Messages) -> Iterator[list[Mapping[str, Any]]]:
+    """Messages of tools that follow each other."""
+    for is_reply, piece in groupby(messages, key=lambda one: one.get("role") == "tool"):
+        if is_reply:
+            yield list(piece)

@@ -1,0 +1,139 @@
+"""Settings that a log does not name and its numbers give away."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.logs import setting, spacing
+from flatline.hypotheses.moved import column, metric
+from flatline.hypotheses.part_columns import parts_of
+from flatline.trace import Trace
+
+FEWEST = 8
+"""Rows that must agree."""
+CLOSE = 0.03
+"""How far the loss may be from beta times the KL, as a share of it."""
+NEAR = 0.15
+"""The same, where it is told as a guess: a mean over completions is not one over tokens."""
+ROUNDED = 6e-5
+"""Rounding of a loss that is printed with four digits."""
+MANY = 0.6
+"""Share of the rows in which it must fit."""
+TIMES_AT_MOST = 3
+"""How often the largest value of a column comes exactly, where a limit makes it."""
+MOST_COMPLETIONS = 512
+"""Completions of a row that are looked for."""
+NEARLY_ALL = 0.95
+"""Share of the broken lengths that must be whole when multiplied."""
+NARROW = 0.33
+"""Spread inside groups, as a share of that between all, where prompts make most of the noise."""
+AT_CLIP = 0.5
+"""Share of the rows in which a norm is exactly its own largest value, where it is clipped."""
+
+
+def implied(trace: Trace) -> Iterator[str]:
+    """Everything that can be read off."""
+    yield from _beta(trace)
+    yield from _limit(trace)
+    yield from _completions(trace)
+    yield from _prompts(trace)
+    yield from _clip(trace)
+
+
+def _said(trace: Trace, name: str) -> bool:
+    try:
+        return setting(trace, name) is not None
+    except NotRecorded:
+        return False
+
+
+def _beta(trace: Trace) -> Iterator[str]:
+    """On-policy the policy term averages to 0, so that the loss is beta times the KL."""
+    loss, kl = column(trace, "loss"), column(trace, "kl")
+    if not len(loss) or not len(kl):
+        return
+    known = np.isfinite(loss) & np.isfinite(kl) & (kl > 0)
+    loss, kl = loss[known], kl[known]
+    rounding = 0.0 if _has_more_digits(loss) else ROUNDED
+    for least in (10 * ROUNDED, 0.0):
+        told = np.abs(loss) > least
+        beta = float(np.median(loss[told] / kl[told])) if told.sum() >= FEWEST else 0.0
+        apart = np.abs(loss - beta * kl) - rounding
+        exact, near = (apart <= share * abs(beta) * kl for share in (CLOSE, NEAR))
+        if beta > 0 and exact.mean() >= MANY and exact[told].sum() >= FEWEST:
+            yield (
+                f"The loss is {beta:.2g} times the KL in {exact.sum()} of {len(exact)} rows: beta "
+                f"is {beta:.2g}, and beside the penalty the loss averages to 0, as it does "
+                "on-policy."
+            )
+            return
+        if beta > 0 and near.mean() >= MANY and near[told].sum() >= FEWEST:
+            about = f"{float(f'{beta:.1g}'):g}"
+            yield f"The loss is about {about} times the KL, so beta will be about {about}."
+            return
+
+
+def _has_more_digits(loss: np.ndarray) -> bool:
+    return not np.allclose(loss, np.round(loss, 4), atol=1e-9)
+
+
+def _limit(trace: Trace) -> Iterator[str]:
+    cut = column(trace, "truncated_share")
+    for values in (metric(trace, "completions/max_length"), column(trace, "completion_length")):
+        known = values[np.isfinite(values)]
+        top = float(known.max()) if len(known) else 0.0
+        times = int((known == top).sum())
+        stands = len(known) and times == len(known) and not np.nansum(cut)
+        if times >= TIMES_AT_MOST and top == round(top) and top > 1 and not stands:
+            if len(cut) and not np.nansum(cut):
+                return  # nothing is cut off: a favourite length is no limit
+            yield f"The limit is {top:g} tokens: {times} rows have exactly that, and none has more."
+            return
+
+
+def _completions(trace: Trace) -> Iterator[str]:
+    """Lengths are whole numbers, so that their mean says how many it is of."""
+    length = column(trace, "completion_length")
+    known = length[np.isfinite(length)]
+    if len(known) < FEWEST or _said(trace, "num_generations"):
+        return
+    every = spacing(trace.steps["step"])
+    broken = known[np.abs(known - np.round(known)) > 1e-3]
+    if len(broken) < FEWEST:
+        return
+    for count in range(2, MOST_COMPLETIONS + 1):
+        whole = np.isclose(broken * count, np.round(broken * count), rtol=2e-6, atol=2e-3)
+        if whole.mean() >= NEARLY_ALL:
+            a_step = f" ({count / every:g} a step)" if every > 1 and count % every == 0 else ""
+            told = f"a row is the mean of {count} completions{a_step}"
+            yield f"Lengths are multiples of 1/{count}: {told}."
+            return
+
+
+def _prompts(trace: Trace) -> Iterator[str]:
+    """With one reward function, its own spread is over the batch."""
+    found = parts_of(trace)
+    names = [name for name in trace.metric_names if name.endswith("/std") and "rewards/" in name]
+    if found is None or len(found.columns) != 1 or len(names) != 1 or names[0].startswith("eval"):
+        return
+    inside, between = metric(trace, "reward_std"), trace.metric(names[0])
+    if len(inside) and np.nanmedian(inside) < NARROW * np.nanmedian(between):
+        yield (
+            f"Rewards differ by {np.nanmedian(inside):.2g} inside groups and by "
+            f"{np.nanmedian(between):.2g} over all: most of the noise is which prompts a row has."
+        )
+
+
+def _clip(trace: Trace) -> Iterator[str]:
+    norm = column(trace, "grad_norm")
+    known = norm[np.isfinite(norm)]
+    if len(known) < FEWEST:
+        return
+    top = float(known.max())
+    at = np.isclose(known, top, rtol=1e-4)
+    if top > 0 and at.mean() >= AT_CLIP:
+        yield (
+            f"The gradient norm is exactly {top:.3g} in {at.sum()} of {len(known)} rows: it is "
+            "clipped there."
+        )

@@ -1,0 +1,1 @@
+"""Somebody's training script, run unchanged with flatline in it."""

@@ -1,0 +1,32 @@
+"""A folder of several runs or logs: which ones."""
+
+from pathlib import Path
+
+from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers.json_file import find_state
+from flatline.trace.importers.mlflow_store import is_file_run
+from flatline.trace.importers.tensorboard import NAME, find_events
+from flatline.trace.importers.tracked import tracker_of
+from flatline.trace.importers.wandb_file import find_wandb
+
+_LOGS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".wandb")
+
+
+def logs_in(given: str) -> list[str]:
+    """The runs and logs that lie directly in a folder; the path itself where it is one of them."""
+    folder = Path(given).expanduser()
+    if tracker_of(given) or not folder.is_dir() or (folder / RUN_FILE).is_file():
+        return [given]
+    if find_state(folder) or is_file_run(folder):
+        return [given]
+    found = [path for path in sorted(folder.iterdir()) if _is_run(path)]
+    return [str(path) for path in found] if len(found) > 1 else [given]
+
+
+def _is_run(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix.lower() in _LOGS or NAME in path.name
+    if not path.is_dir() or path.name.startswith("."):
+        return False
+    looks = ((path / RUN_FILE).is_file(), find_state(path), is_file_run(path))
+    return any(looks) or len(find_wandb(path)) == 1 or bool(find_events(path))
