@@ -66,7 +66,10 @@ def _count(shown: Sequence[str], results: Mapping[str, Any]) -> str:
 def _figures(shown: Sequence[str], results: Mapping[str, Any]) -> str:
     right = sum(named(exhibit(one), results[one]["bad"]) for one in shown)
     quiet = sum(silent(results[one]["good"]) for one in shown)
-    return f"{len(shown)} exhibits: the bad release is named in {right}, the good one is silent in {quiet}"
+    return (
+        f"{len(shown)} exhibits: the bad release is named in {right}, the good one is silent in "
+        f"{quiet}"
+    )
 
 
 def _table(shown: Sequence[str], results: Mapping[str, Any]) -> str:
