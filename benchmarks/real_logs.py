@@ -1,15 +1,19 @@
 """What flatline and rldoctor say about real logs: the table of docs/real-logs.md.
 
     python benchmarks/real_logs.py FOLDER [--rldoctor rl-doctor] [--compact FILE]
+    python benchmarks/real_logs.py FOLDER --readings docs/real-logs
 
 FOLDER holds logs of other people's GRPO runs, which are not part of the project. `--rldoctor` is
 the command of rldoctor 0.2.0 in an environment of its own. `--compact` keeps the numbers that
-hypotheses read, to four digits, as tests/fixtures/real_logs.json does.
+hypotheses read, to four digits, as tests/fixtures/real_logs.json does. `--readings` puts what a
+careful reader saw (`readings.json`, written before flatline was asked) beside what flatline says;
+what was seen counts as said where its pattern is found in the answer.
 """
 
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +47,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rldoctor", help="its command; left out where absent")
     parser.add_argument("--compact", type=Path, help="write the figures here")
+    parser.add_argument("--readings", type=Path, help="the folder of made logs and readings.json")
     options = parser.parse_args()
+    if options.readings:
+        return print_readings(options.readings, options.folder)
     files = sorted(options.folder.iterdir())
     if options.compact:
         write_atomically(options.compact, [json.dumps({f.name: compact(f) for f in files})])
@@ -53,6 +60,40 @@ def main() -> int:
         peer = asked(options.rldoctor, file) if options.rldoctor else "not asked"
         print(f"| {file.name} | {trend(report)} | {causes(report)} | {peer} |")
     return 0
+
+
+def print_readings(made: Path, others: Path) -> int:
+    """One row for each log; what was not said is struck out."""
+    readings = json.loads((made / "readings.json").read_text())
+    print("| log | a careful reader sees | said | flatline says |\n|---|---|---|---|")
+    said, seen = 0, 0
+    for name, kept in readings.items():
+        path = made / name if (made / name).is_file() else others / name
+        found = said_of(path, kept["reader"])
+        said, seen = said + sum(found), seen + len(found)
+        reader = [one["sees"] for one in kept["reader"]]
+        listed = [text if yes else f"~~{text}~~" for text, yes in zip(reader, found, strict=True)]
+        look = kept.get("first_look")
+        first = f" (first look: {look['said']})" if look else ""
+        cells = (name, "<br>".join(listed), f"{sum(found)} of {len(found)}{first}")
+        print(f"| {' | '.join(cells)} | {'<br>'.join(_told(path))} |")
+    print(f"\nSaid: {said} of {seen} ({said / seen:.0%}).")
+    return 0
+
+
+def said_of(path: Path, readings: list[dict[str, str]]) -> list[bool]:
+    """Which of the things that a reader saw are said."""
+    text = " ".join(_told(path))
+    return [re.search(one["said"], text, re.S | re.I) is not None for one in readings]
+
+
+def _told(path: Path) -> list[str]:
+    """What is shown without `--all`."""
+    report = diagnose(open_log(path))
+    notes = [one.text for one in report.findings if one.level == "note"]
+    others = [one.text for one in report.alarms]
+    told = [report.summary, *others, *notes, *report.caveats, *report.remarks]
+    return [text.replace("|", "\\|") for text in dict.fromkeys(told)]
 
 
 def trend(report: Report) -> str:

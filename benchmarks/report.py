@@ -70,7 +70,7 @@ def opened(page: Path) -> None:
         before = _processor(browser)
         browser.get(page.as_uri())
         browser.execute_script("location.hash = 'charts'")
-        while not browser.execute_script("return document.querySelector('.plot .main-svg')"):
+        while not browser.execute_script("return document.querySelector('.plot > svg')"):
             time.sleep(0.02)
         interactive, now = browser.execute_script(
             "const [entry] = performance.getEntriesByType('navigation');"

@@ -62,7 +62,7 @@ class Camera:
         page = page_of(folder / "broken", folder / "mended")
         self.page(page, "demo-report")
         self._to("#compared")
-        self._wait("return document.querySelectorAll('#compared ~ .charts .main-svg').length > 3")
+        self._wait("return document.querySelectorAll('#compared ~ .charts .plot > svg').length > 3")
         self._shoot("demo-compared")
 
     def page(self, text: str, name: str, *, charts: bool = False) -> None:
@@ -71,7 +71,7 @@ class Camera:
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
         self._browser.get(file.as_uri())
         if charts:
-            self._wait("return document.querySelector('.plot .main-svg')")
+            self._wait("return document.querySelector('.plot > svg')")
         self._shoot(name)
 
     def tokens(self, run: Path) -> None:

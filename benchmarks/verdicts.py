@@ -135,6 +135,38 @@ def failing(chance: float) -> Runs:
     return missing(normal(NOISE, balanced(chance)), chance)
 
 
+def plays(rows: int, each: int) -> Runs:
+    """A mean over held-out rows that are played several times: rows differ in how hard they are,
+    and are the same in every run."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        solved = np.random.default_rng(0).beta(0.7, 0.7, rows)
+        return np.asarray(rng.binomial(each, solved, (*shape, rows)).mean(-1) / each)
+
+    return draw
+
+
+def budgeted(runs: Runs) -> Runs:
+    """A budget ends the experiment after any number of seeds, whatever these came to."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        drawn = runs(rng, shape)
+        ends = rng.integers(2, shape[-1] + 1, (shape[0], 1, 1))
+        return np.where(np.arange(shape[-1]) < ends, drawn, np.nan)
+
+    return draw
+
+
+def mostly_idle(runs: Runs, chance: float) -> Runs:
+    """A remedy that finds something to do in some runs only, and does no good there; in the others
+    the two arms are one run, bit for bit."""
+
+    def draw(rng: Generator, shape: Shape) -> Array:
+        return np.where(rng.random(shape) < chance, runs(rng, shape), 0.0)
+
+    return draw
+
+
 def alike(name: str, runs: Runs, looks: tuple[int, ...] = (3, 4, 5, 6)) -> Case:
     """Both arms scatter alike: the treatment does nothing at all."""
     return Case(name, runs, runs, looks)
@@ -172,6 +204,12 @@ HELD = (
     Case("seeds correlated, 0.05", STILL, correlated(0.05)),
     Case("seeds correlated, 0.1", STILL, correlated(0.1)),
     Case("a run in 5 missing, at random", FLAT, missing(FLAT, 0.2)),
+    alike("script: 32 held-out rows, 8 plays each", plays(32, 8)),
+    alike("script: 8 held-out rows, 4 plays each", plays(8, 4)),
+    alike("script: a budget ends it after any seed", budgeted(FLAT)),
+    alike("script: budget, 8 rows of 4 plays", budgeted(plays(8, 4))),
+    Case("script: the remedy acts in half of the runs", STILL, mostly_idle(FLAT, 0.5)),
+    Case("script: the remedy acts in one run of five", STILL, mostly_idle(FLAT, 0.2)),
     alike("2 seeds, one look", FLAT, (2,)),
     alike("3 seeds, one look", FLAT, (3,)),
     alike("5 seeds, one look", FLAT, (5,)),

@@ -113,7 +113,7 @@ def test_a_truncated_file_is_named_with_its_line_and_what_to_do(tmp_path):
 def test_a_broken_line_in_the_middle_is_not_called_a_truncation(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"n": 0,}\n{"n": 1}\n')
-    with pytest.raises(DataError, match=r"rows.jsonl:1 is not valid JSON.*\nMend the line"):
+    with pytest.raises(DataError, match=r"rows.jsonl:1 is not valid JSON.*\nFix the line"):
         numbers(str(path))
 
 

@@ -14,9 +14,9 @@ from trl import GRPOTrainer
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
+from flatline.live.departure.loss import ways_apart
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
-from flatline.live.trl.departure.passes import ways_apart
 from flatline.live.trl.departure.sampled import Sampled, judge_limit
 from flatline.live.trl.departure.stages import _dealt
 from flatline.live.trl.subject import TrlSubject

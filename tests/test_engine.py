@@ -436,7 +436,7 @@ def test_a_sliding_window_is_played_only_within_its_reach():
 def test_a_model_without_attention_is_refused():
     config = MambaConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, state_size=4)
     config.max_position_embeddings = 100
-    with pytest.raises(ModelError, match="cannot be played"):
+    with pytest.raises(ModelError, match="cannot be run"):
         engine_of(MambaForCausalLM(config))
 
 

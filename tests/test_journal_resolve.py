@@ -114,4 +114,4 @@ def test_a_failed_positive_control_is_no_mended_setup(tmp_path):
     plan["arms"] = plan["arms"][:1]
     record(journal, plan, {"runs": []}, verdict_of(code="H00"), None)
     assert judge(journal).experiment is None
-    assert "No arm was mended" in (tmp_path / "fixes/h00-positive-control.md").read_text()
+    assert "No arm was fixed" in (tmp_path / "fixes/h00-positive-control.md").read_text()

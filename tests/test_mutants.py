@@ -364,6 +364,23 @@ def test_silence_on_a_change_and_an_alarm_on_none_are_both_listed(kept_study, tm
     assert "| sign | 2 | 1 | 1 |" in markdown(figures_of(tmp_path))
 
 
+def test_a_silent_change_of_what_the_script_alone_can_say_is_told_apart(kept_study, tmp_path):
+    kept_study(
+        [row("changes", stage="rewards"), row("changes", stage="loss"), row("changes", "H52")]
+    )
+    found = figures_of(tmp_path)["splits"]["test"]
+    assert len(found["silent"]) == len(found["wishes"]) == 1
+    shares = found["shares"]["all"]
+    assert shares["change the training: alarm, or refused by name"]["of"] == 3
+    assert shares["the same, without what contradicts no statement of intent"]["of"] == 2
+
+
+def test_what_is_the_same_here_and_changes_elsewhere_is_no_false_alarm(kept_study, tmp_path):
+    kept_study([row("same here, changes elsewhere", "H28"), row("same", "H24")])
+    found = figures_of(tmp_path)["splits"]["test"]
+    assert len(found["elsewhere"]) == len(found["false alarms"]) == 1
+
+
 def test_splits_are_counted_apart_and_the_commit_is_told(kept_study, tmp_path):
     kept_study([row("changes")], name="a")
     kept_study([row("changes"), row("same")], name="b", split=Split.DEVELOPMENT)
@@ -496,10 +513,10 @@ train()
 def test_a_team_learns_which_defects_of_its_own_script_nobody_would_notice(tmp_path):
     script, out = tmp_path / "train.py", tmp_path / "out"
     script.write_text(LOOP)
-    command = ["bench", "mutants", "run", str(script), "--own", "--count", "12", "--out", str(out)]
+    command = ["bench", "mutants", "--script", f"{script} 3", "--count", "12", "--out", str(out)]
     code = "import sys; from flatline.cli import main; sys.exit(main())"
     said = subprocess.run(
-        [sys.executable, "-c", code, *command, "--jobs", "2", "--", "3"],
+        [sys.executable, "-c", code, *command, "--jobs", "2"],
         capture_output=True,
         text=True,
         check=False,
@@ -508,7 +525,7 @@ def test_a_team_learns_which_defects_of_its_own_script_nobody_would_notice(tmp_p
     rows = rows_in(out / MUTANTS_FILE)
     assert {one["effect"] for one in rows} >= {"changes", "same"}
     report = markdown(figures_of(out))
-    assert "train.py 3" in report
+    assert "train.py 3" in report and "train.py 3" in said.stdout
     silent = figures_of(out)["splits"]["development"]["silent"]
     assert any("zero_grad" in one or "wanted" in one or "train" in one for one in silent)
 

@@ -70,8 +70,17 @@ def test_a_group_is_shown_with_the_advantages_trained_on_and_those_of_its_reward
     opening = opened(trace, "H53", evidence=(Evidence(text="", step=1, rollout=2),))
     assert [row["reward"] for row in opening.rows] == [0, 1, 1, 0]
     assert {row["used"] for row in opening.rows} == {0.0}
-    assert [row["asked"] for row in opening.rows] == [-0.5, 0.5, 0.5, -0.5]
-    assert all(row["wrong"] for row in opening.rows) and not opening.note
+    assert [row["wanted"] for row in opening.rows] == [-0.5, 0.5, 0.5, -0.5]
+    assert opening.compared == "advantage its rewards ask for"
+    assert all(row["wrong"] for row in opening.rows)
+
+
+def test_without_the_settings_advantages_are_compared_with_what_is_above_the_mean():
+    rows = rollout_rows([[0, 1, 1, 0]])
+    rows[0]["advantage"] = 0.9
+    opening = opened(Trace.from_rows(rollouts=rows), "H33")
+    assert [row["wanted"] for row in opening.rows] == [-0.5, 0.5, 0.5, -0.5]
+    assert [row["wrong"] for row in opening.rows] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("code", ["H09", "H02", "H53"])

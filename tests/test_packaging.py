@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flatline"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = PROJECT["tool"]["setuptools"]["package-data"]["flatline"]
-IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "plotly", "scipy", "starlette", "uvicorn")
+IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "scipy", "starlette", "uvicorn")
 """Modules that a plain installation has not."""
 JUNK = ("__pycache__", ".pyc", ".egg-info", ".DS_Store")
 
@@ -127,10 +127,10 @@ def test_every_dependency_is_pinned_for_ci_and_explained():
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     named = {_name(one) for one in project["dependencies"]}
-    named |= {_name(one) for group in extras.values() for one in group} - {"flatline"}
+    named |= {_name(one) for group in extras.values() for one in group} - {"flatline-rl"}
     assert not [name for name in sorted(named) if f"`{name}`" not in explained]
     for_ci = ("pages", "query", "train", "semantic", "ray", "dev", "docs")
-    installed_by_ci = {_name(one) for group in for_ci for one in extras[group]} - {"flatline"}
+    installed_by_ci = {_name(one) for group in for_ci for one in extras[group]} - {"flatline-rl"}
     assert not [name for name in sorted(installed_by_ci) if name not in pinned]
 
 

@@ -167,7 +167,7 @@ def test_a_run_that_broke_off_is_said_before_another_takes_its_place(tmp_path, c
 
     assert said() == ""
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "ended": None}))
-    assert "left no checkpoint; this one begins anew" in said()
+    assert "left no checkpoint; this one starts again" in said()
     (tmp_path / "checkpoint-7").mkdir()
     (tmp_path / "checkpoint-7" / "trainer_state.json").write_text('{"global_step": 7}')
     assert "would go on from" in said() and "takes its place" in said()

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
+from flatline.live.hooks import swapped
 from flatline.live.trl.subject import TrlSubject
 from flatline.remedies import REMEDIES, WITHOUT, apply, remedied, remedy_of
 
@@ -42,8 +44,11 @@ def correct(completions, answer, **kwargs):
 
 
 def rows():
+    """Prompts of unequal lengths, so that there is padding."""
     return [
-        {"prompt": prompt(a, b), "answer": str(a + b)} for a in range(6) for b in range(0, 10, 3)
+        {"prompt": "? " * (b % 4) + prompt(a, b), "answer": str(a + b)}
+        for a in range(6)
+        for b in range(0, 10, 3)
     ]
 
 
@@ -60,6 +65,7 @@ def trainer_of(folder, kind=GRPOTrainer, reward=correct, **asked):
         "temperature": 0.8,
         "seed": 3,
         "bf16": False,
+        "gradient_checkpointing": False,
         "use_cpu": True,
         "report_to": "none",
         "save_strategy": "no",
@@ -78,6 +84,10 @@ def trainer_of(folder, kind=GRPOTrainer, reward=correct, **asked):
 def trained(trainer):
     trainer.train()
     return [weight.detach().clone() for weight in trainer.model.parameters()]
+
+
+def close(some, others):
+    return all(torch.allclose(a, b, atol=1e-4) for a, b in zip(some, others, strict=True))
 
 
 def alike(some, others):
@@ -125,38 +135,225 @@ def test_each_says_once_what_it_does(tmp_path, capfd):
     assert capfd.readouterr().err.count("remedy for H09: this run gives the model ones") == 1
 
 
-# -- repairing
+# -- repairing: what is trained is what the healthy script trains
+
+
+class PromptHidden(GRPOTrainer):
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, keep, *args, **kwargs):
+        mask = mask.clone()
+        mask[:, :-keep] = 0
+        return super()._get_per_token_logps_and_entropies(model, ids, mask, keep, *args, **kwargs)
+
+
+class PaddingSeen(GRPOTrainer):
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, *args, **kwargs):
+        every = torch.ones_like(mask)
+        return super()._get_per_token_logps_and_entropies(model, ids, every, *args, **kwargs)
+
+
+class StaleSampler(GRPOTrainer):
+    def _generate_single_turn(self, *args, **kwargs):
+        if not hasattr(self, "sampler"):
+            with torch.random.fork_rng():
+                self.sampler = type(self.model)(self.model.config)
+            self.sampler.load_state_dict(self.model.state_dict())
+        with swapped(self, model_wrapped=self.sampler):
+            return super()._generate_single_turn(*args, **kwargs)
+
+
+class PromptsChanged(GRPOTrainer):
+    def _tokenize_prompts(self, prompts):
+        return super()._tokenize_prompts([one.replace("plus", "is") for one in prompts])
+
+
+class Retokenised(GRPOTrainer):
+    def _generate(self, prompts):
+        found = list(super()._generate(prompts))
+        found[1] = [[*ids[:-1], 9] for ids in found[1]]
+        found[3] = self.processing_class.batch_decode(found[1], skip_special_tokens=True)
+        return tuple(found)
+
+
+class RolledCompletions(GRPOTrainer):
+    def _generate_single_turn(self, *args, **kwargs):
+        ids, logprobs = super()._generate_single_turn(*args, **kwargs)
+        return ids[-1:] + ids[:-1], logprobs
+
+
+class LastTokenOnly(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        mask = batch["completion_mask"]
+        return {**batch, "tool_mask": mask * (mask.flip(1).cumsum(1).flip(1) <= 1)}
+
+
+class NeighboursReward(GRPOTrainer):
+    def _calculate_rewards(self, *args, **kwargs):
+        return super()._calculate_rewards(*args, **kwargs).roll(1, 0)
+
+
+class OnlyPraise(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        return {**batch, "advantages": batch["advantages"].clamp(min=0)}
+
+
+class OldOfTheLastBatch(GRPOTrainer):
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        return {**batch, "old_per_token_logps": batch["old_per_token_logps"] - 1.0}
+
+
+class NoTemperature(GRPOTrainer):
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, keep, *args, **kwargs):
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, -keep - 1 : -1]
+        logps = logits.log_softmax(-1)
+        return logps.gather(2, ids[:, -keep:, None])[..., 0], logps[..., 0].detach(), None
+
+
+class ClipSwapped(GRPOTrainer):
+    def _compute_loss(self, model, inputs):
+        with swapped(self, epsilon_low=0.001, epsilon_high=0.001):
+            return super()._compute_loss(model, inputs)
+
+
+class Negated(GRPOTrainer):
+    def _compute_loss(self, model, inputs):
+        return -super()._compute_loss(model, inputs)
+
+
+class Flipped(GRPOTrainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(Flip())
+
+
+class Flip(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, model, **_):
+        for weight in model.parameters():
+            weight.grad.neg_()
+
+
+class Averaged(GRPOTrainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(Halve())
+
+
+class Halve(TrainerCallback):
+    @torch.no_grad()
+    def on_step_end(self, args, state, control, model, **_):
+        for weight in model.parameters():
+            weight.mul_(0.9)
+
+
+class HalfTheWeights(GRPOTrainer):
+    def create_optimizer(self, *args, **kwargs):
+        some = [p for p in self.model.parameters() if p.requires_grad][::2]
+        self.optimizer = torch.optim.AdamW(some, lr=self.args.learning_rate)
+        return self.optimizer
+
+
+class FewRows(GRPOTrainer):
+    def _get_train_sampler(self, dataset=None):
+        return super()._get_train_sampler(self.train_dataset.select(range(4)))
+
+
+class Hot(GRPOTrainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.generation_config.temperature = 5.0
+
+
+REPAIRED = {
+    "H02": LastTokenOnly,
+    "H06": StaleSampler,
+    "H07": LastTokenOnly,
+    "H09": PromptHidden,
+    "H10": PromptsChanged,
+    "H11": Retokenised,
+    "H14": LastTokenOnly,
+    "H15": PaddingSeen,
+    "H17": StaleSampler,
+    "H19": StaleSampler,
+    "H21": Hot,
+    "H26": HalfTheWeights,
+    "H28": Negated,
+    "H33": FewRows,
+    "H34": RolledCompletions,
+    "H44": FewRows,
+    "H49": PromptsChanged,
+    "H50": RolledCompletions,
+    "H51": LastTokenOnly,
+    "H52": NeighboursReward,
+    "H53": OnlyPraise,
+    "H54": OldOfTheLastBatch,
+    "H55": ClipSwapped,
+    "H56": Negated,
+    "H57": Flipped,
+    "H58": Averaged,
+    "H59": StaleSampler,
+}
+"""A script with the fault of each; those that are a setting change what was asked for."""
+
+
+@pytest.mark.parametrize("code", REPAIRED)
+def test_a_faulty_script_trains_what_the_healthy_one_does_under_its_remedy(tmp_path, code):
+    asked = {"per_device_train_batch_size": 16, "max_steps": 8}
+    healthy = trained(trainer_of(tmp_path, **asked))
+    assert not close(trained(trainer_of(tmp_path, REPAIRED[code], **asked)), healthy)
+    trainer = trainer_of(tmp_path, REPAIRED[code], **asked)
+    with remedied(trainer, [code]) as made:
+        assert close(trained(trainer), healthy)
+    assert made.tallies[code].acted
+
+
+def test_a_scorer_without_the_temperature_is_repaired(tmp_path):
+    healthy = trained(trainer_of(tmp_path))
+    trainer = trainer_of(tmp_path, NoTemperature)
+    with remedied(trainer, ["H54"]):
+        assert close(trained(trainer), healthy)
+
+
+def test_a_right_answer_is_paid_as_right_and_what_is_not_marked_as_the_function_pays_it(tmp_path):
+    def one_digit(completions, answer, **kwargs):
+        return [
+            float(f"#### {gold[:1]} " in f"{text} ")
+            for text, gold in zip(completions, answer, strict=True)
+        ]
+
+    trainer = trainer_of(tmp_path, reward=one_digit)
+    said = ["#### 3", "#### 12", "#### 1", "12", "#### 7"]
+    gold = ["3", "12", "12", "12", "5"]
+    assert trainer.reward_funcs[0](completions=said, answer=gold) == [1, 0, 1, 0, 0]
+    with remedied(trainer, ["H39"]):
+        assert trainer.reward_funcs[0](completions=said, answer=gold) == [1, 1, 0, 0, 0]
+    assert trainer.reward_funcs == [one_digit]
+
+
+def test_a_reward_that_names_no_gold_cannot_be_mended(tmp_path):
+    def short(completions, **kwargs):
+        return [1.0 / (1 + len(text)) for text in completions]
+
+    with pytest.raises(ConfigError, match="exactly one must"):
+        apply(trainer_of(tmp_path, reward=short), ["H39"])
+
+
+def test_dropout_is_off_and_half_precision_is_whole_while_the_remedy_lasts(tmp_path):
+    trainer = trainer_of(tmp_path)
+    trainer.model.model.layers[0].extra = torch.nn.Dropout(0.3)
+    trainer.model.to(torch.bfloat16)
+    with remedied(trainer, ["H23", "H25"]):
+        assert trainer.model.model.layers[0].extra.p == 0
+        assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+    assert trainer.model.model.layers[0].extra.p == 0.3
+    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(
-    "fault, code",
-    [
-        ("prompts-interleaved", "H33"),
-        ("debug-subset", "H33"),
-        ("prompts-lowercased", "H49"),
-        ("completions-rolled", "H50"),
-        ("padded-on-the-right", "H50"),
-        ("mask-shifted-when-cut", "H51"),
-        ("last-tokens-only", "H51"),
-        ("neighbours-reward", "H52"),
-        ("second-weight-ignored", "H52"),
-        ("batch-baseline", "H53"),
-        ("only-praise", "H53"),
-        ("temperature-not-in-scorer", "H54"),
-        ("old-of-the-last-batch", "H54"),
-        ("clip-bounds-swapped", "H55"),
-        ("kl-not-in-the-loss", "H55"),
-        ("loss-negated", "H56"),
-        ("divided-by-the-limit", "H56"),
-        ("sign-flipped", "H57"),
-        ("last-pass-only", "H57"),
-        ("weights-restored", "H58"),
-        ("half-the-weights", "H58"),
-        ("rate-zero-from-step-5", "H58"),
-        ("sampler-at-half-scale", "H59"),
-    ],
+    "fault, code", [("mask-shifted-when-cut", "H51"), ("weights-restored", "H58")]
 )
-def test_a_fault_is_gone_under_its_remedy(fault, code):
+def test_a_stage_departs_no_more_under_its_remedy(fault, code):
     trainer = build(faulty(fault))
     with remedied(trainer, [code]):
         subject = TrlSubject(trainer)

@@ -98,7 +98,7 @@ def test_the_effect_is_drawn_against_the_smallest_that_matters(folder):
     assert lines["one matched seed"]["y"] == pytest.approx([0.29, 0.30, 0.33])
     assert lines["smallest effect that matters, 0.05"]["y"] == [0.05, 0.05]
     assert lines["no effect"]["y"] == [0, 0]
-    assert lines["mean at a look"]["error_y"]["array"][0] > 0
+    assert lines["mean at an interim check"]["error_y"]["array"][0] > 0
 
 
 def test_the_plan_is_shown_as_it_was_registered(folder):

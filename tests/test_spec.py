@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flatline.spec import STAGES, Asked, NotSpecified
-from flatline.spec.advantages import advantages, leave_one_out
+from flatline.spec.advantages import advantages, leave_one_out, rounded_by
 from flatline.spec.completions import said, was_cut
 from flatline.spec.delivery import apart
 from flatline.spec.gradient import clip_factor, compare
@@ -352,3 +352,31 @@ def test_gmpo_takes_the_geometric_mean_of_ratios_clipped_to_one_side(advantage, 
         advantage=torch.tensor(advantage),
     )
     assert loss_T.tolist() == pytest.approx([-advantage * math.exp(sum(kept) / 2)] * 2)
+
+
+def test_a_group_of_like_rewards_may_be_off_by_the_rounding_of_its_mean():
+    reward_B = np.array([1.2, 1.2, 0.0, 1.0])
+    most_B = rounded_by(ASKED, reward_B)
+    in_float32 = np.float32(1.2000001) - np.float32(1.2)
+    assert in_float32 / 1e-4 < most_B[0] < 1e-2
+    assert most_B[3] < 1e-5
+
+
+def test_sapo_has_the_slope_of_the_ratio_at_1_and_flattens_away_from_it():
+    asked = replace(ASKED, loss="sapo", softness=(1.0, 2.0))
+    for advantage, tau in ((1.0, 1.0), (-0.5, 2.0)):
+        new_T = torch.tensor([0.0, math.log(3)], requires_grad=True)
+        loss_T = token_loss(
+            asked,
+            new_T=new_T,
+            old_T=torch.zeros(2),
+            reference_T=None,
+            mask_T=ON,
+            advantage=torch.tensor(advantage),
+        )
+        assert loss_T[1].item() == pytest.approx(
+            -4 / tau / (1 + math.exp(-2 * tau)) * advantage, rel=1e-5
+        )
+        loss_T.sum().backward()
+        assert float(new_T.grad[0]) == pytest.approx(-advantage)
+    assert shares(asked, [2, 3], 5) == shares(replace(asked, loss="grpo"), [2, 3], 5)

@@ -112,8 +112,8 @@ def test_a_treatment_that_leaves_the_mechanism_invalidates_nothing(control):
     ("seen", "says"),
     [
         (mechanism(treated="present"), "is still there in the treated runs"),
-        (mechanism(treated="unknown"), "could not be told in the treated runs"),
-        (mechanism("unknown", "absent"), "could not be told in the control runs"),
+        (mechanism(treated="unknown"), "could not be tested in the treated runs"),
+        (mechanism("unknown", "absent"), "could not be tested in the control runs"),
     ],
 )
 def test_a_gain_without_a_mechanism_that_flips_is_never_validated(seen, says):

@@ -115,3 +115,8 @@ def test_ctrl_c_leaves_no_traceback(tmp_path):
     _, said = child.communicate(timeout=60)
     assert child.returncode == 0
     assert "Traceback" not in said
+
+
+def test_a_log_is_followed_without_torch():
+    code = "import sys, flatline.alarms.following; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from flatline import Recorder
 from flatline.cli.ui import ui
 from flatline.errors import ConfigError, TraceError
 from flatline.experiment import load_plan, register
@@ -176,7 +177,7 @@ def test_a_run_without_rollouts_has_a_page_and_an_empty_list(tmp_path):
     record(tmp_path / "log", rows=rows)
     client = asking(tmp_path)
     assert client.get("/run/log").status_code == 200
-    assert "No rollout is like that" in client.get("/rollouts/log").text
+    assert "This run has no rollouts" in client.get("/rollouts/log").text
     assert client.get("/rollout/log?step=1&rollout=0").status_code == 422
 
 
@@ -399,7 +400,7 @@ def test_a_port_in_use_is_refused_with_another_to_type(folder):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="There is no folder"):
+    with pytest.raises(ConfigError, match="There is no "):
         ui(tmp_path / "none", 8321)
 
 
@@ -420,7 +421,7 @@ def test_the_page_of_a_large_run_says_that_it_is_being_made(tmp_path, monkeypatc
         if "What was recorded" in text:
             break
         time.sleep(0.05)
-    assert 'data-fresh="yes"' in text and "hypotheses could be tested" in text
+    assert 'data-fresh="yes"' in text and "causes could not be tested" in text
 
 
 def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):
@@ -437,3 +438,47 @@ def test_what_could_not_be_made_beside_is_told(tmp_path, monkeypatch):
             break
         time.sleep(0.05)
     assert answer.status_code == 422 and "The disk is gone." in answer.text
+
+
+LOGS = Path(__file__).parents[1] / "docs" / "real-logs"
+
+
+def test_logs_are_listed_and_shown_beside_runs(tmp_path):
+    record(tmp_path / "recorded", steps=6)
+    (tmp_path / "notes.json").write_text('{"no": "log"}')
+    for name in ("grpo-lora.json", "own-loop.csv"):
+        (tmp_path / name).write_bytes((LOGS / name).read_bytes())
+    browser = asking(tmp_path)
+    listed = browser.get("/").text
+    assert "grpo-lora.json" in listed and "own-loop.csv" in listed
+    assert "notes.json" not in listed
+    page = browser.get("/run/grpo-lora.json").text
+    assert "What the numbers say" in page
+    assert "From row to row the reward follows" in page
+    assert browser.get("/run/notes.json").status_code == 404
+    assert browser.get("/rollouts/grpo-lora.json").status_code == 200
+
+
+def test_one_log_is_shown_by_itself(tmp_path):
+    path = tmp_path / "own-loop.csv"
+    path.write_bytes((LOGS / path.name).read_bytes())
+    (tmp_path / "other.csv").write_bytes(path.read_bytes())
+    browser = asking(path)
+    assert "What the numbers say" in browser.get("/").text
+    assert browser.get("/run/other.csv").status_code == 404
+
+
+def test_an_empty_folder_says_what_would_fill_it(tmp_path):
+    (tmp_path / "my runs").mkdir()
+    text = asking(tmp_path / "my runs").get("/").text
+    assert "Nothing to show in <code>my runs</code> yet" in text
+    assert all(f"flatline.{name}(" in text for name in ("attach", "watch"))
+
+
+def test_a_run_without_rollouts_says_so_and_a_filter_that_fits_none_says_that(tmp_path, client):
+    with Recorder(tmp_path / "steps-only") as recorder:
+        recorder.log_step(step=1, reward=0.5)
+    text = asking(tmp_path).get("/rollouts/steps-only").text
+    assert "This run has no rollouts" in text and "No rollout is like that" not in text
+    filtered = client.get("/rollouts/deep/healthy?from=999").text
+    assert "No rollout is like that" in filtered and "This run has no rollouts" not in filtered

@@ -1,6 +1,7 @@
 """A report as a terminal shows it: the answer of `flatline.answer`, as short as it can be."""
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -20,6 +21,8 @@ _EACH = {
     "ok": "Ruled out, and by what",
     "unknown": "Could not be tested, and why",
 }
+_MOST = {"line": 2, "why": 0}
+"""Lines of one kind where not everything is asked for; 1 of any other."""
 _NOTES = 3
 """Notes that are shown where not everything is asked for."""
 
@@ -56,8 +59,13 @@ def _remarks(report: Found) -> list[RenderableType]:
 
 def _short(lines: Sequence[Line]) -> list[Line]:
     """One example shows what two show, and a headline needs no reason beside its proof."""
-    first = next((line for line in lines if line.label == "example"), None)
-    return [line for line in lines if line.label not in ("example", "why") or line is first]
+    seen = Counter[str]()
+    kept = []
+    for line in lines:
+        seen[line.label] += 1
+        if seen[line.label] <= _MOST.get(line.label, 1):
+            kept.append(line)
+    return kept
 
 
 def _table(lines: Iterable[Line]) -> RenderableType:

@@ -193,18 +193,18 @@ def guarded(
         found = look(at)
         found = replace(found, fix=worded(found.fix, names_of(at)))
     except Lacking as missing:
-        text = f"Cannot tell: it needs {missing.column}."
+        text = f"Could not be tested: it needs {missing.column}."
         text = f"{text} {missing.how}." if missing.how else text
         return hypothesis.found(Level.UNKNOWN, text, needs=missing.how)
     except NotRecorded as missing:
         why, do = lack(origin, missing.column)
-        text = f"Cannot tell: it needs `{missing.column}`, and {why}."
+        text = f"Could not be tested: it needs `{missing.column}`, and {why}."
         return hypothesis.found(Level.UNKNOWN, f"{text} {do}." if do else text, needs=do)
     except Exception as error:
         # One hypothesis that trips over odd data must not cost the user all the others.
         return hypothesis.found(
             Level.UNKNOWN,
-            f"Could not be looked at: {type(error).__name__}: {error}. "
+            f"Could not be tested: {type(error).__name__}: {error}. "
             "This is a defect of flatline; please report it.",
         )
     if found.level is Level.UNKNOWN and not found.needs:

@@ -216,10 +216,10 @@ def _groups(problems: Sequence[Problem], rollouts: Iterable[Rollout]) -> list[li
         groups[rollout.problem_id].append(rollout)
     ordered = [sorted(group, key=lambda r: r.sample) for group in groups.values()]
     if not ordered or not ordered[0]:
-        raise ValueError("nothing was played")
+        raise ValueError("nothing was sampled")
     expected = list(range(len(ordered[0])))
     if any([r.sample for r in group] != expected for group in ordered):
-        raise ValueError("every problem must have been played with the same samples")
+        raise ValueError("every problem must have the same number of samples")
     return ordered
 
 

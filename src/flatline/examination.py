@@ -172,14 +172,15 @@ def _play_first_batch(subject: Subject) -> None:
         raise
     except StopIteration as error:
         raise ConfigError(
-            "The trainer's dataset gives no batch, so there is nothing to look at.\n"
+            "The trainer's dataset gives no batch, so there is nothing to check.\n"
             "Training would end before its first step, without an error of its own.\n"
             "Give it at least as many prompts as one step takes: `per_device_train_batch_size` x "
             "`gradient_accumulation_steps` / `num_generations`."
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"The trainer cannot play and score its first batch: {type(error).__name__}: {error}.\n"
-            "Training would stop at the same place, so there is nothing to look at yet.\n"
-            "Mend that first; `trainer.train()` shows the whole traceback."
+            "The trainer cannot sample and score its first batch: "
+            f"{type(error).__name__}: {error}.\n"
+            "Training would stop at the same place, so there is nothing to check yet.\n"
+            "Fix that first; `trainer.train()` shows the whole traceback."
         ) from error

@@ -56,7 +56,7 @@ _NO_GOLD = Lack(
 )
 _NO_RIGHT_OR_WRONG = Lack(
     "no reward function pays one amount for a right answer and nothing for a wrong one",
-    'Let one reward function do so, or name the one that tells them apart: `correct="NAME"`',
+    'Let one reward function do so, or name the one that does: `correct="NAME"`',
 )
 WHICH_IS_RIGHT = Lack(
     "several parts of the reward could say which answers are right",
@@ -67,7 +67,7 @@ _NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps
 _OF_TRL: Mapping[str, Lack] = {
     "tokens.sampler": _NO_LOGPROBS,
     "rollouts.gold": _NO_GOLD,
-    "task.": Lack("only flatline's own tasks can be played by a script"),
+    "task.": Lack("only flatline's own tasks can be run by a script"),
     "rollouts.parts": _NO_RIGHT_OR_WRONG,
     "steps.heldout_reward": Lack(
         "nothing was evaluated",

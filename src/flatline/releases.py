@@ -113,7 +113,7 @@ DEFECTS: dict[str, Defect] = {
         library="trl",
         since="0.26.0",
         mended="0.29.1",
-        what="what the model wrote before a tool's answer is tokenised anew",
+        what="what the model wrote before a tool's answer is tokenised again",
         when="`tools`",
         reference=TRL + "5242",
     ),
@@ -263,7 +263,7 @@ def _note(library: str) -> str | None:
         return None
     count = "a known defect" if len(found) == 1 else f"{len(found)} known defects"
     return (
-        f"{library} {release} has {count}, mended in {found[-1].mended} at the latest; "
+        f"{library} {release} has {count}, fixed in {found[-1].mended} at the latest; "
         "`flatline doctor` says which."
     )
 

@@ -37,7 +37,7 @@ def probed(gap_new, lora):
 def test_prompts_that_come_again_and_differ_more_are_suspected():
     finding = H19.sign(visited_again(0.2))
     assert finding.level is Level.SUSPECT
-    assert "played before" in finding.text
+    assert "sampled before" in finding.text
 
 
 def test_prompts_that_come_again_and_differ_as_little_are_fine():

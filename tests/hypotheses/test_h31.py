@@ -61,7 +61,7 @@ def risen(*, beta=0.5, solved=False):
 def test_a_reward_that_rose_and_stands_under_a_firm_beta_is_suspected():
     found = H31.sign(risen())
     assert found.level is Level.SUSPECT
-    assert "stands still, and so does the reward" in found.text
+    assert "does not change, and neither does the reward" in found.text
 
 
 def test_a_reward_that_stands_at_the_end_of_learning_is_not_the_anchors():

@@ -1,6 +1,7 @@
 """The sdist and the wheel are built, hold what they should, and work in a clean environment."""
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.quality.report import report
+from tests.test_newcomer import PYTHON
 from tests.test_packaging import PACKAGE, ROOT, data_files
 
 LOG = [{"step": step, "reward": 0.5, "loss": 0.1, "kl": 1e-4 * step} for step in range(1, 60)]
-HEAVY = ("torch", "transformers", "trl", "scipy", "plotly", "duckdb", "starlette")
+HEAVY = ("torch", "transformers", "trl", "scipy", "duckdb", "starlette")
 
 
 def run(*command, **more):
@@ -70,6 +72,13 @@ def test_a_log_is_diagnosed_without_torch(clean, tmp_path):
     assert json.loads(told)["tested"] > 0
     code = f"from importlib.util import find_spec as f; print([n for n in {HEAVY} if f(n)])"
     assert run(str(clean / "python"), "-c", code).strip() == "[]"
+
+
+def test_the_readmes_first_lines_work_in_a_clean_environment(clean):
+    code = "".join(PYTHON[:2])
+    assert "flatline.diagnose" in code
+    told = run(str(clean / "python"), "-c", code, cwd=ROOT, env={"PATH": os.environ["PATH"]})
+    assert "Your trainer cannot see the question" in told
 
 
 def test_a_report_finds_its_templates(with_pages, tmp_path):

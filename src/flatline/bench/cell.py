@@ -70,7 +70,7 @@ def planned(folder: Path) -> Cell:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} is not the plan of a cell: {error}.\nRemove the folder; `flatline bench` "
-            "writes it anew."
+            "writes it again."
         ) from error
 
 

@@ -125,7 +125,7 @@ def _is_finished(cell: Cell, out: Path) -> bool:
     if found["changes"] != dict(cell.changes):
         raise ConfigError(
             f"{path} is of a cell with other settings: {found['changes']}, not "
-            f"{dict(cell.changes)}.\nTwo benchmarks in one folder could not be told apart.\n"
+            f"{dict(cell.changes)}.\nTwo benchmarks in one folder could not be distinguished.\n"
             "Give another folder with --out."
         )
     return True

@@ -73,5 +73,5 @@ def _entry(path: Path, one: Any) -> tuple[str, tuple[Level, ...]]:
 def _no_baseline(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"--baseline {path} is not a baseline: {why}.\n"
-        f"Write it anew: `flatline diagnose RUN --write-baseline {path}`."
+        f"Write it again: `flatline diagnose RUN --write-baseline {path}`."
     )

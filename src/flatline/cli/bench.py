@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 group = typer.Typer(
     name="bench",
-    help="Plant every fault, train, look, and count what was found. Goes on where it stopped.",
+    help="Plant every fault, train, diagnose, and count what was found. Goes on where it stopped.",
     invoke_without_command=True,
 )
 group.add_typer(bench_mutants.group)
@@ -56,7 +56,7 @@ def bench(
     keep_traces: Keep = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Plant every fault, train, look, and count what was found. Goes on where it stopped."""
+    """Plant every fault, train, diagnose, and count what was found. Goes on where it stopped."""
     if ctx.invoked_subcommand is not None:
         return
     from flatline.bench.plan import chosen, full_plan, quick_plan
@@ -115,7 +115,7 @@ def diagnose(folder: Folder) -> None:
 
     outcomes = read_all(folder)
     done = sum(diagnosed_again(one.folder) for one in outcomes)
-    say(f"{done} of {len(outcomes)} cells diagnosed anew; the others have kept no trace.")
+    say(f"{done} of {len(outcomes)} cells diagnosed again; the others have kept no trace.")
 
 
 @group.command()

@@ -52,7 +52,10 @@ Seed = Annotated[int, typer.Option(help="Of the draw.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Mutants at once; each has one thread.")]
 Minutes = Annotated[float | None, typer.Option(help="Start no mutant after so many minutes.")]
 Seeds = Annotated[
-    int, typer.Option(min=0, help="Train whoever learns otherwise whole, with so many seeds.")
+    int,
+    typer.Option(
+        min=0, help="Train those that learn differently to the end, with this many seeds."
+    ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results.")]
 Peers = Annotated[

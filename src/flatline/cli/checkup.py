@@ -40,7 +40,9 @@ Ladder = Annotated[
 
 Tools = Annotated[
     bool,
-    typer.Option("--tools", help="Also play with empty, shuffled and gold tool output (seconds)."),
+    typer.Option(
+        "--tools", help="Also sample with empty, shuffled and gold tool output (seconds)."
+    ),
 ]
 
 Budget = Annotated[
@@ -54,7 +56,7 @@ Budget = Annotated[
 
 
 def checkup(**given: Any) -> None:
-    """Look at a trainer before training: masks, log-probs, weights, rewards, data. No training."""
+    """Check a trainer before training: masks, log-probs, weights, rewards, data. No training."""
     from rich.console import Console
 
     ladder, tools, file = given.pop("ladder"), given.pop("tools"), given["config"]
@@ -88,7 +90,7 @@ def look(
     refuse_no_folder(Path(config.output_dir))
     with built_aside(config) as built:
         check_all(built)
-        say("Playing the first batch")
+        say("Sampling the first batch")
         hear = lambda one: say(f"{one.id} {one.name}")  # noqa: E731
         report = examine(built, budget=budget, on_probe=hear)
         report = replace(report, subject=f"{config.task} with {config.model}")
@@ -109,7 +111,7 @@ def _with_ladder(report: "Report", config: RunConfig, say: Callable[[str], None]
 def _with_tools(report: "Report", built: "Built", say: Callable[[str], None]) -> "Report":
     from flatline.counterfactual import tool_use, with_tool_use
 
-    use = tool_use(built, on_play=lambda what: say(f"Playing with {what}"))
+    use = tool_use(built, on_play=lambda what: say(f"Sampling with {what}"))
     return with_tool_use(report, use, built.task.name)
 
 

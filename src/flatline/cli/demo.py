@@ -39,7 +39,7 @@ _INTRO = (
 )
 
 _CHECKUP = (
-    "flatline looks at the live trainer with one batch: what was sampled, what is trained on, and "
+    "flatline checks the live trainer with one batch: what was sampled, what is trained on, and "
     "whether the two agree. The same as `flatline checkup musique --kl-beta 0.04 --fault "
     "verifiers-0.1.3`.\n"
 )
@@ -100,8 +100,8 @@ def demo(
 
 
 def _refuse_half_a_story() -> None:
-    """It takes minutes to the page at its end, which is drawn with plotly."""
-    for name in ("trl", "peft", "plotly"):
+    """It takes minutes to the page at its end, which needs the extra `pages`."""
+    for name in ("trl", "peft", "jinja2"):
         if find_spec(name) is None:
             raise options.not_installed("The demo", ImportError(name=name))
 
@@ -137,7 +137,7 @@ def _control(story: _Story) -> None:
         table.add_row(part, *values, str(last.since(first, part)))
     story.console.print(table)
     story.console.print(
-        "\nFormat can be learnt without seeing the question, answers cannot. Whoever watches a "
+        "\nFormat can be learnt without seeing the question, answers cannot. Anyone who watches a "
         "sum of both sees a rise and declares the library sound. A positive control must need "
         "the pathway that is under suspicion (`flatline explain H00`)."
     )
@@ -149,7 +149,7 @@ def _checkup(story: _Story) -> "Report":
 
     story.chapter("3. The checkup", _CHECKUP)
     config = replace(story.config("checkup"), fault=FAULT)
-    with built_aside(config) as built, Console(stderr=True).status("looking") as status:
+    with built_aside(config) as built, Console(stderr=True).status("Checking") as status:
         report = checkup(built, on_probe=lambda one: status.update(f"{one.id} {one.name}"))
     story.console.print(report)
     return report
@@ -167,7 +167,7 @@ def _diagnosis(story: _Story) -> None:
 
 
 def _mended(story: _Story) -> "Result":
-    story.chapter("5. The proof", "Mend what was found, change nothing else, and train again.\n")
+    story.chapter("5. The proof", "Fix what was found, change nothing else, and train again.\n")
     result = _train(story.config("mended"))
     story.console.print(_curve(result))
     story.console.print(
@@ -183,10 +183,12 @@ def _answer(story: _Story, broken: "Result", mended: "Result", report: "Report")
     cleared = ", ".join(sorted(f.hypothesis for f in report.findings if f.level == "ok"))
     story.chapter(
         "The answer",
-        f"Mended minus broken on the same {len(mended.scores[-1].problems)} held-out questions, "
-        f"with the same random numbers: {effect}.\n\n"
+        f"{report.answer.headline}\n\n"
+        f"With that fixed and nothing else changed, the reward on the same "
+        f"{len(mended.scores[-1].problems)} held-out questions, with the same random numbers, "
+        f"changes by {effect}.\n\n"
         f"Cause: {causes}.\nRuled out: {cleared}.\n\n{_WHY}\n\n"
-        f"The runs are in {story.folder}. Look further:\n"
+        f"The runs are in {story.folder}. To see more:\n"
         f"  flatline show {story.folder}/broken --step 1 --rollout 0\n"
         f"  flatline diagnose {story.folder}/mended\n"
         "  flatline explain H09\n"

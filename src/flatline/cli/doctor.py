@@ -19,5 +19,5 @@ def doctor() -> None:
         for exhibit, one in known.items():
             typer.echo(f"{name} {release}: {one.what}.")
             typer.echo(f"  When: {one.when or 'always'}.")
-            typer.echo(f"  Mended in {one.mended}: pip install '{name}>={one.mended}'")
+            typer.echo(f"  Fixed in {one.mended}: pip install '{name}>={one.mended}'")
             typer.echo(f"  Exhibit {exhibit} in docs/museum.md; {one.reference}")

@@ -61,7 +61,7 @@ def evaluate(
     limit: options.Limit = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Plays of each problem; 1, or 8 for `lab`, which is quick."),
+        typer.Option(min=1, help="Rollouts of each problem; 1, or 8 for `lab`, which is quick."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers tokens are drawn with.")] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 1.0,
@@ -77,7 +77,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Tokens of prompt and completion together.")
     ] = None,
     max_batch: Annotated[
-        int, typer.Option("--max-batch", "--batch-size", min=1, help="Episodes played at once.")
+        int, typer.Option("--max-batch", "--batch-size", min=1, help="Rollouts sampled at once.")
     ] = 64,
     chat_template: Annotated[
         str | None, typer.Option(help="`hermes`, a file, or a template that TRL ships.")
@@ -90,9 +90,9 @@ def evaluate(
         str | None, typer.Option(help="Another model on the same problems and random numbers.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Save every play as one line of this JSONL file.")
+        Path | None, typer.Option(help="Save every rollout as one line of this JSONL file.")
     ] = None,
-    show: Annotated[int, typer.Option(min=0, help="Print so many plays in full.")] = 0,
+    show: Annotated[int, typer.Option(min=0, help="Print this many rollouts in full.")] = 0,
     json: options.Json = False,
 ) -> None:
     """Score a model on held-out problems, per part and per hop, with 95 % intervals."""
@@ -152,7 +152,7 @@ def evaluate_model(request: Request, model: str) -> "Evaluation":
 
     with _progress(f"{model}: loading", None):
         engine = _engine(request, model)
-    with _progress(f"{model}: playing", len(request.problems) * request.samples) as on_done:
+    with _progress(f"{model}: sampling", len(request.problems) * request.samples) as on_done:
         return play(
             request.problems,
             engine,
@@ -169,7 +169,7 @@ def _engine(request: Request, model: str) -> "Engine":
         from flatline.rollout.sampling import Sampling
         from flatline.training.models import load_policy
     except ImportError as error:
-        raise options.not_installed("Playing a model", error) from error
+        raise options.not_installed("Sampling from a model", error) from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # ours says the same
@@ -209,8 +209,8 @@ def _samples(given: int | None, temperature: float, *, lab: bool) -> int:
         return options.LAB_SAMPLES if lab and temperature > 0 else 1
     if temperature == 0 and given > 1:
         raise ConfigError(
-            f"Without randomness every play of a problem is the same, so --samples {given} would "
-            "only repeat the first.\nLeave --samples out, or give a --temperature above 0."
+            f"Without randomness every rollout of a problem is the same, so --samples {given} "
+            "would only repeat the first.\nLeave --samples out, or give a --temperature above 0."
         )
     return given
 

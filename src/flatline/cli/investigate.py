@@ -50,7 +50,7 @@ Outcome = Annotated[
 Smallest = Annotated[
     float, typer.Option("--smallest-effect", help="The least gain of the outcome that matters.")
 ]
-Seeds = Annotated[int, typer.Option("--seeds", help="Matched seeds at most; looked at from 3 on.")]
+Seeds = Annotated[int, typer.Option("--seeds", help="Matched seeds at most; checked from 3 on.")]
 Where = Annotated[str, typer.Option("--executor", help="local, or ray.")]
 Jobs = Annotated[
     int | None, typer.Option(help="Runs at once; one a GPU or a core where no number is given.")
@@ -304,6 +304,8 @@ def _print(conclusion: "Conclusion") -> None:
         Text(f"confidence {verdict.confidence}", style="dim"),
     )
     lines = [verdict.reason, f"What would change it: {verdict.would_change}"]
+    if conclusion.change:
+        lines.append(conclusion.change)
     console.print(Padding(Text(visible("\n".join(lines))), (0, 0, 1, 4)))
 
 

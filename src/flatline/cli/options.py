@@ -62,5 +62,5 @@ def load_problems(task: "Task", data: str, *, split: str, limit: int | None) -> 
         limit = LAB_LIMIT
     problems = task.load(data, split=split)[:limit]
     if not problems:
-        raise ConfigError(f"`{data}` has no problems to play.\nGive another file, split or slice.")
+        raise ConfigError(f"`{data}` has no problems.\nGive another file, split or slice.")
     return problems

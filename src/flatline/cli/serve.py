@@ -33,7 +33,7 @@ def serve(
             help="Tokens of prompt and answer together; all that the model was built for.",
         ),
     ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Turns played at once.")] = 32,
+    max_batch: Annotated[int, typer.Option(min=1, help="Turns sampled at once.")] = 32,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Turns that may wait; more are answered with 429.")
     ] = 256,
@@ -58,7 +58,7 @@ def serve(
     try:
         from flatline.serve.start import guarded_application, start
     except ImportError as error:
-        raise options.not_installed("Playing a model", error) from error
+        raise options.not_installed("Sampling from a model", error) from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()

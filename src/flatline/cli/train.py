@@ -105,7 +105,7 @@ def _summary(result: "Result") -> str:
         lines.append(f"held-out reward before  {result.scores[0].reward}")
     if result.gain is not None:
         lines.append(f"held-out reward after   {result.scores[-1].reward}")
-        lines.append(f"gain, play by play      {result.gain}")
+        lines.append(f"gain, paired by rollout {result.gain}")
     lines.append(f"Next: {next_for(result.output_dir)}.")
     return "\n".join(lines)
 

@@ -16,7 +16,8 @@ def ui(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="PATH", help="A run, a folder of runs or a journal; `runs` or `.` where absent."
+            metavar="PATH",
+            help="A run, a log, a folder of them or a journal; `runs` or `.` where absent.",
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = PORT,
@@ -30,10 +31,10 @@ def ui(
     Only this machine can reach it unless --host says otherwise. Stop it with Ctrl-C.
     """
     folder = path or (Path("runs") if Path("runs").is_dir() else Path("."))
-    if not folder.is_dir():
+    if not folder.exists():
         raise ConfigError(
-            f"There is no folder {folder}.\n"
-            "The pages need a run directory, a folder of runs or a journal.\n"
+            f"There is no {folder}.\n"
+            "The pages need a run directory, a log, a folder of these or a journal.\n"
             "Type `flatline ui runs` where your runs are in `runs`."
         )
     try:

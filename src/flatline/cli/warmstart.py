@@ -33,7 +33,7 @@ def warmstart(
         float, typer.Option(help="Share of the training problems that may be imitated.")
     ] = 0.5,
     careless: Annotated[
-        float, typer.Option(help="How often the imitated plays make mistakes, 0 to 1.")
+        float, typer.Option(help="How often the imitated rollouts make mistakes, 0 to 1.")
     ] = 0.4,
     epochs: Annotated[
         float | None,
@@ -45,7 +45,7 @@ def warmstart(
         int | None,
         typer.Option("--steps", "--max-steps", help="Optimizer steps; goes before --epochs."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Plays of one step.")] = 4,
+    batch_size: Annotated[int, typer.Option(help="Rollouts of one step.")] = 4,
     learning_rate: Annotated[
         float | None, typer.Option(help="If absent: LoRA 2e-4, full 1e-5; lab 3e-3 and 6e-4.")
     ] = None,
@@ -62,14 +62,14 @@ def warmstart(
     chat_template: Annotated[
         str | None, typer.Option(help="`hermes`, a file, or a template that TRL ships.")
     ] = None,
-    max_turns: Annotated[int, typer.Option(help="Turns of one play.")] = 8,
+    max_turns: Annotated[int, typer.Option(help="Turns of one rollout.")] = 8,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Tokens of one turn; 256 if absent, for the lab policy 96.")
     ] = None,
-    eval_limit: Annotated[int, typer.Option(help="Held-out problems; 0 plays none.")] = 64,
-    eval_samples: Annotated[int, typer.Option(help="Plays of each held-out problem.")] = 4,
-    max_batch: Annotated[int, typer.Option(help="Held-out plays in play at once.")] = 256,
-    seed: Annotated[int, typer.Option(help="Of the share, the plays, adapters and order.")] = 0,
+    eval_limit: Annotated[int, typer.Option(help="Held-out problems; 0 evaluates none.")] = 64,
+    eval_samples: Annotated[int, typer.Option(help="Rollouts of each held-out problem.")] = 4,
+    max_batch: Annotated[int, typer.Option(help="Held-out rollouts sampled at once.")] = 256,
+    seed: Annotated[int, typer.Option(help="Of the share, the rollouts, adapters and order.")] = 0,
     json: options.Json = False,
 ) -> None:
     """Teach a model the task's format and tools by imitation, before RL."""
@@ -148,7 +148,7 @@ def _print(result: "Result", run: RunConfig) -> None:
     facts = result.to_json()
     left_out = "".join(f"\n  left out: {n} ({why})" for why, n in result.left_out.items())
     print(
-        f"{result.plays} plays of {len(result.used)} problems, mean reward {result.reward:.3f}; "
+        f"{result.plays} rollouts of {len(result.used)} problems, mean reward {result.reward:.3f}; "
         f"{len(result.losses)} steps, loss {facts['loss']['first']:.3f} to "
         f"{facts['loss']['last']:.3f}; {result.seconds:.0f} s.{left_out}"
     )

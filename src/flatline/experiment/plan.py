@@ -216,7 +216,7 @@ def _refuse_bad_names(plan: Plan) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"Two arms are called {twice[0]!r}, so their runs could not be told apart.\n"
+            f"Two arms are called {twice[0]!r}, so their runs could not be distinguished.\n"
             "Give each arm a name of its own."
         )
 

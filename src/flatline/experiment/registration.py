@@ -65,7 +65,7 @@ def _plan_in(path: Path) -> Plan:
         raise ConfigError(
             f"{path} has not the shape of a plan: {type(error).__name__}, {error}.\n"
             "What it registers cannot be known, so its runs prove nothing.\n"
-            "Restore the file, or make the experiment anew under another name."
+            "Restore the file, or make the experiment again under another name."
         ) from error
 
 
@@ -76,14 +76,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {error}.\n"
             "Without the registered plan its runs prove nothing.\n"
-            "Restore the file, or make the experiment anew under another name."
+            "Restore the file, or make the experiment again under another name."
         ) from error
     version = values.get("version") if isinstance(values, dict) else None
     if version != VERSION:
         raise ConfigError(
             f"{path} has version {version!r}; this flatline reads version {VERSION}.\n"
             "Its fields may mean something else, so nothing is guessed.\n"
-            "Make the experiment anew under another name."
+            "Make the experiment again under another name."
         )
     if digest_of(values) != values.get("digest"):
         raise ConfigError(

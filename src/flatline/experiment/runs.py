@@ -258,7 +258,7 @@ def _recorded(job: Job) -> Path:
         raise ConfigError(
             f"{shlex.join(job.command)} recorded {len(found)} runs: "
             f"{', '.join(map(str, found[:3]))}.\n"
-            "Which one is meant cannot be told.\nLet the command train once."
+            "Which one is meant is not clear.\nLet the command train once."
         )
     return found[0]
 

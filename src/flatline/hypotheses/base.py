@@ -226,8 +226,8 @@ class Hypothesis:
         return self.found(Level.OK, f"Does not apply: {why}")
 
     def too_little(self, what: str) -> Finding:
-        """Not enough data; `what` says how much more would do."""
-        return self.found(Level.UNKNOWN, f"Not enough to tell: {what}")
+        """Not enough data; `what` says how much more is needed."""
+        return self.found(Level.UNKNOWN, f"Not enough data: {what}")
 
 
 def _known(value: float | None) -> float | None:

@@ -68,7 +68,7 @@ class Departure(Hypothesis):
     def _told(self, found: StageFound, first: str | None) -> Finding:
         """What was found, as a finding; `first` is the first stage that departs."""
         if found.departs is None:
-            return self.found(Level.UNKNOWN, f"Cannot tell. {found.text}")
+            return self.found(Level.UNKNOWN, f"Could not be tested. {found.text}")
         if not found.departs:
             return self.found(Level.OK, found.text, measured=found.measured)
         alarm = self.found(
@@ -104,7 +104,7 @@ def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:
     except NotRecorded:
         return alarm
     except Exception as error:
-        why = Evidence(text=f"The line that made it was not looked for: {error}.")
+        why = Evidence(text=f"The line that caused it could not be searched for: {error}.")
         return replace(alarm, evidence=(*alarm.evidence, why))
 
 

@@ -52,7 +52,7 @@ def followed(trace: Trace) -> Following | str:
     known = np.isfinite(gap) & np.isin(step, trace.rollouts["step"])
     step, gap = step[known], gap[known]
     if len(step) <= FEWEST or step[0] != 1:
-        return f"{FEWEST + 1} steps from the first on would do"
+        return f"{FEWEST + 1} steps from the first on are needed"
     if gap[0] > ROUNDING:
         return (
             f"sampler and trainer differ by {gap[0]:.2g} nat before any update, for another reason"

@@ -142,7 +142,7 @@ class AdvantageScaling(Hypothesis):
         span = max(groups.span, size)
         if differ.sum() < FEWEST or span == 0:
             return self.too_little(
-                f"{differ.sum()} groups have rewards that differ; {FEWEST} or more would do"
+                f"{differ.sum()} groups have rewards that differ; {FEWEST} or more are needed"
             )
         crumbs = groups.std < CRUMBS * span
         share = cluster_mean(crumbs[differ], groups.prompt[differ])

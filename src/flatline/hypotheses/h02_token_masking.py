@@ -77,7 +77,7 @@ class TokenMasking(Hypothesis):
     headline = "Your loss is computed on the wrong tokens."
     explains = ("H03", "H14", "H20", "H22", "H24", "H30")
     meaning = "The gradient goes to tokens that the model did not choose, or misses some it did."
-    fix = "Mask by provenance: 1 exactly on the ids that the model sampled, the end of a turn too."
+    fix = "Set the loss mask to 1 exactly on the ids that the model sampled, ends of turns too."
     mechanism = "The loss mask marks other tokens than the model's; in the other arm exactly those."
     on_one_batch = True
 
@@ -103,7 +103,7 @@ class TokenMasking(Hypothesis):
         if share > NEVER_SAMPLED:
             return self.found(
                 Level.FAULT,
-                f"{share:.0%} of the trained tokens stand in stretches for which the sampler gives "
+                f"{share:.0%} of the trained tokens are in stretches for which the sampler gives "
                 "a log-prob of exactly 0 and the trainer a bad one: they were never sampled.",
                 measured=share,
                 expected="0",

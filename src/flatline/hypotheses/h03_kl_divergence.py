@@ -94,7 +94,7 @@ class KlDivergence(Hypothesis):
     name = "kl-divergence"
     headline = "The KL penalty, not the reward, decides where your policy goes."
     meaning = "The KL term, not the reward, decides where the policy goes."
-    fix = "Make reference and policy the same model at the start; try {beta} at 0 to bisect."
+    fix = "Start policy and reference from the same model; set {beta} to 0 to see what is left."
     mechanism = (
         "The KL term is not 0 at the start, of the wrong sign, out of control or too heavy; in the "
         "other arm it is none of these, or gone."
@@ -135,7 +135,9 @@ class KlDivergence(Hypothesis):
         if gap is None:
             return self.not_applicable("beta is 0, and there is no adapter to switch off.")
         if not np.isfinite(gap.gap_T).any():
-            return self.too_little("no trained token of the batch has a log-prob; another would do")
+            return self.too_little(
+                "no trained token of the batch has a log-prob; another batch is needed"
+            )
         with np.errstate(over="ignore"):
             kl_T = np.exp(-gap.gap_T) + gap.gap_T - 1
         kl = float(np.nanmean(kl_T))
@@ -248,7 +250,7 @@ class KlDivergence(Hypothesis):
 
     def _size(self, trace: Trace, kl: np.ndarray, start: float | None) -> Finding:
         if not len(kl):
-            return self.too_little("a logged KL that is a number would do")
+            return self.too_little("a logged KL that is a number is needed")
         late = kl[-max(len(kl) // 3, FEWEST) :]
         typical = float(np.median(late))
         told = rows_in_words(len(late), trace.steps["step"])
@@ -265,7 +267,7 @@ class KlDivergence(Hypothesis):
                 headline="Your policy has drifted far away from its reference model.",
             )
         if len(kl) < FEWEST and start is None:
-            return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more would do")
+            return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more are needed")
         started = "" if start is None else f"{start:.2g} at step 1 and "
         below = len(kl) >= FEWEST and (kl < 0).mean() > MOSTLY
         if below and not kl_in_reward(trace.settings):  # RLOO logs k1, which may be

@@ -189,7 +189,7 @@ class ContextTruncation(Hypothesis):
         """Of a log, which has only the share of each step."""
         share = mean_of(trace.steps["truncated_share"])
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more steps would do")
+            return self.too_little(f"{FEWEST - share.n} more steps are needed")
         suspect = share.low > CUT and not reward_rises(trace)
         found = thirds(trace.steps["truncated_share"], trace.steps["step"])
         ends = f": {found.early.mean():.0%} early, {found.late.mean():.0%} late" if found else ""
@@ -268,7 +268,7 @@ class ContextTruncation(Hypothesis):
         learns: bool = False,
     ) -> Finding:
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more prompts would do")
+            return self.too_little(f"{FEWEST - share.n} more prompts are needed")
         suspect = share.low > limit and not learns
         return self.found(
             Level.SUSPECT if suspect else Level.OK,

@@ -79,7 +79,7 @@ class RewardSignal(Hypothesis):
     headline = "Your reward does not follow whether the answer is right."
     explains = ("H03", "H08")
     meaning = "The policy is pulled towards what the reward follows, which is not the right answer."
-    fix = "Train on the right-or-wrong part alone, or make the other parts gates."
+    fix = "Train on the right-or-wrong part alone, or multiply it by the others."
     mechanism = (
         "Inside groups the reward follows noise or another part than the right answer; in the "
         "other arm it follows the answer."
@@ -95,7 +95,7 @@ class RewardSignal(Hypothesis):
         gold = subject.oracle().gold_R
         gold = gold[np.isfinite(gold)]
         if len(gold) < 2:
-            return self.too_little("fewer than two problems could be played and paid")
+            return self.too_little("fewer than two problems could be run and scored")
         scatter, levels = float(gold.std()), len(np.unique(np.round(gold, 3)))
         text = f"Gold earns {gold.min():.2f} to {gold.max():.2f} on {len(gold)} problems."
         if scatter > SCATTER and levels > LEVELS:
@@ -139,7 +139,7 @@ class RewardSignal(Hypothesis):
             f"{int(table['step'][lost].min())} on.",
             measured=float(lost.mean()),
             expected="0",
-            fix="Give a failed rollout a number, usually 0, and look why its reward failed.",
+            fix="Give a failed rollout a number, usually 0, and find out why its reward failed.",
             headline="Some of your rewards are not numbers.",
         )
 
@@ -186,7 +186,7 @@ class RewardSignal(Hypothesis):
         if right.high < FOLLOWS or ruled:
             level = Level.SUSPECT
         elif right.low < FOLLOWS:
-            return self.too_little(f"{text} Twice as many groups would do.")
+            return self.too_little(f"{text} Twice as many groups are needed.")
         else:
             level = Level.NOTE if fights else Level.OK
         return self.found(

@@ -93,8 +93,10 @@ class LoraWeightSync(Hypothesis):
     name = "lora-weight-sync"
     headline = "Your sampler does not get the weights that you train."
     explains = ("H03", "H08", "H17", "H20", "H24", "H26")
-    meaning = "What is trained is not what plays, or not what it is compared with."
-    fix = "Deliver the weights before every generation and compare a checksum on both sides."
+    meaning = (
+        "The model that is trained is not the one that samples, or not the one it is compared with."
+    )
+    fix = "Send the weights to the sampler before every generation; compare checksums."
     mechanism = (
         "Weights do not arrive at the sampler, the reference or the adapter; in the other arm they "
         "do."
@@ -114,7 +116,7 @@ class LoraWeightSync(Hypothesis):
             found += [finding] if finding is not None else []
         if missing is not None and not found:
             raise missing
-        return found[-1] if found else self.too_little(f"{FEWEST} steps would do")
+        return found[-1] if found else self.too_little(f"{FEWEST} steps are needed")
 
     def probe(self, subject: "Subject") -> Finding:
         """Does the sampler follow there and back, and does the reference stay?"""
@@ -195,7 +197,7 @@ class LoraWeightSync(Hypothesis):
         likely = f"in up to {chance:.0%} of such plays" if chance >= 0.005 else "now and then"
         return self.too_little(
             "the sampler gives no log-probs, and the same tokens with moved weights, which a "
-            f"healthy one does {likely}; longer completions would do"
+            f"healthy one does {likely}; longer completions are needed"
         )
 
     def _stays(self, text: str, gap: float) -> Finding:
@@ -279,7 +281,7 @@ class LoraWeightSync(Hypothesis):
         steps = trace.token_steps
         later = steps[names_newest(trace, steps) & (steps > 1)][-LATE:].tolist()
         if not later:
-            return self.too_little("no later step was played with the newest weights")
+            return self.too_little("no later step was sampled with the newest weights")
         if first.mean().value > limit:
             return self.too_little("sampler and trainer disagree before any update; see H09 to H23")
         gaps = recorded(trace, later)

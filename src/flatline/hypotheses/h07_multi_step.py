@@ -74,7 +74,7 @@ class MultiStep(Hypothesis):
         kept_several = several & kept
         if kept_several.sum() < FEWEST:
             return self.too_little(
-                f"{kept_several.sum()} rollouts of several turns carry loss; {FEWEST} would do"
+                f"{kept_several.sum()} rollouts of several turns carry loss; {FEWEST} are needed"
             )
         last = int(lead[kept].max())
         cut = kept & (lead < turns)

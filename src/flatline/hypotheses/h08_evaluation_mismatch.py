@@ -63,7 +63,7 @@ class EvaluationMismatch(Hypothesis):
     headline = "Your training and your evaluation do not measure the same thing."
     explains = ()
     meaning = "What is practised is not what is measured."
-    fix = "Play and score training and evaluation with one environment and one set of limits."
+    fix = "Run and score training and evaluation with the same environment and the same limits."
     mechanism = (
         "Training and held-out reward differ while the policy is the same; in the other arm they "
         "agree."
@@ -93,7 +93,7 @@ class EvaluationMismatch(Hypothesis):
         if gap.low > APART * span or gap.high < -APART * span:
             level = Level.SUSPECT
         elif max(-gap.low, gap.high) > 2 * APART * span:
-            return self.too_little(f"{text} As many prompts again would do.")
+            return self.too_little(f"{text} Twice as many prompts are needed.")
         else:
             level = Level.OK
         return self.found(
@@ -108,7 +108,7 @@ class EvaluationMismatch(Hypothesis):
         """Do both paths do the same on the same problems?"""
         path = subject.heldout_path()
         if path.problems == 0:
-            return self.too_little("no problem could be played on both paths")
+            return self.too_little("no problem could be run on both paths")
         wrong = _differences(path)
         if wrong:
             return self.found(

@@ -89,7 +89,10 @@ class LossMaskAsAttention(Hypothesis):
         "H30",
     )
     meaning = "What depends on the hidden context cannot be learnt, whatever is tuned."
-    fix = "Give the model ones on every token that is not padding; use the loss mask in the loss."
+    fix = (
+        "Pass an attention mask of 1 on every token that is not padding; use the loss mask in the "
+        "loss alone."
+    )
     mechanism = (
         "Context in front of trained tokens is hidden from the trainer; in the other arm all of it "
         "is seen."
@@ -115,12 +118,14 @@ class LossMaskAsAttention(Hypothesis):
         if doubt < TOKENS * batch.rollouts:
             return self.too_little(
                 f"only {doubt} trained tokens of {batch.rollouts} rollouts are in doubt; a batch "
-                "with longer completions would do"
+                "with longer completions is needed"
             )
         effects = [subject.context_effect("prompt"), subject.context_effect("tool")]
         known = [effect for effect in effects if effect.change_T.size]
         if not known:
-            return self.too_little("no part of the context could be replaced; another batch would")
+            return self.too_little(
+                "no part of the context could be replaced; another batch is needed"
+            )
         blind = [effect for effect in known if _share_moved(effect) <= _allowed(effect)]
         if blind:
             return self._blind(blind, subject.trace)
@@ -150,7 +155,7 @@ class LossMaskAsAttention(Hypothesis):
         hidden = int((context & ~seen).sum()), int((of_prompt & ~prompt_seen).sum())
         total = int(context.sum()), int(of_prompt.sum())
         if not sum(total):
-            return self.too_little("no trained token has a context; one more step would do")
+            return self.too_little("no trained token has a context; one more step is needed")
         share = sum(hidden) / sum(total)
         text = (
             f"{hidden[1]} of {total[1]} prompt tokens and {hidden[0]} of {total[0]} other tokens "
@@ -199,7 +204,7 @@ class LossMaskAsAttention(Hypothesis):
                 measured=below,
                 expected=f"below {BLIND}",
             )
-        return self.too_little(f"the gap is {below} nat; more prompts in the first step would do")
+        return self.too_little(f"the gap is {below} nat; more prompts in the first step are needed")
 
     def _blind(self, blind: "list[ContextEffect]", trace: Trace) -> Finding:
         which = {effect.which for effect in blind}

@@ -85,7 +85,7 @@ class TemplateDrift(Hypothesis):
             return self._by_ids(trace, known)
         gaps = at_equal_weights(trace)
         if not len(gaps):
-            return self.too_little("no trained token has both log-probs; one more step would do")
+            return self.too_little("no trained token has both log-probs; one more step is needed")
         return (
             self._between_turns(trace, gaps)
             or self._prompt(trace, gaps)
@@ -110,7 +110,7 @@ class TemplateDrift(Hypothesis):
         if not wrong:
             return self.found(
                 Level.OK,
-                f"Prompts and what stands between turns are trained id by id as they were sampled, "
+                f"Prompts and the text between turns are trained id by id as they were sampled, "
                 f"in all {known.rollouts} rollouts.",
                 measured=0.0,
                 expected="0 rollouts",
@@ -138,7 +138,7 @@ class TemplateDrift(Hypothesis):
         return self.found(
             Level.FAULT if gaps.exact else Level.SUSPECT,
             f"The first turn agrees to {start.value:.2g} nat, the first tokens of later turns "
-            f"differ by {later.value:.2g} [{later.low:.2g}, {later.high:.2g}]: what stands between "
+            f"differ by {later.value:.2g} [{later.low:.2g}, {later.high:.2g}]: the text between "
             "turns is not what the sampler saw.",
             measured=later,
             expected=f"below {limit:g}",

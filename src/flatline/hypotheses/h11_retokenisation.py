@@ -80,7 +80,7 @@ class Retokenisation(Hypothesis):
             return self._by_ids(trace, known)
         gaps = at_equal_weights(trace)
         if not len(gaps):
-            return self.too_little("no trained token has both log-probs; one more step would do")
+            return self.too_little("no trained token has both log-probs; one more step is needed")
         size = np.abs(gaps.gap)
         if prefix_spread(trace, [gaps.place[0][0]]).value > CLEAN:
             return self.too_little("the trainer's own log-probs are noisy; see H23")

@@ -75,7 +75,7 @@ class SamplerLimits(Hypothesis):
         cut = _cut(trace)[first]
         share = cluster_mean(cut.astype(float), group[first])
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more prompts would do")
+            return self.too_little(f"{FEWEST - share.n} more prompts are needed")
         text = f"{share.value:.0%} of the first {first.sum()} rollouts were cut by the sampler"
         worse = _loss_of_cut(trace, first, cut, group)
         harmed = share.low > MANY and worse.high < 0

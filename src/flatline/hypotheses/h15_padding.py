@@ -85,7 +85,9 @@ class Padding(Hypothesis):
             return self.too_little(f"the longest prompt has {len(whole)} tokens in doubt only")
         differ = whole.mean() < ROUNDING and padded.low > APART
         if differ and gaps.coarse:
-            return self.too_little("in this precision padding rounds otherwise; `checkup` can tell")
+            return self.too_little(
+                "in this precision padding rounds otherwise; `flatline checkup` can test it"
+            )
         text = (
             f"At equal weights rollouts of padded prompts differ from the sampler by "
             f"{padded.value:.2g} nat per token, those of the longest prompt by {whole.mean():.2g}."
@@ -94,7 +96,7 @@ class Padding(Hypothesis):
             Level.FAULT if differ else Level.OK,
             text,
             measured=padded,
-            expected="both alike",
+            expected="the same",
             evidence=gaps.worst(trace, ~longest) if differ else (),
             severity=padded.value / APART,
         )

@@ -123,8 +123,8 @@ class SpecialTokens(Hypothesis):
         told = ", ".join(f"{text} ({count} others)" for text, count in found.items())
         return self.found(
             Level.FAULT if silent else Level.NOTE,
-            f"The model cannot tell tokens that it must write from others, because their frozen "
-            f"rows of the output layer are the same: {told}."
+            f"The model cannot distinguish tokens that it must write from others, because their "
+            f"frozen rows of the output layer are the same: {told}."
             + (
                 " No rollout calls a tool." if silent else " Some rollouts call tools all the same."
             ),
@@ -135,7 +135,7 @@ class SpecialTokens(Hypothesis):
         )
 
     def _if_encoded(self, doubled: str) -> Finding | None:
-        """What plain encoding of a templated prompt would do."""
+        """What plain encoding of a templated prompt would give."""
         if not doubled:
             return None
         return self.found(

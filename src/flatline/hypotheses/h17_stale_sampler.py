@@ -9,7 +9,7 @@ difference, and each step pulls towards what an older policy did.
 Every rollout names the optimizer steps behind the weights that sampled it. It is behind by
 step - 1 - version, and may be so where one generation serves several updates. More than that, in
 more than half of the rollouts of two steps or more, is a fault; fewer are noted. Rollouts of vLLM
-and of players of somebody's own name no weights, so there it cannot be told: H06 reads the
+and of players of somebody's own name no weights, so there it cannot be tested: H06 reads the
 log-probs.
 
 ## Probe
@@ -60,7 +60,7 @@ class StaleSampler(Hypothesis):
     headline = "Your sampler uses weights from earlier steps."
     explains = ("H08", "H20")
     meaning = "The policy learns from what an older one did, and nothing corrects for it."
-    fix = "Deliver the weights before every generation, or correct with the sampler's log-probs."
+    fix = "Send the weights before every generation, or correct with the sampler's log-probs."
     mechanism = "Rollouts are sampled with older weights; in the other arm with the newest."
 
     def sign(self, trace: Trace) -> Finding:
@@ -70,7 +70,7 @@ class StaleSampler(Hypothesis):
         steps = np.unique(step[known])
         if len(steps) < FEWEST:
             return self.too_little(
-                f"{FEWEST - len(steps)} more steps with weight versions would do"
+                f"{FEWEST - len(steps)} more steps with weight versions are needed"
             )
         behind = step[known] - 1 - version[known]
         allowed = allowed_lag(trace)

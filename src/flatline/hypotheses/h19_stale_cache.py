@@ -63,7 +63,7 @@ class StaleCache(Hypothesis):
     name = "stale-cache"
     headline = "Your sampler reuses a cache from before the weights changed."
     explains = ("H06", "H08", "H20", "H22")
-    meaning = "Rollouts come from a mixture of two policies that nobody trains."
+    meaning = "Rollouts come from a mixture of two policies, neither of which is trained."
     fix = "Reset the prefix cache after every update and check that it was reset."
     mechanism = "The sampler goes on from what older weights read; in the other arm it does not."
 
@@ -73,7 +73,7 @@ class StaleCache(Hypothesis):
         if again is not None and again.low > MORE:
             return self.found(
                 Level.SUSPECT,
-                f"Rollouts of prompts that were played before differ from the sampler by "
+                f"Rollouts of prompts that were sampled before differ from the sampler by "
                 f"{again.value:.2g} [{again.low:.2g}, {again.high:.2g}] nat more than those of new "
                 "prompts in the same steps.",
                 measured=again,

@@ -62,7 +62,7 @@ class NumericMismatch(Hypothesis):
         gaps = at_equal_weights(trace)
         mean = gaps.mean()
         if mean.n < FEWEST:
-            return self.too_little(f"{FEWEST - mean.n} more prompts in the first step would do")
+            return self.too_little(f"{FEWEST - mean.n} more prompts in the first step are needed")
         size = np.abs(gaps.gap)
         limit, noted = (APART_BF16, NOTED_BF16) if gaps.coarse else (APART, NOTED)
         suspect = mean.low > limit

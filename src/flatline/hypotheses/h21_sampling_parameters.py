@@ -86,7 +86,9 @@ class SamplingParameters(Hypothesis):
             raise
         slope, straight = gaps.line()
         if slope.n < FEWEST:
-            return self.too_little(f"{FEWEST - slope.n} more prompts with tokens in doubt would do")
+            return self.too_little(
+                f"{FEWEST - slope.n} more prompts with tokens in doubt are needed"
+            )
         finding = self._temperature(trace, gaps) or self._cut_off(trace, gaps, cuts)
         if finding is not None:
             return finding

@@ -77,7 +77,7 @@ class ImportanceWeights(Hypothesis):
 
     def _judge(self, share: Estimate) -> Finding:
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more steps with weights would do")
+            return self.too_little(f"{FEWEST - share.n} more steps with weights are needed")
         level = Level.OK if share.high >= NOTED else Level.NOTE
         return self.found(
             Level.SUSPECT if share.high < HALF else level,

@@ -85,7 +85,7 @@ class DropoutInScoring(Hypothesis):
         if spread.n < FEWEST:
             return self.too_little(
                 f"{spread.n} prompts have rollouts that begin with the same tokens; "
-                f"{FEWEST - spread.n} more would do"
+                f"{FEWEST - spread.n} more are needed"
             )
         text = (
             f"Rollouts of a prompt that begin alike differ there by {spread.value:.2g} "
@@ -111,7 +111,7 @@ class DropoutInScoring(Hypothesis):
         here, moved = (twice.scoring, twice.trained), (twice.moved_scoring, twice.moved_trained)
         worst, allowed = _largest(*here, *moved), rounding(subject.settings)
         if np.isnan(worst):
-            return self.too_little("no trained token in the batch; another batch would do")
+            return self.too_little("no trained token in the batch; another batch is needed")
         told = f"Two identical passes differ by up to {worst:.2g} nat"
         if not _largest(*here) > allowed:
             told += " once the weights have moved"

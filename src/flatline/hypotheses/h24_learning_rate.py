@@ -208,7 +208,7 @@ class LearningRate(Hypothesis):
     def _too_low(self, trace: Trace) -> Finding:
         steps = _trained_steps(trace)
         if steps < FEWEST:
-            return self.too_little(f"{steps} steps at full rate; {FEWEST - steps} more would do")
+            return self.too_little(f"{steps} steps at full rate; {FEWEST - steps} more are needed")
         values = trace.steps["kl"] if "kl" in trace.steps else np.zeros(0)
         known = values[np.isfinite(values)]
         if len(known):
@@ -240,7 +240,7 @@ class LearningRate(Hypothesis):
 
     def _verdict(self, still: bool, moves: bool, text: str, measured: Estimate) -> Finding:
         if not still and not moves:
-            return self.too_little(f"{text} As many steps again would do.")
+            return self.too_little(f"{text} Twice as many steps are needed.")
         return self.found(
             Level.SUSPECT if still else Level.OK,
             f"{text} The policy has hardly moved." if still else text,

@@ -89,7 +89,7 @@ class RoundedUpdates(Hypothesis):
         late = steps[-max(FEWEST, len(steps) // 3) :]
         if len(late) < FEWEST:
             return self.too_little(
-                f"{FEWEST - len(late)} more steps with recorded weights would do"
+                f"{FEWEST - len(late)} more steps with recorded weights are needed"
             )
         here = used & np.isin(step, late)
         index = np.searchsorted(late, step[here])

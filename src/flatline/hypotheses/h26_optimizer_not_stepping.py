@@ -31,8 +31,8 @@ Build the optimizer after the adapter. With gradient checkpointing use
 H24 learning-rate: the weights change, but too little to matter. H32 zero-variance-groups: gradients
 are 0 because every advantage is. H06 lora-weight-sync: the trainer's weights move and the sampler
 never gets them; an adapter of which the optimizer holds A and not B is that hypothesis' case, and
-this one its symptom (where it was not recorded what the optimizer holds, the two cannot be told
-apart, and this one is named).
+this one its symptom (where it was not recorded what the optimizer holds, the two cannot be
+separated, and this one is named).
 
 ## References
 TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); mlx-lm-lora issue 55
@@ -107,9 +107,11 @@ class OptimizerNotStepping(Hypothesis):
                 " or the mask of a player of your own.",
             )
         if len(step.advantage) and not np.any(np.abs(step.advantage) > EQUAL):
-            return self.too_little("every advantage of the batch is 0; another batch would do")
+            return self.too_little("every advantage of the batch is 0; another batch is needed")
         if not np.isfinite(census.total_norm):
-            return self.too_little("the gradient of the batch is no number; another batch would do")
+            return self.too_little(
+                "the gradient of the batch is no number; another batch is needed"
+            )
         lost = ~census.in_optimizer
         if lost.any():
             return self._alarm(
@@ -187,7 +189,7 @@ class OptimizerNotStepping(Hypothesis):
         if steps < FEWEST_STEPS:
             return self.too_little(
                 f"weights were recorded at {steps} steps with a rate and advantages; "
-                f"{FEWEST_STEPS - steps} more would do"
+                f"{FEWEST_STEPS - steps} more are needed"
             )
         # While B of LoRA is 0, in the first step, the gradient of A is 0 in a healthy run.
         late = active & (step > step[active].min())

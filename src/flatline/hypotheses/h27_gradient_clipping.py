@@ -65,7 +65,7 @@ class GradientClipping(Hypothesis):
     name = "gradient-clipping"
     headline = "Gradient clipping leaves almost nothing of your updates."
     explains = ("H24",)
-    meaning = "Steps are shorter than the learning rate says, and nobody sees it in the log."
+    meaning = "Steps are shorter than the learning rate says, and the log does not show it."
     fix = "Raise {max_grad_norm}, or lower {adam_epsilon}."
     mechanism = "Gradients end up at Adam's epsilon; in the other arm far above it."
 
@@ -74,7 +74,7 @@ class GradientClipping(Hypothesis):
         norm = trace.steps["grad_norm"]
         norm = norm[np.isfinite(norm) & (norm > 0)]
         if len(norm) < FEWEST:
-            return self.too_little(f"{FEWEST - len(norm)} more steps with a gradient would do")
+            return self.too_little(f"{FEWEST - len(norm)} more steps with a gradient are needed")
         clip, weights = trace.settings.get("max_grad_norm"), _trained_weights(trace)
         kept = np.minimum(norm, clip) if clip else norm
         size = mean_of(kept / math.sqrt(weights))

@@ -78,15 +78,15 @@ class LossNormalisation(Hypothesis):
         if kind not in BY_TOKENS or beta or not once:
             return self.found(
                 Level.UNKNOWN,
-                f"Cannot tell: with loss_type {kind or 'unknown'}, "
+                f"Could not be tested: with loss_type {kind or 'unknown'}, "
                 f"beta {'unknown' if beta is None else beta} and "
                 f"{'one update' if once else 'several updates'} per batch the value of the loss "
-                "says nothing about its scale. `flatline checkup` can tell.",
-                needs="Look at the live trainer with `flatline.checkup(trainer)`",
+                "says nothing about its scale. `flatline checkup` can test it.",
+                needs="Check the live trainer with `flatline.checkup(trainer)`",
             )
         expected, seen = _losses(trace, kind)
         if len(seen) < FEWEST:
-            return self.too_little(f"{FEWEST - len(seen)} more steps would do")
+            return self.too_little(f"{FEWEST - len(seen)} more steps are needed")
         slope, straight = _line(expected, seen)
         if straight < STRAIGHT:
             return self.too_little(

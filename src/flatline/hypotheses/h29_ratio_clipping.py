@@ -89,7 +89,7 @@ class RatioClipping(Hypothesis):
             )
         found = mean_of(share[moved])
         if found.n < FEWEST:
-            return self.too_little(f"{FEWEST - found.n} more steps with a ratio would do")
+            return self.too_little(f"{FEWEST - found.n} more steps with a ratio are needed")
         whole = trace.settings.get("importance_sampling_level") in ("sequence", "product")
         many, noted = (MANY_WHOLE, NOTED_WHOLE) if whole else (MANY, NOTED)
         suspect = found.low > many and (_narrow(trace.settings) or not reward_rises(trace))

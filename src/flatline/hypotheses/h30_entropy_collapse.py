@@ -55,7 +55,7 @@ FEWEST = 9
 class EntropyCollapse(Hypothesis):
     id = "H30"
     name = "entropy-collapse"
-    headline = "Your policy has stopped exploring: its samples are all alike."
+    headline = "Your policy has stopped exploring: its samples are all the same."
     meaning = "There is nothing left to compare: every rollout of a prompt is the same."
     fix = "Start again from before the collapse with a wider clip above or an entropy bonus."
     mechanism = "The entropy falls and groups die with it; in the other arm they live."
@@ -65,7 +65,7 @@ class EntropyCollapse(Hypothesis):
         step, entropy = trace.steps["step"], trace.steps["entropy"]
         known = np.isfinite(entropy) & (step > 0)
         if known.sum() < FEWEST:
-            return self.too_little(f"{FEWEST - known.sum()} more steps with an entropy would do")
+            return self.too_little(f"{FEWEST - known.sum()} more steps with an entropy are needed")
         third = known.sum() // 3
         start = float(entropy[known][:third].mean())
         late = mean_of(entropy[known][-third:])

@@ -74,7 +74,7 @@ class KlAnchor(Hypothesis):
     name = "kl-anchor"
     headline = "The KL penalty holds your policy in place."
     explains = ("H24",)
-    meaning = "The policy stands where the pull to the reference balances the reward's."
+    meaning = "The policy stops where the pull of the KL penalty balances that of the reward."
     fix = "Set {beta} to 0, or lower it."
     mechanism = "The KL stands still at a level that beta sets; in the other arm it goes on."
 
@@ -90,7 +90,7 @@ class KlAnchor(Hypothesis):
         advantage = np.abs(trace.rollouts["advantage"])
         typical = float(np.nanmean(advantage[advantage > 0])) if (advantage > 0).any() else 0.0
         if len(kl) < FEWEST or typical == 0:
-            return self.too_little(f"{max(FEWEST - len(kl), 1)} more steps would do")
+            return self.too_little(f"{max(FEWEST - len(kl), 1)} more steps are needed")
         weight = beta / typical
         text = f"Beta is {weight:.2g} of a typical advantage"
         if not LIGHT <= weight <= HEAVY:
@@ -100,7 +100,7 @@ class KlAnchor(Hypothesis):
         return self.found(
             Level.SUSPECT if held else Level.NOTE,
             f"{text}; the KL is {np.median(kl[-(len(kl) // 3) :]):.2g} nat per token"
-            f"{' and stands still, and so does the reward' if held else ''}.",
+            f"{' and does not change, and neither does the reward' if held else ''}.",
             measured=weight,
             expected=f"below {LIGHT:g}",
             severity=weight / LIGHT,

@@ -10,7 +10,7 @@ The share of groups whose rewards are all equal, recomputed from the raw rewards
 is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
 and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
 Above one half it is noted. A log that has only the spread over the batch is read where that is 0:
-then no group differs. Elsewhere it cannot be told.
+then no group differs. Elsewhere it cannot be tested.
 
 ## Probe
 Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, and
@@ -83,7 +83,7 @@ class ZeroVarianceGroups(Hypothesis):
             return self._from_steps(trace)
         groups = reward_groups(trace)
         if groups.n == 0:
-            return self.too_little("no group has two rewards; one step of whole groups would do")
+            return self.too_little("no group has two rewards; one step of whole groups is needed")
         share = cluster_mean(groups.equal, groups.prompt)
         return self._judge(
             share,
@@ -102,8 +102,8 @@ class ZeroVarianceGroups(Hypothesis):
         if dead and oracle.played and len(ties) > SATURATED * oracle.played:
             return self.found(
                 Level.FAULT,
-                f"{len(ties)} of {oracle.played} wrong plays earn exactly what gold earns, so "
-                "groups cannot differ.",
+                f"{len(ties)} of {oracle.played} wrong answers earn exactly what the gold "
+                "answer earns, so groups cannot differ.",
                 measured=len(ties) / oracle.played,
                 expected="0",
                 evidence=[
@@ -157,7 +157,7 @@ class ZeroVarianceGroups(Hypothesis):
         else:
             level = Level.OK
         if level is Level.OK and share.high > DEAD:
-            return self.too_little(f"{text} Twice as many groups would do.")
+            return self.too_little(f"{text} Twice as many groups are needed.")
         return self.found(
             level,
             text,
@@ -175,11 +175,11 @@ class ZeroVarianceGroups(Hypothesis):
         if trace.settings.get("scale_rewards") == "batch":
             return self.too_little(
                 "the logged share is about the batch, not its groups (scale_rewards is `batch`); "
-                "recorded rollouts would do"
+                "recorded rollouts are needed"
             )
         known = shares[np.isfinite(shares)]
         if not len(known):
-            return self.too_little("a logged share that is a number would do")
+            return self.too_little("a logged share that is a number is needed")
         return self._judge(
             mean_of(known),
             early=float(known[:BEGINNING].mean()),
@@ -199,8 +199,8 @@ class ZeroVarianceGroups(Hypothesis):
         )
         if not share.value > WEAK:
             return self.too_little(
-                f"{text}; at the others they differ, but whether inside groups only recorded "
-                "rollouts tell"
+                f"{text}; at the others they differ, but only recorded rollouts show "
+                "whether they differ inside groups"
             )
         worn = share.low > DEAD and float(dead[:BEGINNING].mean()) > WEAK
         return self.found(

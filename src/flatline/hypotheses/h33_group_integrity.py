@@ -277,7 +277,7 @@ class GroupIntegrity(Hypothesis):
             return None
         return self.too_little(
             f"{len(step)} groups show {seen} prompts, of data that has {data} rows: "
-            "prompts are no names of problems here. A column `id` in the data would do."
+            "prompts are no names of problems here. A column `id` in the data is needed."
         )
 
     def _repeated(self, trace: Trace) -> Finding | None:

@@ -78,7 +78,7 @@ class DuplicateSamples(Hypothesis):
         same, expected, sizes = _pairs(texts, chance, group)
         surplus = mean_of((same - expected) / sizes)
         if surplus.n < FEWEST and not surplus.high < SURPLUS:
-            return self.too_little(f"{FEWEST - surplus.n} more groups with log-probs would do")
+            return self.too_little(f"{FEWEST - surplus.n} more groups with log-probs are needed")
         text = (
             f"{same.sum() / sizes.sum():.0%} of the pairs inside groups are equal; the sampler's "
             f"log-probs allow {expected.sum() / sizes.sum():.0%}."

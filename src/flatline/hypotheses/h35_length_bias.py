@@ -63,7 +63,7 @@ FEWEST = 16
 
 
 RLOO_FIX = (
-    "Pay for what is right and not for its length; look what the reward gives to long answers."
+    "Pay for what is right and not for its length; check what the reward gives to long answers."
 )
 
 
@@ -73,7 +73,7 @@ class LengthBias(Hypothesis):
     headline = "Length, not quality, decides how much a completion counts."
     meaning = "Length, not what was done, decides how much a rollout counts."
     fix = (
-        "Set {loss_type} to one that weighs all tokens alike (`dr_grpo`, `dapo`), and look where "
+        "Set {loss_type} to one that weighs all tokens equally (`dr_grpo`, `dapo`), check where "
         "advantages are divided by length."
     )
     mechanism = (

@@ -87,7 +87,7 @@ class TurnCredit(Hypothesis):
         elif paid.low > PAID or needed.high < NEEDED or about.high < FOLLOWS:
             level = Level.OK
         else:
-            return self.too_little(f"{text} Twice as many groups would do.")
+            return self.too_little(f"{text} Twice as many groups are needed.")
         return self.found(
             level, text, measured=paid, expected=f"above {PAID}", severity=1 + PAID - paid.value
         )

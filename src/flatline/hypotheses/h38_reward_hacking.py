@@ -69,7 +69,7 @@ class RewardHacking(Hypothesis):
     headline = "Your policy games the reward."
     explains = ("H39",)
     meaning = "The policy is paid for a trick, and learns the trick."
-    fix = "Pay less for the quoted trick than for an honest play; judge on what is not paid for."
+    fix = "Pay less for the quoted trick than for an honest answer; judge on what is not paid for."
     mechanism = "A trick earns what gold earns; in the other arm it earns less."
 
     def sign(self, trace: Trace) -> Finding:
@@ -77,7 +77,7 @@ class RewardHacking(Hypothesis):
         name = needed_part(trace)
         right = drift_of(trace, trace.parts()[name])
         if right is None:
-            return self.too_little("a run of six steps or more would do")
+            return self.too_little("a run of at least six steps is needed")
         text = f"`{name}` goes from {right.before:.2f} to {right.after:.2f}"
         falls = right.change.high < 0 and right.change.value < -FALLS
         told = _fallen_parts(trace, name)
@@ -104,7 +104,7 @@ class RewardHacking(Hypothesis):
         """Do tricks earn what gold earns?"""
         oracle = subject.oracle()
         if oracle.problems == 0:
-            return self.too_little("no problem could be played")
+            return self.too_little("no problem could be run")
         if any(case.reward < 1 - GOLD_IS_MAXIMUM for case in oracle.below_maximum):
             return self.found(
                 Level.OK, "Gold itself earns less than the maximum: see H39 reward-parser."

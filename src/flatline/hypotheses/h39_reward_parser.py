@@ -79,7 +79,7 @@ class RewardParser(Hypothesis):
     headline = "Your reward function misreads answers."
     explains = ("H08", "H05", "H32")
     meaning = "The policy is punished for right answers, so it cannot learn to give them."
-    fix = "Score the quoted completions by hand, mend the reward function, count its exceptions."
+    fix = "Score the quoted completions by hand, fix the reward function, count its exceptions."
     mechanism = "Right answers are paid as wrong; in the other arm none is."
     on_one_batch = True
 
@@ -100,7 +100,7 @@ class RewardParser(Hypothesis):
                 )
             return self.too_little(
                 f"none of {len(right)} readable answers equals its gold answer; more steps, or a "
-                "run that answers with <answer>, \\boxed{} or ####, would do"
+                "run that answers with <answer>, \\boxed{} or ####, are needed"
             )
         if int(judged.gifted.sum()) > BOTH_WAYS * int(missed.sum()) > 0:
             return self.found(
@@ -152,7 +152,7 @@ class RewardParser(Hypothesis):
         """Do scripted plays earn what they should?"""
         oracle = subject.oracle()
         if oracle.problems == 0:
-            return self.too_little("no problem could be played")
+            return self.too_little("no problem could be run")
         if len(np.unique(np.round(oracle.gold_R, 3))) > SCATTERED:
             return self.found(
                 Level.NOTE,

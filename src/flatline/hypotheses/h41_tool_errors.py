@@ -106,7 +106,7 @@ class ToolErrors(Hypothesis):
         shares = failed[rows] / np.maximum(calls, 1)
         share = cluster_mean(np.repeat(shares, calls), np.repeat(trace.groups().index[rows], calls))
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more groups with calls would do")
+            return self.too_little(f"{FEWEST - share.n} more groups with calls are needed")
         return self.found(
             Level.SUSPECT if share.low > FAILED else Level.OK,
             f"{share.value:.1%} of {calls.sum()} calls in the first steps failed or could not be "
@@ -141,7 +141,7 @@ class ToolErrors(Hypothesis):
     def _from_steps(self, trace: Trace) -> Finding:
         share = mean_of(trace.metric(LOGGED)[:BEGINNING])
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more logged steps would do")
+            return self.too_little(f"{FEWEST - share.n} more logged steps are needed")
         return self.found(
             Level.SUSPECT if share.low > FAILED else Level.OK,
             f"{share.value:.1%} of the calls failed, as logged at {share.n} steps.",

@@ -76,7 +76,7 @@ class TurnBudget(Hypothesis):
         shares = began_with(trace, out, BEGINNING)
         share = mean_of(shares)
         if share.n < FEWEST:
-            return self.too_little(f"{FEWEST - share.n} more groups would do")
+            return self.too_little(f"{FEWEST - share.n} more groups are needed")
         text = f"{share.value:.1%} of the episodes of the first steps end at the turn limit."
         costs = out.any() and np.nanmean(reward[out]) < np.nanmean(reward)
         suspect = share.low > OUT_OF_TURNS and costs

@@ -99,7 +99,7 @@ class BehaviourCollapse(Hypothesis):
     name = "behaviour-collapse"
     headline = "Your policy has stopped doing what the task needs."
     meaning = "The policy no longer does what could be rewarded."
-    fix = "Go back to before the collapse; reward good calls, or drop groups without variance."
+    fix = "Go back to before the collapse; reward good calls, or drop groups of equal rewards."
     mechanism = "Calls per rollout fall to less than half; in the other arm they stay."
 
     def sign(self, trace: Trace) -> Finding:
@@ -115,7 +115,7 @@ class BehaviourCollapse(Hypothesis):
     def _calls(self, trace: Trace) -> Finding:
         drift = drift_of(trace, trace.rollouts["tool_calls"])
         if drift is None:
-            return self.too_little("a run of six steps or more would do")
+            return self.too_little("a run of at least six steps is needed")
         if drift.before < FEWEST_CALLS:
             return self._without_tool(trace)
         text = f"Calls per rollout go from {drift.before:.2f} to {drift.after:.2f}"

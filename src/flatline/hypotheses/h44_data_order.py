@@ -120,13 +120,13 @@ class DataOrder(Hypothesis):
                 f"all problems have {_listed(levels)} hops. {factor}".strip()
             )
         if len(np.unique(step)) < 2:
-            return self.too_little("one step has no order; more steps would do")
+            return self.too_little("one step has no order; more steps are needed")
         drift = _correlation(step, hops)
         text = f"Hops and step have a correlation of {drift}. {factor}".strip()
         if drift.low > ORDERED or drift.high < -ORDERED:
             level = Level.SUSPECT
         elif max(-drift.low, drift.high) > ORDERED:
-            return self.too_little(f"{text} Twice as many steps would do.")
+            return self.too_little(f"{text} Twice as many steps are needed.")
         else:
             level = Level.NOTE if factor else Level.OK
         return self.found(

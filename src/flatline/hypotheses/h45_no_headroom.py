@@ -101,7 +101,7 @@ class NoHeadroom(Hypothesis):
             whole = _shares(trace, right, rows[_ended(trace)[rows]])[1]
             return self._stuck(text, solved if floor else single, proven=whole.high < FLOOR)
         if solved.low < FLOOR or single.high > CEILING:
-            return self.too_little(f"{text} More prompts would do.")
+            return self.too_little(f"{text} More prompts are needed.")
         little = solved.value - single.value < AHEAD
         return self.found(Level.NOTE if little else Level.OK, text, measured=solved)
 
@@ -115,7 +115,7 @@ class NoHeadroom(Hypothesis):
         if solved.high < FLOOR or solved.low > CEILING:
             return self._stuck(text, solved, proven=True)
         if not _is_mixed(solved):
-            return self.too_little(f"{text} More training problems would do.")
+            return self.too_little(f"{text} More training problems are needed.")
         return self.found(Level.OK, text, measured=solved)
 
     def experiment(self, config: RunConfig) -> Arms | None:

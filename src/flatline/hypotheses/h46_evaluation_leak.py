@@ -13,7 +13,7 @@ and rows that the other has too. A fault. The config of a trainer that is not ou
 Ids and questions of the held-out problems among those of the training data; for any TRL trainer the
 prompts of `eval_dataset` among those of `train_dataset`. A fault where one in a hundred is there.
 Prompts that most training rows share with others (one text for every game, or for every image) name
-a task and not a problem: then it cannot be told.
+a task and not a problem: then it cannot be tested.
 
 ## Experiment
 A planted fault against none; matched seeds. The outcome is the reward on problems that neither arm

@@ -62,7 +62,7 @@ class SeedNoise(Hypothesis):
         """What could this run have shown?"""
         trend, smoothed = trend_of(trace), _smoothed(trace)
         if trend is None:
-            return self.too_little(f"a run of {FEWEST} steps or more would do")
+            return self.too_little(f"a run of at least {FEWEST} steps is needed")
         if not math.isfinite(trend.change.high):
             return self.found(Level.NOTE, smoothed or trend.text)
         half = (trend.change.high - trend.change.low) / 2

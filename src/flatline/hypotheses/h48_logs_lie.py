@@ -8,7 +8,7 @@ its log says, while the rollouts say otherwise.
 ## Sign
 The trainer's logged reward against the mean of the recorded rollouts of the same step. Suspected
 where they differ by more than 0.001 of the rewards' span at more than one step in ten, and at three
-steps or more. Logs that average over several steps cannot be told.
+steps or more. Logs that average over several steps cannot be tested.
 
 ## Probe
 None: a log needs a run.
@@ -55,8 +55,8 @@ class LogsLie(Hypothesis):
     id = "H48"
     name = "logs-lie"
     headline = "Your logged numbers are not what happened in the rollouts."
-    meaning = "Conclusions from the log are about numbers that nobody earned."
-    fix = "Read the recorded rollouts (`flatline show RUN`); mend what writes the log."
+    meaning = "Conclusions from the log are about numbers that no rollout earned."
+    fix = "Read the recorded rollouts (`flatline show RUN`); fix what writes the log."
     mechanism = "The logged reward is not that of the rollouts; in the other arm it is."
 
     def sign(self, trace: Trace) -> Finding:

@@ -37,4 +37,4 @@ class PromptsDepart(Departure):
     stage = "prompts"
     named_by = ("H10", "H11", "H12", "H16")
     meaning = "The policy is trained on other questions than those that were asked."
-    fix = "Find what changes the messages before the chat template and take it away."
+    fix = "Find and remove what changes the messages before the chat template."

@@ -11,7 +11,9 @@ None: it takes the trainer itself.
 ## Probe
 A few tokens are sampled with TRL's own `generate`; the model's head, heard while it samples, gives
 the sampler's log-probs. What the trainer takes over must be what was drawn, row by row, and each
-log-prob must be the policy's of that token behind that prompt alone, up to rounding.
+log-prob must be the policy's of that token behind that prompt alone, up to rounding. In TRL's tool
+loop: what stands between two turns must be the reply of the tool through the template, as often in
+the trained ids as in the messages that reward functions read, and calls must get replies.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
@@ -53,4 +55,4 @@ class CompletionsDepart(Departure):
         "H21",
     )
     meaning = "The policy is trained on tokens that it did not say, or not here."
-    fix = "Pad on the left at the sampler and keep the rows in their order."
+    fix = "Pad prompts on the left for the sampler, and keep the rows in their order."

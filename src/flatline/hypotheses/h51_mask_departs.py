@@ -37,5 +37,5 @@ class MaskDeparts(DepartureAlong):
     headline = "Your loss is not on exactly the tokens the model wrote."
     stage = "mask"
     named_by = ("H02", "H07", "H09", "H11", "H12", "H14", "H36")
-    meaning = "Some tokens are trained that nobody sampled, or sampled ones are not."
+    meaning = "Some tokens are trained that were not sampled, or sampled ones are not."
     fix = "Make the loss mask from the sampled ids."

@@ -17,7 +17,11 @@ function is then asked again: twice (what changes once and stays is remembered),
 turned around, with half of the groups (suspected), with the gold of the rows before and after
 (answers that match a neighbour's gold and not their own; chance below 0.001), and with gold itself
 as the answer of 64 rows: where the gold of most earns the full pay and that of three others never
-does, whatever the marking, no answer can earn it (suspected).
+does, whatever the marking, no answer can earn it (suspected). Last, nothing but the answer is
+exchanged, in completions of the batch and in the usual markings, for the gold of 16 rows and for a
+wrong one as long: suspected where the right one earns less on the whole and nowhere more, where it
+counts in a single message and never as the last of several, and where completions give the gold of
+their own row and functions that ask for it would pay as much for another answer.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
@@ -42,5 +46,5 @@ class RewardsDepart(DepartureAlong):
     headline = "Your completions get rewards they did not earn."
     stage = "rewards"
     named_by = ("H01", "H05", "H32", "H33", "H36", "H37", "H38", "H39", "H40")
-    meaning = "Completions are told apart by rewards that they did not earn."
+    meaning = "Completions are compared by rewards that they did not earn."
     fix = "Check that each reward function sees its own row, and that weights are those asked for."

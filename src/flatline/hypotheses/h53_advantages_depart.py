@@ -38,4 +38,4 @@ class AdvantagesDepart(DepartureAlong):
     stage = "advantages"
     named_by = ("H01", "H22", "H33", "H35")
     meaning = "The gradient is that of another objective than the one asked for."
-    fix = "Mend the code that turns rewards into advantages; the finding shows a group of both."
+    fix = "Fix the code that turns rewards into advantages; the finding shows a group of both."

@@ -8,13 +8,13 @@ something else.
 ## Sign
 Along a recorded run: on the first pass over a batch the old log-probs are the policy's own, up to
 rounding. Where the loss takes its own for the old ones, with dropout, or where a generation is
-first trained after an update, it cannot be told.
+first trained after an update, it cannot be tested.
 
 ## Probe
 The log-probs in the passes, the old ones and those of the reference against each row scored alone,
 without padding or dropout, with the weights moved a little so that the three differ. A reference
 that is neither where the policy began nor the policy itself may be one that was asked for, and is
-left alone.
+left alone. Each plain LoRA layer is asked by itself: it must add alpha / r B A x.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -35,4 +35,4 @@ class LossDeparts(Departure):
     stage = "loss"
     named_by = ("H22", "H28", "H30", "H35", "H36")
     meaning = "Completions count for more or less than asked, or for the opposite."
-    fix = "Mend the denominator or the sign; the finding shows a token of both."
+    fix = "Fix the denominator or the sign; the finding shows a token of both."

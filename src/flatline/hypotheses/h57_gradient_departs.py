@@ -37,4 +37,4 @@ class GradientDeparts(Departure):
     stage = "gradient"
     named_by = ("H25", "H26", "H27")
     meaning = "The weights are moved in another direction than the loss says."
-    fix = "Find what stands between the loss and the optimizer."
+    fix = "Find what changes the gradient between the loss and the optimizer."

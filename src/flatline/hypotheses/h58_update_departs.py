@@ -40,4 +40,4 @@ class UpdateDeparts(DepartureAlong):
     stage = "update"
     named_by = ("H06", "H25", "H26")
     meaning = "What the gradient says does not arrive in the weights."
-    fix = "Find what holds, averages or leaves out weights, or sets the rate."
+    fix = "Find what freezes, averages or leaves out weights, or sets the learning rate."

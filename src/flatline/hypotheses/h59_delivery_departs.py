@@ -35,4 +35,4 @@ class DeliveryDeparts(Departure):
     stage = "delivery"
     named_by = ("H06", "H17", "H18", "H19", "H20", "H21")
     meaning = "What is rewarded was said by another policy than the one that learns from it."
-    fix = "Make the sampler use the trained weights, all of them."
+    fix = "Send all trained weights to the sampler after every step."

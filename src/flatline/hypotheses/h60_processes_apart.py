@@ -173,14 +173,14 @@ class ProcessesApart(Hypothesis):
 
     def _healthy(self, found: "Between") -> Finding:
         if found.misplaced is None or found.advantage_off is None:
-            what = "Cannot tell: rewards that are not paid by plain functions cannot be followed."
+            what = "Could not be tested: only rewards of plain functions can be followed."
             return self.found(Level.UNKNOWN, what)
         if not found.lengths or not math.isfinite(sum(found.lengths)):
             return self.found(
                 Level.UNKNOWN,
                 f"{found.processes} processes draw other prompts and gather in their order; "
                 "cannot tell whether they step together: no gradient could be looked at.",
-                needs="Look where training begins and rewards differ, without DeepSpeed",
+                needs="Check it at the start of training, where rewards differ, without DeepSpeed",
             )
         return self.found(
             Level.OK,
@@ -191,7 +191,7 @@ class ProcessesApart(Hypothesis):
     def _other_prompts(self, drawn: Drawn) -> Finding:
         fewest = min(len(_apart(a, b)) for a, b in combinations(drawn.values(), 2))
         if 0 < fewest < FEWEST:
-            what = f"Not enough to tell: {FEWEST} groups of each process would do."
+            what = f"Not enough data: {FEWEST} groups of each process are needed."
             return self.found(Level.UNKNOWN, what)
         return self.found(Level.OK, f"{len(drawn)} processes do not draw the same prompts.")
 

@@ -7,8 +7,11 @@ from flatline.hypotheses.trend import rows_in_one, thirds, widened
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
-SURE = 1.7
-"""Half-widths of its interval that a change must have: about once in 1,000 by chance."""
+SURE, SURER = 1.7, 2.5
+"""Half-widths of its interval that a change must have, and where less than `FEW` rows are left of
+a third: how alike they are is then hardly known. `python benchmarks/remarks.py` counts what is said
+of noise."""
+FEW = 10
 
 
 def column(trace: Trace, name: str) -> np.ndarray:
@@ -38,7 +41,8 @@ def surely(change: Estimate | None) -> int:
     if change is None or not np.isfinite(change.low):
         return 0
     half = (change.high - change.low) / 2
-    return int(np.sign(change.value)) if abs(change.value) > SURE * half else 0
+    times = SURE if change.n >= FEW else SURER
+    return int(np.sign(change.value)) if abs(change.value) > times * half else 0
 
 
 def ends(values: np.ndarray, step: np.ndarray) -> tuple[float, float]:

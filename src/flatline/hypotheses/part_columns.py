@@ -44,6 +44,9 @@ def parts_of(trace: Trace) -> Parts | None:
     if not there or known.sum() < FEWEST:
         return None
     kept = {name: values[known] for name, values in there.items()}
+    paid = reward[known] - reward[known].mean()
+    # What goes with the reward comes first. No name decides: what is renamed is told the same.
+    kept = dict(sorted(kept.items(), key=lambda one: (-float(one[1] @ paid), one[1].tolist())))
     return Parts(
         step=step[known],
         reward=reward[known],

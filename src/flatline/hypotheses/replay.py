@@ -84,11 +84,11 @@ def decide(
 
 def _said(found: Estimate, unit: str, decided: bool) -> str:
     if found.n < FEWEST or not np.isfinite(found.value):
-        return f"too little can be compared: {found.n} {unit}, of {FEWEST} that would do."
+        return f"too little can be compared: {found.n} {unit}, of {FEWEST} that are needed."
     if decided:
         end = "the updates would have been nearly the same, so this does not make a reward flat"
     elif found.high < SAME:
-        end = "the updates would have been others; whether better ones, only training tells"
+        end = "the updates would have been others; only training shows whether better ones"
     else:
         end = "that decides nothing"
     return (

@@ -97,7 +97,7 @@ SYMPTOMS = (
                 *("H08", "H21", "H04", "H13", "H40", "H37", "H44", "H48", "H46"),
             ),
             "What rises in training is not the skill": ("H38", "H39", "H05", "H36"),
-            "The evaluation plays other weights": ("H06", "H17", "H18", "H19"),
+            "The evaluation uses other weights": ("H06", "H17", "H18", "H19"),
             "Training itself is broken": ("H09", "H32", "H24", "H01", "H47"),
         },
     ),
@@ -110,7 +110,7 @@ SYMPTOMS = (
         signs=("H32",),
         behind={
             "The problems are too hard or too easy": ("H32", "H45"),
-            "The reward cannot tell the rollouts apart": ("H39", "H05", "H37", "H52"),
+            "The reward is the same for all rollouts": ("H39", "H05", "H37", "H52"),
             "The rollouts are the same, or all cut": ("H34", "H30", "H04", "H13", "H14"),
             "The tool never answers, or there are too few turns": ("H41", "H42"),
             "The groups are not groups": ("H33", "H53"),
@@ -148,7 +148,7 @@ SYMPTOMS = (
         name="logprobs-differ",
         title="Sampler and trainer disagree on log-probs",
         text="At equal weights and on the same tokens the two must agree to rounding. Where they "
-        "do not, the trainer improves a policy that nobody samples from. A few hundredths of "
+        "do not, the trainer improves a policy that is never sampled from. A few hundredths of "
         "a nat in 16 bits are rounding; more is one of these.",
         signs=("H20",),
         behind={

@@ -257,7 +257,7 @@ def _since(
         return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
     if change.high < 0 or lately.low > 0:
         return ""
-    return f" No further rise can be told in its last third ({moved})."
+    return f" No further rise shows in its last third ({moved})."
 
 
 def _text(change: Estimate, smallest: float, told: str, would: str) -> str:

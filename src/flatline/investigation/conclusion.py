@@ -34,6 +34,8 @@ class Conclusion:
     """Runs and looks, as JSON."""
     traces: dict[str, Path]
     """Where each run was recorded, by `arm-seed`."""
+    change: str = ""
+    """What to change in the user's script; empty where nothing was validated, or no script is."""
 
     def curves(self) -> dict[str, dict[str, Any]]:
         """Raw curves of every run: the training reward of each step, the held-out reward."""

@@ -31,6 +31,7 @@ from flatline.hypotheses.base import Hypothesis
 from flatline.investigation.conclusion import Conclusion, concluded, observed
 from flatline.investigation.inquiry import LADDER, Listener
 from flatline.investigation.looks import kept, sights_of
+from flatline.investigation.mending import change_to_make
 from flatline.investigation.plans import name_of
 from flatline.investigation.setup import AS_IT_IS, Setup
 from flatline.remedies import REMEDIES, WITHOUT
@@ -238,7 +239,15 @@ class _Inquiry:
             probes={n: s[hypothesis.id] for n, s in found.items() if hypothesis.id in s},
             go_on=lambda count: self._affords(cost, count),
         )
-        return concluded(result, self._setup.experiments / plan.name)
+        conclusion = concluded(result, self._setup.experiments / plan.name)
+        if conclusion.verdict.ruling is not Ruling.VALIDATED:
+            return conclusion
+        return replace(conclusion, change=self._change(hypothesis.id))
+
+    def _change(self, code: str) -> str:
+        where = [one["where"] for one in self._control["findings"] if one["hypothesis"] == code]
+        script = self._script
+        return change_to_make(code, where[0] if where else [], script.path, script.arguments)
 
     def _affords(self, cost: "Cost", seeds: int) -> bool:
         if self._until is None or time.monotonic() + cost.seconds_to(seeds) <= self._until:
@@ -342,7 +351,7 @@ def _piloted(arm: Arm, seed: int, path: Path) -> dict[str, Any]:
     end = "\n".join(f"  {line}" for line in lines[-TAIL:]) or "  (it printed nothing)"
     raise ConfigError(
         f"The script {arm.name} ended with exit code {done.returncode} before its third step:\n"
-        f"{end}\nNothing was trained yet. Put that right and type the same command; alone it is run "
-        f"by `{shlex.join(words)}`.\nWhere it needs several processes, say how it is started: "
+        f"{end}\nNothing was trained yet. Put that right and type the same again; alone it is run "
+        f"by `{shlex.join(words)}`.\nWhere it needs several processes: "
         '`--launch "accelerate launch --num_processes 2"`.'
     )

@@ -99,7 +99,7 @@ def _broken_links(journal: Journal) -> Iterator[Problem]:
                     kind="broken-link",
                     file=file.relative_to(journal.path).as_posix(),
                     line=text.count("\n", 0, link.start()) + 1,
-                    text=f"links to {goal}, which does not exist. Mend the link or add the file.",
+                    text=f"links to {goal}, which does not exist. Fix the link or add the file.",
                 )
 
 
@@ -172,7 +172,7 @@ def _table(journal: Journal, reading: Reading) -> Iterator[Problem]:
     for entry in reading.entries:
         expected = cells_of(entry, twice)
         cells = by_link.get(expected[0].rpartition("](")[2])
-        update = "`flatline journal status` writes the table anew."
+        update = "`flatline journal status` writes the table again."
         if cells is None:
             text = f"the table does not have {entry.code} ({entry.file.name}); {update}"
             yield Problem(kind="status-contradiction", file=README, text=text)

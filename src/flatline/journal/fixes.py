@@ -48,12 +48,12 @@ def _manual(code: str) -> dict[str, str] | None:
 def _tried(kept: Mapping[str, Any]) -> str:
     treated = next(iter(arms_of(kept, "treated")), None)
     if treated is None:
-        return "No arm was mended: this says where to look, not yet what to change."
+        return "No arm was fixed: this says where to look, not yet what to change."
     rows = [[f"`{name}`", inline(was), inline(now)] for name, was, now in changes_of(kept, treated)]
     if not rows:
-        return f"The mended arm was {inline(treated.get('name') or 'not named')}."
+        return f"The fixed arm was {inline(treated.get('name') or 'not named')}."
     table = markdown_table(["setting", "as it was", "mended"], rows)
-    return f"The mended arm of the experiment differs in this alone:\n\n{table}"
+    return f"The fixed arm of the experiment differs in this alone:\n\n{table}"
 
 
 def _evidence(kept: Mapping[str, Any], entry: Entry) -> str:

@@ -165,7 +165,7 @@ def read_text(file: Path) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{file} cannot be read: {why}.\nMend the file or its permissions."
+            f"{file} cannot be read: {why}.\nFix the file or its permissions."
         ) from error
 
 

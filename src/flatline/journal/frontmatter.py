@@ -168,7 +168,7 @@ def _refuse_repeated(block: str, file: Path) -> None:
         key = re.match(r"([A-Za-z_]\w*)[ \t]*:", line)
         if key and key[1] in seen:
             raise ConfigError(
-                f"{file}:{number}: `{key[1]}` stands in the front matter twice.\n"
+                f"{file}:{number}: `{key[1]}` is in the front matter twice.\n"
                 "Only one of the two can be meant.\nDelete the other line."
             )
         if key:

@@ -46,7 +46,7 @@ def add_known(journal: Journal, one: "Hypothesis", entries: Iterable[Entry]) -> 
     if there is not None:
         raise ConfigError(
             f"{journal.path} already has {one.id}: {HYPOTHESES}/{there.file.name}.\n"
-            "A code stands for one file, or results could not be given to it.\n"
+            "A code belongs to one file, or results could not be given to it.\n"
             f"Write into that file, or give a title of your own."
         )
     page = sections(one.manual())
@@ -107,7 +107,7 @@ def _create(journal: Journal, name: str, text: str) -> Path:
     if file.exists():
         raise ConfigError(
             f"{file} exists already, with another code in its front matter or none.\n"
-            "It may hold somebody's work.\nRename it, or mend its front matter."
+            "It may hold somebody's work.\nRename it, or fix its front matter."
         )
     write_text(file, text)
     return file

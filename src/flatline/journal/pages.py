@@ -130,7 +130,7 @@ def _effect_line(kept: Mapping[str, Any]) -> str:
 
 def _mechanism_text(mechanism: Any) -> str:
     if not isinstance(mechanism, Mapping):
-        return "not looked at"
+        return "not tested"
     seen = f"{mechanism.get('control')} in the control"
     if mechanism.get("treated"):
         seen += f", {mechanism['treated']} in the treated arm"

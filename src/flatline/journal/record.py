@@ -67,7 +67,7 @@ def record(
     if errors:
         raise ConfigError(
             "\n".join(str(error) for error in errors)
-            + f"\nThe numbers are safe in {RESULTS}/{name}.json; mend this and type the same "
+            + f"\nThe numbers are safe in {RESULTS}/{name}.json; fix this and type the same "
             "command again."
         )
 

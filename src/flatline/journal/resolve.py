@@ -86,7 +86,7 @@ def judge(journal: Journal) -> Resolution:
         if one["verdict"]["verdict"] == Status.VALIDATED and results.arms_of(one, "treated")
     ]
     if not validated:
-        missing = "There is no mended setup to look at yet."
+        missing = "There is no fixed setup to look at yet."
         return Resolution(
             criteria=tuple(Criterion(name=n, holds=False, text=missing) for n in NAMES),
             experiment=None,
@@ -144,19 +144,19 @@ def _rises(kept: Mapping[str, Any]) -> tuple[bool, str]:
         if isinstance(change, Mapping) and _numbers(change, ("value", "low")):
             changes.append(change)
     if not changes:
-        return False, "No curve of the mended arm was kept, so its trend is not known."
+        return False, "No curve of the fixed arm was kept, so its trend is not known."
     rising = sum(change["low"] > 0 for change in changes)
     moves = ", ".join(f"{change['value']:+.3f}" for change in changes)
     return rising == len(changes), (
         f"Last third minus first third of the raw per-step rewards: {moves}; the interval lies "
-        f"above 0 in {rising} of {len(changes)} runs of the mended arm."
+        f"above 0 in {rising} of {len(changes)} runs of the fixed arm."
     )
 
 
 def _improves(kept: Mapping[str, Any]) -> tuple[bool, str]:
     gains = _gains(kept)
     if not gains:
-        return False, "No run of the mended arm has a held-out reward before and after."
+        return False, "No run of the fixed arm has a held-out reward before and after."
     gain = mean_of_units(gains)
     return gain.low > 0, f"After minus before training: {_seeds(gain)}."
 
@@ -164,14 +164,14 @@ def _improves(kept: Mapping[str, Any]) -> tuple[bool, str]:
 def _reproduced(kept: Mapping[str, Any]) -> tuple[bool, str]:
     gains = _gains(kept)
     better = sum(gain > 0 for gain in gains)
-    text = f"The mended arm improved on {better} of {len(gains)} seeds; {SEVERAL} are needed."
+    text = f"The fixed arm improved on {better} of {len(gains)} seeds; {SEVERAL} are needed."
     return better == len(gains) >= SEVERAL, text
 
 
 def _explained(kept: Mapping[str, Any]) -> tuple[bool, str]:
     mechanism = part(kept, "verdict", "mechanism") or {}
     control, treated = part(mechanism, "control"), part(mechanism, "treated")
-    seen = f"{kept['hypothesis']}: {control} as it was, {treated or 'not looked at'} when mended"
+    seen = f"{kept['hypothesis']}: {control} as it was, {treated or 'not tested'} when fixed"
     text = str(part(mechanism, "text") or "").strip()
     return (control, treated) == ("present", "absent"), f"{seen}. {text}".strip()
 

@@ -113,9 +113,9 @@ def _implied(entry: Entry, other: Entry) -> list[tuple[float, str]]:
         text = f"The positive control failed ({CONTROL}), and this is a part of what it needs."
         return [(-1, text)] if related else []
     if other.status is Status.VALIDATED and entry.code in other.explains:
-        return [(3, f"{other.code} is validated and would produce its signs: mend that first.")]
+        return [(3, f"{other.code} is validated and would produce its signs: fix that first.")]
     if other.status is Status.VALIDATED and related:
-        return [(1, f"{other.code} is validated; what is left of this shows once it is mended.")]
+        return [(1, f"{other.code} is validated; what is left of this shows once it is fixed.")]
     if other.status is Status.PARTIAL and other.code in entry.explains:
         return [(-2, f"{other.code} is partial, real but not the cause; this would explain it.")]
     if other.status is Status.PARTIAL and related:

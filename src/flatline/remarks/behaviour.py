@@ -26,6 +26,10 @@ STILL, KNOWN = 0.15, 0.25
 """Relative change that is none, and how well it must be known."""
 FEWEST = 20
 """Rows that show that nothing moves."""
+FEW = 6
+"""What they must be worth, a third of them, where neighbours are alike."""
+CUT = 0.2
+"""Share of completions cut off, from which on a limit decides how long they are."""
 NOTHING = 1e-6
 """A spread of rewards below it is rounding."""
 MOSTLY = 0.5
@@ -128,14 +132,18 @@ def _still(trace: Trace, spread: np.ndarray, step: np.ndarray) -> Iterator[str]:
     names = {"KL": "kl", "entropy": "entropy", "length": "completion_length"}
     known = {what: column(trace, name) for what, name in names.items()}
     known = {what: v for what, v in known.items() if np.isfinite(v).sum() >= FEWEST}
+    cut = column(trace, "truncated_share")
+    if np.isfinite(cut).any() and np.nanmean(cut) > CUT:
+        known.pop("length", None)
     stand = [what for what, values in known.items() if _stands(values, step)]
     if not stand:
         return
-    listed = f"{', '.join(stand[:-1])} and {stand[-1]} stand" if stand[1:] else f"{stand[0]} stands"
+    several = f"{', '.join(stand[:-1])} and {stand[-1]} do not change"
+    listed = several if stand[1:] else f"{stand[0]} does not change"
     if len(known) >= 2 and stand == list(known) and _differ(trace, spread):
         yield f"The policy hardly moves: {listed}, although rewards differ."
     elif "length" in stand:
-        yield f"{listed[0].upper()}{listed[1:]}: what is written stays as it was."
+        yield f"{listed[0].upper()}{listed[1:]}."
 
 
 def _differ(trace: Trace, spread: np.ndarray) -> bool:
@@ -150,6 +158,8 @@ def _stands(values: np.ndarray, step: np.ndarray) -> bool:
     change = change_of(values, step)
     if change is None or not np.nanmax(values) > np.nanmin(values):
         return change is not None
+    if surely(change) or change.n < FEW:
+        return False
     before, _ = ends(values, step)
     half = (change.high - change.low) / 2
     return abs(change.value) <= STILL * abs(before) and half <= KNOWN * abs(before)

@@ -18,6 +18,8 @@ EXACT = 1e-6
 """Share of the reward's variance that its parts may leave open and still be all of it."""
 WEIGHT = 1e-3
 """Weights that differ by less are equal."""
+SAME = 0.999
+"""The same where one says all that the other says, if with another sign or scale."""
 TWINS = 0.9
 """Correlation, of rows and of their differences, of two columns that are one signal."""
 NEARLY_NEVER = 0.8
@@ -36,7 +38,7 @@ def parts(trace: Trace) -> Iterator[str]:
     if found is None:
         return
     twins = _twins(found)
-    weights = _weights(found, {twin.name for twin in twins if twin.close == 1})
+    weights = _weights(found, {twin.name for twin in twins if abs(twin.close) >= SAME})
     yield from _sum(found, weights)
     yield from _constant(found)
     yield from _seldom(found)
@@ -63,7 +65,7 @@ def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
         return {}
     names = list(moving)
     known = {names[at]: float(w) for at, w in zip(chosen[1:], weights[1:], strict=True)}
-    return {name: weight for name, weight in sorted(known.items()) if abs(weight) > WEIGHT}
+    return {name: weight for name, weight in known.items() if abs(weight) > WEIGHT}
 
 
 def _closest(table: np.ndarray, rest: np.ndarray, chosen: list[int]) -> int:
@@ -79,7 +81,9 @@ def _sum(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     plain_sum = all(abs(weight - 1) < WEIGHT for weight in weights.values())
     if weights and not (found.named and plain_sum):
         told = " ".join(_term(name, weight) for name, weight in weights.items())
-        yield f"The reward is {told.removeprefix('+ ')}, as its columns add up."
+        rest = float(np.mean(found.reward - sum(w * found.columns[n] for n, w in weights.items())))
+        more = f" {'-' if rest < 0 else '+'} {abs(rest):.3g}" if abs(rest) > WEIGHT else ""
+        yield f"The reward is {told.removeprefix('+ ')}{more}, as its columns add up."
 
 
 def _term(name: str, weight: float) -> str:

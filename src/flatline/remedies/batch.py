@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from flatline.errors import ConfigError
+from flatline.live.departure.loss import trained
 from flatline.live.hooks import Patch
 from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.departure.asked import asked_of, tolerance_of
-from flatline.live.trl.departure.passes import trained
 from flatline.live.trl.grpo import scored, scorer_of
 from flatline.live.trl.settings import stop_ids
 from flatline.remedies.base import Tally, Undo

@@ -12,6 +12,8 @@ from flatline.remedies.stock import own_method
 
 AFTER_A_STEP = ("on_optimizer_step", "on_step_end", "on_step_begin")
 """Callbacks that may see weights between one step and the next."""
+OURS = ("transformers", "trl", "accelerate", "flatline")
+"""Whose callbacks change nothing that is trained."""
 
 
 def gradient_of_the_loss(trainer: Any, tally: Tally) -> list[Undo]:
@@ -33,7 +35,7 @@ def step_of_the_optimizer(trainer: Any, tally: Tally) -> list[Undo]:
 def _kept(
     trainer: Any, names: Sequence[str], read: Callable[[Any], list[Tensor]], tally: Tally
 ) -> list[Undo]:
-    """Callbacks of these names leave no mark on what `read` returns."""
+    """Callbacks of the script's leave no mark on what `read` returns."""
 
     @torch.no_grad()
     def around(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +49,12 @@ def _kept(
         tally.count(off)
         return result
 
-    return [Patch(trainer.callback_handler, name, around).undo for name in names]
+    return [
+        Patch(callback, name, around).undo
+        for callback in trainer.callback_handler.callbacks
+        for name in names
+        if type(callback).__module__.partition(".")[0] not in OURS
+    ]
 
 
 def _weights(trainer: Any) -> list[Tensor]:

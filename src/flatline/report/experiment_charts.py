@@ -80,7 +80,7 @@ def effect_chart(plan: Plan, values: Values, looks: Sequence[Mapping[str, Any]],
         healthy="for a cause, the whole interval above 0 and the mean above the line that matters. "
         "Against it speaks a whole interval below that line.",
         figure=made,
-        note="The interval of a look is wider than 95 %: it holds at all planned looks together.",
+        note="The interval of an interim check is wider than 95 %: it holds at all of them.",
         by_step=False,
     )
 
@@ -121,7 +121,9 @@ def _arm(place: int, name: str, color: str, found: Mapping[int, float]) -> list[
 def _look_line(looks: Sequence[Mapping[str, Any]]) -> Figure:
     estimates: list[Estimate] = [estimate_from(look["effect"]) for look in looks]
     x = np.array([look["seeds"] for look in looks], dtype=float) + ASIDE
-    line = _dots(x, np.array([one.value for one in estimates]), "mean at a look", SERIES[0])
+    line = _dots(
+        x, np.array([one.value for one in estimates]), "mean at an interim check", SERIES[0]
+    )
     line["marker"] = {"color": SERIES[0], "size": 10, "symbol": "diamond"}
     return line | {"error_y": error_bars(estimates) | {"color": SERIES[0]}}
 

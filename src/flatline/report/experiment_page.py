@@ -81,7 +81,7 @@ def _result(folder: Path, plan: Plan) -> dict[str, Any]:
         raise ConfigError(
             f"{path} cannot be read: {type(error).__name__}: {error}.\n"
             "The runs themselves are not touched by that.\n"
-            "Run the experiment again: finished runs are not repeated, and the file is made anew."
+            "Run the experiment again: finished runs are not repeated, the file is written again."
         ) from error
     if told[:2] != (VERSION, plan.digest):
         raise ConfigError(
@@ -102,8 +102,11 @@ def _registered(plan: Plan) -> list[tuple[str, str]]:
         ("outcome", plan.outcome),
         ("smallest effect that matters", f"{plan.smallest_effect:g}"),
         ("what must flip", plan.mechanism),
-        ("error rate", f"{plan.alpha:g} for all looks and {plan.rule.family} tested effect(s)"),
-        ("looks, in matched seeds", looks),
+        (
+            "error rate",
+            f"{plan.alpha:g} for all interim checks and {plan.rule.family} tested effect(s)",
+        ),
+        ("interim checks, in matched seeds", looks),
         ("seeds of negative controls", ", ".join(map(str, plan.negative_seeds)) or "none"),
         ("registered", plan.registered),
         ("digest", plan.digest),

@@ -71,7 +71,7 @@ def advantage(run: Run) -> Chart:
         id="advantage",
         title="Do groups pull because their rewards differ?",
         healthy="most groups lie well to the right. With scaling by group all differing groups "
-        f"pull alike, so a crowd at the left edge teaches noise.{crumbs}",
+        f"pull equally, so a crowd at the left edge teaches noise.{crumbs}",
         figure=made,
         note=few if len(chosen) < groups.n else "",
         by_step=False,

@@ -38,6 +38,8 @@ MOST_TOKENS = 3000
 """Tokens of a side; a longer rollout is shown to here."""
 MOST_ROLLOUTS = 16
 """Rollouts of the group that is shown."""
+OFF = 1e-3
+"""Relative difference from which an advantage is not the one asked for."""
 LONGEST = 160
 """Characters of a completion in the table of a group."""
 FEWEST = 8
@@ -64,6 +66,8 @@ class Opening:
     """A picture; exactly one of `sides`, `rows` and `chart` is there."""
 
     title: str
+    compared: str = ""
+    """What the advantages of `rows` are compared with."""
     sides: tuple[Side, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
     chart: Chart | None = None
@@ -152,10 +156,13 @@ def _reading(trace: Trace, cause: Finding) -> Opening | None:
 def _loss(trace: Trace, cause: Finding) -> Opening | None:
     """The model's words beside those that carry a loss."""
     found = _tokens(trace, cause)
-    if found is None or found[1].author is None or found[1].trained is None:
+    if found is None:
         return None
     place, tokens = found
-    own, trained = tokens.author == Author.MODEL, tokens.trained
+    author, trained = tokens.author, tokens.trained
+    if author is None or trained is None:
+        return None
+    own = np.asarray(author == Author.MODEL)
     foreign, left_out = trained & ~own, own & ~trained
     marks = np.where(foreign, "other", np.where(left_out, "gone", np.where(trained, "own", "")))
     return Opening(
@@ -190,27 +197,37 @@ def _group(trace: Trace, cause: Finding) -> Opening | None:
     reward, asked = trace.rollouts["reward"], expected_advantages(trace)
     known = "advantage" in trace.rollouts
     used = trace.rollouts["advantage"] if known else np.full(len(reward), np.nan)
-    rows = _rows_of(trace, cause, used, asked)[:MOST_ROLLOUTS]
-    written = "completion" in trace.rollouts
-    said = trace.rollouts["completion"] if written else np.full(len(reward), "", dtype=object)
+    rows = _rows_of(trace, cause, used, asked)
+    specified = bool(np.isfinite(asked[rows]).all())
+    if specified:
+        wanted = asked[rows]
+        wrong = np.abs(used[rows] - wanted) > OFF * (1 + np.abs(wanted))
+    else:
+        wanted = reward[rows] - np.nanmean(reward[rows])
+        wrong = used[rows] * wanted < 0
     return Opening(
         title=f"One group: step {int(trace.rollouts['step'][rows[0]])}",
+        compared="advantage its rewards ask for" if specified else "reward minus the group's mean",
         rows=tuple(
             {
                 "rollout": int(trace.rollouts["rollout"][row]),
                 "reward": _number(reward[row]),
                 "used": _number(used[row]),
-                "asked": _number(asked[row]),
-                "wrong": bool(abs(used[row] - asked[row]) > 1e-3 * (1 + abs(asked[row]))),
-                "said": shortened(str(said[row] or ""), limit=LONGEST),
+                "wanted": _number(wanted[at]),
+                "wrong": bool(wrong[at]),
+                "said": _said(trace, row),
             }
-            for row in rows.tolist()
+            for at, row in enumerate(rows[:MOST_ROLLOUTS].tolist())
         ),
-        note=""
-        if np.isfinite(asked[rows]).any()
-        else "What the rewards ask for is not known: "
-        "the run does not say how its advantages are made.",
+        note="Red: the two do not belong together." if wrong.any() else "",
     )
+
+
+def _said(trace: Trace, row: int) -> str:
+    """The beginning of a completion; empty where none was recorded."""
+    if "completion" not in trace.rollouts:
+        return ""
+    return shortened(str(trace.rollouts["completion"][row] or ""), limit=LONGEST)
 
 
 def _rows_of(trace: Trace, cause: Finding, used: np.ndarray, asked: np.ndarray) -> np.ndarray:

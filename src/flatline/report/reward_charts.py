@@ -59,7 +59,7 @@ def heldout_reward(run: Run) -> Chart:
         value = trace.steps["heldout_reward"]
         known = np.isfinite(value)
         line = points(trace.steps["step"][known], value[known], "held-out reward", SERIES[2])
-        note = "No interval: the single plays were not kept."
+        note = "No interval: single rollouts were not kept."
     else:
         line = points(found.at, found.value, "held-out reward, 95 % interval", SERIES[2])
         line["error_y"] = error_bars(found.estimates) | {"color": SERIES[2]}
@@ -112,7 +112,7 @@ def hops(run: Run) -> Chart:
     made["layout"]["showlegend"] = True
     return Chart(
         id="hops",
-        title="Do easy and hard problems move alike?",
+        title="Do easy and hard problems move together?",
         healthy="every line rises, and each is present from beginning to end (correlation of hops "
         f"and step below {ORDERED}; healthy up to 0.21).",
         figure=made,

@@ -246,7 +246,7 @@ class ChatFormat:
         if not last or last not in tail:
             raise ModelError(
                 f"The chat template of {_name(self.tokenizer)} ends a turn with {tail!r}, which is "
-                "not a token of its own.\nThe end of a turn could not be told from its text.\n"
+                "not a token of its own.\nWhere a turn ends could not be seen in its text.\n"
                 f"Pass another one, e.g. `--chat-template {HERMES}`."
             )
         return last

@@ -155,13 +155,13 @@ class Engine:
         except torch.OutOfMemoryError as error:
             if len(plays) == 1:
                 raise ModelError(
-                    "Memory ran out with a single episode in play.\n"
-                    "Playing fewer at once cannot help.\n"
+                    "Memory ran out with a single rollout.\n"
+                    "Sampling fewer at once cannot help.\n"
                     "Shorten `--max-context`, or free memory on the device."
                 ) from error
             self.max_batch = len(plays) // 2
             print(
-                f"flatline: memory ran out with {len(plays)} episodes in play at once; "
+                f"flatline: memory ran out with {len(plays)} rollouts at once; "
                 f"{self.max_batch} are from here on. The tokens are the same. "
                 f"`--max-batch {self.max_batch}` saves the try.",
                 file=sys.stderr,

@@ -45,7 +45,7 @@ def refuse_what_cannot_be_played(model: Any, max_context: int) -> None:
     config = model.config.get_text_config()
     fault = _fault_in_model(model, config)
     if fault:
-        raise ModelError(f"{type(model).__name__} cannot be played by flatline: {fault}")
+        raise ModelError(f"{type(model).__name__} cannot be run by flatline: {fault}")
     for what, reach in _reaches(config):
         if max_context > reach:
             raise ModelError(

@@ -47,6 +47,8 @@ class Asked:
     """The ratio is clipped below 1 minus this."""
     clip_high: float = 0.2
     """And above 1 plus this."""
+    softness: tuple[float, float] = (1.0, 1.05)
+    """SAPO's temperatures, of advantages above 0 and of others."""
     ceiling: float | None = None
     """Two-sided clip: the ratio itself is never above this."""
     beta: float = 0.0

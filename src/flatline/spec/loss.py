@@ -2,6 +2,7 @@
 
     grpo      1/N sum_i 1/|o_i| sum_t l_it           Shao et al., 2024, equation 3
     rloo      1/N sum_i l_i                          Ahmadian et al., 2024: a completion is one act
+    sapo      as grpo                                Gao et al., 2025
     gmpo      as rloo                                Zhao et al., 2025
     dr_grpo   1/(N L) sum_i sum_t l_it               Liu et al., 2025; L the longest length allowed
     bnpo      mean over the tokens of each pass, mean over passes
@@ -24,7 +25,7 @@ def shares(asked: Asked, trained: Sequence[int], tokens_in_generation: int) -> l
     """What each row's sum of token losses is multiplied with, for the rows of one pass.
     `trained` counts their tokens that carry a loss."""
     rows = asked.passes * len(trained)
-    if asked.loss in ("grpo", "rloo", "gmpo"):
+    if asked.loss in ("grpo", "sapo", "rloo", "gmpo"):
         return [1 / (rows * max(length, 1)) for length in trained]
     if asked.loss == "dr_grpo":
         return [1 / (rows * asked.longest)] * len(trained)

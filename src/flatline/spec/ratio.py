@@ -6,6 +6,7 @@
     policy loss = -min(rho A, clip(rho, 1 - low, 1 + high) A)   Shao et al., 2024; Yu et al., 2025
     policy loss = -(prod_t clip_A(rho_t)) ^ (1 / |o|) A         Zhao et al., 2025, GMPO
     policy loss = -sg(min(rho, high)) A log pi                  MiniMax, 2025, CISPO
+    policy loss = -4 / tau sigmoid(tau (rho - 1)) A             Gao et al., 2025, SAPO
     KL_t  = pi_ref / pi - log(pi_ref / pi) - 1                  Schulman, 2020, k3
     KL_t * rho_t                                                off policy: DeepSeek-V3.2, 2025
     KL    = sum_t log(pi_old / pi_ref)                          k1, where the reward has it: RLOO
@@ -52,11 +53,21 @@ def policy_loss(asked: Asked, new_T: Tensor, ratio_T: Tensor, advantage: Tensor)
     """What each token adds, without the KL."""
     if asked.loss == "cispo":
         return -ratio_T.clamp(max=asked.clip_high).detach() * advantage * new_T
+    if asked.loss == "sapo":
+        return -soft_ratio(asked, ratio_T, advantage) * advantage
     if asked.loss not in CLIPPED:
         raise NotSpecified(f"the loss {asked.loss!r}")
     clipped_T = ratio_T.clamp(1 - asked.clip_low, 1 + asked.clip_high)
     free_T = ratio_T if asked.ceiling is None else ratio_T.clamp(max=asked.ceiling)
     return -torch.min(free_T * advantage, clipped_T * advantage)
+
+
+def soft_ratio(asked: Asked, ratio_T: Tensor, advantage: Tensor) -> Tensor:
+    """SAPO: instead of a clip, a gate that has the ratio's slope at 1 and flattens on both sides;
+    tau is another above 0 than below."""
+    above, below = asked.softness
+    tau = torch.where(advantage > 0, above, below).to(ratio_T)
+    return torch.sigmoid(tau * (ratio_T - 1)) * 4 / tau
 
 
 def geometric_loss(asked: Asked, log_T: Tensor, mask_T: Tensor, advantage: Tensor) -> Tensor:

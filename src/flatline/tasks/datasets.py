@@ -218,7 +218,7 @@ def _parse_line(path: Path, number: int, line: str, *, is_last: bool) -> dict[st
         cut = is_last and not text.endswith("}")
         raise DataError(
             f"{path}:{number} is not valid JSON ({reason}); it ends with {text[-_SHOWN:]!r}.\n"
-            + ("The file looks cut off: download it again" if cut else "Mend the line")
+            + ("The file looks cut off: download it again" if cut else "Fix the line")
             + ", or delete this line."
         ) from error
     if not isinstance(data, dict):

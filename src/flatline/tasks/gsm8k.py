@@ -172,7 +172,7 @@ def problem_from(id: str, row: Row) -> WordProblem:
     _, mark, last = solution.rpartition("####")
     if not mark:
         raise DataError(
-            f"{row.place}: `answer` has no `####`, so the final number cannot be told.\n"
+            f"{row.place}: `answer` has no `####`, so the final number is not known.\n"
             "GSM8K solutions end in a line such as `#### 72`; add one, or drop the row."
         )
     number = parse_number(last)

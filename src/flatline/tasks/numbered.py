@@ -51,7 +51,7 @@ def required_text(row: Row, name: str, *, example: str) -> str:
         seen = "is missing"
     else:
         seen = "is empty" if isinstance(value, str) else f"is not text but {value!r:.60}"
-    raise DataError(f"{row.place}: `{name}` {seen}.\nA row looks like {example}; mend or drop it.")
+    raise DataError(f"{row.place}: `{name}` {seen}.\nA row looks like {example}; fix or drop it.")
 
 
 def _rows_of(spec: DatasetSpec, split: str, lab: Generator) -> list[Row]:

@@ -273,13 +273,13 @@ def problem_from(id: str, row: Row) -> StepProblem:
     if answer is None:
         raise DataError(
             f"{row.place}: `answer` {row.data['answer']!r:.60} is not a number.\n"
-            f"A row looks like {_EXAMPLE}; mend or drop it."
+            f"A row looks like {_EXAMPLE}; fix or drop it."
         )
     steps = _steps(row)
     if steps[-1].value != Fraction(answer):
         raise DataError(
             f"{row.place}: the last step gives {show(steps[-1].value)}, but `answer` is "
-            f"{format_number(answer)}.\nNo play could earn the maximum; mend or drop the row."
+            f"{format_number(answer)}.\nNo answer could earn the maximum; fix or drop the row."
         )
     return StepProblem(
         id=id,
@@ -295,7 +295,7 @@ def _steps(row: Row) -> tuple[Step, ...]:
     if not isinstance(given, list) or not given:
         raise DataError(
             f"{row.place}: `steps` is missing or empty, so progress cannot be scored.\n"
-            f"A row looks like {_EXAMPLE}; mend or drop it."
+            f"A row looks like {_EXAMPLE}; fix or drop it."
         )
     return tuple(_step(row, index, step) for index, step in enumerate(given))
 
@@ -306,17 +306,17 @@ def _step(row: Row, index: int, step: Any) -> Step:
     if not isinstance(expression, str) or stated is None:
         raise DataError(
             f"{row.place}: step {index} is {step!r:.80}.\n"
-            'A step looks like {"expression": "47 * 8", "value": 376}; mend or drop the row.'
+            'A step looks like {"expression": "47 * 8", "value": 376}; fix or drop the row.'
         )
     try:
         value = evaluate(expression)
     except ExpressionError as error:
         raise DataError(
-            f"{row.place}: step {index}, {expression!r:.80}: {error}\nMend or drop the row."
+            f"{row.place}: step {index}, {expression!r:.80}: {error}\nFix or drop the row."
         ) from error
     if value != Fraction(stated):
         raise DataError(
             f"{row.place}: step {index} says {expression} is {step['value']}, but it is "
-            f"{show(value)}.\nMend or drop the row."
+            f"{show(value)}.\nFix or drop the row."
         )
     return Step(expression=expression, value=value)

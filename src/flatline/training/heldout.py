@@ -80,10 +80,10 @@ def _other_problems(path: Path, kept: Sequence[str], now: Sequence[str]) -> Conf
     samples = len(kept) // max(problems, 1)
     return ConfigError(
         f"{path} has evaluations of {_counted(kept)}; this start has {_counted(now)}, and they are "
-        "not the same.\nThe gain is counted play by play, which needs the same plays all along.\n"
+        "not the same.\nThe gain is paired by rollout, which needs the same rollouts all along.\n"
         f"Resume with `--eval-limit {problems} --eval-samples {samples}` and the "
         "--eval-datasets that the run began with (`requested` in run.json), or leave "
-        "--resume-from-checkpoint out and start anew in another --output-dir."
+        "--resume-from-checkpoint out and start again in another --output-dir."
     )
 
 

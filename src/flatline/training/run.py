@@ -165,7 +165,7 @@ def _checkpoint(config: RunConfig) -> str | None:
         raise ConfigError(
             f"--resume-from-checkpoint {given}: there is no finished checkpoint in "
             f"{found or folder}.\nGive a folder such as {folder / 'checkpoint-10'}, or leave the "
-            "flag out to start anew. Checkpoints are written with `--save-steps N`."
+            "flag out to start again. Checkpoints are written with `--save-steps N`."
         )
     return str(found)
 
@@ -184,10 +184,10 @@ def _say_what_broke_off(folder: Path, checkpoint: str | None) -> None:
     if checkpoint is not None:
         text = f"The run in {folder} was not closed; it goes on from {checkpoint}."
     elif newest is not None:
-        text = f"The run in {folder} was not closed; this one begins anew and takes its place. "
+        text = f"The run in {folder} was not closed; this one starts again and takes its place. "
         text += f"`--resume-from-checkpoint last` would go on from {newest}."
     else:
-        text = f"The run in {folder} was not closed and left no checkpoint; this one begins anew."
+        text = f"The run in {folder} was not closed and left no checkpoint; this one starts again."
     print(f"flatline: {visible(text)}", file=sys.stderr)
 
 

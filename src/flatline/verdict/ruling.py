@@ -180,7 +180,7 @@ def _unexplained(case: _Case) -> _Answer:
     if case.mechanism.treated is Presence.PRESENT:
         left = "is still there in the treated runs"
     else:
-        left = f"could not be told in the {_untold(case)} runs"
+        left = f"could not be tested in the {_untold(case)} runs"
     return _Answer(
         Ruling.INCONCLUSIVE,
         True,
@@ -213,7 +213,7 @@ def _without_effect(case: _Case) -> _Answer:
         Ruling.INVALIDATED,
         True,
         f"Taking {case.hypothesis} away does not help: {change}.",
-        f"Runs that record the mechanism, which could not be told in the {_untold(case)} runs.",
+        f"Runs that record the mechanism, which could not be tested in the {_untold(case)} runs.",
     )
 
 

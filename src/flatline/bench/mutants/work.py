@@ -92,7 +92,7 @@ class _Bench:
             if difference(first, second).effect is not Effect.SAME:
                 raise ConfigError(
                     f"{study.script} trains otherwise each time, with the same seed.\n"
-                    "Then no change can be told from chance.\n"
+                    "Then no change can be distinguished from chance.\n"
                     "Set its seeds (`seed=` of the trainer's arguments), and train on a CPU."
                 )
             plain = found[_Job(study, "reference")]

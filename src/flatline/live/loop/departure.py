@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.departure.advantages import judge_advantages
+from flatline.live.departure.loss import Pass, both_stages, judge_loss, trained, ways_apart
+from flatline.live.departure.rights import of_advantages, of_pass
 from flatline.live.inputs import Inputs
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.stage_found import StageFound, same, unknown
-from flatline.live.trl.departure import rights
-from flatline.live.trl.departure.data import Heard, judge_advantages
-from flatline.live.trl.departure.passes import Pass, both_stages, judge_loss, trained, ways_apart
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
@@ -39,7 +39,7 @@ _UNSAID = "Not specified: `settings` of a Loop do not say what this ought to be.
 
 def asked_of(settings: Mapping[str, Any], batches: Sequence[Batch], group: int) -> Asked:
     """What the settings say of a step; the defaults of the papers where they say nothing."""
-    told = {
+    told: dict[str, Any] = {
         "loss": settings.get("loss_type"),
         "scale": settings.get("scale_rewards"),
         "level": settings.get("importance_sampling_level"),
@@ -65,7 +65,9 @@ def examine(
     asked = asked_of(settings, batches, group)
     found = {stage: unknown(stage, _UNSAID) for stage in STAGES}
     if settings.get("scale_rewards") is not None:
-        found["advantages"] = judge_advantages(asked, _heard(batches), _all(batches, "advantages"))
+        found["advantages"] = judge_advantages(
+            asked, _arrived(batches), _all(batches, "advantages")
+        )
     if settings.get("loss_type") is not None:
         try:
             found |= both_stages(_judged(asked, _passes(loop, asked, settings, batches)))
@@ -84,12 +86,12 @@ def lines(
             sampled = loop.batches(loop.prompts)
         group = sum(len(one["ids"]) for one in sampled) // len(loop.prompts)
         asked = asked_of(settings, sampled, group)
-        right = list(rights.of_advantages(asked, _all(sampled, "rewards")[:, None].double()))
+        right = list(of_advantages(asked, _arrived(sampled)))
         wrong = [follower.copies.of(one["advantages"]) for one in sampled]
     else:
         asked = asked_of(settings, batches, 1)
         one, wrong = _followed(loop, asked, settings, batches[0], follower)
-        right = list(rights.of_pass(asked, one, one.inputs))
+        right = list(of_pass(asked, one, one.inputs))
     return _placed(follower, right, [one for one in wrong if one is not None])
 
 
@@ -191,8 +193,8 @@ def _rows(batch: Batch) -> list[int]:
     return list(range(len(batch["ids"])))
 
 
-def _heard(batches: Sequence[Batch]) -> Heard:
-    return Heard(arrived_BF=_all(batches, "rewards").double().cpu()[:, None])
+def _arrived(batches: Sequence[Batch]) -> Tensor:
+    return _all(batches, "rewards").double()[:, None]
 
 
 def _all(batches: Sequence[Batch], name: str) -> Tensor:

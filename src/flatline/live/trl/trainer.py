@@ -255,7 +255,7 @@ def _refuse_what_cannot_be_looked_at(trainer: GrpoTrainer) -> None:
     if ranks.count() > 1 and getattr(trainer, "use_vllm", False):
         raise ConfigError(
             f"This trainer samples with vLLM and trains on {ranks.count()} processes.\n"
-            "A checkup has every process play the same prompts, and only one of them speaks to "
+            "A checkup has every process sample the same prompts, and only one of them speaks to "
             "vLLM.\nRun it on one process (`accelerate launch --num-processes 1`), or on these "
             "with `use_vllm=False`."
         )

@@ -54,7 +54,8 @@ window.flatlinePlots = (() => {
 
   function frame(place, height) {
     const width = Math.max(place.clientWidth, 240);
-    const svg = made("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+    const svg = made("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
+      "aria-label": place.dataset.title || "chart" });
     return { svg, width, height };
   }
 

@@ -1,4 +1,4 @@
-"""Which runs, experiments and journals lie under a folder, and what a list says about each.
+"""Which runs, logs, experiments and journals lie under a folder, and what a list says about each.
 
 A name from an address never becomes a path before it was checked: it is resolved inside the folder,
 links included. A list reads `run.json`, the steps and a kept diagnosis, and reads again only what
@@ -8,6 +8,7 @@ changed since.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,13 @@ from flatline.report.run_state import State, state_of
 from flatline.trace.files import FileName
 from flatline.trace.folder import RUN_FILE, Folder
 from flatline.trace.frames import Frame
+from flatline.trace.importers import open_log
 
 PLAN_FILE, DIAGNOSIS_FILE = "plan.json", "diagnosis.json"
+LOGS = (".json", ".jsonl", ".csv", ".wandb")
+"""How the names of logs end that are shown among the runs, if they can be read."""
+LARGEST = 64 * 2**20
+"""Bytes of a log that is looked into only to know whether it is one."""
 DEEPEST = 4
 """Folders below the start that are looked into."""
 POINTS = 60
@@ -61,20 +67,22 @@ class Root:
 
     def __init__(self, path: Path) -> None:
         path = path.resolve()
-        self.alone = path.name if is_run(path) else None
+        self.alone = path.name if is_run(path) or path.is_file() else None
         """The one run that is shown, where the path is a run itself."""
         self.folder = path.parent if self.alone else path
         self._entries: dict[str, tuple[object, Entry]] = {}
 
-    def resolve(self, name: str) -> Path:
-        """The folder of that name; raises `NotFoundHere` for all that is not inside."""
+    def resolve(self, name: str, *, file: bool = False) -> Path:
+        """The folder of that name, or the file where one will do; raises `NotFoundHere` for all
+        that is not inside."""
         parts = name.split("/")
         odd = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
         if odd or (self.alone and name != self.alone):
             raise NotFoundHere(f"There is no {name!r} here.")
         try:
             path = (self.folder / name).resolve()
-            inside = path.is_relative_to(self.folder) and path.is_dir()
+            there = path.is_dir() or (file and path.is_file())
+            inside = path.is_relative_to(self.folder) and there
         except OSError:
             inside = False
         if not inside:
@@ -82,9 +90,9 @@ class Root:
         return path
 
     def run(self, name: str) -> Path:
-        """The directory of a run."""
-        path = self.resolve(name)
-        if not is_run(path):
+        """The directory of a run, or the file of a log."""
+        path = self.resolve(name, file=True)
+        if not is_run(path) and not is_log(path):
             raise NotFoundHere(f"{name!r} holds no recorded run.")
         return path
 
@@ -107,6 +115,9 @@ class Root:
             for kind, test in ((found.runs, is_run), (found.experiments, is_experiment)):
                 if name != "." and test(path):
                     kind.append(name)
+            if not is_run(path) and not is_experiment(path):
+                logs = (one for one in sorted(path.iterdir()) if is_log(one))
+                found.runs.extend(one.relative_to(self.folder).as_posix() for one in logs)
             if is_journal(path):
                 found.journals.append("" if name == "." else name)
         return found
@@ -146,6 +157,26 @@ def is_run(path: Path) -> bool:
     return RUN_FILE in names or any(FileName.parse(name) for name in names)
 
 
+def is_log(path: Path) -> bool:
+    """Whether a file is a log that can be shown."""
+    try:
+        stat = path.stat()
+        wanted = path.suffix.lower() in LOGS and path.is_file() and _can_be_named(path.name)
+    except OSError:
+        return False
+    small = stat.st_size <= LARGEST
+    return wanted and small and _opens(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=512)
+def _opens(path: Path, size: int, when: int) -> bool:
+    """Asked once of each state of a file."""
+    try:
+        return len(open_log(path).steps) > 0
+    except FlatlineError:
+        return False
+
+
 def is_experiment(path: Path) -> bool:
     """Whether an experiment was registered here."""
     return (path / PLAN_FILE).is_file()
@@ -158,6 +189,8 @@ def is_journal(path: Path) -> bool:
 
 def signature(path: Path, starts: tuple[str, ...] = ("",)) -> tuple[tuple[str, int, int], ...]:
     """Name, size and time of the files whose names begin so: it changes when they do."""
+    if path.is_file():
+        return ((path.name, path.stat().st_size, path.stat().st_mtime_ns),)
     found = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -191,7 +224,18 @@ def _can_be_named(name: str) -> bool:
     return True
 
 
+def _log_entry(path: Path, name: str) -> Entry:
+    try:
+        trace = open_log(path)
+    except FlatlineError as error:
+        return Entry(name=name, state=None, problem=str(error).splitlines()[0])
+    steps, rewards = _rewards(trace.steps)
+    return Entry(name=name, state=state_of(trace.run, None), steps=steps, rewards=rewards)
+
+
 def _entry(path: Path, name: str) -> Entry:
+    if path.is_file():
+        return _log_entry(path, name)
     try:
         folder = Folder.open(path, only=("steps",))
     except FlatlineError as error:

@@ -11,6 +11,7 @@ from flatline.report.run_state import State
 from flatline.report.series import Run
 from flatline.report.web.store import SHARE, Opened, mark_of
 from flatline.trace import Trace
+from flatline.trace.importers import open_log
 
 SMALL = 20_000
 """Rollouts up to which a page is made at once: under a second."""
@@ -40,7 +41,7 @@ def _make(run: Opened, name: str, state: State) -> None:
     began = time.monotonic()
     try:
         mark = mark_of(run.path)
-        trace = Trace.open(run.path)
+        trace = open_log(run.path)
         report = diagnose(trace, name=name)
         made = _content(trace, run, name, report)
     except Exception as error:
@@ -54,5 +55,5 @@ def _make(run: Opened, name: str, state: State) -> None:
 
 def _content(trace: Trace, run: Opened, name: str, report: Any) -> dict[str, Any]:
     last = int(trace.steps["step"].max()) if len(trace.steps) else 0
-    about = Run(trace=trace, folder=run.path, name=name)
+    about = Run(trace=trace, folder=run.folder, name=name)
     return {**run_context(about, report), "last_step": last}

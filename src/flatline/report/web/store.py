@@ -17,6 +17,7 @@ from flatline.diagnosis import Report, diagnose
 from flatline.report.web.run_index import signature
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers import open_log
 from flatline.trace.schema import TABLES
 
 KEPT = 6
@@ -31,7 +32,7 @@ class Opened:
     """One run, and what is known about it."""
 
     path: Path
-    """Its directory."""
+    """Its directory, or the file of a log."""
     mark: tuple[tuple[str, int, int], ...]
     """Signature of its files when it was opened."""
     trace: Trace
@@ -52,6 +53,11 @@ class Opened:
     """Why it could not be made."""
     lock: Lock = field(default_factory=Lock)
     """Held by whoever works with it."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Its directory; None where it is a log."""
+        return self.path if self.path.is_dir() else None
 
     def diagnosis(self, name: str, *, patient: bool) -> Report:
         """What is found; where one is `patient`, as with a running run, it may be a little old."""
@@ -80,7 +86,7 @@ class Store:
             known = self._runs.get(path)
         # Opened while no lock is held: a disk that does not answer stops this reader alone.
         same = known is not None and known.mark == mark
-        fresh = None if same else Opened(path=path, mark=mark, trace=Trace.open(path))
+        fresh = None if same else Opened(path=path, mark=mark, trace=open_log(path))
         run = self._kept(path, known or fresh)
         with run.lock:
             if fresh is not None and run.mark != mark:

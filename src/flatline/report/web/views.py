@@ -204,7 +204,7 @@ def _matches(entry: Entry, search: str) -> bool:
 
 def _two_runs(runs: list[Opened], names: list[str]) -> dict[str, Any]:
     first, second = (
-        Run(trace=run.trace, folder=run.path, name=name)
+        Run(trace=run.trace, folder=run.folder, name=name)
         for run, name in zip(runs, names, strict=True)
     )
     compared = comparison(first, second)

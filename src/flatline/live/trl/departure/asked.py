@@ -70,11 +70,14 @@ def asked_of(trainer: Any, rows_in_pass: int) -> Asked:
 def _of_grpo(args: Any, algorithm: str | None) -> dict[str, Any]:
     """GMPO has one loss of its own, whatever `loss_type` says, and its KL is never corrected."""
     corrected = bool(getattr(args, "use_bias_correction_kl", False))
+    names = ("sapo_temperature_pos", "sapo_temperature_neg")
+    softness = [getattr(args, name, None) for name in names]
     return {
         "aggregation": getattr(args, "multi_objective_aggregation", "sum_then_normalize"),
         "scale": _scale(args.scale_rewards),
         "loss": "gmpo" if algorithm == "gmpo" else args.loss_type,
         "level": getattr(args, "importance_sampling_level", "token"),
+        **({} if None in softness else {"softness": tuple(softness)}),
         "corrected_kl": corrected and algorithm != "gmpo",
     }
 

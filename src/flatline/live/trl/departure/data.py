@@ -4,34 +4,32 @@ import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.departure.advantages import SHOWN, judge_advantages, numbers
+from flatline.live.departure.loss import trained
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same, unknown
-from flatline.live.trl.departure.passes import trained
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.settings import stop_ids
-from flatline.spec import Asked, NotSpecified
-from flatline.spec.advantages import advantages, rounded_by
+from flatline.spec import Asked
 from flatline.spec.completions import was_cut
 from flatline.spec.mask import loss_mask
-from flatline.spec.numerics import ADVANTAGE, PAID
+from flatline.spec.numerics import PAID
 from flatline.spec.prompts import prompt_ids, without_padding
 from flatline.spec.rewards import total, weights
 from flatline.spec.rows import broken_groups, visited_at_least
 
 CHEAP = 0.5
 """Seconds of all reward functions together, up to which they are asked again."""
-SHOWN = 8
-"""Numbers of an example that are shown."""
 
 
 @dataclass(slots=True)
@@ -195,7 +193,7 @@ def judge_rewards(
             return departs(
                 "rewards",
                 f"{int(wrong.sum())} of {len(paid)} rows do not get what `{name}` paid for them.",
-                f"paid {_numbers(paid_B)}, arrived {_numbers(arrived_BF[:, at])}",
+                f"paid {numbers(paid_B)}, arrived {numbers(arrived_BF[:, at])}",
                 measured=float(wrong.double().mean()),
             )
     return _judge_sum(trainer, asked, heard, arrived_BF, advantages_B) or same(
@@ -214,75 +212,16 @@ def _judge_sum(
     weight_F = torch.from_numpy(weights(asked, arrived_BF.shape[1]))
     own_F = getattr(trainer, "reward_weights", weight_F).double().cpu()
     as_asked = own_F.shape == weight_F.shape and torch.allclose(own_F, weight_F)
-    if as_asked and not judge_advantages(asked, heard, advantages_B).departs:
+    if as_asked and not judge_advantages(asked, arrived_BF, advantages_B).departs:
         return None
     mean_F = arrived_BF.nanmean(0)
     return departs(
         "rewards",
-        f"The weighted sum is another: with the weights asked for ({_numbers(weight_F)}) the rows "
+        f"The weighted sum is another: with the weights asked for ({numbers(weight_F)}) the rows "
         f"earn {expected:.4f} on average, the trainer has {heard.mean:.4f}.",
-        f"the functions paid {_numbers(mean_F)} on average",
+        f"the functions paid {numbers(mean_F)} on average",
         measured=heard.mean - expected,
     )
-
-
-def judge_advantages(
-    asked: Asked, heard: Heard, found: Tensor, kl_B: Tensor | None = None
-) -> StageFound:
-    """Is each row's advantage that of its rewards, by the baseline and scale asked for? `kl_B` is
-    each row's KL, where that is in the reward."""
-    if heard.arrived_BF is None:
-        return unknown("advantages", "The trainer computes no rewards where TRL does.")
-    if found.dim() != 1:
-        return unknown("advantages", "Not specified: an advantage for each token.")
-    try:
-        expected_B = torch.from_numpy(advantages(asked, heard.arrived_BF, kl_B))
-    except NotSpecified as missing:
-        return unknown("advantages", f"Not specified: {missing}.")
-    found_B = found.detach().double().cpu()
-    reward_B = torch.from_numpy(total(asked, heard.arrived_BF))
-    apart_B = (found_B - expected_B).abs() - torch.from_numpy(rounded_by(asked, reward_B.numpy()))
-    off_B = apart_B.clamp(min=0) / (1 + expected_B.abs())
-    worst = float(off_B.max())
-    if worst <= ADVANTAGE:
-        return same("advantages", f"All {len(found_B)} are as specified.", worst, ADVANTAGE)
-    at = int(off_B.argmax()) // asked.group * asked.group
-    group = slice(at, at + asked.group)
-    return departs(
-        "advantages",
-        f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "
-        f"rewards ({_formula(asked)}).{_instead(asked, heard.arrived_BF, kl_B, found_B)}",
-        f"group of rows {at} to {at + asked.group - 1}: rewards {_numbers(reward_B[group])}, "
-        f"{f'KL {_numbers(kl_B[group])}, ' if asked.beta and kl_B is not None else ''}"
-        f"expected {_numbers(expected_B[group])}, found {_numbers(found_B[group])}",
-        measured=worst,
-        limit=ADVANTAGE,
-    )
-
-
-def _formula(asked: Asked) -> str:
-    """How advantages are made, in words."""
-    whose = "the group" if asked.baseline == "group" else "the others of the group"
-    less = f"; less {asked.beta:g} times the KL" if asked.beta and asked.kl_place != "loss" else ""
-    return f"baseline: {whose}; scale: {asked.scale}{less}"
-
-
-def _instead(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor) -> str:
-    """What else, had it been asked for, would give what was found, in words; empty for nothing."""
-    others = {
-        "without the KL in the reward": replace(asked, beta=0.0),
-        "with a KL of the wrong sign": replace(asked, beta=-asked.beta),
-        "with the mean of the whole group as baseline": replace(asked, baseline="group"),
-        "with the mean of the others as baseline": replace(asked, baseline="others"),
-        "without a scale": replace(asked, scale="none"),
-        "scaled by the group": replace(asked, scale="group"),
-        "scaled by the batch": replace(asked, scale="batch"),
-    }
-    for words, changed in others.items():
-        expected_B = torch.from_numpy(advantages(changed, paid_BF, kl_B))
-        if float(((found_B - expected_B).abs() / (1 + expected_B.abs())).max()) <= ADVANTAGE:
-            return f" They are what would come {words}."
-    return ""
 
 
 def _plain(function: Any) -> bool:
@@ -317,11 +256,6 @@ def alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return all(
         x is y or (None not in (x, y) and abs(float(x) - float(y)) <= PAID) for x, y in pairs
     )
-
-
-def _numbers(values: Tensor) -> str:
-    shown = ", ".join(f"{float(value):.3f}" for value in values[:SHOWN])
-    return f"[{shown}{', ...' if len(values) > SHOWN else ''}]"
 
 
 def _bits(mask_T: Tensor) -> str:

@@ -26,6 +26,8 @@ MARKED = re.compile(r"<answer>\s*([^<]*?)\s*</answer>|\\boxed\{([^{}]*)\}|####\s
 """One answer, marked."""
 ROWS = 16
 """Rows of the data whose gold is tried."""
+ENOUGH = 4
+"""Rows with a wrong answer as long as the right one; with fewer, any wrong answer will do."""
 CARRIERS = 3
 """Completions of the batch that carry it: of one message, and of several."""
 FEWEST = 2
@@ -109,8 +111,12 @@ def _verdict(trainer: Any, asked: Asked, heard: Heard) -> tuple[StageFound, _Car
 def _judges(paid: Sequence[Paid]) -> list[Paid]:
     """The functions that ask for gold by its name; all that are given it where none does."""
     given = [one for one in paid if gold_of(one.given) is not None]
-    asking = [one for one in given if gold_of(_parameters(one.function)) is not None]
-    return asking or given
+    return [one for one in given if _asks_for_gold(one)] or given
+
+
+def _asks_for_gold(one: Paid) -> bool:
+    """Rewards that never look at an answer may be all that somebody wants."""
+    return gold_of(_parameters(one.function)) is not None
 
 
 def _parameters(function: Any) -> Mapping[str, Any]:
@@ -170,6 +176,8 @@ def _never_paid(
     if any(one.rises or one.falls for one in effects):
         return None
     judge = _judges(paid)[0]
+    if not _asks_for_gold(judge):
+        return None
     gold = judge.given[gold_of(judge.given) or ""]
     says = [one for one in _marked(judge) if one.said == _plain(gold[one.row])]
     if len(says) < FEWEST or any(_earns_more(asked, paid, one, tried) for one in says):
@@ -184,7 +192,7 @@ def _never_paid(
 
 def _earns_more(asked: Asked, paid: Sequence[Paid], one: _Carrier, tried: _Rows) -> bool:
     """Whether a completion that is right earns more than with a wrong answer, in its own row."""
-    wrong = next(answer for answer in tried.right if answer != one.said)
+    wrong = _wrong(one.said, tried.right)
     own, other = (
         float(total(asked, np.array([[_number(p.instead(one.row, text)) for p in paid]]))[0])
         for text in (one.holding(one.said), one.holding(wrong))
@@ -209,11 +217,17 @@ def _rows_of(trainer: Any, paid: Sequence[Paid]) -> _Rows | None:
     step = max(1, len(data) // ROWS)
     rows = [data[at] for at in range(0, len(data), step)][:ROWS]
     right = [_plain(row[column]) for row in rows]
-    wrong = [
-        next((other for other in (*right[k + 1 :], *right[:k]) if other != answer), "")
-        for k, answer in enumerate(right)
-    ]
-    return _Rows(rows, right, wrong) if all(wrong) and all(right) else None
+    wrong = [_wrong(answer, (*right[k + 1 :], *right[:k])) for k, answer in enumerate(right)]
+    alike = [k for k, other in enumerate(wrong) if len(other) == len(right[k])]
+    kept = alike if len(alike) >= ENOUGH else range(len(rows))
+    tried = _Rows([rows[k] for k in kept], [right[k] for k in kept], [wrong[k] for k in kept])
+    return tried if all(tried.wrong) and all(tried.right) else None
+
+
+def _wrong(answer: str, others: Sequence[str]) -> str:
+    """Another answer, as long as the right one where there is such: a reward may count letters."""
+    wrong = [other for other in others if other != answer]
+    return next((other for other in wrong if len(other) == len(answer)), next(iter(wrong), ""))
 
 
 def _carriers(judge: Paid) -> list[_Carrier]:

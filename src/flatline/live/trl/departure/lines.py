@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.departure.loss import Pass
+from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move, moved
@@ -22,11 +24,10 @@ from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure import adapters, data, rights, turns
+from flatline.live.trl.departure import adapters, data, rights, stepped, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
-from flatline.live.trl.departure.passes import Pass
 from flatline.live.trl.departure.stages import Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
@@ -42,6 +43,8 @@ SHOWN = 5
 TOLERANCE = {"fp32": 1e-3}
 """By precision, of a value's largest element; anything coarser gets `COARSE`."""
 COARSE = 0.05
+SCHEDULED = 8
+"""Steps of a schedule that are followed."""
 SAMPLED = ("prompts", "completions", "delivery")
 SCORED = ("mask", "rewards", "advantages")
 PASSED = ("log-probs", "ratio and KL", "loss", "gradient")
@@ -111,6 +114,8 @@ class _Search:
             return self._scored()
         if stage in PASSED:
             return self._passed()
+        if self.found.text.startswith(stepped.OTHER_SCHEDULE):
+            return self._scheduled()
         return self._rows() if stage == "rows" else self._own(self._stepped)
 
     def _turns(self) -> list[Event]:
@@ -161,6 +166,16 @@ class _Search:
         with self.follower.following():
             act()
         return self._own_events()
+
+    def _scheduled(self) -> list[Event]:
+        """The user's own statements, else those of the function that gives the rates."""
+        from transformers import optimization
+
+        step = self.step
+        self.follower = Follower(optimization.__file__ or "")
+        with self.follower.following():
+            list(islice(stepped.rates(step.trainer, step.asked), SCHEDULED))
+        return self._own_events() or _last_first(self.follower.events)
 
     def _rows(self) -> list[Event]:
         """The user's own statements, else TRL's: where rows are dealt out, or put in order."""
@@ -251,7 +266,7 @@ class _Search:
             wrong = _wrong_logps(step, scored, self.found.text)
             return self._ranked(right, wrong, scorer_of(step.trainer))
         one = step.passes[0]
-        known = [*rights.of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
+        known = [*of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
         wrong = losses[:1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]

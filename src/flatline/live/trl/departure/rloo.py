@@ -13,16 +13,11 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
-from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.grpo import scored, scorer_of
-from flatline.spec import Asked
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import distance
-
-OLD = "old_logps"
-"""RLOO's name for the old log-prob of each completion."""
 
 
 @contextmanager
@@ -79,30 +74,3 @@ def judge_old(
         measured=mean,
         limit=limit.logprob,
     )
-
-
-def apart_by(way: float, new_T: Tensor, mask_T: Tensor) -> Tensor:
-    """Old log-probs of a row from which its trained tokens together have gone `way` nats."""
-    mask_T = mask_T.to(new_T.device)
-    return new_T - way / mask_T.sum().clamp(min=1) * mask_T
-
-
-def old_tokens(inputs: Inputs, logps_BT: Tensor, mask_BT: Tensor) -> Tensor | None:
-    """The old log-probs that a pass was given, token by token: as they are, or such that they add
-    up to the one of the completion; None where it was given none."""
-    if OLD not in inputs:
-        old_BT: Tensor | None = inputs.get("old_per_token_logps")
-        return old_BT
-    ways_B = (logps_BT * mask_BT).sum(1) - inputs[OLD]
-    rows = zip(ways_B, logps_BT, mask_BT, strict=True)
-    return torch.stack([apart_by(float(way), new_T, mask_T) for way, new_T, mask_T in rows])
-
-
-def log_ratio(asked: Asked, inputs: Inputs, logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """How far the policy has gone from where it sampled: each token, or the product of all."""
-    old_BT = old_tokens(inputs, logps_BT, mask_BT)
-    if old_BT is None:
-        return torch.zeros_like(logps_BT)
-    log_BT = logps_BT - old_BT
-    whole = asked.level == "product"
-    return (log_BT * mask_BT).sum(1, keepdim=True).expand_as(log_BT) if whole else log_BT

@@ -123,7 +123,7 @@ def judge_limit(found: Sampled, args: Any) -> StageFound | None:
     asked = given.get("max_new_tokens", args.max_completion_length)
     if asked is None or found.limit == asked:
         return None
-    told = "is not told where to stop" if found.limit is None else f"stops after {found.limit}"
+    told = "does not know where to stop" if found.limit is None else f"stops after {found.limit}"
     return departs(
         "completions",
         f"The sampler {told}; {asked} tokens were asked for (`max_completion_length`).",

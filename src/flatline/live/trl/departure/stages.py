@@ -11,6 +11,17 @@ from torch import Tensor
 
 from flatline.errors import NotRecorded
 from flatline.live import ranks
+from flatline.live.departure.advantages import judge_advantages
+from flatline.live.departure.loss import (
+    OLD,
+    Pass,
+    apart_by,
+    both_stages,
+    judge_loss,
+    log_ratio,
+    trained,
+    ways_apart,
+)
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
@@ -29,15 +40,7 @@ from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchab
 from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.next_rows import DEALT, rows_depart
-from flatline.live.trl.departure.passes import (
-    Pass,
-    both_stages,
-    judge_logps,
-    judge_loss,
-    run_passes,
-    trained,
-    ways_apart,
-)
+from flatline.live.trl.departure.passes import judge_logps, run_passes
 from flatline.live.trl.departure.sampled import (
     ROWS,
     Sampled,
@@ -232,7 +235,9 @@ class Step:
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
-        self.found["advantages"] = data.judge_advantages(asked, heard, advantages_B, self.kl_B)
+        self.found["advantages"] = judge_advantages(
+            asked, heard.arrived_BF, advantages_B, self.kl_B
+        )
 
     def _truth(self, heard: data.Heard) -> StageFound | None:
         """Whether rewards belong to their rows and gold to its question; None where they do."""
@@ -282,7 +287,7 @@ class Step:
         """The passes are given old log-probs from which the policy has gone known ways, so that the
         clip has something to do on either side of it and rounding decides nowhere."""
         self.new = self.scorer.all(self.rows)
-        if rloo.OLD in self.inputs:
+        if OLD in self.inputs:
             self._go_apart_as_a_whole()
             return
         old_BT = self.inputs.get("old_per_token_logps")
@@ -303,13 +308,13 @@ class Step:
 
     def _go_apart_as_a_whole(self) -> None:
         """The same where a completion has one ratio."""
-        old_B = self.inputs[rloo.OLD]
+        old_B = self.inputs[OLD]
         self.judged_old = rloo.judge_old(old_B, self.old, self.rows, self.limit)
         ways, draw = ways_apart(self.asked, self.limit), torch.Generator().manual_seed(0)
         drawn_B = torch.randint(len(ways), (len(old_B),), generator=draw).tolist()
         each = zip(drawn_B, self.new, self.rows, strict=True)
-        old = [rloo.apart_by(ways[way], new_T, row.mask_T) for way, new_T, row in each]
-        self.inputs = {**self.inputs, rloo.OLD: rloo.summed(old, self.rows).to(old_B)}
+        old = [apart_by(ways[way], new_T, row.mask_T) for way, new_T, row in each]
+        self.inputs = {**self.inputs, OLD: rloo.summed(old, self.rows).to(old_B)}
 
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
@@ -396,9 +401,9 @@ class Step:
             if one.logps_BT is None:
                 return None
             mask_BT = trained(one.inputs)
-            ways_B = rloo.log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
+            ways_B = log_ratio(self.asked, one.inputs, one.logps_BT, mask_BT)[:, 0]
             for way, k in zip(ways_B.tolist(), one.rows, strict=True):
-                found[k] = rloo.apart_by(way, self.new[k], self.rows[k].mask_T)
+                found[k] = apart_by(way, self.new[k], self.rows[k].mask_T)
         return [found.get(k, new_T) for k, new_T in enumerate(self.new)]
 
     def _update(self, handed: stepped.Held) -> StageFound:

@@ -295,11 +295,15 @@ def _at(tensor: Tensor | None, place: torch.device) -> Tensor | None:
     return None if tensor is None else tensor.to(place)
 
 
+OTHER_SCHEDULE = "The schedule is another than "
+"""How a finding about it begins."""
+
+
 def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     """The rate in force over the whole training; None where it is as asked, or not known."""
     if trainer.lr_scheduler is not None or asked.steps <= 0:
         return None
-    found = list(_rates(trainer, asked))
+    found = list(rates(trainer, asked))
     own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
     wanted = replace(asked, schedule=GIVEN) if own else asked
     try:
@@ -310,7 +314,7 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
         return None
     return departs(
         "update",
-        f"The schedule is another than {asked.schedule!r}: at step {other.step} of {asked.steps} "
+        f"{OTHER_SCHEDULE}{asked.schedule!r}: at step {other.step} of {asked.steps} "
         f"the rate is {other.found:.3g}, {other.wanted:.3g} was asked for.",
         f"rates at steps 0, {other.step // 2} and {other.step}: {found[0]:.3g}, "
         f"{found[other.step // 2]:.3g}, {other.found:.3g}",
@@ -318,7 +322,7 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     )
 
 
-def _rates(trainer: Any, asked: Asked) -> Iterator[float]:
+def rates(trainer: Any, asked: Asked) -> Iterator[float]:
     """Of a schedule that is made as the trainer makes its own, for an optimizer of no weight."""
     nothing = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=asked.learning_rate)
     optimizer, trainer.optimizer = trainer.optimizer, nothing

@@ -1,0 +1,1 @@
+"""A training's own values beside the specified ones, whoever wrote its loop."""

@@ -1,0 +1,185 @@
+"""What the numbers of a log say: true, short, and the same whatever the columns are called."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flatline.diagnosis import diagnose
+from flatline.hypotheses.base import Level
+from flatline.remarks import remarks_of
+from flatline.trace import Trace
+from flatline.trace.importers import open_log
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from real_logs import said_of
+
+LOGS = Path(__file__).parents[1] / "docs" / "real-logs"
+READINGS = json.loads((LOGS / "readings.json").read_text())
+MADE = sorted(name for name in READINGS if (LOGS / name).is_file())
+
+
+def log(**columns):
+    """A log of TRL's; `rewards__a` stands for `rewards/a/mean`."""
+    rows = len(next(iter(columns.values())))
+    named = {name.replace("rewards__", "rewards/"): values for name, values in columns.items()}
+    listed = []
+    for at in range(rows):
+        row = {name: float(values[at]) for name, values in named.items()}
+        ours = {name: row[name] for name in OURS & row.keys()}
+        listed.append({"step": at + 1, **ours, "metrics": row})
+    unknown = sorted(named.keys() - OURS - {n for n in named if n.startswith("rewards/")})
+    run = {"source": "import:trl", "unrecognised": unknown, "settings": {}}
+    return Trace.from_rows(run=run, steps=listed)
+
+
+OURS = {"reward", "kl", "loss", "entropy", "completion_length", "grad_norm", "learning_rate"}
+RNG = np.random.default_rng(0)
+
+
+def wobbling(level, rows=60, by=0.1):
+    return level * (1 + by * RNG.normal(size=rows))
+
+
+def said(trace):
+    return " ".join(remarks_of(trace))
+
+
+def test_parts_that_never_pay_and_parts_that_pay_everybody_are_told():
+    part = wobbling(0.5)
+    same = {"rewards__b": part * 0, "rewards__c": part * 0 + 0.2}
+    told = said(log(reward=part + 0.2, rewards__a=part, **same))
+    assert "`b` is 0 in all 60 rows" in told
+    assert "`c` is 0.2 in all 60 rows: it pays everybody the same" in told
+
+
+def test_two_names_of_one_signal_are_told():
+    part, other = wobbling(0.5), wobbling(0.3)
+    told = said(log(reward=part + other, rewards__a=part, rewards__b=part, rewards__c=other))
+    assert "`a` and `b` are the same in all 60 rows" in told
+
+
+def test_the_weights_of_the_parts_are_read_off_the_sum():
+    part, other = wobbling(0.5), wobbling(0.3)
+    told = said(log(reward=2 * part - 0.5 * other, rewards__a=part, rewards__b=other))
+    assert "The reward is 2 `a` - 0.5 `b`" in told
+
+
+def test_parts_that_do_not_add_up_have_no_weights():
+    told = said(log(reward=wobbling(1.0), rewards__a=wobbling(0.5), rewards__b=wobbling(0.3)))
+    assert "The reward is" not in told
+    assert "Of the change" not in told
+
+
+def test_the_part_that_made_the_gain_is_told():
+    gain, still = np.linspace(0, 1, 60) + wobbling(0.1), wobbling(0.3)
+    told = said(log(reward=gain + still, rewards__a=gain, rewards__b=still))
+    assert "`a` +0.6" in told
+    assert "`b` hardly counts" in told
+
+
+def test_a_scorer_and_its_judge_that_disagree_are_told():
+    hits = np.clip(wobbling(0.3, by=0.3), 0, 1)
+    told = said(log(reward=hits, scorer_asr=hits, judge_asr=hits * 0))
+    assert "`judge_asr` and `scorer_asr` disagree: 0 in every row" in told
+
+
+def test_beta_is_read_off_loss_and_kl_and_only_where_they_go_together():
+    kl = wobbling(0.2, by=0.4)
+    assert "beta is 0.04" in said(log(reward=wobbling(1.0), kl=kl, loss=0.04 * kl))
+    assert "beta" not in said(log(reward=wobbling(1.0), kl=kl, loss=wobbling(0.1, by=1.0)))
+
+
+def test_a_kl_that_no_update_can_have_made_is_told():
+    rate = np.linspace(1e-8, 1e-6, 60)
+    told = said(log(reward=wobbling(1.0), kl=wobbling(0.5), learning_rate=rate))
+    assert "did not start at its reference" in told
+    grown = np.linspace(0, 0.5, 60)
+    assert "reference" not in said(log(reward=wobbling(1.0), kl=grown, learning_rate=rate))
+
+
+def test_a_policy_that_hardly_moves_is_told_where_rewards_differ():
+    still = {"reward": wobbling(1.0), "kl": wobbling(0.1), "completion_length": wobbling(50)}
+    assert "hardly moves" in said(log(**still, reward_std=wobbling(0.3)))
+    assert "hardly moves" not in said(log(**still, reward_std=wobbling(0.3) * 0))
+
+
+def test_the_schedule_is_told():
+    rate = np.concatenate([np.linspace(0, 1e-5, 20), np.linspace(1e-5, 0, 40)])
+    told = said(log(reward=wobbling(1.0), learning_rate=rate))
+    assert "rises to 1e-05 until step 20, then falls to 0" in told
+
+
+def test_recorded_rollouts_and_other_sources_have_no_remarks():
+    assert remarks_of(Trace.from_rows(run={"source": "attach"}, steps=[{"step": 1}])) == ()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_a_reader_sees_in_a_made_log_is_said_as_the_page_counts_it(name):
+    readings = READINGS[name]["reader"]
+    found = said_of(LOGS / name, readings)
+    assert sum(found) >= READINGS[name]["said"], "the page says more than is said now"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", MADE)
+def test_renaming_reward_functions_and_columns_changes_no_finding(tmp_path, name, seed):
+    text = (LOGS / name).read_text()
+    trace = open_log(LOGS / name)
+    own = {column.split("rewards/")[1].removesuffix("/mean") for column in functions(trace)}
+    own = own or set(trace.run["unrecognised"])
+    names = dict(zip(sorted(own), invented(len(own), seed), strict=True))
+    renamed = tmp_path / name
+    renamed.write_text(rewritten(text, names))
+    before, after = diagnose(trace), diagnose(open_log(renamed))
+    assert levels(after) == levels(before)
+    assert after.trend == before.trend
+    assert told(after, {new: old for old, new in names.items()}) == told(before, {})
+
+
+def functions(trace):
+    return [n for n in trace.metric_names if "rewards/" in n and not n.endswith("/std")]
+
+
+def invented(count, seed):
+    """Names without a meaning, in no order, one of them telling the opposite."""
+    draw = random.Random(seed)
+    fixed = ["correctness", "format_reward", "length_penalty"]
+    made = ["".join(draw.choices("abcdefghij", k=9)) for _ in range(count)]
+    return draw.sample([*fixed, *made], count)
+
+
+def rewritten(text, names):
+    for at, old in enumerate(names):
+        text = text.replace(f"rewards/{old}/", f"rewards/<{at}>/").replace(f'"{old}"', f'"<{at}>"')
+        head, *rest = text.split("\n")
+        if "," in head and '"' not in head:  # the head of a CSV file
+            head = ",".join(f"<{at}>" if name == old else name for name in head.split(","))
+            text = "\n".join([head, *rest])
+    for at, new in enumerate(names.values()):
+        text = text.replace(f"<{at}>", new)
+    return text
+
+
+def levels(report):
+    return {finding.hypothesis: finding.level for finding in report.findings}
+
+
+def told(report, back):
+    """Remarks with the old names and their words in any order, without the one that reads names."""
+    texts = [text for text in report.remarks if "disagree" not in text]
+    for new, old in back.items():
+        texts = [text.replace(f"`{new}`", f"`{old}`") for text in texts]
+    return sorted(sorted(text.replace(",", "").replace(".", " ").split()) for text in texts)
+
+
+def test_the_collapse_whose_reward_rises_is_told_as_a_collapse():
+    report = diagnose(open_log(LOGS / "collapse-right.json"))
+    assert report.trend.rises
+    [cause] = report.causes
+    assert cause.hypothesis == "H43"
+    assert cause.level is Level.SUSPECT
+    assert "`right` goes from 0.36 to 0" in cause.text

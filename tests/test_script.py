@@ -1,0 +1,267 @@
+"""`flatline run` and `investigate --script`: somebody's script, unchanged, with flatline in it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flatline.config import RunConfig
+from flatline.errors import ConfigError
+from flatline.heldout import read_scores
+from flatline.hypotheses import find
+from flatline.investigation import Setup
+from flatline.investigation import script as investigation
+from flatline.investigation.mending import change_to_make
+from flatline.investigation.script import Script, investigate_script
+from flatline.script.run import ScriptRun, run_script
+from flatline.trace import Trace
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "scripts"))
+
+import prepare
+
+SCRIPTS = Path(prepare.__file__).parent
+torch.set_num_threads(1)
+SUMS = SCRIPTS / "sums.py"
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A model that has learned next to nothing, and its data."""
+    folder = tmp_path_factory.mktemp("given")
+    before, prepare.FITTED = prepare.FITTED, 3
+    prepare.prepare(folder)
+    prepare.FITTED = before
+    return str(folder / "model"), str(folder / "sums.jsonl")
+
+
+def run(given, folder, *more, **asked):
+    run_script(
+        ScriptRun(script=SUMS, arguments=(*given, "--steps", "2", *more), output=folder, **asked)
+    )
+
+
+def test_a_script_that_knows_nothing_of_flatline_is_recorded_with_the_seed_it_is_given(
+    given, tmp_path
+):
+    assert "flatline" not in SUMS.read_text().replace("knows nothing of flatline", "")
+    run(given, tmp_path / "out", record=tmp_path / "run", seed=5, evaluate=True)
+    trace = Trace.open(tmp_path / "run")
+    assert trace.run["seed"] == 5
+    assert list(trace.steps["step"]) == [1, 2]
+    first, last = read_scores(tmp_path / "run")
+    assert (first.step, last.step) == (0, 2)
+    assert first.problems == last.problems
+    held_out = {problem.partition(": ")[2] for problem in first.problems}
+    assert len(held_out) > 10
+
+
+def test_the_same_seed_trains_the_same_with_and_without_a_recording(given, tmp_path):
+    drawn = []
+    for name, record in (("a", tmp_path / "a"), ("b", tmp_path / "b")):
+        run(given, tmp_path / f"out-{name}", record=record, seed=1, evaluate=name == "b")
+        drawn.append(Trace.open(record).steps["grad_norm"].tolist())
+    # Rows that are held out are not trained on, so what is trained is another matter.
+    assert drawn[0] != drawn[1]
+    run(given, tmp_path / "out-c", record=tmp_path / "c", seed=1, evaluate=True)
+    assert Trace.open(tmp_path / "c").steps["grad_norm"].tolist() == drawn[1]
+
+
+def test_another_seed_draws_other_completions(given, tmp_path):
+    found = []
+    for seed in (0, 1):
+        path = tmp_path / f"pilot-{seed}.json"
+        run(given, tmp_path / "out", seed=seed, evaluate=True, pilot=path)
+        found.append(json.loads(path.read_text()))
+    assert found[0]["drawn"] != found[1]["drawn"]
+    assert found[0]["steps"] == 2 and found[0]["seconds_per_step"] > 0
+    assert {one["hypothesis"] for one in found[0]["findings"]} >= {"H09", "H54"}
+
+
+def test_a_pilot_compares_the_gradient_with_the_remedy_to_the_one_without(given, tmp_path):
+    found = {}
+    for fault in ((), ("--fault", "mask")):
+        path = tmp_path / "pilot.json"
+        run(given, tmp_path / "out", *fault, remedies=("H09",), seed=0, pilot=path)
+        found[fault] = json.loads(path.read_text())["gradient"]
+    assert all(one["cosine"] > 1 - 1e-9 for one in found[()])
+    assert all(one["cosine"] < 0.9 for one in found["--fault", "mask"])
+
+
+def test_a_script_that_trains_nothing_is_told(tmp_path):
+    script = tmp_path / "idle.py"
+    script.write_text("print('done')")
+    with pytest.raises(ConfigError, match="without training a GRPO trainer"):
+        run_script(ScriptRun(script=script, record=tmp_path / "run"))
+
+
+def test_a_remedy_that_does_not_exist_is_refused_before_the_script_runs(tmp_path):
+    script = tmp_path / "boom.py"
+    script.write_text("raise SystemExit('it ran')")
+    with pytest.raises(ConfigError, match="no remedy"):
+        run_script(ScriptRun(script=script, remedies=("H37",)))
+
+
+def test_it_runs_under_accelerate_launch(given, tmp_path):
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"),
+        *("-m", "flatline", "run", "--remedy", "H09", "--record", str(tmp_path / "run")),
+        *("--seed", "2", "--output", str(tmp_path / "out")),
+        *(str(SUMS), *given, "--steps", "1", "--fault", "mask"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "remedy for H09: this run gives the model ones" in done.stderr
+    assert Trace.open(tmp_path / "run").run["seed"] == 2
+
+
+# -- investigate --script
+
+
+class Said:
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    def progress(self, progress):
+        pass
+
+
+class Nobody:
+    """No run may be made."""
+
+    jobs = 2
+
+    def execute(self, jobs, on_done, on_tick):
+        raise AssertionError("a run was made")
+
+
+def pilot(**changes):
+    found = {
+        "steps": 60,
+        "seconds_per_step": 0.5,
+        "evaluation_seconds": 1.0,
+        "startup_seconds": 10.0,
+        "held_out_rows": 32,
+        "drawn": "a",
+        "processes": 1,
+        "findings": [],
+        "gradient": [{"cosine": 0.2, "length": 1.5}],
+        "acted": {},
+    }
+    return found | changes
+
+
+def concluded(monkeypatch, tmp_path, code, control, treated, budget=None):
+    """What is said of one hypothesis where the pilots found this."""
+    made = {"none": control, code: treated}
+    monkeypatch.setattr(
+        investigation, "_piloted", lambda arm, seed, path: made[arm.values["remedy"]]
+    )
+    setup = Setup(config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "experiments")
+    said = Said()
+    script = Script(path=SUMS, arguments=("model", "{data}"))
+    found = list(investigate_script(setup, script, [find(code)], Nobody(), said, budget=budget))
+    return found[0], said.lines
+
+
+def finding(code, level):
+    return {"hypothesis": code, "level": level, "text": "Seen.", "where": []}
+
+
+def test_what_the_checkup_rules_out_is_not_trained(monkeypatch, tmp_path):
+    control = pilot(findings=[finding("H09", "ok")])
+    found, _ = concluded(monkeypatch, tmp_path, "H09", control, pilot(drawn="b"))
+    assert found.verdict.ruling == "invalidated"
+
+
+def test_a_remedy_that_leaves_the_gradient_as_it_is_settles_it_without_training(
+    monkeypatch, tmp_path
+):
+    treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
+    found, _ = concluded(monkeypatch, tmp_path, "H53", pilot(), treated)
+    assert found.verdict.ruling == "invalidated"
+    assert "the gradient with the remedy is the gradient without it" in found.verdict.reason
+
+
+def test_a_remedy_of_the_optimizer_is_not_judged_by_the_gradient(monkeypatch, tmp_path):
+    treated = pilot(drawn="b", gradient=[{"cosine": 1.0, "length": 1.0}] * 2)
+    with pytest.raises(AssertionError, match="a run was made"):
+        concluded(monkeypatch, tmp_path, "H58", pilot(), treated)
+
+
+def test_a_script_that_ignores_its_seed_is_told_before_anything_is_trained(monkeypatch, tmp_path):
+    with pytest.raises(ConfigError, match="ignores the seed"):
+        concluded(monkeypatch, tmp_path, "H53", pilot(), pilot())
+
+
+def test_without_a_remedy_it_says_what_to_change(monkeypatch, tmp_path):
+    control = pilot(findings=[finding("H37", "suspect")])
+    found, _ = concluded(monkeypatch, tmp_path, "H37", control, pilot())
+    assert found.verdict.ruling == "inconclusive"
+    assert "reward_weights" in found.verdict.reason
+
+
+def test_the_cost_is_said_first_and_a_budget_ends_it_where_the_evidence_stands(
+    monkeypatch, tmp_path
+):
+    found, said = concluded(monkeypatch, tmp_path, "H53", pilot(), pilot(drawn="b"), budget=100.0)
+    cost = next(line for line in said if line.startswith("A step takes"))
+    assert "0.5 s and a run of 60 steps 42 s" in cost
+    assert "3 to 6 matched seeds" in cost and "126 s" not in cost and "4 min" in cost
+    assert "32 held-out rows" in cost
+    assert any("The budget ends here: 3 matched seeds" in line for line in said)
+    assert found.verdict.ruling == "inconclusive"
+    assert (tmp_path / "experiments/h53-advantages-depart/plan.json").exists()
+
+
+def test_an_arm_that_dies_is_told_with_the_end_of_its_output(tmp_path):
+    script = tmp_path / "dies.py"
+    script.write_text("raise RuntimeError('needs 8 GPUs')")
+    setup = Setup(config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "experiments")
+    with pytest.raises(ConfigError, match="needs 8 GPUs") as told:
+        list(investigate_script(setup, Script(path=script), [find("H09")], Nobody(), Said()))
+    assert "--launch" in str(told.value)
+
+
+def test_a_changed_script_is_another_experiment(tmp_path):
+    script = tmp_path / "train.py"
+    digests = set()
+    for text in ("a = 1", "a = 2"):
+        script.write_text(text)
+        arm = Script(path=script).arm("control", "none", "heldout_reward", "none")
+        digests.add(arm.digest)
+    assert len(digests) == 2
+
+
+# -- the change to make
+
+
+def test_an_argument_is_changed_where_the_script_writes_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("args = GRPOConfig(\n    beta=0.04,\n    seed=1,\n)\n")
+    change = change_to_make("H03", [], script, ["--big"])
+    assert "-    beta=0.04," in change and "+    beta=0.0," in change
+    assert f"flatline run --remedy H03 {script} --big" in change
+
+
+def test_a_method_that_stands_over_one_of_trl_is_taken_away():
+    text = SUMS.read_text().splitlines()
+    line = next(at for at, one in enumerate(text, 1) if "mask[:, :-logits_to_keep] = 0" in one)
+    where = [{"file": "sums.py", "line": line, "source": text[line - 1].strip()}]
+    change = change_to_make("H09", where, SUMS, [])
+    assert "-        mask[:, :-logits_to_keep] = 0" in change
+    assert "-    def _get_per_token_logps_and_entropies" in change
+    assert "class OldOfTheLastBatch" not in change.replace("  class", "class").split("@@")[1]
+
+
+def test_a_line_elsewhere_is_named_with_what_to_do():
+    where = [{"file": "trl/trainer/grpo_trainer.py", "line": 7, "source": "x = y"}]
+    change = change_to_make("H53", where, SUMS, [])
+    assert "trl/trainer/grpo_trainer.py:7 `x = y`" in change

@@ -1,0 +1,61 @@
+"""What stands between the turns of a completion, and what reward functions read of it."""
+
+from types import SimpleNamespace
+
+from flatline.live.trl.departure.turns import judge_turns
+from flatline.spec.prompts import reply_ids
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}
+REPLY = {"role": "tool", "name": "add", "content": "3"}
+END = {"role": "assistant", "content": "it is 3"}
+EOS = 0
+
+
+class Words:
+    """A token for every word; a turn is its role, what it says, and the end."""
+
+    eos_token_id = EOS
+
+    def apply_chat_template(self, messages, add_generation_prompt, **_):
+        turns = [[1 + len(one["role"]), *map(ord, one["content"]), EOS, 99] for one in messages]
+        return [token for turn in turns for token in turn] + [77] * add_generation_prompt
+
+    def decode(self, ids):
+        return " ".join(map(str, ids))
+
+
+def judged(ids, mask, messages, **args):
+    told = {"max_completion_length": 40, "max_tool_calling_iterations": 4, **args}
+    trainer = SimpleNamespace(
+        tools=[print],
+        processing_class=Words(),
+        args=SimpleNamespace(**told),
+        _get_tool_suffix_ids=print,
+    )
+    return judge_turns(trainer, ([[5]] * len(ids), ids, mask, messages))
+
+
+GIVEN = reply_ids(Words(), [REPLY], None, {})
+IDS, MASK = [3, EOS, *GIVEN, 8, EOS], [1, 1, *[0] * len(GIVEN), 1, 1]
+
+
+def test_a_reply_is_what_the_template_renders_behind_the_end_of_the_call():
+    assert [99, 5, ord("3"), EOS, 99, 77] == GIVEN
+    assert judged([IDS], [MASK], [[CALL, REPLY, END]]) is None
+
+
+def test_a_reply_with_a_token_too_few_departs():
+    short = judged([IDS[:2] + IDS[3:]], [MASK[:2] + MASK[3:]], [[CALL, REPLY, END]])
+    assert short.departs and "6 tokens expected, 5 found" in short.text
+
+
+def test_a_reply_that_reward_functions_never_read_departs():
+    told = judged([IDS], [MASK], [[CALL, END]])
+    assert "1 replies of tools in what is trained, and 0 in the messages" in told.text
+
+
+def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
+    alone = ([[3, EOS]] * 3, [[1, 1]] * 3, [[CALL]] * 3)
+    assert "3 rows call a tool, and none gets a reply" in judged(*alone).text
+    assert judged(*alone, max_tool_calling_iterations=0) is None
+    assert judged(*alone, max_completion_length=3) is None
