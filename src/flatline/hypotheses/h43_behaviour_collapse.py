@@ -316,9 +316,16 @@ def _falling_parts(trace: Trace) -> list[str]:
     found = parts_of(trace)
     if found is None or not found.named:
         return []
-    went = {n: v for n, v in found.moving.items() if surely(change_of(v, found.step)) < 0}
+    went = {n: v for n, v in found.moving.items() if _part_falls(v, found.step)}
     ended = {name: ends(values, found.step) for name, values in went.items()}
     return [f"`{n}` goes from {before:.2g} to {after:.2g}" for n, (before, after) in ended.items()]
+
+
+def _part_falls(values: np.ndarray, step: np.ndarray) -> bool:
+    """Certainly, or so far that no late row reaches any early one."""
+    found = thirds(values, step)
+    apart = found is not None and len(found.late) >= LAST and found.late.max() < found.early.min()
+    return apart or surely(change_of(values, step)) < 0
 
 
 def _usual_text(trace: Trace) -> np.ndarray:
