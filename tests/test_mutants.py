@@ -23,6 +23,7 @@ from flatline.bench.mutants.results import healthy_runs, read, stages_of
 from flatline.bench.mutants.sites import Mutation, Sites
 from flatline.bench.mutants.study import MUTANTS_FILE, SEEDS_FILE, Study, rows_in
 from flatline.bench.mutants.tables import markdown, score
+from flatline.bench.mutants.work import _Bench, _Job
 from flatline.cli import app
 from flatline.errors import ConfigError
 
@@ -379,6 +380,33 @@ def test_what_is_the_same_here_and_changes_elsewhere_is_no_false_alarm(kept_stud
     kept_study([row("same here, changes elsewhere", "H28"), row("same", "H24")])
     found = figures_of(tmp_path)["splits"]["test"]
     assert len(found["elsewhere"]) == len(found["false alarms"]) == 1
+
+
+def test_an_alarm_on_what_is_the_same_is_looked_at_in_every_other_study_of_the_code(tmp_path):
+    names = (("a", "trainer.py"), ("b", "other.py"), ("c", "trainer.py"), ("d", "trainer.py"))
+    studies = [
+        Study(
+            folder=tmp_path / name,
+            script=Path(f"{name}.py"),
+            modules=(module,),
+            split=Split.TEST,
+            count=1,
+        )
+        for name, module in names
+    ]
+    bench = object.__new__(_Bench)
+    bench._studies = studies
+    change = Mutation("trainer.py", 0, "sign", 12, "Trainer.loss", "-x", "x")
+    job = _Job(studies[0], "checkup", change)
+    assert bench._other(job, row("same")) is None
+    assert bench._other(job, row("changes", "H24")) is None
+    assert bench._other(job, row("same", "H24")) == 2
+    later = job._replace(what="elsewhere", seed=2)
+    assert bench._other(later, row("same", "H24")) == 3
+    assert bench._other(later._replace(seed=3), row("same", "H24")) is None
+    told = bench._elsewhere(later, {"stage": "loss"})
+    assert told["effect"] == "same here, changes elsewhere"
+    assert told["elsewhere"] == {"script": "c.py", "arguments": [], "stage": "loss"}
 
 
 def test_splits_are_counted_apart_and_the_commit_is_told(kept_study, tmp_path):
