@@ -52,11 +52,23 @@ def page(results: Mapping[str, Any]) -> str:
 
 
 def _count(shown: Sequence[str], results: Mapping[str, Any]) -> str:
+    once = [one for one in shown if exhibit(one).later]
+    lines = [f"{_figures(shown, results)}."]
+    if once:
+        lines.append(
+            "Of these, the ones marked with an asterisk were chosen before flatline was asked "
+            "about any of them, and run once, after its last change: "
+            f"{_figures(once, results)}."
+        )
+    return " ".join(lines) + "\n\n"
+
+
+def _figures(shown: Sequence[str], results: Mapping[str, Any]) -> str:
     right = sum(named(exhibit(one), results[one]["bad"]) for one in shown)
     quiet = sum(silent(results[one]["good"]) for one in shown)
     return (
-        f"{len(shown)} exhibits have been run: the bad release is named in {right}, the good one "
-        f"is silent in {quiet}.\n\n"
+        f"{len(shown)} exhibits: the bad release is named in {right}, the good one is silent in "
+        f"{quiet}"
     )
 
 
@@ -68,7 +80,7 @@ def _table(shown: Sequence[str], results: Mapping[str, Any]) -> str:
     for name in shown:
         bad, good = results[name]["bad"], results[name]["good"]
         cells = [
-            f"[{name}](#{name})",
+            f"[{name}](#{name})" + (" *" if exhibit(name).later else ""),
             f"{defect(name).library} {bad['release']}",
             said(bad) + ("" if named(exhibit(name), bad) else " (**not named**)"),
             good["release"],

@@ -120,7 +120,7 @@ def figures() -> str:
             "[benchmark](docs/benchmark.md#healthy-runs-with-an-alarm)",
         ),
         (
-            "real releases with a real bug: named; the release that mended it: silent",
+            "real releases with a real bug: named; the release that fixed it: silent",
             f"{right} of {len(shown)}; {quiet} of {len(shown)}",
             "[museum](docs/museum.md)",
         ),

@@ -1,5 +1,8 @@
 """Alarms in training: said at the step, once, everywhere, and the training never notices."""
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -193,3 +196,14 @@ def test_a_tracker_that_does_not_take_it_is_said(capfd):
 def test_a_tracker_that_has_no_run_is_left_alone(capfd):
     tell([callback_of("WandbCallback", "_wandb", None)], ALARM)
     assert not capfd.readouterr().err
+
+
+def test_the_page_has_the_table_that_the_benchmark_prints():
+    root = Path(flatline.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, root / "benchmarks" / "alarms.py", "table"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() in (root / "docs" / "alarms.md").read_text()

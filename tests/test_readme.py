@@ -20,7 +20,8 @@ def test_what_code_or_kept_results_decide_is_what_the_page_says(page, block):
 
 
 def test_it_can_be_read_in_a_minute_or_two():
-    assert len(README.splitlines()) <= LONGEST
+    read = [line for line in README.splitlines() if not line.startswith("<!--")]
+    assert len(read) <= LONGEST
 
 
 def test_every_command_it_names_exists():

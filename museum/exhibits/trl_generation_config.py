@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from museum import lab
+from museum.bases import TRANSFORMERS_4
 from museum.exhibit import Exhibit
 from museum.play import looked
 
 EXHIBIT = Exhibit(
     bad="0.26.2",
     good="0.27.0",
+    beside=TRANSFORMERS_4,
     lines="trl/trainer/grpo_trainer.py, `unwrap_model_for_generation` without `generation_kwargs`",
     expects=("H21", "H50"),
 )

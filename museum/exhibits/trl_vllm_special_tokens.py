@@ -21,5 +21,6 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    given = {"use_vllm": True, "vllm_mode": "colocate"}
+    # TRL 0.19.0 stops where these are None.
+    given = {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {}}
     return bridged(folder, temperature=1.0, **given)

@@ -3,7 +3,7 @@
 diagnose(path)               a log, or a recorded run -> a report; print it
 checkup(trainer)             the same about a live trainer, before it trains; also about a Loop
 attach(trainer, "runs/x")    records a TRL or verifiers run; FlatlineCallback does the same
-Alarms()                     given to attach, says what is wrong while it trains
+Alarms()                     given to attach: says what is wrong while it trains
 watch(model, optimizer, "runs/x")   records a training loop of your own
 Trace.open("runs/x")         what was recorded; Recorder("runs/x") writes it by hand
 plant(trainer, fault)        breaks a trainer on purpose, to see what that looks like

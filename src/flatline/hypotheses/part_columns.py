@@ -39,6 +39,8 @@ def parts_of(trace: Trace) -> Parts | None:
     names = functions or {name: name for name in trace.run.get("unrecognised") or ()}
     columns = {short: trace.metric(name) for short, name in names.items()}
     rewarded = np.isfinite(reward)
+    if rewarded.sum() < FEWEST:
+        return None
     there = {n: v for n, v in columns.items() if np.isfinite(v[rewarded]).mean() > 0.5}
     known = np.logical_and.reduce([rewarded, *(np.isfinite(v) for v in there.values())])
     if not there or known.sum() < FEWEST:

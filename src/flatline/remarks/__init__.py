@@ -5,7 +5,10 @@ setting, how far the run got. Nothing is told that chance alone may have made: a
 where it is `SURE` times as large as its interval is wide, since many columns are looked at.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.logs import imported
@@ -28,7 +31,10 @@ def remarks_of(trace: Trace) -> tuple[str, ...]:
 
 
 def _told(about: Callable[[Trace], Iterable[str]], trace: Trace) -> list[str]:
-    try:
-        return list(about(trace))
-    except NotRecorded:
-        return []
+    # A log may hold any number: what trips over it must not cost the user the diagnosis.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            return list(about(trace))
+        except (NotRecorded, ArithmeticError, ValueError, np.linalg.LinAlgError):
+            return []

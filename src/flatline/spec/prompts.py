@@ -42,7 +42,10 @@ def reply_ids(
     names = [str(reply.get("name", "tool")) for reply in replies]
     calls = [{"type": "function", "function": {"name": name, "arguments": {}}} for name in names]
     asked = {"role": "user", "content": "?"}
-    before = [asked, {"role": "assistant", "content": "", "tool_calls": calls}]
+    before: list[Mapping[str, Any]] = [
+        asked,
+        {"role": "assistant", "content": "", "tool_calls": calls},
+    ]
 
     def rendered(messages: Sequence[Mapping[str, Any]], begins: bool) -> list[int]:
         found = tokenizer.apply_chat_template(

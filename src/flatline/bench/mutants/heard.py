@@ -122,7 +122,7 @@ def _hearing_watch(paid: Callable[[Any], None]) -> Iterator[None]:
         paid(values)
         rewards(watch, values, *args, **kwargs)
 
-    Watch.rewards = listening  # type: ignore[method-assign]
+    Watch.rewards = listening  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

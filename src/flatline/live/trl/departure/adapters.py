@@ -5,15 +5,14 @@ them shows an adapter that adds something else than it should.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flatline.live.stage_found import StageFound, departs
-from flatline.live.where.specified import Specified
 
 OTHER_FORMS = ("use_dora", "use_qalora", "alora_invocation_tokens", "arrow_config")
 """Options of PEFT with which a layer is another sum."""
@@ -48,7 +47,7 @@ def layers(trainer: Any) -> Iterator[_Layer]:
 
 def judged(one: _Layer) -> StageFound | None:
     """None where the layer adds what its matrices say."""
-    values = {value.name: value.content for value in specified(one)}
+    values = specified(one)
     with torch.no_grad():
         found = one.layer(values["x"]) - values["base"]
     expected = values["added"]
@@ -64,7 +63,7 @@ def judged(one: _Layer) -> StageFound | None:
     )
 
 
-def specified(one: _Layer) -> list[Specified]:
+def specified(one: _Layer) -> dict[str, Tensor]:
     """What passes through such a layer for random inputs, and what it must give."""
     adapter = one.layer.active_adapters[0]
     a, b = one.layer.lora_A[adapter].weight, one.layer.lora_B[adapter].weight
@@ -74,14 +73,14 @@ def specified(one: _Layer) -> list[Specified]:
         base, low, high = one.layer.base_layer(x), x @ a.T, x @ a.T @ b.T
     named = {"x": x, "base": base, "A x": low, "B A x": high, "added": one.scale * high}
     named["sum"] = base + one.scale * high
-    return [Specified(name, value.detach()) for name, value in named.items()]
+    return {name: value.detach() for name, value in named.items()}
 
 
 def _plain_layers(model: Any) -> Iterator[_Layer]:
     """Linear layers with one plain adapter in force, and what it is to be multiplied with."""
     configs = getattr(model, "peft_config", {})
     for name, layer in model.named_modules():
-        on = getattr(layer, "active_adapters", ())
+        on: Sequence[str] = getattr(layer, "active_adapters", ())
         if not isinstance(getattr(layer, "base_layer", None), nn.Linear) or len(on) != 1:
             continue
         config, matrices = configs.get(on[0]), getattr(layer, "lora_A", {})

@@ -212,7 +212,7 @@ def _rows_of(trainer: Any, paid: Sequence[Paid]) -> _Rows | None:
     """Rows of the data, each beside the gold of the next that has another; None without gold."""
     data = trainer.train_dataset
     column = next((name for one in paid if (name := gold_of(one.given)) is not None), None)
-    if column is None or column not in getattr(data, "column_names", None) or ():
+    if column is None or column not in (getattr(data, "column_names", None) or ()):
         return None
     step = max(1, len(data) // ROWS)
     rows = [data[at] for at in range(0, len(data), step)][:ROWS]

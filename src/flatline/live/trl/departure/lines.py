@@ -8,7 +8,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -248,8 +247,8 @@ class _Search:
             known = adapters.specified(one)
             self.follower = Follower(type(one.layer).forward.__code__.co_filename)
             with self.follower.following(), torch.no_grad():
-                found = one.layer(known[0].content)
-        right = [replace(value, content=value.content.double()) for value in known]
+                found = one.layer(known["x"])
+        right = [Specified(name, value.double()) for name, value in known.items()]
         return self._ranked(Right(right, self._tolerance), [found])
 
     def _passed(self) -> list[Event]:
