@@ -362,7 +362,8 @@ def test_dropout_is_off_and_half_precision_is_whole_while_the_remedy_lasts(tmp_p
     ],
 )
 def test_an_argument_has_its_other_value_while_the_remedy_lasts(tmp_path, code, name, value):
-    trainer = trainer_of(tmp_path, beta=0.1, max_grad_norm=0.5)
+    trainer = trainer_of(tmp_path, max_grad_norm=0.5)
+    trainer.args.beta = trainer.beta = 0.1  # a reference model would have to be loaded
     own = getattr(trainer.args, name)
     with remedied(trainer, [code]):
         held = [one for one in (trainer.args, trainer) if name in vars(one)]
