@@ -36,6 +36,8 @@ class Exhibit:
     """Where in the wheel of the bad release."""
     expects: tuple[str, ...]
     """Hypotheses of which one must come first on the bad release: the cause, or its stage."""
+    misread: str = ""
+    """Why what comes first on the bad release is not this defect; it does not count then."""
     later: bool = False
     """Run once only, after the last change to any hypothesis or to the specification."""
 

@@ -129,6 +129,7 @@ def _section(name: str, sides: Mapping[str, Any]) -> str:
         *([f"- Beside it: {', '.join(one.beside)}"] if one.beside else []),
         *([f"- Stands in: {one.stands_in}"] if one.stands_in else []),
         f"- **{bad['release']}**: {said(bad)}. {plain(' '.join(bad.get('texts', [])[:1]))}",
+        *([f"- Not counted as named: {one.misread}."] if one.misread else []),
         f"- **{good['release']}**: {said(good)}.",
         *([f"- {good['release']} has {one.good_has}."] if one.good_has else []),
     ]

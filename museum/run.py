@@ -77,7 +77,9 @@ def _start(name: str, paths: list[Path], folder: Path) -> None:
 
 def named(one: Exhibit, bad: dict[str, Any]) -> bool:
     """Whether the first alarm on the bad release is the cause or its stage."""
-    return bool(bad.get("alarms")) and bad["alarms"][0]["code"] in one.expects
+    if one.misread or not bad.get("alarms"):
+        return False
+    return bad["alarms"][0]["code"] in one.expects
 
 
 def silent(good: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ def test_a_bad_release_is_named_where_the_first_alarm_is_expected():
     assert run.named(ONE, {"alarms": [ALARM]})
     assert not run.named(ONE, {"alarms": [{**ALARM, "code": "H01"}, ALARM]})
     assert not run.named(ONE, {"alarms": []}) and not run.named(ONE, {"failure": "ImportError"})
+
+
+def test_an_alarm_about_another_defect_does_not_count_as_named():
+    assert not run.named(replace(ONE, misread="it is another one"), {"alarms": [ALARM]})
 
 
 def test_a_good_release_that_stopped_or_could_not_be_had_is_not_called_silent():

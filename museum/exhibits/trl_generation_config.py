@@ -22,5 +22,6 @@ PENALTY = 1.1
 
 def run(folder: Path) -> dict[str, Any]:
     model, tokenizer = lab.parts()
+    tokenizer.padding_side = "left"  # so that trl_right_padding does not show
     model.generation_config.repetition_penalty = PENALTY
     return looked(lab.trainer(folder, parts=(model, tokenizer)), folder)

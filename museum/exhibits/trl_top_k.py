@@ -16,6 +16,8 @@ EXHIBIT = Exhibit(
     beside=TRANSFORMERS_4,
     lines="trl/trainer/grpo_config.py:442",
     expects=("H21", "H50"),
+    good_has="trl_right_padding, as 0.26.2 has: nobody knew of it when these two were chosen",
+    misread="what is said of 0.26.2 is trl_right_padding, which 0.27.0 has too",
     later=True,
 )
 

@@ -205,6 +205,14 @@ DEFECTS: dict[str, Defect] = {
         when="RLOO, reward functions that all return None for a completion",
         reference=TRL + "5902",
     ),
+    "trl_right_padding": Defect(
+        library="trl",
+        since="0.25.0",
+        mended="0.29.1",
+        what="chats are padded on the tokenizer's side, and the model goes on behind the padding",
+        when="conversational prompts, sampling with transformers, a tokenizer that pads right",
+        reference=TRL + "5239",
+    ),
     "trl_generation_config": Defect(
         library="trl",
         since="0.14.0",
