@@ -153,7 +153,7 @@ def test_plays_are_saved_as_lines(run, tmp_path):
         (["evaluate", "gsm8k", "--output", "/nowhere/x.jsonl"], "its folder does not exist"),
         (
             ["evaluate", "gsm8k", "--greedy", "--samples", "8"],
-            "every play of a problem is the same",
+            "every rollout of a problem is the same",
         ),
         (["tasks", "check", "nope"], "No task is called 'nope'"),
         (["tasks", "show", "gsm8k", "--index", "99999"], "past the end"),
