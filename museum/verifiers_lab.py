@@ -28,7 +28,7 @@ PROBLEMS = 400
 STEPS = 3
 BESIDE = "MUSEUM_BESIDE"
 """Where the caller keeps what today's environment needs besides, if anywhere."""
-WAIT = 120
+WAIT = 600
 """Seconds for the server to be there."""
 BASE = (
     "transformers==4.55.4",
