@@ -318,4 +318,5 @@ def test_the_demo_breaks_finds_mends_and_proves(tmp_path):
     assert page.stat().st_size <= 1e6
     text = page.read_text()
     assert "On the same 8 held-out problems “mended” ends" in text
-    assert "H09 loss-mask-as-attention is broken" in text and 'id="rollout-' in text
+    assert "Your trainer cannot see the question or the documents." in text
+    assert "H09 loss-mask-as-attention" in text and 'id="rollout-' in text
