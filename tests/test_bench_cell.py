@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     """A planned cell whose trainer is built and looked at by nobody."""
     report = Report(subject="", findings=(), trend=None)
     monkeypatch.setattr(flatline.training.trainer, "build", lambda config: config)
-    monkeypatch.setattr(flatline.examination, "checkup", lambda built: report)
+    monkeypatch.setattr(flatline.examination, "checkup", lambda built, hypotheses: report)
     path = tmp_path / "cells" / CELL.name
     path.mkdir(parents=True)
     (path / "plan.json").write_text(json.dumps(CELL.to_json()))

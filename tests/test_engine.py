@@ -455,7 +455,7 @@ def test_running_out_of_memory_says_what_to_type(monkeypatch, capsys):
     monkeypatch.setattr("flatline.rollout.table.forward", full)
     with pytest.raises(ModelError, match="--max-context"):
         engine.play(jobs_of(4, 2), seed=0)
-    assert "8 episodes" in capsys.readouterr().err, "fewer were tried first"
+    assert "8 rollouts" in capsys.readouterr().err, "fewer were tried first"
 
 
 def test_a_model_can_be_trained_after_it_has_played():

@@ -67,7 +67,7 @@ def test_what_is_no_log_is_left_out_and_said(folder):
     (folder / "notes.json").write_text('{"a": 1}')
     found = run(folder)
     assert "Left out:" in found.output
-    assert "notes.json" in found.output
+    assert "notes.json" in found.output.replace("\n", "")
 
 
 def test_nothing_but_no_logs_is_an_error_that_says_why(tmp_path):

@@ -383,7 +383,7 @@ def test_where_memory_runs_out_half_as_many_are_played_on(capsys, monkeypatch):
     assert sorted(map(id, finished)) == sorted(map(id, played)), "each ends once"
     assert engine.max_batch == 6, "twice"
     notices = capsys.readouterr().err
-    assert "24 episodes" in notices and "--max-batch 6" in notices
+    assert "24 rollouts" in notices and "--max-batch 6" in notices
 
 
 def test_sizes_come_two_an_octave():

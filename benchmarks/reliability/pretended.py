@@ -26,7 +26,7 @@ class Pretended:
         )
         self.state = SimpleNamespace(global_step=0, max_steps=0)
         self.args = GRPOConfig(output_dir="unused", use_cpu=True, bf16=False, report_to=[])
-        self.reward_func_names = ["letters"]
+        self.reward_funcs, self.reward_func_names = [lambda **_: []], ["letters"]
         self.num_generations = 8
         first = TrainerCallback()  # as the one of transformers that decides what follows a step
         self.callback_handler = SimpleNamespace(callbacks=[first])

@@ -49,7 +49,7 @@ def test_it_says_why_no_line_was_looked_for(one):
     looked_at.lines_of = refuse
     found = one.probe(looked_at)
     assert found.level is Level.FAULT and not found.where
-    assert "not looked for: a debugger is following" in found.evidence[-1].text
+    assert "could not be searched for: a debugger is following" in found.evidence[-1].text
 
 
 def test_a_cause_of_the_catalogue_points_where_the_first_stage_was_made():

@@ -161,9 +161,9 @@ class Engine:
                 ) from error
             self.max_batch = len(plays) // 2
             print(
-                f"flatline: memory ran out with {len(plays)} rollouts at once; "
-                f"{self.max_batch} are from here on. The tokens are the same. "
-                f"`--max-batch {self.max_batch}` saves the try.",
+                f"flatline: memory ran out with {len(plays)} rollouts at once; from here on "
+                f"{self.max_batch} are sampled at once. The tokens are the same. "
+                f"`--max-batch {self.max_batch}` starts there.",
                 file=sys.stderr,
             )
             return False

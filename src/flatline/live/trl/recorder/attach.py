@@ -178,11 +178,10 @@ class Attachment:
             except Exception as error:
                 self._guard.stop(error)
 
-    def end(self) -> None:
-        """Training is over: write everything, and say where it is."""
-        self.close()
+    def say_what_is_next(self) -> None:
+        """Training is over: where the recording is, and what to type."""
         first = int(self.trainer.accelerator.process_index) == 0
-        if self.path is not None and first and self.says_what_is_next and not self.failed:
+        if self.path is not None and first and self.says_what_is_next:
             say_recorded(self.path)
 
     def detach(self) -> None:
