@@ -63,6 +63,15 @@ def test_json_has_every_report(folder):
     assert found["differs"]
 
 
+def test_a_column_without_any_number_is_not_compared(tmp_path, recwarn):
+    for name, kl in (("a", float("nan")), ("b", 0.1), ("c", 0.5)):
+        rows = [{"step": step, "reward": 0.5, "kl": kl} for step in range(1, 13)]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"log_history": rows}))
+    told = [one for one in json.loads(run(tmp_path, "--json").output)["differs"] if "KL" in one]
+    assert told == ["The KL, last third: 0.1 in b.json, 0.5 in c.json."]
+    assert not [one for one in recwarn if "empty slice" in str(one.message)]
+
+
 def test_what_is_no_log_is_left_out_and_said(folder):
     (folder / "notes.json").write_text('{"a": 1}')
     found = run(folder)

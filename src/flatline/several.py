@@ -134,7 +134,7 @@ def _late(trace: Trace, column: str) -> float | None:
     if column not in trace.steps:
         return None
     known = trace.steps[column][np.isfinite(trace.steps[column])]
-    return float(known[-max(1, len(known) // 3) :].mean())
+    return float(known[-max(1, len(known) // 3) :].mean()) if len(known) else None
 
 
 def _listed(values: Mapping[str, Any], shown: Callable[[Any], str]) -> str:

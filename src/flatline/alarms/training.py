@@ -2,10 +2,11 @@
 
     flatline.attach(trainer, "runs/x", alarms=flatline.Alarms())
 
-Looking takes a hundredth of the training's time at most: after a step it is done where that time
-has been earned, so at every step of a few seconds or more, and seldom where steps are short. It
-reads what is recorded and touches nothing of the trainer but, with `on_fault="stop"`, the flags by
-which transformers ends a run. What goes wrong in it is said once and never reaches the training.
+Looking takes a hundredth of the training's time, and the first and the last look: after a step it
+is done where that time has been earned, so at every step of a few seconds or more, and seldom where
+steps are short. It reads what is recorded and touches nothing of the trainer but, with
+`on_fault="stop"`, the flags by which transformers ends a run. What goes wrong in it is said once
+and never reaches the training.
 """
 
 import time
