@@ -38,7 +38,10 @@ def departing(subject: TrlSubject) -> list[str]:
     return [stage for stage, one in found.items() if one.departs]
 
 
-@pytest.mark.parametrize("setting", ["grpo", "full", "two-iterations", "cut-masked"])
+@pytest.mark.parametrize(
+    "setting",
+    ["grpo", "full", "two-iterations", "cut-masked", "vespo", "entropy-bonus", "off-policy-masked"],
+)
 def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
     subject = TrlSubject(build(script_of(setting)))
     assert departing(subject) == []
