@@ -139,6 +139,14 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
     )
 
 
+def worst_pass(asked: Asked, passes: Sequence[Pass], tokens: int) -> int:
+    """Which pass is furthest from the specified one; the first where none can be told."""
+    if any(one.weight_BT is None for one in passes):
+        return 0
+    off = [_off([one], [_specified(asked, one, tokens)]) for one in passes]
+    return max(range(len(passes)), key=off.__getitem__)
+
+
 def both_stages(judged: StageFound) -> dict[str, StageFound]:
     """One look at the loss for two stages: the first of them that departs is told."""
     if judged.stage == "ratio and KL":

@@ -64,6 +64,8 @@ GENTLE = 0.1
 enough for every difference to be seen, and no exponential of a KL drowns the rest."""
 NOTHING = 1e-6
 """Advantages below this are 0: sums of float32 parts differ in their last bit."""
+OF_A_STEP = "passes of a step train on"
+"""Words of a finding that passes are given at another time than their number says."""
 UNHEARD = "The sampler cannot be heard."
 
 Found = dict[str, StageFound]
@@ -282,7 +284,7 @@ class Step:
             each = [one.rows[:4] for one in passes]
             self.found["rows"] = departs(
                 "rows",
-                f"{DEALT}{len(passes)} passes of a step train on {len(set(rows))} rows, "
+                f"{DEALT}{len(passes)} {OF_A_STEP} {len(set(rows))} rows, "
                 f"{len(rows)} were expected.",
                 f"the passes begin with rows {each}",
             )

@@ -294,8 +294,12 @@ def _coarser_than_the_base(trainer: Any) -> StageFound | None:
     dtype = str(next(iter(kinds[True]))).removeprefix("torch.")
     return departs(
         "update",
-        f"The trained weights are kept in {dtype} over a base in float32: steps are rounded away.",
+        f"{KEPT}{dtype} over a base in float32: steps are rounded away.",
     )
+
+
+KEPT = "The trained weights are kept in "
+"""How a finding about it begins; the precision follows."""
 
 
 def _at(tensor: Tensor | None, place: torch.device) -> Tensor | None:
