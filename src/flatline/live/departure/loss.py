@@ -229,9 +229,14 @@ def _off(passes: Sequence[Pass], expected: Sequence[_Right]) -> tuple[float, flo
     weight = value = 0.0
     for one, right in zip(passes, expected, strict=True):
         assert one.weight_BT is not None
-        weight = max(weight, float((one.weight_BT - right.weight_BT).abs().max()))
-        value = max(value, abs(one.loss - right.loss) / max(right.size, 1e-12))
+        weight = max(weight, _number((one.weight_BT - right.weight_BT).abs().max()))
+        value = max(value, _number(abs(one.loss - right.loss) / max(right.size, 1e-12)))
     return weight / max(top, 1e-12), value
+
+
+def _number(distance: Tensor | float) -> float:
+    """What is no number is infinitely far from one."""
+    return float(distance) if math.isfinite(distance) else math.inf
 
 
 def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: Tolerance) -> bool:
@@ -242,7 +247,8 @@ def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: To
         for a_T, b_T in zip(one.weight_BT.double(), right.weight_BT.double(), strict=True):
             own = float(b_T @ b_T)
             times = float(a_T @ b_T) / own if own else 0.0
-            if float((a_T - times * b_T).abs().max()) > limit.weight * top * max(1.0, abs(times)):
+            left = _number((a_T - times * b_T).abs().max())
+            if left > limit.weight * top * max(1.0, abs(times)):
                 return False
     return True
 

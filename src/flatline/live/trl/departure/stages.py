@@ -237,7 +237,11 @@ class Step:
         self.reference = self.scorer.reference(rows) if asked.beta else None
         if asked.kl_place == "reward" and asked.beta:
             self.kl_B = rloo.distances(rows, *self._penalised())
-        self.found["mask"] = data.judge_mask(self.whole.inputs, every)
+        masked = data.judge_mask(self.whole.inputs, every)
+        known = self.found.get(masked.stage)
+        if known is None or not known.departs:
+            self.found[masked.stage] = masked
+        self.found.setdefault("mask", unknown("mask", "Could not be tested: other ids are masked."))
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
