@@ -15,9 +15,9 @@ EXHIBIT = Exhibit(
     bad="0.17.0",
     good="0.18.1",
     beside=TRANSFORMERS_4_51,
-    lines="trl/trainer/grpo_trainer.py, `mode = \"eval\" if self.control.should_evaluate`",
-    expects=("H46", "H08", "H33", "H17"),
-    later=True,
+    lines='trl/trainer/grpo_trainer.py, `mode = "eval" if self.control.should_evaluate`',
+    expects=("H46", "H17", "H50"),
+    later=2,
 )
 HELD_OUT = 6
 """Three batches: an odd number does not end where a generation does."""

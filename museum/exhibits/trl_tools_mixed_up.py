@@ -18,8 +18,8 @@ EXHIBIT = Exhibit(
     beside=("jmespath==1.0.1",),
     stands_in="vLLM behind a server: samples in this process, with what it is sent",
     lines="trl/generation/vllm_generation.py:605; `_generate_single_turn` in the tool loop",
-    expects=("H10", "H33", "H50", "H20", "H54"),
-    later=True,
+    expects=("H10", "H33", "H50", "H54"),
+    later=2,
 )
 
 
