@@ -50,7 +50,7 @@ def fine(name: str, sides: Mapping[str, Any]) -> bool:
     return missing or (named(exhibit(name), sides["bad"]) and silent(sides["good"]))
 
 
-def keep(found: Mapping[str, Any]) -> None:
+def keep(found: dict[str, Any]) -> None:
     """Results of all exhibits that were ever run, and the page of them."""
     results = dict(sorted((read() | found).items()))
     write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True)])

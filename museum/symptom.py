@@ -6,7 +6,6 @@ release and not in the good one is shown by a number of the library's own, in a 
 
 import argparse
 import os
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -22,12 +21,16 @@ def main() -> None:
     ask.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     given = ask.parse_args()
     if given.here:
-        return _here(given.names[0])
-    for name in given.names:
+        _here(given.names[0])
+    else:
+        _both(given.names, given.out)
+
+
+def _both(names: list[str], out: Path) -> None:
+    for name in names:
         one = exhibit(name)
         for release in (one.bad, one.good):
-            print(f"{name} {release}: {_said(name, release, given.out)}", flush=True)
-    return None
+            print(f"{name} {release}: {_said(name, release, out)}", flush=True)
 
 
 def _said(name: str, release: str, out: Path) -> str:
@@ -44,4 +47,4 @@ def _here(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
