@@ -20,12 +20,11 @@ from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Lev
 from flatline.hypotheses.departure import Departure, named_by_the_catalogue
 from flatline.lacking import Origin
 from flatline.live.loop.loop import Loop
-from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
+from flatline.live.trainers import held
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
-from flatline.live.verifiers.common import made_by_verifiers
 from flatline.releases import note_on
 from flatline.trace.announce import say
 from flatline.training.subject import OurSubject
@@ -115,16 +114,9 @@ def _not_reached(findings: Sequence[Finding], budget: float | None) -> tuple[str
 
 def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = None) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
-    if isinstance(trainer, Loop):
-        return Subject(LoopTrainer(trainer))
-    if made_by_verifiers(trainer):
-        raise ConfigError(
-            f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
-            "It would have to play a batch again with moved weights, and here a thread of the "
-            "trainer's own plays against a server: what the server holds cannot be put back.\n"
-            "Record it instead: `flatline.attach(trainer, run_dir)`, train three steps, then "
-            "`flatline diagnose run_dir`."
-        )
+    live = held(trainer)
+    if live is not None:
+        return Subject(live)
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         return OurSubject(trainer, correct=correct, gold=gold)

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from flatline.bench.alike import ALIKE
-from flatline.bench.cell import CHECKUP, DIAGNOSE
-from flatline.bench.harm import FALSE_DISCOVERIES, Harm, Verdict, harm_of
-from flatline.bench.looks import EVERYTHING, LOG, ROLLOUTS
-from flatline.bench.plan import Kind
-from flatline.bench.recall import accuracy, fault_row, named, sets_of, with_verdict
-from flatline.bench.results import SILENT, Look, Outcome
-from flatline.bench.setups import twin_of
-from flatline.bench.shares import ANSWER, Answers, Ways, answer, asked, both, columns, share
-from flatline.bench.wolf import alarmed, false_alarms, healthy_rows
+from bench.cell import CHECKUP, DIAGNOSE
+from bench.false_alarms import alarmed, false_alarms, healthy_rows
+from bench.harm import harm_of
+from bench.look_alikes import ALIKE
+from bench.looks import EVERYTHING, LOG, ROLLOUTS
+from bench.plan import Kind
+from bench.recall import accuracy, fault_row, named, sets_of, with_verdict
+from bench.results import SILENT, Look, Outcome
+from bench.setups import twin_of
+from bench.shares import ANSWER, Answers, Ways, answer, asked, both, columns, share
+from flatline.bench.harm import FALSE_DISCOVERIES, Harm, Verdict
 
 IN_TOP = 4
 """Both faults of a pair must be among so many alarms."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from flatline.bench.cell import RESULT_FILE
-from flatline.bench.plan import Cell
-from flatline.bench.pool import CELLS, read_result
+from bench.cell import RESULT_FILE
+from bench.plan import Cell
+from bench.pool import CELLS, read_result
 
 BEFORE, PER_STEP = 45.0, 3.5
 """Seconds of imports, checkup and evaluations, and of one step."""

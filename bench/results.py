@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import CHECKUP, DIAGNOSE, RESULT_FILE, UNTAKEN
-from flatline.bench.pack import unpacked
-from flatline.bench.plan import Cell, Kind
-from flatline.bench.pool import CELLS, read_result
-from flatline.bench.setups import twin_of
+from bench.cell import CHECKUP, DIAGNOSE, RESULT_FILE, UNTAKEN
+from bench.pack import unpacked
+from bench.plan import Cell, Kind
+from bench.pool import CELLS, read_result
+from bench.setups import twin_of
 from flatline.errors import ConfigError
 from flatline.hypotheses.base import Finding, Level
 

@@ -12,8 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.planting import MILDER, MUSIQUE_ONLY, PAIRS, QUICK
-from flatline.bench.setups import CALIBRATION, Changes, held_out
+from bench.planting import MILDER, MUSIQUE_ONLY, PAIRS, QUICK
+from bench.setups import CALIBRATION, Changes, held_out
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from flatline.bench import rlprobe_feeder
-from flatline.bench.logs import log_lines, recording_lines, write_lines
+from bench import rlprobe_feeder
+from bench.logs import log_lines, recording_lines, write_lines
 from flatline.text import shortened, visible
 from flatline.trace import Trace
 

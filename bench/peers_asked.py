@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import RUN
-from flatline.bench.harm import Verdict, harm_of
-from flatline.bench.looks import LOG
-from flatline.bench.peers import ASK, Opinion, ask, version_of
-from flatline.bench.plan import Kind
-from flatline.bench.results import SILENT, Look, Outcome
-from flatline.bench.shares import exact_share, share
+from bench.cell import RUN
+from bench.harm import harm_of
+from bench.looks import LOG
+from bench.peers import ASK, Opinion, ask, version_of
+from bench.plan import Kind
+from bench.results import SILENT, Look, Outcome
+from bench.shares import share
+from flatline.bench.harm import Verdict
+from flatline.bench.shares import exact_share
 from flatline.errors import ConfigError, FlatlineError
 from flatline.files import write_atomically
 from flatline.trace import Trace

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flatline.bench.plan import Kind
-from flatline.bench.results import Look, Outcome
-from flatline.bench.shares import Answers, Ways, asked, exact_share
+from bench.plan import Kind
+from bench.results import Look, Outcome
+from bench.shares import Answers, Ways, asked
+from flatline.bench.shares import exact_share
 
 HEALTHY = (Kind.HELD_OUT, Kind.CALIBRATION, Kind.REFERENCE)
 

@@ -3,7 +3,7 @@
 Written before the benchmark was run. The strict figures do not use it; the report shows both.
 """
 
-from flatline.bench.plan import Cell
+from bench.plan import Cell
 
 ALIKE: dict[str, tuple[str, str]] = {
     "adapter-frozen": ("H26", "a frozen half is a tensor that the optimizer does not move"),

@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import LOG_FILE, PLAN_FILE, RESULT_FILE, TAIL, write_result
-from flatline.bench.plan import Cell
+from bench.cell import LOG_FILE, PLAN_FILE, RESULT_FILE, TAIL, write_result
+from bench.plan import Cell
 from flatline.errors import ConfigError, type_to_add
 from flatline.experiment import supervise
 from flatline.experiment.runs import ENDED_FILE, FLATLINE, unwritable

@@ -15,15 +15,13 @@ import platform
 import shutil
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import flatline
-from flatline.bench.looks import brief, looks
-from flatline.bench.plan import Cell
+from bench.looks import brief, looks
+from bench.plan import Cell
+from flatline.bench.versions import source_digest, versions_of
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, FlatlineError
 from flatline.files import write_atomically
@@ -178,23 +176,3 @@ def _clean(run: Path, *, keep_trace: bool) -> None:
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "machine": platform.machine()}
     return {**found, **versions_of(_PACKAGES), "source": source_digest()}
-
-
-def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """Installed versions by name."""
-    found = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "from source"
-    return found
-
-
-def source_digest() -> str:
-    """Of all our code: two cells that differ here were not made by the same flatline."""
-    package = Path(flatline.__file__).parent
-    total = sha256()
-    for path in sorted(package.rglob("*.py")):
-        total.update(path.read_bytes())
-    return total.hexdigest()[:12]

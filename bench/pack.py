@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import RESULT_FILE
-from flatline.bench.plan import Kind
-from flatline.bench.pool import CELLS, read_result
+from bench.cell import RESULT_FILE
+from bench.plan import Kind
+from bench.pool import CELLS, read_result
 from flatline.errors import ConfigError
 from flatline.files import json_in, write_atomically
 

@@ -6,7 +6,7 @@ the surer alarm stands.
 
 from collections.abc import Sequence
 
-from flatline.bench.results import Look
+from bench.results import Look
 from flatline.diagnosis import rank
 from flatline.hypotheses.base import Finding, Level
 

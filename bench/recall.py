@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatline.bench.alike import accepted
+from bench.look_alikes import accepted
+from bench.results import Look, Outcome
+from bench.shares import EITHER, Ways, answer, asked, share
 from flatline.bench.harm import Harm, Verdict
-from flatline.bench.results import Look, Outcome
-from flatline.bench.shares import EITHER, Ways, answer, asked, share
 
 
 def sets_of(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flatline.bench.logs import log_alone
+from bench.logs import log_alone
 from flatline.diagnosis import Report, diagnose
 from flatline.errors import FlatlineError
 from flatline.hypotheses import HYPOTHESES
