@@ -145,7 +145,8 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
 
 
 def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
-    """Are exactly the sampled ids in the batch, and exactly what the model wrote in the loss?"""
+    """Are exactly the sampled ids in the batch, and exactly what the model wrote in the loss? Where
+    the ids are others it is a finding of the completions."""
     mask_BT = trained(inputs).cpu()
     wrong = []
     for k, row in enumerate(rows):
@@ -153,7 +154,7 @@ def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
         shown = without_padding(inputs["prompt_ids"][k].cpu(), inputs["prompt_mask"][k].cpu())
         if ids != row.completion or shown != row.prompt:
             return departs(
-                "mask",
+                "completions" if ids != row.completion else "prompts",
                 f"Row {k} of the batch does not hold the ids that were sampled.",
                 f"row {k}: sampled {row.completion[:SHOWN]}, in the batch {ids[:SHOWN]}",
             )

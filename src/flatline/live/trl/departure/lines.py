@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.live.departure.loss import Pass
+from flatline.live.departure.loss import Pass, trained, worst_pass
 from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
@@ -27,10 +27,10 @@ from flatline.live.trl.departure import adapters, data, rights, stepped, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
-from flatline.live.trl.departure.stages import Step
+from flatline.live.trl.departure.stages import OF_A_STEP, Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
-from flatline.live.where.attributes import set_elsewhere
+from flatline.live.where.attributes import naming, set_elsewhere
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
@@ -62,6 +62,9 @@ def lines(
         raise CannotFollow("compiled code cannot be followed")
     trainer.model.train()
     no_dropout(trainer)
+    if found.text.startswith(stepped.KEPT):
+        dtype = found.text.removeprefix(stepped.KEPT).split()[0]
+        return tuple(dict.fromkeys(place_of(*one) for one in naming(trainer, dtype)))[:SHOWN]
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
     ranked = search.events()
     made = [place_of(event.statement, event.function) for event in ranked]
@@ -192,8 +195,13 @@ class _Search:
 
     def _dealt(self) -> list[Event]:
         """What a pass is given is cut wrongly; or it is cut rightly and given at another time, by
-        whoever deals it out."""
+        whoever deals it out; or that is right too, and who asks for it does not count."""
         step = self.step
+        if OF_A_STEP in self.found.text:
+            with self.follower.following():
+                step.scoring()
+                step.passing()
+            return [one for one in self.follower.events if one.function.endswith(".training_step")]
         with self.follower.following():
             dealt = dealt_out(step.trainer, step.asked)
         size = step.asked.rows_in_pass
@@ -264,9 +272,10 @@ class _Search:
             right = Right(rights.of_logprobs(step), self._tolerance)
             wrong = _wrong_logps(step, scored, self.found.text)
             return self._ranked(right, wrong, scorer_of(step.trainer))
-        one = step.passes[0]
+        at = worst_pass(step.asked, step.passes, int(trained(step.inputs).sum()))
+        one = step.passes[at]
         known = [*of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
-        wrong = losses[:1]
+        wrong = losses[at : at + 1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
         own = self._own_events(scored_events) if self.found.stage == "gradient" else []

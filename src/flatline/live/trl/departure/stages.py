@@ -13,10 +13,12 @@ from flatline.errors import NotRecorded
 from flatline.live import ranks
 from flatline.live.departure.advantages import judge_advantages
 from flatline.live.departure.loss import (
+    CORRECTION,
     OLD,
     Pass,
     apart_by,
     both_stages,
+    judge_correction,
     judge_loss,
     log_ratio,
     trained,
@@ -62,6 +64,8 @@ GENTLE = 0.1
 enough for every difference to be seen, and no exponential of a KL drowns the rest."""
 NOTHING = 1e-6
 """Advantages below this are 0: sums of float32 parts differ in their last bit."""
+OF_A_STEP = "passes of a step train on"
+"""Words of a finding that passes are given at another time than their number says."""
 UNHEARD = "The sampler cannot be heard."
 
 Found = dict[str, StageFound]
@@ -131,6 +135,8 @@ class Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    corrected: StageFound | None = None
+    """What departs in the weights for the engine that sampled; None for nothing."""
     prompts: Sequence[Any] = ()
     """That were sampled for."""
     drawn: Sampled | None = None
@@ -231,7 +237,11 @@ class Step:
         self.reference = self.scorer.reference(rows) if asked.beta else None
         if asked.kl_place == "reward" and asked.beta:
             self.kl_B = rloo.distances(rows, *self._penalised())
-        self.found["mask"] = data.judge_mask(self.whole.inputs, every)
+        masked = data.judge_mask(self.whole.inputs, every)
+        known = self.found.get(masked.stage)
+        if known is None or not known.departs:
+            self.found[masked.stage] = masked
+        self.found.setdefault("mask", unknown("mask", "Could not be tested: other ids are masked."))
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
@@ -278,7 +288,7 @@ class Step:
             each = [one.rows[:4] for one in passes]
             self.found["rows"] = departs(
                 "rows",
-                f"{DEALT}{len(passes)} passes of a step train on {len(set(rows))} rows, "
+                f"{DEALT}{len(passes)} {OF_A_STEP} {len(set(rows))} rows, "
                 f"{len(rows)} were expected.",
                 f"the passes begin with rows {each}",
             )
@@ -294,13 +304,19 @@ class Step:
         if old_BT is None:
             return
         self.judged_old = judge_logps("old", old_BT, self.old, self.rows, self.limit)
+        self.corrected = judge_correction(self.asked, self.inputs)
         ways = ways_apart(self.asked, self.limit)
         draw = torch.Generator().manual_seed(0)
-        size = (len(old_BT), 1 if self.asked.level == "sequence" else old_BT.shape[1])
+        size = (len(old_BT), old_BT.shape[1] if self.asked.level == "token" else 1)
         drawn_BT = torch.randint(len(ways), size, generator=draw).expand(old_BT.shape)
         way_BT = torch.tensor(ways)[drawn_BT].to(old_BT)
-        pairs = zip(self.new, way_BT, strict=True)
-        self.given_old = [new_T - way_T[: len(new_T)] for new_T, way_T in pairs]
+        each = zip(self.new, way_BT, self.rows, strict=True)
+        self.given_old = [
+            apart_by(float(way_T[0]), new_T, row.mask_T)
+            if self.asked.level == "product"
+            else new_T - way_T[: len(new_T)]
+            for new_T, way_T, row in each
+        ]
         given_BT = old_BT.clone()
         for k, own_T in enumerate(self.given_old):
             given_BT[k, : len(own_T)] = own_T
@@ -368,7 +384,8 @@ class Step:
     def _loss(self, passes: Sequence[Pass]) -> None:
         """One look for both stages: the first of them that departs is told."""
         tokens = int(trained(self.inputs).sum())
-        self.found |= both_stages(judge_loss(self.asked, passes, tokens, self.limit))
+        judged = self.corrected or judge_loss(self.asked, passes, tokens, self.limit)
+        self.found |= both_stages(judged)
 
     def _gradient(
         self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
@@ -390,8 +407,18 @@ class Step:
             self.inputs["advantages"],
             self._ratios_of(passes) if self.asked.level == "product" else self.given_old,
             reference,
+            self._corrections(),
         )
         return stepped.judge_gradient(self.trainer, raw, handed, self.asked, self.limit)
+
+    def _corrections(self) -> list[Tensor] | None:
+        """What each row's tokens are weighted with for the engine that sampled them."""
+        given_BT = self.inputs.get(CORRECTION)
+        if given_BT is None:
+            return None
+        given_BT = given_BT.expand(-1, self.inputs["completion_ids"].shape[1])
+        pairs = zip(given_BT, self.rows, strict=True)
+        return [given_T[: len(row.completion)] for given_T, row in pairs]
 
     def _ratios_of(self, passes: Sequence[Pass]) -> list[Tensor] | None:
         """Old log-probs from which each completion has gone as far as in its pass: the roundings of
