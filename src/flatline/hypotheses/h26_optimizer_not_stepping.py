@@ -173,9 +173,12 @@ class OptimizerNotStepping(Hypothesis):
         recorded = len(broken) - trace.steps.arrow("grad_norm").null_count
         if broken.sum() < FEWEST_STEPS or broken.sum() < MANY * recorded:
             return None
+        first = int(trace.steps["step"][broken][0])
         return self._alarm(
-            f"The gradient is no number at {broken.sum()} of {recorded} steps.",
+            f"The gradient norm is NaN or infinite at {broken.sum()} of {recorded} steps, the first "
+            f"of them step {first}.",
             float(broken.sum() / recorded),
+            headline="Your gradients are NaN or infinite.",
             fix="Look at the first step without a number: its rewards, its longest completion, "
             "its largest log-ratio. In fp16 use bf16 instead.",
         )
@@ -249,7 +252,13 @@ class OptimizerNotStepping(Hypothesis):
         raise NotRecorded("weights.update_norm")
 
     def _alarm(
-        self, text: str, measured: float, names: list[str] | None = None, *, fix: str | None = None
+        self,
+        text: str,
+        measured: float,
+        names: list[str] | None = None,
+        *,
+        fix: str | None = None,
+        headline: str | None = None,
     ) -> Finding:
         return self.found(
             Level.FAULT,
@@ -258,6 +267,7 @@ class OptimizerNotStepping(Hypothesis):
             expected="every trainable tensor changes",
             evidence=_named(names or []),
             fix=fix,
+            headline=headline,
         )
 
 

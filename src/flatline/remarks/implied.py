@@ -103,12 +103,12 @@ def _completions(trace: Trace) -> Iterator[str]:
         return
     every = spacing(trace.steps["step"])
     broken = known[np.abs(known - np.round(known)) > 1e-3]
-    if len(broken) < FEWEST:
+    if len(np.unique(broken)) < FEWEST:
         return
     for count in range(2, MOST_COMPLETIONS + 1):
         if _whole(broken, count).mean() >= NEARLY_ALL:
-            if _own(broken, count).mean() < OWN:
-                return  # rows are means of different numbers
+            if count in (10, 100) or _own(broken, count).mean() < OWN:
+                return  # so many digits were printed, or rows are means of different numbers
             a_step = f" ({count / every:g} a step)" if every > 1 and count % every == 0 else ""
             told = f"a row is the mean of {count} completions{a_step}"
             yield f"Lengths are multiples of 1/{count}: {told}."
