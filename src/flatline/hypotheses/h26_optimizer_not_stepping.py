@@ -175,8 +175,8 @@ class OptimizerNotStepping(Hypothesis):
             return None
         first = int(trace.steps["step"][broken][0])
         return self._alarm(
-            f"The gradient norm is NaN or infinite at {broken.sum()} of {recorded} steps, the first "
-            f"of them step {first}.",
+            f"The gradient norm is NaN or infinite at {broken.sum()} of {recorded} steps, first "
+            f"at step {first}.",
             float(broken.sum() / recorded),
             headline="Your gradients are NaN or infinite.",
             fix="Look at the first step without a number: its rewards, its longest completion, "
