@@ -211,8 +211,9 @@ class _Ears:
 
 
 def _unpadded(batch: Any) -> dict[str, Any]:
-    """Ids without what pads them, which is no part of a prompt or completion. A row that is masked
-    as a whole keeps all of them, and so does a batch whose masks are no masks of its ids."""
+    """Ids and what tools wrote, without padding, which is no part of a prompt or completion. A row
+    that is masked as a whole keeps all of it, and so does a batch whose masks are no masks of it.
+    """
     found = {}
     for name in ("prompt", "completion"):
         ids, mask = batch.get(f"{name}_ids"), batch.get(f"{name}_mask")
@@ -221,6 +222,9 @@ def _unpadded(batch: Any) -> dict[str, Any]:
             found[f"{name}_ids"] = ids.masked_fill(~seen, -1)
         elif ids is not None:
             found[f"{name}_ids"] = ids
+    tools, mask = batch.get("tool_mask"), batch.get("completion_mask")
+    if tools is not None and mask is not None and tools.shape == mask.shape:
+        found["tool_mask"] = tools * mask
     return found
 
 

@@ -110,9 +110,10 @@ class _Search:
 
     def events(self) -> list[Event]:
         stage = self.found.stage
-        if stage in SAMPLED:
+        handed_on = data.OTHER_IDS in self.found.text
+        if stage in SAMPLED and not handed_on:
             return self._sampled()
-        if stage in SCORED:
+        if stage in SCORED or handed_on:
             return self._scored()
         if stage in PASSED:
             return self._passed()
@@ -314,7 +315,7 @@ def _last_first(events: Sequence[Event]) -> list[Event]:
 
 
 def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
-    if found.stage == "mask":
+    if found.stage == "mask" or data.OTHER_IDS in found.text:
         names = ("completion_mask", "completion_ids", "prompt_ids", "prompt_mask", "tool_mask")
         return [step.inputs[name] for name in names if name in step.inputs]
     if found.stage == "advantages":

@@ -58,6 +58,7 @@ from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec.numerics import ADVANTAGE_HERE
 
 GENTLE = 0.1
 """Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
@@ -238,15 +239,17 @@ class Step:
         if asked.kl_place == "reward" and asked.beta:
             self.kl_B = rloo.distances(rows, *self._penalised())
         masked = data.judge_mask(self.whole.inputs, every)
-        known = self.found.get(masked.stage)
-        if known is None or not known.departs:
-            self.found[masked.stage] = masked
+        padded = None if own_sampler(trainer) else data.judge_ends(trainer, every)
+        for one in (masked, padded):
+            known = None if one is None else self.found.get(one.stage)
+            if one is not None and (known is None or not known.departs):
+                self.found[one.stage] = one
         self.found.setdefault("mask", unknown("mask", "Could not be tested: other ids are masked."))
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
         self.found["advantages"] = judge_advantages(
-            asked, heard.arrived_BF, advantages_B, self.kl_B
+            asked, heard.arrived_BF, advantages_B, self.kl_B, ADVANTAGE_HERE
         )
 
     def _truth(self, heard: data.Heard) -> StageFound | None:
