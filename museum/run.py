@@ -51,7 +51,7 @@ def paths_of(name: str, one: Exhibit, release: str, out: Path) -> list[Path]:
     """What a release is run with, in front of what is installed."""
     wheels = (f"{defect(name).library}=={release}", *one.beside)
     paths = [unpacked(wheel, out / "releases") for wheel in wheels]
-    return [*paths, STAND_INS] if one.stands_in else paths
+    return [*paths, STAND_INS] if "vLLM" in one.stands_in else paths
 
 
 def in_process(module: list[str], paths: list[Path], folder: Path) -> None:

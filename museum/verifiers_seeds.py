@@ -62,7 +62,8 @@ def train(arm: str, seed: int, steps: int, folder: Path) -> None:
     checkpoint = lab.checkpoint()
     with verifiers_lab.serving(checkpoint) as port:
         verifiers_lab.stand_ins(checkpoint, port)
-        trainer = verifiers_lab.grpo_trainer(folder, port, checkpoint, steps=steps, seed=seed)
+        env = verifiers_lab.environment()
+        trainer = verifiers_lab.grpo_trainer(folder, port, checkpoint, env, steps=steps, seed=seed)
         if arm == "mended":
             mend(trainer)
         attachment = flatline.attach(trainer, folder / "run")

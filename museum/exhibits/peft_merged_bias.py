@@ -17,7 +17,7 @@ EXHIBIT = Exhibit(
     stands_in="vLLM: samples with what it is sent",
     lines="peft/tuners/lora/layer.py:624-640, `merge`",
     expects=("H06", "H17", "H18", "H59"),
-    later=True,
+    later=2,
 )
 SCALE = 4
 

@@ -17,7 +17,7 @@ EXHIBIT = Exhibit(
     beside=("tokenizers==0.21.4", *OLD_HUB, "trl==0.20.0"),
     lines="transformers/trainer.py:3775",
     expects=("H28", "H56", "H57"),
-    later=True,
+    later=2,
 )
 
 
@@ -46,5 +46,5 @@ def symptom(folder: Path) -> str:
 
 
 def _trainer(folder: Path) -> Any:
-    """Six prompts in groups of four are three passes of eight rows: an epoch ends in half a step."""
+    """Six prompts in groups of four are three passes of eight rows: half a step at the end."""
     return lab.trainer(folder, data=lab.rows()[:6], steps_per_generation=1, num_train_epochs=2)

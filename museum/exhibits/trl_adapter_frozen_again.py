@@ -18,7 +18,7 @@ EXHIBIT = Exhibit(
     stands_in="quantised weights, which need a GPU: whole ones that are said to be of 8 bit",
     lines="trl/models/utils.py, `prepare_peft_model`",
     expects=("H26", "H06", "H58"),
-    later=True,
+    later=2,
 )
 
 

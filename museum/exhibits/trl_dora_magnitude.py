@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     stands_in="quantised weights, which need a GPU: whole ones that are said to be of 4 bit",
     lines="trl/trainer/grpo_trainer.py:520-523",
     expects=("H25", "H58", "H26"),
-    later=True,
+    later=2,
 )
 
 

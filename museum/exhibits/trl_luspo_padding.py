@@ -15,7 +15,7 @@ EXHIBIT = Exhibit(
     good="1.10.0",
     lines="trl/trainer/grpo_trainer.py:3146-3148",
     expects=("H56", "H57", "H35"),
-    later=True,
+    later=2,
 )
 
 

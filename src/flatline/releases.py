@@ -264,7 +264,7 @@ DEFECTS: dict[str, Defect] = {
     "trl_tools_mixed_up": Defect(
         library="trl",
         since="0.28.0",
-        mended="1.14.2",
+        mended="1.14.1",
         what="what follows a tool's answer is drawn for another rollout",
         when='`tools` with `vllm_mode="server"`',
         reference=TRL + "6673",
