@@ -14,6 +14,7 @@ from flatline.training.lab.tokenizer import checkpoint_folder
 
 ROOT = Path(__file__).parents[2]
 PROMPTS, GROUP, LONGEST = 8, 4, 64
+FLOAT32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
 
 
 def settings(folder: Path, steps: int) -> dict[str, object]:
@@ -34,6 +35,7 @@ def settings(folder: Path, steps: int) -> dict[str, object]:
         "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "actor_rollout_ref.actor.fsdp_config.dtype": "float32",
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision": FLOAT32,
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
         "actor_rollout_ref.actor.use_torch_compile": False,
         "actor_rollout_ref.actor.optim.lr": 1e-4,
@@ -43,6 +45,7 @@ def settings(folder: Path, steps: int) -> dict[str, object]:
         "actor_rollout_ref.actor.kl_loss_coef": 0.01,
         "actor_rollout_ref.actor.kl_loss_type": "low_var_kl",
         "actor_rollout_ref.ref.fsdp_config.dtype": "float32",
+        "+actor_rollout_ref.ref.fsdp_config.mixed_precision": FLOAT32,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 8,
         "actor_rollout_ref.rollout.name": "lab",
         "actor_rollout_ref.rollout.n": GROUP,
