@@ -25,10 +25,10 @@ from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
+from flatline.live.verl.engine import Engine, EngineTrainer
 from flatline.live.verifiers.common import made_by_verifiers
 from flatline.releases import note_on
 from flatline.trace.announce import say
-from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
     from flatline.training.trainer import Built
@@ -48,7 +48,8 @@ def checkup(
     hypotheses: Sequence[Hypothesis] | None = None,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.verl.Engine`, or at what
+    `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -117,6 +118,8 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     if isinstance(trainer, Loop):
         return Subject(LoopTrainer(trainer))
+    if isinstance(trainer, Engine):
+        return Subject(EngineTrainer(trainer))
     if made_by_verifiers(trainer):
         raise ConfigError(
             f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
@@ -127,6 +130,8 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
         )
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
+        from flatline.training.subject import OurSubject  # needs TRL, which a Loop may not have
+
         return OurSubject(trainer, correct=correct, gold=gold)
     return TrlSubject(trainer, correct=correct, gold=gold)
 

@@ -75,6 +75,15 @@ def settings(folder: Path, steps: int) -> dict[str, object]:
     }
 
 
+FAULTS: dict[str, dict[str, object]] = {
+    "": {},
+    "mask": {"actor_rollout_ref.rollout.agent.default_agent_loop": "lab_mask"},
+    "stale": {},
+    "temperature": {},
+}
+"""What is planted, and what else has to be set for it; `server.py` and `loops.py` do it."""
+
+
 def environment(folder: Path, modules: Sequence[str], packages: Path) -> dict[str, str]:
     """Of every process of the run; `packages` is where verl was installed."""
     found = [str(ROOT), str(ROOT / "src"), str(packages)]
@@ -110,17 +119,17 @@ def launch(
     packages: Path,
     *,
     steps: int = 12,
+    fault: str = "",
     modules: Sequence[str] = (),
-    changed: Mapping[str, object] | None = None,
     told: Mapping[str, str] | None = None,
     timeout: float = 900,
 ) -> str:
     """Run it; what it printed."""
     write_rows(folder)
-    asked = settings(folder, steps) | (changed or {})
+    asked = settings(folder, steps) | FAULTS[fault]
     done = subprocess.run(
         [sys.executable, "-m", "verl.trainer.main_ppo", *(f"{k}={v}" for k, v in asked.items())],
-        env=environment(folder, modules, packages) | (told or {}),
+        env=environment(folder, modules, packages) | {"VERL_LAB_FAULT": fault, **(told or {})},
         cwd=folder,
         capture_output=True,
         text=True,

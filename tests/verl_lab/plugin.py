@@ -4,6 +4,7 @@ Given to verl as `VERL_USE_EXTERNAL_MODULES=tests.verl_lab.plugin`, with `VERL_P
 through verl's own registries; no line of verl is replaced.
 """
 
+import os
 import sys
 
 sys.modules["trl"] = None  # type: ignore[assignment]  # verl 0.9.1 asks it for a class that is gone
@@ -24,3 +25,5 @@ def _replica() -> type:
 platform.register()
 RolloutReplicaRegistry.register("lab", _replica)
 _ROLLOUT_REGISTRY[("lab", "async")] = "tests.verl_lab.server.ServerAdapter"
+if os.environ.get("VERL_LAB_FAULT") == "mask":
+    from tests.verl_lab import loops  # noqa: F401  # which registers itself
