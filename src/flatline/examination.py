@@ -27,7 +27,6 @@ from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
 from flatline.releases import note_on
 from flatline.trace.announce import say
-from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
     from flatline.training.trainer import Built
@@ -47,7 +46,8 @@ def checkup(
     hypotheses: Sequence[Hypothesis] | None = None,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.verl.Engine`, or at what
+    `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -119,6 +119,8 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
         return Subject(live)
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
+        from flatline.training.subject import OurSubject  # needs TRL, which a Loop may not have
+
         return OurSubject(trainer, correct=correct, gold=gold)
     return TrlSubject(trainer, correct=correct, gold=gold)
 

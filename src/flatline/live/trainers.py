@@ -10,10 +10,12 @@ from typing import Any
 from flatline.live.loop import trainer as loop
 from flatline.live.protocol import Trainer
 from flatline.live.verifiers import common as verifiers
+from flatline.live.verl import engine as verl
 
 TRAINERS: tuple[Callable[[Any], Trainer | None], ...] = (
     loop.hold,
     verifiers.hold,
+    verl.hold,
 )
 """Asked in this order."""
 
