@@ -23,6 +23,7 @@ from flatline.live.loop.loop import Loop
 from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
+from flatline.live.tinker.training import TinkerSubject, Training
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.verifiers.common import made_by_verifiers
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 MORE_TIME = "Give the checkup more seconds with `budget=`, or leave it out"
 
+_ORIGINS = {Loop: Origin.LOOP, Training: Origin.TINKER}
 Look = Callable[[Subject], Finding]
 Heard = Callable[[Hypothesis], None]
 
@@ -48,7 +50,8 @@ def checkup(
     hypotheses: Sequence[Hypothesis] | None = None,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.tinker.Training`, or at what
+    `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -63,7 +66,7 @@ def checkup(
     known = note_on(getattr(trainer, "trainer", trainer))
     if known:
         say(known)
-    origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
+    origin = _ORIGINS.get(type(trainer), Origin.LIVE)
     until = math.inf if budget is None else begun + budget
     choice = chosen(hypotheses)
     if budget is not None:
@@ -117,6 +120,8 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
     """The Subject of a trainer, or of one of ours with all that is known about it."""
     if isinstance(trainer, Loop):
         return Subject(LoopTrainer(trainer))
+    if isinstance(trainer, Training):
+        return TinkerSubject(trainer)
     if made_by_verifiers(trainer):
         raise ConfigError(
             f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
