@@ -28,6 +28,7 @@ FLOW = (
     "heldout",
     "trace",
     "live",
+    "tinker",
     "faults",
     "training",
     "serve",

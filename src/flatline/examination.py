@@ -22,6 +22,7 @@ from flatline.lacking import Origin
 from flatline.live.loop.loop import Loop
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
+from flatline.live.tinker.training import TinkerSubject, Training
 from flatline.live.trainers import held
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 MORE_TIME = "Give the checkup more seconds with `budget=`, or leave it out"
 
+_ORIGINS = {Loop: Origin.LOOP, Training: Origin.TINKER}
 Look = Callable[[Subject], Finding]
 Heard = Callable[[Hypothesis], None]
 
@@ -46,8 +48,8 @@ def checkup(
     hypotheses: Sequence[Hypothesis] | None = None,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.verl.Engine`, or at what
-    `training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.verl.Engine`, a
+    `flatline.tinker.Training`, or at what `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -62,7 +64,7 @@ def checkup(
     known = note_on(getattr(trainer, "trainer", trainer))
     if known:
         say(known)
-    origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
+    origin = _ORIGINS.get(type(trainer), Origin.LIVE)
     until = math.inf if budget is None else begun + budget
     choice = chosen(hypotheses)
     if budget is not None:
@@ -117,6 +119,8 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
     live = held(trainer)
     if live is not None:
         return Subject(live)
+    if isinstance(trainer, Training):
+        return TinkerSubject(trainer)
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         from flatline.training.subject import OurSubject  # needs TRL, which a Loop may not have
