@@ -28,7 +28,9 @@ class Device(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         own = getattr(torch.cpu, name, None)
-        return own if own is not None and name not in ANSWERS else lambda *_, **__: ANSWERS.get(name)
+        return (
+            own if own is not None and name not in ANSWERS else lambda *_, **__: ANSWERS.get(name)
+        )
 
 
 DEVICE = Device("torch.cpu")

@@ -41,7 +41,11 @@ class LabServer:
                     own[name].copy_(value)
 
     def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **_: Any
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        **_: Any,
     ) -> TokenOutput:
         """Token by token; log-probs at the temperature that was asked for, as vLLM's
         `processed_logprobs` are."""
@@ -114,4 +118,3 @@ class ServerAdapter(BaseRollout):
         await server.update_weights.remote(
             {name: value.detach().cpu() for name, value in weights}, global_steps
         )
-

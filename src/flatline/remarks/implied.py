@@ -20,7 +20,7 @@ ROUNDED = 6e-5
 """Rounding of a loss that is printed with four digits."""
 MANY = 0.6
 """Share of the rows in which it must fit."""
-TIMES_AT_MOST = 3
+TIMES_AT_MOST, NEAR_THE_TOP = 3, 0.9
 """How often the largest value of a column comes exactly, where a limit makes it."""
 MOST_COMPLETIONS = 512
 """Completions of a row that are looked for."""
@@ -88,7 +88,9 @@ def _limit(trace: Trace) -> Iterator[str]:
         top = float(known.max()) if len(known) else 0.0
         times = int((known == top).sum())
         stands = len(known) and times == len(known) and not np.nansum(cut)
-        if times >= TIMES_AT_MOST and top == round(top) and top > 1 and not stands:
+        below = int(((known < top) & (known >= NEAR_THE_TOP * top)).sum())
+        heaped = times >= TIMES_AT_MOST and times > below
+        if heaped and top == round(top) and top > 1 and not stands:
             if len(cut) and not np.nansum(cut):
                 return  # nothing is cut off: a favourite length is no limit
             yield f"The limit is {top:g} tokens: {times} rows have exactly that, and none has more."
