@@ -7,12 +7,12 @@ checkpointing cut the graph, a gradient scaler skips every step. The loss is log
 
 ## Sign
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
-all; a rate of 0 at every step, or for the last quarter of the steps; gradients that are exactly 0 although advantages are not; gradients
-that are no number. Each is exact. A tensor that no gradient reaches while others get one (a vision
-tower that sees only text, an adapter on a part that is not used) is noted, and suspected where such
-tensors hold half of the elements. A tensor in half precision may stand still because its updates
-are rounded away, which is noted. Without recorded weights, a KL that grew from 0 shows that they
-move.
+all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
+although advantages are not; gradients that are no number. Each is exact. A tensor that no gradient
+reaches while others get one (a vision tower that sees only text, an adapter on a part that is not
+used) is noted, and suspected where such tensors hold half of the elements. A tensor in half
+precision may stand still because its updates are rounded away, which is noted. Without recorded
+weights, a KL that grew from 0 shows that they move.
 
 ## Probe
 One optimizer step on one batch, undone afterwards: every trainable tensor must be in the optimizer,

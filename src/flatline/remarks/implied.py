@@ -89,7 +89,8 @@ def _limit(trace: Trace) -> Iterator[str]:
         times = int((known == top).sum())
         stands = len(known) and times == len(known) and not np.nansum(cut)
         below = int(((known < top) & (known >= NEAR_THE_TOP * top)).sum())
-        heaped = times >= TIMES_AT_MOST and times > below
+        by_chance = (known == np.round(known)).all() and times <= below  # whole numbers meet often
+        heaped = times >= TIMES_AT_MOST and not by_chance
         if heaped and top == round(top) and top > 1 and not stands:
             if len(cut) and not np.nansum(cut):
                 return  # nothing is cut off: a favourite length is no limit
