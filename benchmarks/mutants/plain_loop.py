@@ -138,7 +138,10 @@ def train(model, tokenizer, rows, times):
         },
     )
     print(flatline.checkup(loop).summary)
-    with flatline.watch(model, optimizer, "runs/plain-loop", tokenizer=tokenizer) as watch:
+    known = {"dataset_size": len(rows), "distinct_prompts": len({text for text, _ in rows})}
+    with flatline.watch(
+        model, optimizer, "runs/plain-loop", tokenizer=tokenizer, settings=known
+    ) as watch:
         for step in range(STEPS):
             some = [rows[(step * PROMPTS + k) % len(rows)] for k in range(PROMPTS)]
             one_step(model, tokenizer, optimizer, some, watch, times)

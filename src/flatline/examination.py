@@ -17,7 +17,7 @@ from flatline.chosen import Chosen, chosen
 from flatline.diagnosis import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotReached
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
-from flatline.hypotheses.departure import Departure, named_by_the_catalogue
+from flatline.hypotheses.departure import Departure, named_by_the_catalogue, placed
 from flatline.lacking import Origin
 from flatline.live.loop.loop import Loop
 from flatline.live.stage_found import NOT_REACHED
@@ -90,10 +90,12 @@ def _look(
             if looks and on_probe:
                 on_probe(hypothesis)
             findings += _first_that_tells(hypothesis, looks, subject, origin)
-    named = named_by_the_catalogue([choice.judged(one) for one in findings], choice.hypotheses)
+        judged = [choice.judged(one) for one in findings]
+        named = rank(named_by_the_catalogue(judged, choice.hypotheses))
+        named = placed(named, choice.hypotheses, subject)
     return Report(
         subject="this trainer",
-        findings=tuple(rank(named)),
+        findings=tuple(named),
         trend=None,
         caveats=(*choice.remarks, *_not_reached(named, budget)),
         question=asked(findings, subject.trace),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatline.live.departure import adapters
 from flatline.live.departure.loss import Pass, trained, worst_pass
 from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
@@ -23,7 +24,7 @@ from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure import adapters, data, rights, stepped, turns
+from flatline.live.trl.departure import data, rights, stepped, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
@@ -208,9 +209,9 @@ class _Search:
         size = step.asked.rows_in_pass
         wrong = [rows for rows in dealt if len(rows) != size or len(set(rows)) != size]
         trail = Trail(self.follower.events, Right((), 0.0))
-        cut = [trail.maker(self._value(torch.tensor(rows))) for rows in wrong]
+        cut = trail.cutter([self._value(torch.tensor(rows)) for rows in dealt]) if wrong else []
         dealer = [one for one in self.follower.events if one.function.endswith("._prepare_inputs")]
-        return self._own_events() or [*[one for one in cut if one is not None], *dealer]
+        return self._own_events() or [*cut, *dealer]
 
     def _value(self, tensor: Tensor) -> Value:
         found = self.follower.copies.of(tensor)
@@ -249,16 +250,10 @@ class _Search:
         return [one for one in events if one.writes and _loses(one, answer)]
 
     def _adapter(self) -> list[Event]:
-        """Statements of the first layer whose adapter adds something else."""
         step = self.step
+        model = step.trainer.accelerator.unwrap_model(step.trainer.model)
         with moved(step.trainer, step.gentle):
-            one = next(one for one in adapters.layers(step.trainer) if adapters.judged(one))
-            known = adapters.specified(one)
-            self.follower = Follower(type(one.layer).forward.__code__.co_filename)
-            with self.follower.following(), torch.no_grad():
-                found = one.layer(known["x"])
-        right = [Specified(name, value.double()) for name, value in known.items()]
-        return self._ranked(Right(right, self._tolerance), [found])
+            return adapters.lines(model, self.found, self._tolerance)
 
     def _passed(self) -> list[Event]:
         if self.found.text.startswith(adapters.OPENING):

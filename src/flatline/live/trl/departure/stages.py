@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flatline.errors import NotRecorded
 from flatline.live import ranks
+from flatline.live.departure.adapters import judge_adapters
 from flatline.live.departure.advantages import judge_advantages
 from flatline.live.departure.loss import (
     CORRECTION,
@@ -31,7 +32,6 @@ from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import NOT_REACHED, StageFound, departs, unknown
 from flatline.live.trl.departure import data, rloo, stepped
-from flatline.live.trl.departure.adapters import judge_adapters
 from flatline.live.trl.departure.asked import (
     asked_of,
     precision_of,
@@ -338,7 +338,7 @@ class Step:
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
         looks = [] if self.judged_old is None else [self.judged_old]
-        adapters = judge_adapters(self.trainer)
+        adapters = judge_adapters(self.trainer.accelerator.unwrap_model(self.trainer.model))
         looks += [] if adapters is None else [adapters]
         rows = [self.rows[k] for one in passes for k in one.rows]
         known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
