@@ -309,10 +309,9 @@ def defects_of(library: str, release: str) -> dict[str, Defect]:
 
 
 def note_on(trainer: object) -> str | None:
-    """One line on the release that a trainer is from; None where nothing is known of it."""
+    """One line on the releases that a trainer is from; None where nothing is known of them."""
     origins = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
-    notes = filter(None, map(_note, sorted(origins & libraries())))
-    return next(notes, None)
+    return " ".join(filter(None, map(_note, sorted(origins & libraries())))) or None
 
 
 def libraries() -> set[str]:
