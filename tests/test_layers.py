@@ -28,6 +28,7 @@ FLOW = (
     "heldout",
     "trace",
     "live",
+    "skyrl",
     "tinker",
     "faults",
     "training",
