@@ -1,10 +1,10 @@
 """GRPO on the Tinker API, served by SkyRL-tx on a CPU: recorded and looked at, healthy and broken.
 
-    python benchmarks/tinker_api.py --server-path FOLDER    # prints the table of docs/frameworks/tinker.md
+    python benchmarks/tinker_api.py --server-path FOLDER    # the table of docs/frameworks/tinker.md
 
 FOLDER holds `skyrl-tx`, `tinker` and JAX with what they need, installed apart from flatline
-(`pip install --target FOLDER ...`: SkyRL-tx wants another transformers than TRL). The task is one that a
-model of 2 layers can learn: repeat a letter. `tests/test_tinker.py` runs the same loop on
+(`pip install --target FOLDER ...`: SkyRL-tx wants another transformers than TRL). The task is one
+that a model of 2 layers can learn: repeat a letter. `tests/test_tinker.py` runs the same loop on
 clients that stand in for these.
 """
 
@@ -31,6 +31,8 @@ DEFECTS = ("", "mask", "stale", "temperature")
 """What is planted: a loss on the prompt, a sampling client that is never renewed, samples drawn at
 another temperature than the loss has."""
 GROUP, PROMPTS, LONGEST = 8, 8, 6
+SETTINGS = {"beta": 0, "tools": 0, "scale_rewards": "none"}
+"""What was asked for and cannot be heard."""
 
 
 def make_model(folder: Path, *, steps: int = 300) -> Path:
@@ -98,7 +100,7 @@ def _for_older_transformers(folder: Path) -> None:
 class Grpo:
     """The training loop of somebody who uses the Tinker API, with a defect where one is planted."""
 
-    def __init__(self, defect: str = "", *, rate: float = 3e-3, seed: int = 0) -> None:
+    def __init__(self, defect: str = "", *, rate: float = 1e-2, seed: int = 0) -> None:
         self.defect, self.rate = defect, rate
         self.draw = random.Random(seed)
         self.sampler = None
@@ -148,7 +150,7 @@ class Grpo:
         targets = ids[:-1] if self.defect == "shift" else ids[1:]
         logprobs = [0.0] * before + list(sampled.logprobs)
         if self.defect == "old":
-            logprobs = logprobs[1:] + [0.0]
+            logprobs = [*logprobs[1:], 0.0]
         return types.Datum(
             model_input=types.ModelInput.from_ints(ids[:-1]),
             loss_fn_inputs={
@@ -167,9 +169,8 @@ def serving(server_path: str, model: Path, folder: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     shim = folder / "bin" / "uv"  # the server starts its engine with `uv run ... -m MODULE`
     shim.parent.mkdir()
-    shim.write_text(
-        f'#!/bin/sh\nwhile [ "$1" != -m ]; do shift; done\nexec {sys.executable} "$@"\n'
-    )
+    skip = 'while [ "$1" != -m ]; do shift; done'
+    shim.write_text(f'#!/bin/sh\n{skip}\nexec {sys.executable} "$@"\n')
     shim.chmod(0o755)
     backend = {
         "max_lora_adapters": 8,
@@ -220,15 +221,14 @@ def _ready(address: str, server: subprocess.Popen, log: Path) -> str:
     raise RuntimeError(f"SkyRL-tx did not start:\n{log.read_text()[-3000:]}")
 
 
-def recorded(training, defect: str, run_dir: Path, *, steps: int, tokenizer) -> Grpo:
+def recorded(loop: Grpo, training, run_dir: Path, *, steps: int, tokenizer=None) -> Path:
     """A run of the loop, recorded."""
     import flatline.tinker
 
-    loop = Grpo(defect)
-    with flatline.tinker.watch(run_dir, tokenizer=tokenizer, settings={"beta": 0, "tools": 0}):
+    with flatline.tinker.watch(run_dir, tokenizer=tokenizer, settings=SETTINGS):
         for _ in range(steps):
             loop.step(training)
-    return loop
+    return run_dir
 
 
 def row(service, model: Path, defect: str, folder: Path, *, steps: int, tokenizer) -> list[str]:
@@ -240,13 +240,13 @@ def row(service, model: Path, defect: str, folder: Path, *, steps: int, tokenize
         return service.create_lora_training_client(base_model=str(model), rank=8, seed=0)
 
     begun = time.perf_counter()
-    run_dir = folder / (defect or "healthy")
-    loop = recorded(training(), defect, run_dir, steps=steps, tokenizer=tokenizer)
+    loop, run_dir = Grpo(defect), folder / (defect or "healthy")
+    recorded(loop, training(), run_dir, steps=steps, tokenizer=tokenizer)
     trained = time.perf_counter() - begun
     told = flatline.diagnose(run_dir)
     begun = time.perf_counter()
     looked = flatline.checkup(
-        flatline.tinker.Training(service, training(), Grpo(defect).step, {"beta": 0, "tools": 0})
+        flatline.tinker.Training(service, training(), Grpo(defect).step, SETTINGS)
     )
     seconds = time.perf_counter() - begun
     return [

@@ -29,6 +29,7 @@ FLOW = (
     "heldout",
     "trace",
     "live",
+    "skyrl",
     "tinker",
     "faults",
     "training",

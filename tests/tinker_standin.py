@@ -1,8 +1,8 @@
 """Clients with the methods and fields of `tinker` 0.12, on a torch model in this process.
 
-Put into `sys.modules` as `tinker`, they stand where the real ones do in CI, which has neither the package nor a
-server: `tests/quality/test_tinker_served.py` runs the same loop on those. A training has a whole copy of the model
-where the API has an adapter; nothing that a client can see differs.
+Put into `sys.modules` as `tinker`, they stand where the real ones do in CI, which has neither the
+package nor a server: `tests/quality/test_tinker_served.py` runs the same loop on those. A training
+has a whole copy of the model where the API has an adapter; nothing that a client can see differs.
 """
 
 import copy
