@@ -2,10 +2,10 @@
 
     python benchmarks/scripts/prepare.py FOLDER
 
-Writes FOLDER/model and FOLDER/sums.jsonl for `sums.py`, FOLDER/tool-model and FOLDER/tool-sums.jsonl
-for `tool_sums.py`. Each model is fitted to transcripts of which most are wrong, so that it knows the
-answer and seldom gives it: something that a few steps of GRPO can mend, and that nobody learns who
-cannot see the question, or what the tool said.
+Writes FOLDER/model and FOLDER/sums.jsonl for `sums.py`, FOLDER/tool-model and
+FOLDER/tool-sums.jsonl for `tool_sums.py`. Each model is fitted to transcripts of which most are
+wrong, so that it knows the answer and seldom gives it: something that a few steps of GRPO can mend,
+and that nobody learns who cannot see the question, or what the tool said.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python benchmarks/scripts/prove.py run OUT [--only tools-mask,tools-healthy]
     python benchmarks/scripts/prove.py report [OUT]
 
-For each fault of a script's own code its cause and two look-alikes, and the healthy script. What has
-finished in OUT is not run again, and cases may run side by side in it. `report` keeps what OUT has in
-docs/scripts/results.json, if it is given, and writes the table into the page.
+For each fault of a script's own code its cause and two look-alikes, and the healthy script. What
+has finished in OUT is not run again, and cases may run side by side in it. `report` keeps what OUT
+has in docs/scripts/results.json, if it is given, and writes the table into the page.
 """
 
 import argparse

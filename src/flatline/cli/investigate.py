@@ -279,14 +279,15 @@ def _seconds(text: str) -> float:
 def _kept(conclusion: "Conclusion", journal: "Journal | None", json: bool) -> dict[str, Any]:
     """Write it into the journal, say it, and return it."""
     verdict = conclusion.verdict.to_json()
-    said = {**verdict, "change": conclusion.change or None}
+    if conclusion.change:
+        verdict["change"] = conclusion.change
     if journal is not None:
         from flatline.journal import record
 
         record(journal, conclusion.plan, conclusion.result, verdict, conclusion.curves())
     if not json:
         _print(conclusion)
-    return said
+    return verdict
 
 
 def _print(conclusion: "Conclusion") -> None:
