@@ -13,8 +13,8 @@ test: $(READY) lint
 	$(BIN)/pytest tests/quality/test_package_install.py
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks museum recipes scripts environments
-	$(BIN)/ruff format --check src tests benchmarks museum recipes scripts environments
+	$(BIN)/ruff check src bench tests benchmarks museum recipes scripts environments
+	$(BIN)/ruff format --check src bench tests benchmarks museum recipes scripts environments
 	$(BIN)/mypy
 
 # For the tests of the pages; without it they are skipped. Debian and Ubuntu, as root.

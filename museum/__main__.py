@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.peers_asked import pythons_of
+from bench.peers_asked import pythons_of
 from flatline.files import write_atomically
 from museum.exhibit import defect, exhibit, names
 from museum.page import PAGE, RESULTS, page, read, said

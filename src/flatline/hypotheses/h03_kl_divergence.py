@@ -265,6 +265,7 @@ class KlDivergence(Hypothesis):
                 evidence=_worst(trace, int(step)),
                 severity=typical / BROKEN,
                 headline="Your policy has drifted far away from its reference model.",
+                fix=_way_back(trace),
             )
         if len(kl) < FEWEST and start is None:
             return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more are needed")
@@ -283,6 +284,16 @@ class KlDivergence(Hypothesis):
             measured=typical,
             expected=f"below {BROKEN:g}",
         )
+
+
+def _way_back(trace: Trace) -> str | None:
+    """What to do where the policy was near at first; None where it never was."""
+    kl, step = trace.steps["kl"], trace.steps["step"]
+    near = np.flatnonzero(kl <= BROKEN)
+    if not len(near) or not kl[0] <= BROKEN:
+        return None
+    left = int(step[min(near[-1] + 1, len(step) - 1)])
+    return f"Go back to a checkpoint before step {left}, and go on with a lower {{learning_rate}}."
 
 
 def _already(kl: np.ndarray, start_seen: bool) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 
 from flatline.errors import ConfigError
 from flatline.files import write_atomically
-from flatline.live.attach import attach
-from flatline.live.trl.recorder.attach import why_not
+from flatline.live.attach import attach, can_be_recorded
 from flatline.remedies import apply, remedy_of
 from flatline.script.heldout import HeldOut, held_out_of
 from flatline.script.pilot import EndAfter, Pilot
@@ -122,7 +121,7 @@ def _trainings(asked: ScriptRun, trained: list[str]) -> Iterator[None]:
     own, begun = Trainer.train, time.perf_counter()
 
     def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        if trained or why_not(trainer):
+        if trained or not can_be_recorded(trainer):
             if trained:
                 say("a second training of the script runs as it is, without flatline.")
             return own(trainer, *args, **kwargs)
