@@ -119,7 +119,7 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
     if isinstance(trainer, Loop):
         return Subject(LoopTrainer(trainer))
     if isinstance(trainer, Engine):
-        return Subject(EngineTrainer(trainer))
+        return Subject(EngineTrainer(trainer, correct))
     if made_by_verifiers(trainer):
         raise ConfigError(
             f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
