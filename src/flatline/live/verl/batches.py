@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from flatline.live.inputs import Inputs
 
@@ -117,10 +116,3 @@ def with_beta(loss_fn: Any, beta: float) -> Any:
     config = copy.deepcopy(loss_fn.keywords["config"])
     object.__setattr__(config, "kl_loss_coef", beta)  # verl's configurations are frozen
     return partial(loss_fn.func, **{**loss_fn.keywords, "config": config})
-
-
-def completions(values: Any, data: Any, width: int) -> Tensor:
-    """Of every completion token, padded to so many."""
-    cut = import_module("verl.workers.utils.padding").no_padding_2_padding
-    found: Tensor = cut(values.detach().cpu(), data).float()
-    return pad(found, (0, width - found.shape[1]))

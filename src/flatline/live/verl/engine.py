@@ -30,7 +30,7 @@ from flatline.live.verl import batches
 from flatline.live.verl.rows import Rollout, join, placed
 from flatline.live.verl.settings import settings
 from flatline.live.verl.steps import measured
-from flatline.live.verl.worker import WorkerEar
+from flatline.live.verl.worker import WorkerEar, completions
 from flatline.trace.writer import MemorySink
 
 ALWAYS = frozenset(
@@ -230,9 +230,11 @@ class EngineTrainer(Trainer):
         data = batches.tensordict(inputs, self._config(), compute_loss=False)
         with engine.eval_mode():
             output = engine.infer_batch(data)
-        return batches.completions(
-            output["model_output"]["log_probs"], data, inputs["completion_ids"].shape[1]
-        )
+        rows = completions(output["model_output"]["log_probs"].values(), data)
+        found = torch.zeros(inputs["completion_ids"].shape)
+        for row, kept, logps in zip(found, inputs["completion_mask"].bool(), rows, strict=True):
+            row[kept] = logps.float().cpu()
+        return found
 
     def _data(self, inputs: Inputs, size: int | None = None) -> Any:
         """A batch as an update gets it: old log-probs are those of the weights as they are."""
