@@ -30,6 +30,7 @@ FLOW = (
     "live",
     "faults",
     "training",
+    "verl",
     "serve",
     "hypotheses",
     "remarks",
@@ -61,7 +62,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script", "verl")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -239,7 +239,9 @@ class FakeTrainer:
         ids = np.array(ANSWER, np.int32)
         row = {"ids": ids, "logps": np.full(3, -0.2, np.float32), "weight": np.ones(3, np.float32)}
         rows = [{**row, "uid": uid} for uid in ("a", "a", "b", "b")]
-        return [{"rows": rows, "weights": [], "updates": 1, "sent": {"w": float(self.global_steps)}}]
+        return [
+            {"rows": rows, "weights": [], "updates": 1, "sent": {"w": float(self.global_steps)}}
+        ]
 
     def _update_actor(self, batch, metrics):
         return batch

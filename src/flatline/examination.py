@@ -25,8 +25,8 @@ from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
-from flatline.live.verl.engine import Engine, EngineTrainer
 from flatline.live.verifiers.common import made_by_verifiers
+from flatline.live.verl.engine import Engine, EngineTrainer
 from flatline.releases import note_on
 from flatline.trace.announce import say
 

@@ -148,7 +148,12 @@ def main() -> None:
     report = checkup(engine, correct="correct")
     same = all(map(torch.equal, before, _bits(engine.worker.engine)))
     told = [
-        {"hypothesis": one.hypothesis, "level": one.level.value, "text": one.text, "needs": one.needs}
+        {
+            "hypothesis": one.hypothesis,
+            "level": one.level.value,
+            "text": one.text,
+            "needs": one.needs,
+        }
         for one in report.findings
     ]
     seconds = {"build": ready - begun, "checkup": time.perf_counter() - ready}

@@ -41,9 +41,13 @@ class LabServer:
                     own[name].copy_(value)
 
     def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **_: Any
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        **_: Any,
     ) -> TokenOutput:
-        """Token by token; log-probs at the temperature that was asked for, as vLLM's
+        """Token by token; log-probs are those of the distribution that was drawn from, as vLLM's
         `processed_logprobs` are."""
         asked = float(sampling_params["temperature"])
         tokens, logps = self._sampled(list(prompt_ids), asked)
@@ -114,4 +118,3 @@ class ServerAdapter(BaseRollout):
         await server.update_weights.remote(
             {name: value.detach().cpu() for name, value in weights}, global_steps
         )
-

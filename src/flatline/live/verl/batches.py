@@ -99,7 +99,10 @@ def _row(inputs: Inputs, at: int, old: Tensor | None) -> dict[str, Any]:
     }
     if old is not None:
         advantage = float(inputs["advantages"][at])
-        row |= {"old_log_probs": old[at][kept], "advantages": torch.full(kept.shape, advantage)[kept]}
+        row |= {
+            "old_log_probs": old[at][kept],
+            "advantages": torch.full(kept.shape, advantage)[kept],
+        }
         if "ref_per_token_logps" in inputs:
             row["ref_log_prob"] = inputs["ref_per_token_logps"][at][kept]
     return row

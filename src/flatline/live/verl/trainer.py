@@ -1,8 +1,8 @@
 """verl's trainer, heard in its own process: one recording of a whole run.
 
-    _update_actor      the batch as the update gets it, fetched from verl's queue
-    _compute_metrics   everything that verl logs of the step
-    fit                the end of the run
+_update_actor      the batch as the update gets it, fetched from verl's queue
+_compute_metrics   everything that verl logs of the step
+fit                the end of the run
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,12 @@ class TrainerEar:
             self._sent = sent
 
     def _compute_metrics(
-        self, original: Callable[..., Any], batch: Any, metrics: dict[str, Any], *args: Any, **kw: Any
+        self,
+        original: Callable[..., Any],
+        batch: Any,
+        metrics: dict[str, Any],
+        *args: Any,
+        **kw: Any,
     ) -> Any:
         result = original(batch, metrics, *args, **kw)
         self._guard(self._write, int(self._trainer.global_steps), dict(metrics))
@@ -117,8 +122,11 @@ def _fetched(batch: Any) -> list[Rollout]:
     """The batch as it stands in the queue; rows that only fill it up are none of it."""
     get = import_module("transfer_queue").kv_batch_get
     data = get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-    columns = {name: _rows_of(data[name]) for name in FIELDS if name in data.keys()}
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    there = set(data.keys())
+    columns = {name: _rows_of(data[name]) for name in FIELDS if name in there}
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
     pairs = zip(rows, batch.tags, strict=True)
     return [Rollout(row, tags) for row, tags in pairs if not tags.get("is_padding", False)]
 

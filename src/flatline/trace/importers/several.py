@@ -28,7 +28,9 @@ def _is_one_dump(folder: Path) -> bool:
     """Whether all its logs are the rollouts of one run, a file for each step."""
     logs = {path for path in folder.iterdir() if path.suffix.lower() in _LOGS}
     dumps = find_dumps(folder)
-    return bool(dumps) and len({dump.run for dump in dumps}) == 1 and logs <= {d.path for d in dumps}
+    return (
+        bool(dumps) and len({dump.run for dump in dumps}) == 1 and logs <= {d.path for d in dumps}
+    )
 
 
 def _is_run(path: Path) -> bool:
