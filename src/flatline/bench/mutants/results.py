@@ -1,8 +1,7 @@
 """What a study came to, put together: each mutant with its looks, its harm and other tools."""
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,15 @@ from flatline.bench.mutants.study import (
     MUTANTS_FILE,
     SEEDS_FILE,
     STUDY_FILE,
-    TRACES,
     Row,
     rows_in,
     trace_name,
 )
-from flatline.bench.peers import Opinion, ask, version_of
-from flatline.errors import ConfigError, FlatlineError
+from flatline.errors import ConfigError
 from flatline.files import json_in
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.departure import Departure
 from flatline.stats import UNKNOWN, mean_of_units
-from flatline.trace import Trace
 
 PEERS_FILE = "peers.jsonl"
 UNCHANGED_RUN = "unchanged"
@@ -181,31 +177,6 @@ def _together(found: list[Tried]) -> list[Tried]:
     """The correction needs all that were tested."""
     harms = corrected({at: one.harm for at, one in enumerate(found) if one.harm is not None})
     return [replace(one, harm=harms.get(at)) for at, one in enumerate(found)]
-
-
-def ask_peers(folder: Path, pythons: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Ask other tools about every trace below a folder; answers are kept beside the study."""
-    if not pythons:
-        return
-    versions = {name: version_of(name, python) for name, python in pythons.items()}
-    for study in sorted(file.parent for file in folder.rglob(STUDY_FILE)):
-        done = {row["run"] for row in rows_in(study / PEERS_FILE)}
-        traces = [one for one in sorted((study / TRACES).glob("*")) if one.name not in done]
-        for trace in traces:
-            say(f"{', '.join(versions)}: {study.name}/{trace.name}")
-            said = {
-                name: replace(_asked(name, python, trace), version=versions[name]).to_json()
-                for name, python in pythons.items()
-            }
-            with (study / PEERS_FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"run": trace.name, "said": said}) + "\n")
-
-
-def _asked(name: str, python: str, trace: Path) -> Opinion:
-    try:
-        return ask(name, python, Trace.open(trace))
-    except FlatlineError as error:
-        return Opinion(failure=str(error))
 
 
 def healthy_runs(folder: Path) -> list[dict[str, Any]]:

@@ -59,6 +59,11 @@ class _Pass(NamedTuple):
     """Token of its rows with which the first completion begins."""
 
 
+def hold(trainer: Any, correct: str | None) -> "LoopTrainer | None":
+    """A `flatline.Loop`, held."""
+    return LoopTrainer(trainer) if isinstance(trainer, Loop) else None
+
+
 class LoopTrainer(Trainer):
     """The loop's own functions, called one at a time."""
 
