@@ -254,7 +254,7 @@ def _gap(step: Step, spans: Sequence[Sequence[tuple[int, Drawn]]]) -> np.ndarray
     pairs = zip(step.rows, spans, strict=True)
     gaps = [row.trainer - sampler_of(row, one) for row, one in pairs]
     flat = np.concatenate([*gaps, np.zeros(0)])
-    return flat[np.isfinite(flat)]
+    return np.asarray(flat[np.isfinite(flat)])
 
 
 def _warm(seen: Seen) -> bool:
@@ -292,20 +292,19 @@ def _ratio(seen: Seen) -> StageFound:
 
 
 def _loss(seen: Seen) -> StageFound:
-    step, at, worst, known = seen.steps[0], 0, 0.0, 0
-    for one in step.passes:
-        for row in step.rows[at : at + len(one.data)]:
+    passes = seen.steps[0].passes
+    apart = [np.zeros(0)]
+    for one in passes:
+        for row in one.rows:
             expected = _formula(row, one.loss_fn, one.config)
             if expected is not None and row.loss is not None:
-                known += len(expected)
-                off = np.abs(row.loss - expected) / (1 + np.abs(expected))
-                worst = max(worst, float(off.max()))
-        at += len(one.data)
-    if not known:
+                apart.append(np.abs(row.loss - expected) / (1 + np.abs(expected)))
+    known, name = np.concatenate(apart), passes[0].loss_fn
+    if not known.size:
         return unknown("loss", "The server does not give the loss of each token.")
-    name = step.passes[0].loss_fn
+    worst = float(known.max())
     if worst <= LOSS:
-        return same("loss", f"`{name}` of {known} tokens is that of its formula.", worst, LOSS)
+        return same("loss", f"`{name}` of {known.size} tokens is that of its formula.", worst, LOSS)
     return departs("loss", f"`{name}` is not its formula.", measured=worst, limit=LOSS)
 
 
