@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint chromium quality museum audit bench investigation lab docs schemas clean
+.PHONY: demo test lint chromium quality museum verl audit bench investigation lab docs schemas clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
@@ -13,8 +13,8 @@ test: $(READY) lint
 	$(BIN)/pytest tests/quality/test_package_install.py
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks museum recipes scripts environments
-	$(BIN)/ruff format --check src tests benchmarks museum recipes scripts environments
+	$(BIN)/ruff check src bench tests benchmarks museum recipes scripts environments
+	$(BIN)/ruff format --check src bench tests benchmarks museum recipes scripts environments
 	$(BIN)/mypy
 
 # For the tests of the pages; without it they are skipped. Debian and Ubuntu, as root.
@@ -28,6 +28,10 @@ quality: $(READY) audit
 # Real releases with real defects, each beside the one that mended it. Fetches their wheels.
 museum: $(READY)
 	$(BIN)/python -m museum --keep
+
+# verl, for its tests and for benchmarks/verl_live.py; without it these are skipped.
+verl: $(READY)
+	$(BIN)/pip install --quiet --upgrade --no-deps --target build/verl --requirement tests/verl_lab/requirements.txt
 
 # Known holes in what is pinned. Asks pypi.org; without it, that is said and nothing else.
 audit: $(READY)

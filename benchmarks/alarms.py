@@ -18,6 +18,7 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,10 +29,12 @@ import numpy as np
 from flatline.alarms.lookout import Lookout
 from flatline.alarms.training import SHARE
 from flatline.alarms.trends import CURVES, Watched
-from flatline.bench.setups import held_out
 from flatline.bench.shares import exact_share
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
+
+sys.path.append(str(Path(__file__).parents[1]))
+from bench.setups import held_out
 
 RESULTS = Path(__file__).parent.parent / "docs" / "alarms" / "results.json"
 TRAINED, JUDGED = "trained", "alarms.json"

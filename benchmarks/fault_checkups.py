@@ -7,15 +7,17 @@ first with what the kept results (docs/benchmark/results.json) have.
 """
 
 import argparse
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flatline.bench.cell import CHECKUP
-from flatline.bench.plan import Cell, Kind, full_plan
-from flatline.bench.results import read_all
+sys.path.append(str(Path(__file__).parents[1]))
+from bench.cell import CHECKUP
+from bench.plan import Cell, Kind, full_plan
+from bench.results import read_all
 
 KEPT = Path(__file__).parent.parent / "docs" / "benchmark" / "results.json"
 

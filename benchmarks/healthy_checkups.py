@@ -7,13 +7,16 @@ the setups that thresholds were set on, `held-out` those that nobody looked at b
 """
 
 import argparse
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flatline.bench.plan import Cell, Kind, full_plan
 from flatline.bench.shares import exact_share
+
+sys.path.append(str(Path(__file__).parents[1]))
+from bench.plan import Cell, Kind, full_plan
 
 
 def alarms(cell: Cell) -> list[str]:

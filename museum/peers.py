@@ -1,10 +1,10 @@
-"""Other tools on the runs of the museum, as `flatline.bench.peers` asks them."""
+"""Other tools on the runs of the museum, as `bench.peers` asks them."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.peers import ask
+from bench.peers import ask
 from flatline.trace import Trace
 
 

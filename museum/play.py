@@ -54,9 +54,9 @@ def play(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _said(reports: "Mapping[str, Report]") -> dict[str, Any]:
-    from flatline.bench.looks import brief
-    from flatline.bench.merged import merged
-    from flatline.bench.results import SILENT
+    from bench.looks import brief
+    from bench.merged import merged
+    from bench.results import SILENT
 
     surest: dict[str, Any] = {}
     looks = []

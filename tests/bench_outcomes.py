@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from flatline.bench.plan import Cell, Kind
-from flatline.bench.results import SILENT, Look, Outcome
+from bench.plan import Cell, Kind
+from bench.results import SILENT, Look, Outcome
 from flatline.hypotheses.base import Finding, Level
 
 HYPOTHESIS = {"kl-sign": "H03", "parser-broken": "H39", "sampler-every-n": "H17"}

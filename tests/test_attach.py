@@ -3,9 +3,7 @@
 import copy
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,6 +32,7 @@ from flatline.live.trl.subject import TrlSubject
 from flatline.live.weights import Census
 from flatline.rollout.record import Author
 from flatline.trace.writer import MemorySink
+from tests import warm
 from tests.tiny import tiny_model, tokenizer_with
 
 torch.set_num_threads(1)
@@ -759,7 +758,6 @@ def test_training_again_after_an_interruption_leaves_every_step_once(tmp_path):
 
 def test_a_killed_run_keeps_every_finished_step(tmp_path):
     code = f"""
-import os, signal
 from pathlib import Path
 from tests.test_attach import Kill, trainer_of
 import flatline
@@ -768,8 +766,8 @@ flatline.attach(trainer, {str(tmp_path / "run")!r})
 trainer.add_callback(Kill())
 trainer.train()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent)
-    assert done.returncode < 0
+    ended, words = warm.run(code, folder=tmp_path)
+    assert ended == -signal.SIGKILL, words
     trace = flatline.Trace.open(tmp_path / "run")
     assert {1, 2} <= set(trace.steps["step"]) and len(trace.tokens(steps=[2]).ids)
 
@@ -779,7 +777,7 @@ class Kill(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 3:
-            os.kill(os.getpid(), 9)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 TWO = """
@@ -803,19 +801,8 @@ assert all(torch.equal(made["plain"][n], p) for n, p in made["watched"].items())
 
 
 def test_two_processes_record_their_own_rollouts_and_one_the_steps(tmp_path):
-    (tmp_path / "two.py").write_text(TWO)
-    # `--multi_gpu` only chooses how processes are started; the trainer itself asks for the CPU.
-    command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    command += ["--num_machines", "1", "--mixed_precision", "no", "--main_process_port", "0"]
-    root = str(Path(__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, *command, str(tmp_path / "two.py")],
-        env={**os.environ, "FOLDER": str(tmp_path), "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    code, words = warm.run_two(TWO, folder=tmp_path, FOLDER=str(tmp_path))
+    assert code == 0, words[-3000:]
     trace = flatline.Trace.open(tmp_path / "run")
     assert trace.steps["step"].tolist() == [1, 2]
     assert len(trace.rollouts) == 8

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 import flatline.examination
 import flatline.training.run
 import flatline.training.trainer
-from flatline.bench.cell import checked_up, diagnosed_again, run_cell
-from flatline.bench.plan import Cell, Kind
-from flatline.bench.results import read_all
+from bench.cell import checked_up, diagnosed_again, run_cell
+from bench.plan import Cell, Kind
+from bench.results import read_all
 from flatline.cli import app
 from flatline.diagnosis import Report
 from flatline.stats import Estimate

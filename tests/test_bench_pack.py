@@ -6,11 +6,11 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from flatline.bench.looks import brief
-from flatline.bench.merged import merged
-from flatline.bench.pack import pack
-from flatline.bench.results import read_all
-from flatline.bench.score import score
+from bench.looks import brief
+from bench.merged import merged
+from bench.pack import pack
+from bench.results import read_all
+from bench.score import score
 from flatline.cli import app
 from flatline.diagnosis import Report, rank
 from flatline.errors import ConfigError

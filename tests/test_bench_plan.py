@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.bench.plan import SEEDS, Kind, chosen, full_plan, quick_plan, spread
-from flatline.bench.planting import MILDER, PAIRS
-from flatline.bench.setups import twin_of
+from bench.plan import SEEDS, Kind, chosen, full_plan, quick_plan, spread
+from bench.planting import MILDER, PAIRS
+from bench.setups import twin_of
 from flatline.errors import ConfigError
 from flatline.faults import FAULTS, find
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flatline.bench.plan import Cell, Kind
-from flatline.bench.pool import How, folder_of, run_cells, unfinished
+from bench.plan import Cell, Kind
+from bench.pool import How, folder_of, run_cells, unfinished
 from flatline.errors import ConfigError
 
 CHILD = (sys.executable, str(Path(__file__).with_name("bench_child.py")))

@@ -6,15 +6,16 @@ from functools import partial
 
 import pytest
 
+from bench.harm import harm_of
+from bench.merged import merged
+from bench.plan import Kind
+from bench.results import SILENT, read_all
+from bench.score import score
+from bench.tables import markdown
 from flatline import stats
 from flatline.bench import harm
-from flatline.bench.harm import Verdict, harm_of
-from flatline.bench.merged import merged
-from flatline.bench.plan import Kind
-from flatline.bench.results import SILENT, read_all
-from flatline.bench.score import score
+from flatline.bench.harm import Verdict
 from flatline.bench.shares import exact_share
-from flatline.bench.tables import markdown
 from flatline.errors import ConfigError
 from tests.bench_outcomes import alarm, look, outcome
 
@@ -130,7 +131,7 @@ def test_at_its_p_value_the_interval_of_the_loss_just_reaches_0(monkeypatch, see
     p = harm_of(runs)["musique", "kl-sign"].p
     for module in (stats, harm):
         monkeypatch.setattr(module, "LEVEL", 1 - p)
-    monkeypatch.setattr(harm, "mean_of_units", partial(stats.mean_of_units, level=1 - p))
+    monkeypatch.setattr("bench.harm.mean_of_units", partial(stats.mean_of_units, level=1 - p))
     found = harm_of(runs)["musique", "kl-sign"].lost
     assert (found.low if lost > 0 else found.high) == pytest.approx(0, abs=1e-9)
     assert p == pytest.approx(harm_of(runs)["musique", "kl-sign"].p)

@@ -109,9 +109,9 @@ def test_observations_come_out_as_they_went_in(text):
 
 def test_a_million_control_tokens_are_encoded_in_seconds():
     chat = chat_with("hermes")
-    started = time.perf_counter()
+    started = time.process_time()
     chat.suffix(["<|im_end|>" * 20_000], [CALL])
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_the_bos_token_is_not_doubled():
@@ -307,6 +307,6 @@ def test_an_answer_is_no_llama_call(text):
 )
 def test_a_megabyte_of_hostile_text_is_read_at_once(parse, unit):
     text = unit * (1_000_000 // len(unit))
-    started = time.perf_counter()
+    started = time.process_time()
     parse(text)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 import flatline.cli.evaluate as command
 from flatline import __version__
-from flatline.cli import app
+from flatline.cli import app, demo
 from flatline.cli.text import visible
 from flatline.cli.transcript import show_rollout
 from flatline.errors import ConfigError, ModelError
@@ -299,7 +300,10 @@ def test_a_template_that_knows_no_tools_is_replaced_loudly(tmp_path):
     assert "`hermes`" in done.stderr
 
 
-def test_the_demo_breaks_finds_mends_and_proves(tmp_path):
+def test_the_demo_breaks_finds_mends_and_proves(tmp_path, monkeypatch):
+    own = demo._Story.config
+    small = {"batch_size": 16, "num_generations": 4}
+    monkeypatch.setattr(demo._Story, "config", lambda *args: replace(own(*args), **small))
     arguments = ["demo", "--steps", "6", "--problems", "8", "--output-dir", str(tmp_path)]
     done = CliRunner(env={"COLUMNS": "100"}).invoke(app, arguments, prog_name="flatline")
     assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's walks, walked: a hypothesis and its fault, made in a copy of the tree.
+"""CONTRIBUTING's walks, walked: a hypothesis, its fault and a trainer, made in a copy of the tree.
 
 What a walk changes is all that it changes: a new file each, and a line in each list that
 CONTRIBUTING names. The suite's own rules about hypotheses and faults are then asked of the copy.
@@ -99,6 +99,86 @@ class RewardByTheDozen(Fault):
 
         wrap(trainer, "_calculate_rewards", dozens)
 '''
+LIBRARY = '''"""Somebody's trainer, which knows nothing of flatline."""
+
+import torch
+
+from tests.loops import notebook
+from tests.loops.lab import load_policy, problems
+
+
+class Unwatched:
+    def rewards(self, *args, **kwargs):
+        pass
+
+
+class EggTrainer:
+    def __init__(self, defect):
+        torch.manual_seed(0)
+        self.defect = defect
+        self.policy, self.words = load_policy()
+        self.optim = torch.optim.AdamW(self.policy.parameters(), lr=1e-4)
+        self.questions = problems(self.words, 4)
+
+    def rollout(self, questions):
+        one = lambda text, problem: notebook.experience(
+            self.policy, self.words, text, problem, defect=self.defect
+        )
+        return [one(*question) for question in questions]
+
+    def score(self, batch):
+        return notebook.token_logprobs(self.policy, batch["ids"])
+
+    def objective(self, batch, logprobs):
+        return notebook.loss_of(batch, logprobs)
+
+    def train_one_step(self):
+        notebook.train(
+            self.policy, self.words, self.optim, self.questions, Unwatched(), steps=1,
+            defect=self.defect,
+        )
+'''
+TRAINER = '''"""The trainer of the library `egg`, under the checkup."""
+
+from typing import Any
+
+from flatline.live.loop.loop import Loop
+from flatline.live.loop.trainer import LoopTrainer
+from flatline.live.protocol import Trainer
+
+
+def hold(trainer: Any, correct: str | None) -> Trainer | None:
+    """An `EggTrainer`, by its own functions."""
+    if type(trainer).__module__ != "egg":
+        return None
+    return LoopTrainer(
+        Loop(
+            model=trainer.policy,
+            optimizer=trainer.optim,
+            tokenizer=trainer.words,
+            prompts=trainer.questions,
+            sample=trainer.rollout,
+            logprobs=trainer.score,
+            loss=trainer.objective,
+            step=trainer.train_one_step,
+            settings={"beta": 0, "tools": 0},
+        )
+    )
+'''
+CHECKED = """
+import flatline, torch
+from egg import EggTrainer
+
+def state(trainer):
+    return [*trainer.policy.state_dict().values(), torch.get_rng_state()]
+
+for defect in (False, True):
+    trainer = EggTrainer(defect)
+    before = [one.clone() for one in state(trainer)]
+    report = flatline.checkup(trainer)
+    assert all(map(torch.equal, before, state(trainer)))
+    print(report.alarms[0].hypothesis if report.alarms else "healthy")
+"""
 LINES = {
     "hypotheses/symptoms.py": ('("H00",)', f'("H00", "{CODE}")'),
     "report/run_charts.py": ('    "H60": ', f'    "{CODE}": ("reward",),\n    "H60": '),
@@ -154,6 +234,13 @@ def tree(tmp_path_factory):
         text = (package / file).read_text()
         assert old in text, file
         (package / file).write_text(text.replace(old, new, 1))
+    (root / "egg.py").write_text(LIBRARY)
+    (package / "live" / "egg.py").write_text(TRAINER)
+    trainers = package / "live" / "trainers.py"
+    text = trainers.read_text().replace(
+        "from flatline.live.loop ", "from flatline.live import egg\nfrom flatline.live.loop ", 1
+    )
+    trainers.write_text(text.replace("    loop.hold,\n", "    loop.hold,\n    egg.hold,\n", 1))
     return root
 
 
@@ -195,6 +282,15 @@ def test_it_is_explained_and_its_fault_is_known_by_name(tree):
 
 def test_the_suites_own_rules_hold_in_the_copy(tree):
     in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *RULES)
+
+
+def test_the_new_trainer_comes_under_the_checkup_and_is_left_as_it_was(tree):
+    assert in_tree(tree, "-c", CHECKED).split() == ["healthy", "H02"]
+
+
+def test_the_guide_says_where_a_trainer_is_registered():
+    walk = GUIDE.split("## Add a trainer")[1].split("\n## ")[0]
+    assert "`TRAINERS` in `src/flatline/live/trainers.py`" in walk and "`hold(trainer, correct)`" in walk
 
 
 def test_the_guide_names_every_list_that_the_walk_had_to_change():

@@ -9,6 +9,7 @@ import pytest
 
 import flatline
 from flatline.live.subject import Subject
+from tests.each import each
 
 PACKAGE = Path(flatline.__file__).parent
 FLOW = (
@@ -32,6 +33,7 @@ FLOW = (
     "tinker",
     "faults",
     "training",
+    "verl",
     "serve",
     "hypotheses",
     "remarks",
@@ -63,7 +65,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script", "verl")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -142,9 +144,7 @@ def test_what_needs_no_model_imports_without_the_training_stack(module):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "hypotheses").glob("*.py")), ids=lambda path: path.stem
-)
+@each("path", sorted((PACKAGE / "hypotheses").glob("*.py")), ids=lambda path: path.stem)
 def test_no_hypothesis_touches_a_trainer(path):
     """A probe asks the Subject for measurements, which are public and return plain records."""
     asked = [

@@ -369,9 +369,9 @@ def test_a_malformed_call_costs_the_format(tmp_path):
 )
 def test_a_hostile_megabyte_is_scored_in_well_under_a_second(tmp_path, message):
     episode = Musique().episode(problem(tmp_path))
-    start = time.perf_counter()
+    start = time.process_time()
     score = episode.score(message)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert all(len(note) < 300 for note in score.notes)
 
 

@@ -98,7 +98,7 @@ def test_the_base_reaches_a_verdict(log, tmp_path):
         (("report", "{log}", "-o", "{folder}/page.html"), "pages"),
         (("ui", "{folder}"), "pages"),
         (("query", "{run}", "SELECT 1"), "query"),
-        (("serve",), "train"),
+        (("serve",), "serve"),
         (("bench", "report", "{folder}"), "train"),
         (("demo", "--output-dir", "{folder}/demo"), "train"),
     ],

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flatline.bench import peers
-from flatline.bench.logs import log_alone, log_lines, recording_lines
-from flatline.bench.peers import Opinion, ask, call, judged
-from flatline.bench.peers_asked import FILE, ask_all, compared, pythons_of
-from flatline.bench.results import SILENT
+from bench import peers
+from bench.logs import log_alone, log_lines, recording_lines
+from bench.peers import Opinion, ask, call, judged
+from bench.peers_asked import FILE, ask_all, compared, pythons_of
+from bench.results import SILENT
 from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
 from flatline.trace import Trace

@@ -107,11 +107,11 @@ def test_right_to_left_and_emoji_text_is_searched(name):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_100k_character_paragraph_and_query_are_fine(name):
     factory = retriever_factory(name)
-    start = time.perf_counter()
+    start = time.process_time()
     index = factory(documents("river " * 17_000, "Velbara", "🙂" * 100_000, supporting=(0, 1)))
     assert index.search("Velbara", 1) == [1]
     assert index.search("river " * 17_000, 1) == [0]
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -183,10 +183,10 @@ def test_a_bm25_index_of_20_paragraphs_is_built_and_asked_in_milliseconds():
     texts = [" ".join(f"word{(7 * i + j) % 900}" for j in range(90)) for i in range(20)]
     among = documents(*texts)
     Bm25(among)  # imports the library
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(20):
         Bm25(among).search("word1 word2 word3", 2)
-    assert (time.perf_counter() - start) / 20 < 0.05
+    assert (time.process_time() - start) / 20 < 0.05
 
 
 def test_bm25_never_imports_jax_which_would_take_the_memory_of_every_gpu(tmp_path):

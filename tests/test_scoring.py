@@ -233,9 +233,9 @@ def test_variants_exist_for_any_text_and_the_answer_comes_first(text):
     ],
 )
 def test_a_megabyte_of_hostile_text_is_read_in_well_under_a_second(text):
-    start = time.perf_counter()
+    start = time.process_time()
     tag_content(text, "answer")
     format_fault(text)
     token_f1(text, ["Paris"])
     parse_citations(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1

@@ -3,8 +3,6 @@
 import io
 import json
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,6 +28,7 @@ from flatline.training.rewards import combined, environment_functions
 from flatline.training.run import train
 from flatline.training.trainer import build, heldout_specs, load_problems, playing_arguments
 from flatline.training.vllm import check_server, vllm_arguments
+from tests import warm
 
 torch.set_num_threads(1)
 
@@ -211,9 +210,8 @@ run.train(RunConfig.from_dict(json.loads(sys.argv[1])))
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
     whole = train(tiny(tmp_path / "whole", max_steps=4, save_steps=2, eval_steps=1))
     config = tiny(tmp_path / "killed", max_steps=4, save_steps=2, eval_steps=1)
-    arguments = [sys.executable, "-c", KILLED, json.dumps(config.to_dict())]
-    killed = subprocess.run(arguments, check=False, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    killed, words = warm.run(KILLED, json.dumps(config.to_dict()), folder=tmp_path)
+    assert killed == -signal.SIGKILL, words[-2000:]
     (tmp_path / "killed" / "checkpoint-3").mkdir()  # as if the kill had met a half-written one
     resumed = train(replace(config, resume_from_checkpoint="last"))
     timed = ("time", "runtime", "per_second")
@@ -266,12 +264,8 @@ def test_two_processes_do_what_one_would(tmp_path):
         "from flatline.training.run import train\n"
         "train(RunConfig.from_dict(json.loads(sys.argv[1])))\n"
     )
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    launched = [*launcher, str(script), json.dumps(config.to_dict())]
-    two = subprocess.run(launched, check=False, capture_output=True)
-    assert two.returncode == 0, two.stderr.decode()[-2000:]
+    two, words = warm.run_two(code, json.dumps(config.to_dict()), folder=tmp_path)
+    assert two == 0, words[-2000:]
     state = json.loads((tmp_path / "two" / "checkpoint-2" / "trainer_state.json").read_text())
     steps = [line for line in state["log_history"] if "grad_norm" in line]
     for name in ("loss", "grad_norm", "reward", "entropy", "debug/advantage_max"):

@@ -111,8 +111,8 @@ class Bench(Work):
         self.check(folder, [p.parent.name for p in folder.glob("bench/cells/*/cell.json")])
 
     def _run(self, folder: Path) -> None:
-        from flatline.bench.plan import Cell, Kind
-        from flatline.bench.pool import How, run_cells, unfinished
+        from bench.plan import Cell, Kind
+        from bench.pool import How, run_cells, unfinished
 
         cells = [Cell(name=f"cell-{i}", kind=Kind.FAULT, changes={"seed": i}) for i in range(8)]
         how = How(jobs=2, command=[sys.executable, "-IS", str(STAND_IN)])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.each import each
 from typer.testing import CliRunner
 
 import flatline.hypotheses
@@ -28,7 +29,7 @@ HEADINGS = [
 ]
 BETWEEN_PROCESSES = "H60"
 """Its faults exist only where several processes train: planted in tests/ranks_child.py."""
-everyone = pytest.mark.parametrize("hypothesis", HYPOTHESES, ids=lambda one: one.id)
+everyone = each("hypothesis", HYPOTHESES, ids=lambda one: one.id)
 
 
 @everyone

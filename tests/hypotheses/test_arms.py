@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+from tests.each import each
 
 from flatline.config import LAB_RATES, USUAL_RATES, RunConfig
 from flatline.faults import FAULTS, belonging
@@ -16,7 +17,7 @@ PRESET = "verifiers-0.1.3"
 BETWEEN_PROCESSES = "H60"
 """What is wrong there is code between processes: no field of a setup takes it away."""
 EXPERIMENTS = [one for one in HYPOTHESES if isinstance(one, HasExperiment)]
-every_experiment = pytest.mark.parametrize("hypothesis", EXPERIMENTS, ids=lambda one: one.id)
+every_experiment = each("hypothesis", EXPERIMENTS, ids=lambda one: one.id)
 SETUPS = {
     "default": {},
     "preset": {"fault": PRESET},
@@ -83,7 +84,7 @@ def test_every_hypothesis_but_the_ladder_stages_of_a_step_and_processes_has_an_e
 
 
 @every_experiment
-@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@each("setup", SETUPS.values(), ids=SETUPS)
 def test_arms_differ_in_one_field_and_say_what_must_flip(hypothesis, setup):
     config = RunConfig(**setup)
     arms = hypothesis.experiment(config)
@@ -94,7 +95,7 @@ def test_arms_differ_in_one_field_and_say_what_must_flip(hypothesis, setup):
     assert arms.mechanism == hypothesis.mechanism
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
+@each("fault", FAULTS, ids=lambda one: one.name)
 def test_a_planted_fault_is_taken_out_and_goes_before_any_setting(fault):
     config = RunConfig(fault=fault.name, kl_beta=0.04, max_prompt_length=512, top_k=20)
     hypothesis = find(fault.hypothesis)

@@ -1,5 +1,5 @@
-"""The benchmark: what flatline finds, what it misses, and how often it cries wolf.
+"""What counts a benchmark: harm with its correction, shares with their intervals; and `mutants`.
 
-A plan is a list of cells. A cell is one run, healthy or with planted faults, that is looked at
-before, during and after it trains. `run_cells` makes them, `score` counts, `markdown` prints.
+The benchmark of planted faults counts with it too. It lies in `bench/` of the repository and is not
+installed.
 """

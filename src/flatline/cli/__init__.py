@@ -129,7 +129,7 @@ app.command(cls=train.TrainCommand)(train.train)
 app.command()(ui.ui)
 app.command()(warmstart.warmstart)
 app.command()(watch.watch)
-app.add_typer(bench.group)
+app.add_typer(bench.group())
 app.add_typer(journal.group)
 app.add_typer(tasks.group)
 

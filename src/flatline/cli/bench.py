@@ -1,184 +1,72 @@
-"""`flatline bench`: plant every fault, train, look, and count what was found."""
+"""`flatline bench`: all of the benchmark in a clone of the repository, mutants where installed.
 
+The benchmark of planted faults and the tools that it is compared with are in `bench/`, beside
+`src/`. They are for whoever works on flatline, and no part of what is installed.
+"""
+
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import ModuleType
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from flatline.cli import bench_mutants, options
-from flatline.cli.output import print_json, say
-from flatline.cli.text import visible
+import flatline
+from flatline.cli import bench_mutants
+from flatline.errors import ConfigError
 
-if TYPE_CHECKING:
-    from flatline.bench.plan import Cell
-
-group = typer.Typer(
-    name="bench",
-    help="Plant every fault, train, diagnose, and count what was found. Goes on where it stopped.",
-    invoke_without_command=True,
-)
-group.add_typer(bench_mutants.group)
-
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the benchmark.")]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="A few cells of ten steps: under 10 minutes on two cores.")
-]
-Jobs = Annotated[int | None, typer.Option(help="Cells at once; as many as cores where absent.")]
-Only = Annotated[
-    str | None, typer.Option(metavar="PATTERN", help="Cells by name, as 'kl-*,healthy-s0'.")
-]
-Minutes = Annotated[float | None, typer.Option(help="Start no cell after so many minutes.")]
-Keep = Annotated[
-    bool, typer.Option("--keep-traces", help="Keep what each run recorded (about 0.5 MB a cell).")
-]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the benchmark.")]
-PackFile = Annotated[Path, typer.Argument(metavar="FILE", help="What to write, as results.json.")]
-Packed = Annotated[
-    Path, typer.Argument(metavar="DIR|FILE", help="Folder of the benchmark, or what was packed.")
-]
-Peers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer", metavar="NAME=PYTHON", help="Ask rlprobe or rldoctor in that environment too."
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the cells and the time, and stop.")]
+CLONE = Path(flatline.__file__).parents[2]
 
 
-@group.callback()
-def bench(
-    ctx: typer.Context,
-    out: Out = Path("runs/bench"),
-    quick: Quick = False,
-    jobs: Jobs = None,
-    only: Only = None,
-    minutes: Minutes = None,
-    keep_traces: Keep = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Plant every fault, train, diagnose, and count what was found. Goes on where it stopped."""
-    if ctx.invoked_subcommand is not None:
-        return
-    from flatline.bench.plan import chosen, full_plan, quick_plan
-    from flatline.bench.pool import How, run_cells, unfinished
-    from flatline.experiment.local import Local
-
-    at_once = Local(jobs).jobs if jobs is not None else _cores()
-    cells = chosen(quick_plan() if quick else full_plan(), only)
-    todo = unfinished(cells, out)
-    if dry_run:
-        _print_plan(cells, todo, out, at_once)
-        return
-    say(f"{len(todo)} of {len(cells)} cells to run, {at_once} at once, in {out}.")
-    progress = _Progress(len(todo))
-    how = How(jobs=at_once, minutes=minutes, keep_traces=keep_traces)
-    left = run_cells(todo, out, how, progress)
-    if left:
-        say(f"{left} cells are left; the same command goes on with them.")
-    say(f"Next: `flatline bench report {out}`.")
+def part(name: str) -> ModuleType:
+    """A module of `bench/`."""
+    if not _is_here():
+        raise ConfigError(
+            "The benchmark of planted faults, and the tools it is compared with, are not installed "
+            "with flatline.\nThey are in its repository: in a clone of it, type "
+            '`pip install -e ".[train]"` and the same command again.\n'
+            "`flatline bench mutants` is here."
+        )
+    if str(CLONE) not in sys.path:
+        sys.path.append(str(CLONE))
+    return import_module(f"bench.{name}")
 
 
-@group.command()
-def pack(folder: Folder, file: PackFile) -> None:
-    """Write the results of all finished cells into one small file, which `report` can read."""
-    from flatline.bench.pack import pack
-
-    say(f"{pack(folder, file)} cells are in {file}.")
+def _is_here() -> bool:
+    return (CLONE / "bench" / "commands.py").is_file()
 
 
-@group.command()
-def report(folder: Packed, peer: Peers = None, json: options.Json = False) -> None:
-    """Print what the finished cells show, as Markdown tables."""
-    try:
-        from flatline.bench.peers_asked import ask_all, compared, pythons_of
-        from flatline.bench.results import read_all
-        from flatline.bench.score import score
-        from flatline.bench.tables import markdown
-    except ImportError as error:
-        raise options.not_installed("The benchmark", error) from error
+class _Installed(TyperGroup):
+    """Whatever is typed but `mutants` is about what is not installed."""
 
-    pythons = pythons_of(peer or ())
-    outcomes = read_all(folder)
-    ask_all(outcomes, pythons, say)
-    figures = {**score(outcomes), "peers": compared(outcomes)}
-    if json:
-        print_json(figures)
-    else:
-        print(visible(markdown(figures)))
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            part("commands")
+        return super().resolve_command(ctx, args)
 
 
-@group.command()
-def diagnose(folder: Folder) -> None:
-    """Diagnose the cells whose traces were kept anew, without training. Checkups stay."""
-    from flatline.bench.cell import diagnosed_again
-    from flatline.bench.results import read_all
-
-    outcomes = read_all(folder)
-    done = sum(diagnosed_again(one.folder) for one in outcomes)
-    say(f"{done} of {len(outcomes)} cells diagnosed again; the others have kept no trace.")
-
-
-@group.command()
-def checkup(folder: Folder) -> None:
-    """Take the checkups that finished cells lack, without training."""
-    from transformers.utils import logging
-
-    from flatline.bench.cell import checked_up
-    from flatline.bench.results import read_all
-
-    logging.disable_progress_bar()
-    outcomes = read_all(folder)
-    done = sum(checked_up(one.folder) for one in outcomes)
-    say(f"{done} of {len(outcomes)} cells had no checkup and have one now.")
-
-
-@group.command(hidden=True)
-def cell(folder: Path, keep_trace: Annotated[bool, typer.Option("--keep-trace")] = False) -> None:
-    """Run the one cell whose plan lies in a folder. `flatline bench` starts this."""
-    from transformers.utils import logging
-
-    from flatline.bench.cell import run_cell
-
-    logging.disable_progress_bar()
-    run_cell(folder, keep_trace=keep_trace)
-
-
-class _Progress:
-    """One line for every cell that has ended."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
-
-    def __call__(self, cell: "Cell", result: dict[str, Any]) -> None:
-        self._done += 1
-        say(f"{self._done}/{self._total} {cell.name}: {_in_short(cell, result)}")
-
-
-def _in_short(cell: "Cell", result: dict[str, Any]) -> str:
-    if "crash" in result:
-        return f"CRASHED with exit code {result['crash']['exit_code']}, see log.txt"
-    if "failure" in result["training"]:
-        return f"training failed: {result['training']['failure']}"
-    looks = {"checkup": result["checkup"], **result.get("diagnose", {})}
-    firsts = [f"{name} {next(iter(look.get('alarms', ())), '-')}" for name, look in looks.items()]
-    wanted = f"planted {'/'.join(cell.wanted)}, " if cell.wanted else ""
-    return f"{wanted}first {', '.join(firsts)}; {result['seconds']:.0f} s"
-
-
-def _print_plan(cells: "list[Cell]", todo: "list[Cell]", out: Path, jobs: int) -> None:
-    from flatline.bench.expected import seconds_of
-
-    missing = {cell.name for cell in todo}
-    for one in cells:
-        state = "to run" if one.name in missing else "done"
-        print(visible(f"{one.kind.value:<12} {state:<7} {one.name}"))
-    seconds = sum(seconds_of(todo, out)) / jobs
-    print(
-        f"\n{len(todo)} of {len(cells)} cells to run, {jobs} at once: {seconds / 3600:.1f} hours."
+def _installed() -> typer.Typer:
+    found = typer.Typer(
+        name="bench",
+        cls=_Installed,
+        help="Change one place of your training script, and see who notices.",
+        invoke_without_command=True,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
+    found.add_typer(bench_mutants.group)
+
+    @found.callback()
+    def bench(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            part("commands")
+
+    return found
 
 
-def _cores() -> int:
-    from flatline.experiment.local import cores
-
-    return cores()
+def group() -> typer.Typer:
+    """The commands that are there."""
+    found = part("commands").group if _is_here() else _installed()
+    assert isinstance(found, typer.Typer)
+    return found

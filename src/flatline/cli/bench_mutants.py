@@ -144,11 +144,13 @@ def _run(study: "Study", jobs: int, minutes: float | None) -> None:
 @group.command()
 def report(folder: Folder, peer: Peers = None, json: options.Json = False) -> None:
     """Print what the tried mutants of a study show, or of all studies in a folder."""
-    from flatline.bench.mutants.results import ask_peers, healthy_runs, read
+    from flatline.bench.mutants.results import healthy_runs, read
     from flatline.bench.mutants.tables import markdown, score
-    from flatline.bench.peers_asked import pythons_of
 
-    ask_peers(folder, pythons_of(peer or ()), say)
+    if peer:
+        from flatline.cli.bench import part
+
+        part("mutant_peers").ask_peers(folder, part("peers_asked").pythons_of(peer), say)
     figures = score(read(folder), healthy_runs(folder))
     if json:
         print_json(figures)

@@ -52,13 +52,13 @@ def serve(
     try:
         from flatline.loopback import TOKEN_VARIABLE, bind_address, listen
     except ImportError as error:
-        raise options.not_installed("A server", error) from error
+        raise options.not_installed("A server", error, "serve") from error
 
     bind = bind_address(host, port, command=f"flatline serve --model {model}")
     try:
         from flatline.serve.start import guarded_application, start
     except ImportError as error:
-        raise options.not_installed("Sampling from a model", error) from error
+        raise options.not_installed("Sampling from a model", error, "serve") from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -49,9 +49,8 @@ from flatline.tasks.musique_rows import (
     UNANSWERABLE,
     MusiqueProblem,
     config_of,
-    problem_from,
+    problems_of,
     refuse_duplicate,
-    rows_of,
 )
 from flatline.tasks.retrieval import Paragraph, Retriever, retriever_factory
 from flatline.tasks.weights import merged_weights
@@ -248,9 +247,8 @@ class Musique(Task):
         places: dict[str, str] = {}
         for spec in parse_specs(specs):
             config = config_of(spec)
-            for row in rows_of(spec, split, config):
-                problem = problem_from(row, config)
-                refuse_duplicate(row, problem, places)
+            for place, problem in problems_of(spec, split, config):
+                refuse_duplicate(place, problem, places)
                 if problem.answerable or config == "full":
                     problems.append(self._with_noise(problem))
         if not problems:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from flatline.errors import DataError
@@ -69,9 +70,14 @@ class MusiqueProblem(Problem):
         return questions
 
 
-def rows_of(spec: DatasetSpec, split: str, config: str) -> list[Row]:
+Placed = tuple[str, MusiqueProblem]
+"""A problem, and where it was found."""
+
+
+def problems_of(spec: DatasetSpec, split: str, config: str) -> Sequence[Placed]:
     if spec.path != LAB:
-        return read_rows(spec, split=split, default_config=config)
+        rows = read_rows(spec, split=split, default_config=config)
+        return [(row.place, problem_from(row, config)) for row in rows]
     from flatline.tasks import world  # the generator is not needed for real data
 
     name = spec.split_or(split)
@@ -80,9 +86,17 @@ def rows_of(spec: DatasetSpec, split: str, config: str) -> list[Row]:
             f"The lab has no split `{name}` (in the spec `{spec.text}`).\n"
             f"Choose one of {', '.join(world.SIZES)}."
         )
-    start, stop = slice_bounds(spec, world.SIZES[name])
-    made = world.rows(name, start, stop, config=config)
-    return [Row(f"{LAB}[{name}]", number, row) for number, row in enumerate(made, start + 1)]
+    return _of_lab(name, *slice_bounds(spec, world.SIZES[name]), config)
+
+
+@lru_cache(maxsize=4)
+def _of_lab(split: str, start: int, stop: int, config: str) -> Sequence[Placed]:
+    """Made once: the runs of an experiment, or of the demo, ask for the same ones again."""
+    from flatline.tasks import world
+
+    made = world.rows(split, start, stop, config=config)
+    rows = (Row(f"{LAB}[{split}]", number, row) for number, row in enumerate(made, start + 1))
+    return [(row.place, problem_from(row, config)) for row in rows]
 
 
 def config_of(spec: DatasetSpec) -> str:
@@ -95,14 +109,14 @@ def config_of(spec: DatasetSpec) -> str:
     return config
 
 
-def refuse_duplicate(row: Row, problem: MusiqueProblem, places: dict[str, str]) -> None:
+def refuse_duplicate(place: str, problem: MusiqueProblem, places: dict[str, str]) -> None:
     if problem.id in places:
         raise DataError(
-            f"{row.place} has the id {problem.id!r}, which {places[problem.id]} has too.\n"
+            f"{place} has the id {problem.id!r}, which {places[problem.id]} has too.\n"
             "Rollouts are grouped by id, so two problems may not share one. Delete one of the "
             "rows, or join specs that do not overlap."
         )
-    places[problem.id] = row.place
+    places[problem.id] = place
 
 
 def problem_from(row: Row, config: str) -> MusiqueProblem:

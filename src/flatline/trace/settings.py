@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flatline.errors import ConfigError
+
 SETTINGS = (
     "num_generations",
     "beta",
@@ -108,3 +110,10 @@ def rounding(settings: Mapping[str, Any]) -> float:
     coarse = "float32" if is_half(settings) is False else "bfloat16"
     bits = SIGNIFICANT_BITS.get(settings.get("precision") or coarse, SIGNIFICANT_BITS[coarse])
     return max(FINEST, SPACINGS * 2.0 ** (5 - bits))
+
+
+def refuse_unknown(settings: Mapping[str, Any], what: str) -> None:
+    """Settings by other names would be kept and never read."""
+    unknown = sorted(settings.keys() - set(SETTINGS))
+    if unknown:
+        raise ConfigError(f"{what} has no {', '.join(unknown)}.\nThere are: {', '.join(SETTINGS)}.")

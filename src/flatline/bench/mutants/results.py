@@ -1,8 +1,7 @@
 """What a study came to, put together: each mutant with its looks, its harm and other tools."""
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,22 @@ from flatline.bench.mutants.study import (
     MUTANTS_FILE,
     SEEDS_FILE,
     STUDY_FILE,
-    TRACES,
     Row,
     rows_in,
     trace_name,
 )
-from flatline.bench.peers import Opinion, ask, version_of
-from flatline.errors import ConfigError, FlatlineError
+from flatline.errors import ConfigError
 from flatline.files import json_in
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.departure import Departure
 from flatline.stats import UNKNOWN, mean_of_units
-from flatline.trace import Trace
 
 PEERS_FILE = "peers.jsonl"
 UNCHANGED_RUN = "unchanged"
 OWN_TO_SAY = ("rows", "prompts", "rewards")
 """Stages of which the script itself is the only statement of intent."""
+BEFORE_REWARDS = {"rows", "prompts", "completions", "delivery"}
+"""What a loop's rewards follow from."""
 _OF_ROWS = ("H33", "H44")
 """Hypotheses about the order of the data: rows have no departure of their own."""
 
@@ -87,16 +85,22 @@ class Tried:
     @property
     def right_stage(self) -> bool:
         """Whether the first alarm of the checkup is about the stage that the change changed."""
+        loop = self.row.get("kind") == "loop"
         return bool(self.alarms) and self.row.get("stage") in stages_of(
-            self.alarms[0]["hypothesis"], self.row.get("step", 1)
+            self.alarms[0]["hypothesis"], self.row.get("step", 1), loop=loop
         )
 
 
-def stages_of(hypothesis: str, step: int) -> set[str]:
-    """Stages whose departure a hypothesis names or accounts for, by its own declaration.
+def stages_of(hypothesis: str, step: int, *, loop: bool = False) -> set[str]:
+    """Stages whose departure a hypothesis names or accounts for, by its own declaration, and those
+    that nobody can tell from them by what was heard:
 
-    Completions that are others from the second step on, with the same weights in the trainer, may
-    be made with weights that were not delivered: nobody can tell the two apart from outside.
+    - Completions that are others from the second step on, with the same weights in the trainer,
+      may be made with weights that were not delivered.
+    - A gradient that is another while each log-prob has the same value and the same weight in the
+      loss comes from log-probs that follow the weights otherwise.
+    - A ratio that is wrong for a whole completion scales its whole row where every ratio is 1.
+    - Of a loop nothing is heard in front of its rewards: what makes them may be at fault.
     """
     departures = [one for one in HYPOTHESES if isinstance(one, Departure)]
     found = {one.stage for one in departures if hypothesis in (one.id, *one.named_by)}
@@ -104,6 +108,12 @@ def stages_of(hypothesis: str, step: int) -> set[str]:
         found.add("rows")
     if step > 1 and "delivery" in found:
         found.add("completions")
+    if "log-probs" in found:
+        found.add("gradient")
+    if "ratio and KL" in found:
+        found.add("loss")
+    if loop and found & BEFORE_REWARDS:
+        found.add("rewards")
     return found
 
 
@@ -167,31 +177,6 @@ def _together(found: list[Tried]) -> list[Tried]:
     """The correction needs all that were tested."""
     harms = corrected({at: one.harm for at, one in enumerate(found) if one.harm is not None})
     return [replace(one, harm=harms.get(at)) for at, one in enumerate(found)]
-
-
-def ask_peers(folder: Path, pythons: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Ask other tools about every trace below a folder; answers are kept beside the study."""
-    if not pythons:
-        return
-    versions = {name: version_of(name, python) for name, python in pythons.items()}
-    for study in sorted(file.parent for file in folder.rglob(STUDY_FILE)):
-        done = {row["run"] for row in rows_in(study / PEERS_FILE)}
-        traces = [one for one in sorted((study / TRACES).glob("*")) if one.name not in done]
-        for trace in traces:
-            say(f"{', '.join(versions)}: {study.name}/{trace.name}")
-            said = {
-                name: replace(_asked(name, python, trace), version=versions[name]).to_json()
-                for name, python in pythons.items()
-            }
-            with (study / PEERS_FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"run": trace.name, "said": said}) + "\n")
-
-
-def _asked(name: str, python: str, trace: Path) -> Opinion:
-    try:
-        return ask(name, python, Trace.open(trace))
-    except FlatlineError as error:
-        return Opinion(failure=str(error))
 
 
 def healthy_runs(folder: Path) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flatline.bench.cell import versions_of
 from flatline.bench.mutants.difference import Effect
 from flatline.bench.mutants.draw import Split, drawn
 from flatline.bench.mutants.sites import Mutation
+from flatline.bench.versions import versions_of
 from flatline.errors import ConfigError
 from flatline.files import json_in, write_atomically
 

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flatline.bench.cell import source_digest
 from flatline.bench.mutants import nursery, trial
 from flatline.bench.mutants.difference import Effect, difference
 from flatline.bench.mutants.heard import Heard, opened
@@ -17,6 +16,7 @@ from flatline.bench.mutants.planting import Ground
 from flatline.bench.mutants.sites import Mutation
 from flatline.bench.mutants.study import MUTANTS_FILE, SEEDS_FILE, UNCHANGED, Row, Study, named
 from flatline.bench.mutants.trial import Setup
+from flatline.bench.versions import source_digest
 from flatline.errors import ConfigError
 
 PATIENCE, LEAST_PATIENCE = 10.0, 60.0

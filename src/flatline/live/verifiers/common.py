@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.errors import TraceError
+from flatline.errors import ConfigError, TraceError
 from flatline.live.hooks import is_mask, swapped
 from flatline.live.trl.recorder.attach import Attachment
 from flatline.live.verifiers.layout import Apart
@@ -20,6 +20,18 @@ def made_by_verifiers(trainer: Any, *names: str) -> bool:
     """Whether its class, or one it is built on, is verifiers' own and has all of these."""
     own = any(kind.__module__.startswith("verifiers.") for kind in type(trainer).__mro__)
     return own and all(hasattr(trainer, name) for name in names)
+
+
+def hold(trainer: Any, correct: str | None) -> None:
+    """Nothing: a checkup of verifiers' trainers is refused in words."""
+    if made_by_verifiers(trainer):
+        raise ConfigError(
+            f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
+            "It would have to play a batch again with moved weights, and here a thread of the "
+            "trainer's own plays against a server: what the server holds cannot be put back.\n"
+            "Record it instead: `flatline.attach(trainer, run_dir)`, train three steps, then "
+            "`flatline diagnose run_dir`."
+        )
 
 
 def lent(trainer: Any, env: Any, **more: Any) -> ExitStack:
