@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,23 @@ def main() -> int:
     ask.add_argument("--again", action="store_true", help="run once more what is finished")
     ask.add_argument("--later", action="store_true", help="also those for the very end")
     ask.add_argument("--keep", action="store_true", help="write museum/results.json and the page")
+    ask.add_argument("--jobs", type=int, default=1, metavar="N", help="exhibits at a time")
     ask.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     given = ask.parse_args()
     unknown = sorted(set(given.names) - set(names()))
     if unknown:
         ask.error(f"no exhibit is called {unknown[0]!r}; there are: {', '.join(names())}")
     chosen = given.names or [one for one in names() if given.later or not exhibit(one).later]
-    found = {}
-    for name in chosen:
-        found[name] = run_exhibit(name, given.out, again=given.again)
-        ask_peers(name, found[name], given.out, pythons_of(given.peer))
-        print(_line(name, found[name]), flush=True)
+    pythons = pythons_of(given.peer)
+
+    def run(name: str) -> dict[str, Any]:
+        sides = run_exhibit(name, given.out, again=given.again)
+        ask_peers(name, sides, given.out, pythons)
+        print(_line(name, sides), flush=True)
+        return sides
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        found = dict(zip(chosen, pool.map(run, chosen), strict=True))
     if given.keep:
         keep(found)
     return int(not all(map(fine, found, found.values())))
@@ -43,7 +50,7 @@ def fine(name: str, sides: Mapping[str, Any]) -> bool:
     return missing or (named(exhibit(name), sides["bad"]) and silent(sides["good"]))
 
 
-def keep(found: Mapping[str, Any]) -> None:
+def keep(found: dict[str, Any]) -> None:
     """Results of all exhibits that were ever run, and the page of them."""
     results = dict(sorted((read() | found).items()))
     write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True)])

@@ -29,17 +29,16 @@ class Exhibit:
     beside: tuple[str, ...] = ()
     """Other wheels on the path, as `name==version`: what these releases were made for."""
     stands_in: str = ""
-    """What is put in the place of a library that does not run here (`stand_ins/`), in words."""
-    good_has: str = ""
-    """What the good release has besides, in words; it is not silent then."""
+    """What is put in the place of what does not run here, in words; vLLM's is in `stand_ins/`."""
     lines: str
     """Where in the wheel of the bad release."""
     expects: tuple[str, ...]
     """Hypotheses of which one must come first on the bad release: the cause, or its stage."""
     misread: str = ""
     """Why what comes first on the bad release is not this defect; it does not count then."""
-    later: bool = False
-    """Run once only, after the last change to any hypothesis or to the specification."""
+    later: int = 0
+    """Round of those that were written before flatline was asked about any of them, and run once;
+    0 for the others."""
 
 
 def names() -> list[str]:

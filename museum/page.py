@@ -29,9 +29,15 @@ python -m museum --peer rlprobe=PYTHON   # another tool on the same runs
 ```
 
 """
+STAR = "\\*"
+ONCE = (
+    "Those with asterisks were written before flatline was asked about any of them, and run once "
+    "after what was then its last change."
+)
 LATER = """## To be run once after the last change to hypotheses or specification
 
-Chosen before flatline was asked about any of them, and published as they fall.
+Written before flatline was asked about any of them, and published as they fall. That the defect is
+in the bad release and not in the good one is shown without flatline (`python -m museum.symptom`).
 
 """
 
@@ -52,14 +58,13 @@ def page(results: Mapping[str, Any]) -> str:
 
 
 def _count(shown: Sequence[str], results: Mapping[str, Any]) -> str:
-    once = [one for one in shown if exhibit(one).later]
     lines = [f"{_figures(shown, results)}."]
-    if once:
-        lines.append(
-            "Of these, the ones marked with an asterisk were chosen before flatline was asked "
-            "about any of them, and run once, after its last change: "
-            f"{_figures(once, results)}."
-        )
+    rounds = sorted({exhibit(one).later for one in shown} - {0})
+    if rounds:
+        lines.append(ONCE)
+    for number in rounds:
+        own = [one for one in shown if exhibit(one).later == number]
+        lines.append(f"Round {number} ({STAR * number}): {_figures(own, results)}.")
     return " ".join(lines) + "\n\n"
 
 
@@ -80,7 +85,7 @@ def _table(shown: Sequence[str], results: Mapping[str, Any]) -> str:
     for name in shown:
         bad, good = results[name]["bad"], results[name]["good"]
         cells = [
-            f"[{name}](#{name})" + (" *" if exhibit(name).later else ""),
+            f"[{name}](#{name})" + " " * bool(exhibit(name).later) + STAR * exhibit(name).later,
             f"{defect(name).library} {bad['release']}",
             said(bad) + ("" if named(exhibit(name), bad) else " (**not named**)"),
             good["release"],
@@ -131,7 +136,6 @@ def _section(name: str, sides: Mapping[str, Any]) -> str:
         f"- **{bad['release']}**: {said(bad)}. {plain(' '.join(bad.get('texts', [])[:1]))}",
         *([f"- Not counted as named: {one.misread}."] if one.misread else []),
         f"- **{good['release']}**: {said(good)}.",
-        *([f"- {good['release']} has {one.good_has}."] if one.good_has else []),
     ]
     return f"## {name}\n\n{mechanism(name)}\n\n" + "\n".join(facts) + "\n"
 

@@ -35,13 +35,11 @@ def run_release(
     if again:
         shutil.rmtree(folder, ignore_errors=True)
     if not (folder / RESULT).is_file():
-        wheels = (f"{defect(name).library}=={release}", *one.beside)
         try:
-            paths = [unpacked(wheel, out / "releases") for wheel in wheels]
-            paths += [STAND_INS] if one.stands_in else []
+            paths = paths_of(name, one, release, out)
         except NotToBeHad as error:
             return {"release": release, "not_had": str(error)}
-        _start(name, paths, folder)
+        in_process(["museum.play", name, str(folder.resolve())], paths, folder)
     try:
         found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except OSError:
@@ -49,7 +47,15 @@ def run_release(
     return {"release": release, **found}
 
 
-def _start(name: str, paths: list[Path], folder: Path) -> None:
+def paths_of(name: str, one: Exhibit, release: str, out: Path) -> list[Path]:
+    """What a release is run with, in front of what is installed."""
+    wheels = (f"{defect(name).library}=={release}", *one.beside)
+    paths = [unpacked(wheel, out / "releases") for wheel in wheels]
+    return [*paths, STAND_INS] if "vLLM" in one.stands_in else paths
+
+
+def in_process(module: list[str], paths: list[Path], folder: Path) -> None:
+    """`python -m MODULE ...` with these paths; what it prints is kept in `log.txt`."""
     folder.mkdir(parents=True, exist_ok=True)
     beside = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     own = [*(p.resolve() for p in paths), ROOT / "src", ROOT]
@@ -63,7 +69,7 @@ def _start(name: str, paths: list[Path], folder: Path) -> None:
     with open(folder / "log.txt", "w", encoding="utf-8") as log:
         try:
             subprocess.run(
-                [sys.executable, "-m", "museum.play", name, str(folder.resolve())],
+                [sys.executable, "-m", *module],
                 cwd=folder,
                 env=environment,
                 stdout=log,

@@ -177,6 +177,27 @@ def environment() -> Any:
     )
 
 
+def one_turn() -> Any:
+    """Word problems, answered at once."""
+    import verifiers as vf
+    from datasets import Dataset
+
+    def paid(completion: Any, info: Any, **_: Any) -> float:
+        return lab.right([completion], [info["problem_id"]])[0]
+
+    rows = [
+        {
+            "prompt": row["prompt"],
+            "answer": "",
+            "info": {"problem_id": row["problem_id"]},
+            "task": "gsm8k",
+        }
+        for row in lab.rows()
+    ]
+    rubric = vf.Rubric(funcs=[paid], weights=[1.0])
+    return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=rubric)
+
+
 def parts(checkpoint: Path, seed: int) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
@@ -211,7 +232,7 @@ def common(folder: Path, port: int, steps: int, seed: int) -> dict[str, Any]:
 
 
 def grpo_trainer(
-    folder: Path, port: int, checkpoint: Path, *, steps: int = STEPS, seed: int = 0
+    folder: Path, port: int, checkpoint: Path, env: Any, *, steps: int = STEPS, seed: int = 0
 ) -> Any:
     """`vf.GRPOTrainer`, to 0.1.6."""
     import verifiers as vf
@@ -236,14 +257,14 @@ def grpo_trainer(
     return vf.GRPOTrainer(
         model=model,
         processing_class=tokenizer,
-        env=environment(),
+        env=env,
         args=vf.GRPOConfig(**given),
         peft_config=lora,
     )
 
 
 def rl_trainer(
-    folder: Path, port: int, checkpoint: Path, *, steps: int = STEPS, seed: int = 0
+    folder: Path, port: int, checkpoint: Path, env: Any, *, steps: int = STEPS, seed: int = 0
 ) -> Any:
     """`RLTrainer`, from 0.1.7."""
     from peft import LoraConfig
@@ -263,15 +284,13 @@ def rl_trainer(
         "gradient_checkpointing": False,
         "max_grad_norm": 1.0,
     }
-    return RLTrainer(
-        model=model, processing_class=tokenizer, env=environment(), args=RLConfig(**given)
-    )
+    return RLTrainer(model=model, processing_class=tokenizer, env=env, args=RLConfig(**given))
 
 
-def trainer(folder: Path, port: int, checkpoint: Path, *, steps: int = STEPS, seed: int = 0) -> Any:
-    """The trainer that this release has."""
+def trainer(folder: Path, port: int, checkpoint: Path) -> Any:
+    """The trainer that this release has, on word problems."""
     build = rl_trainer if find_spec("verifiers.rl") else grpo_trainer
-    return build(folder, port, checkpoint, steps=steps, seed=seed)
+    return build(folder, port, checkpoint, one_turn())
 
 
 def looked(build: Callable[[Path, int, Path], Any], folder: Path) -> dict[str, Any]:

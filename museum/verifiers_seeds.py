@@ -2,8 +2,9 @@
 
     python -m museum.verifiers_seeds --seeds 3 --steps 12 --jobs 1 --out runs/verifiers
 
-Mended are the attention mask (the fix of 0.1.7) and the tokens (what the sampler read and wrote is
-what is trained); nothing else. Every trained policy is evaluated by today's flatline on the lab's
+One script, `verifiers_train.py`, is run by `flatline run` as it is and with `--remedy H09,H10`: the
+attention mask (the fix of 0.1.7) and the tokens (what the sampler read and wrote is what is
+trained), nothing else. Every trained policy is evaluated by today's flatline on the lab's
 validation problems, with common random numbers. Writes `museum/verifiers_seeds.json`.
 """
 
@@ -20,60 +21,16 @@ from typing import Any
 import flatline
 from flatline.files import write_atomically
 from flatline.verdict import Mechanism, Presence, Rule, decide
-from museum import lab, verifiers_lab
+from museum import verifiers_lab
 from museum.wheels import unpacked
 
 RELEASE = "verifiers==0.1.3.post0"
-ARMS = ("shipped", "mended")
+ARMS = {"shipped": "none", "mended": "H09,H10"}
+"""Each with its remedies."""
+FLATLINE = ("-c", "from flatline.cli import main; main()")
 ROOT = Path(__file__).parent.parent
+SCRIPT = Path(__file__).parent / "verifiers_train.py"
 KEPT = Path(__file__).parent / "verifiers_seeds.json"
-
-
-def mend(trainer: Any) -> None:
-    """Attention is what is not padding, and tokens go in as they came out."""
-    score, pad = trainer._get_per_token_logps, trainer.processing_class.pad_token_id
-
-    def scored(model: Any, ids: Any, mask: Any, *more: Any, **named: Any) -> Any:
-        return score(model, ids, (ids != pad).long(), *more, **named)
-
-    trainer._get_per_token_logps = scored
-    trainer.env.process_env_results_vllm = _tokens_as_sampled
-
-
-def _tokens_as_sampled(states: Any, rewards: Any, **_: Any) -> Any:
-    from verifiers.types import ProcessedOutputs
-
-    from flatline.live.verifiers.played import played
-
-    rollouts = [played(state, "") for state in states]
-    assert all(one is not None for one in rollouts), "the server does not say its token ids"
-    return ProcessedOutputs(
-        prompt_ids=[one.prompt_ids for one in rollouts],
-        prompt_mask=[[0] * len(one.prompt_ids) for one in rollouts],
-        completion_ids=[one.completion_ids for one in rollouts],
-        completion_mask=[one.loss_mask for one in rollouts],
-        completion_logprobs=[one.logprobs for one in rollouts],
-        rewards=list(rewards),
-    )
-
-
-def train(arm: str, seed: int, steps: int, folder: Path) -> None:
-    """One run, in the process that has the wheel on its path; the policy is saved whole."""
-    checkpoint = lab.checkpoint()
-    with verifiers_lab.serving(checkpoint) as port:
-        verifiers_lab.stand_ins(checkpoint, port)
-        trainer = verifiers_lab.grpo_trainer(folder, port, checkpoint, steps=steps, seed=seed)
-        if arm == "mended":
-            mend(trainer)
-        attachment = flatline.attach(trainer, folder / "run")
-        trainer.train()
-        attachment.detach()
-    merged = trainer.model.merge_and_unload()
-    model = folder / "model"
-    model.mkdir(parents=True, exist_ok=True)
-    for file in checkpoint.iterdir():
-        (model / file.name).write_bytes(file.read_bytes())
-    merged.save_pretrained(model)
 
 
 def run(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
@@ -84,9 +41,10 @@ def run(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
         wheels = [unpacked(one, out / "releases") for one in (RELEASE, *verifiers_lab.BASE)]
         beside = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         path = [*(str(one.resolve()) for one in wheels), str(ROOT / "src"), str(ROOT), *beside]
-        command = ["-m", "museum.verifiers_seeds", "--child", arm, str(seed), str(folder)]
-        _python([*command, "--steps", str(steps)], os.pathsep.join(path), folder / "train.txt")
-    evaluate = ["-c", "from flatline.cli import main; main()", "evaluate", "musique", "--json"]
+        held = [*FLATLINE, "run", "--remedy", ARMS[arm], "--record", str(folder / "run")]
+        script = [str(SCRIPT), str(folder), str(seed), str(steps)]
+        _python([*held, *script], os.pathsep.join(path), folder / "train.txt")
+    evaluate = [*FLATLINE, "evaluate", "musique", "--json"]
     told = _python(
         [*evaluate, "--samples", "8", "--model", str(folder / "model")],
         os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -164,12 +122,7 @@ def main() -> None:
     ask.add_argument("--steps", type=int, default=12)
     ask.add_argument("--jobs", type=int, default=1)
     ask.add_argument("--out", type=Path, default=Path("runs/verifiers"))
-    ask.add_argument("--child", nargs=3, metavar=("ARM", "SEED", "FOLDER"), help=argparse.SUPPRESS)
     given = ask.parse_args()
-    if given.child:
-        arm, seed, folder = given.child
-        train(arm, int(seed), given.steps, Path(folder))
-        return
     for one in (RELEASE, *verifiers_lab.BASE):
         unpacked(one, given.out / "releases")
     cells = [(arm, seed) for seed in range(given.seeds) for arm in ARMS]

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from threading import Lock
 
 SECONDS = 300
 """For one wheel."""
+_ONE_AT_A_TIME = Lock()
+"""Exhibits that are run side by side share wheels."""
 
 
 class NotToBeHad(Exception):
@@ -20,8 +23,9 @@ class NotToBeHad(Exception):
 def unpacked(requirement: str, store: Path) -> Path:
     """The folder of `name==version`, fetched where it is not there yet."""
     folder = store / requirement.replace("==", "-")
-    if not folder.is_dir():
-        _unpack(_fetched(requirement, store / "wheels"), folder)
+    with _ONE_AT_A_TIME:
+        if not folder.is_dir():
+            _unpack(_fetched(requirement, store / "wheels"), folder)
     return folder
 
 

@@ -245,6 +245,9 @@ class Verdict(Shape):
     """Chance of a false validation that was allowed."""
     mechanism: Mechanism
     """The other half of a proof."""
+    change: str = ""
+    """What to change in the script, as a diff where it follows from its text; only with `--script`
+    and where the cause was validated."""
 
 
 SHAPES: dict[str, type[Shape]] = {

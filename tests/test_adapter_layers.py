@@ -1,17 +1,15 @@
 """Each LoRA layer is asked by itself for what it adds."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.layer import Linear
 from torch import nn
 
-from flatline.live.trl.departure.adapters import judge_adapters, layers
+from flatline.live.departure.adapters import judge_adapters, judge_merging, layers
 
 
-def trainer_of(dtype=torch.float32, **options):
+def model_of(dtype=torch.float32, **options):
     torch.manual_seed(0)
     base = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(dtype)
     config = LoraConfig(r=4, lora_alpha=8, target_modules=["0", "1"], **options)
@@ -19,23 +17,23 @@ def trainer_of(dtype=torch.float32, **options):
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(weight, std=0.05)
-    return SimpleNamespace(model=model, accelerator=SimpleNamespace(unwrap_model=lambda m: m))
+    return model
 
 
 @pytest.mark.parametrize("options", [{}, {"use_rslora": True}, {"rank_pattern": {"0": 2}}])
 def test_a_sound_layer_adds_what_its_matrices_say(options):
-    trainer = trainer_of(**options)
-    assert len(list(layers(trainer))) == 2
-    assert judge_adapters(trainer) is None
+    model = model_of(**options)
+    assert len(list(layers(model))) == 2
+    assert judge_adapters(model) is None
 
 
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}])
 def test_layers_of_another_form_are_left_alone(options):
-    assert list(layers(trainer_of(**options))) == []
+    assert list(layers(model_of(**options))) == []
 
 
 def test_half_precision_is_no_departure():
-    assert judge_adapters(trainer_of(torch.bfloat16)) is None
+    assert judge_adapters(model_of(torch.bfloat16)) is None
 
 
 @pytest.mark.parametrize("factor", [0.5, -1.0])
@@ -47,6 +45,38 @@ def test_a_layer_that_adds_something_else_departs(monkeypatch, factor):
         return base + factor * (forward(layer, x) - base)
 
     monkeypatch.setattr(Linear, "forward", wrong)
-    told = judge_adapters(trainer_of())
+    told = judge_adapters(model_of())
     assert told.departs and told.stage == "log-probs"
     assert f"{abs(factor):g} times as much" in told.text
+
+
+def test_sound_layers_merge_and_are_left_as_they_were():
+    model = model_of()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    assert judge_merging(model) is None and judge_merging(model_of(torch.bfloat16)) is None
+    assert all(torch.equal(before[name], weight) for name, weight in model.named_parameters())
+    assert not next(layers(model)).layer.merged
+
+
+@pytest.mark.parametrize("method", ["get_delta_weight", "merge", "unmerge"])
+def test_the_method_that_merges_wrongly_is_named_and_the_weight_put_back(monkeypatch, method):
+    sound = getattr(Linear, method)
+
+    def wrong(layer, *given):
+        found = sound(layer, *given)
+        if found is None:
+            layer.base_layer.weight.data += 0.1
+        return found if found is None else -found
+
+    monkeypatch.setattr(Linear, method, wrong)
+    model = model_of()
+    weight = next(layers(model)).layer.base_layer.weight
+    before = weight.detach().clone()
+    told = judge_merging(model)
+    assert (told.stage, told.departs) == ("delivery", True)
+    assert f"{method} is wrong" in told.text
+    assert torch.equal(weight, before)
+
+
+def test_a_layer_with_dropout_in_force_is_not_asked():
+    assert list(layers(model_of(lora_dropout=0.1).train())) == []

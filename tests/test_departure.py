@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
-from flatline.live.departure.loss import ways_apart
+from flatline.live.departure.loss import Pass, judge_loss, ways_apart
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.sampled import Sampled, judge_limit
@@ -38,7 +38,10 @@ def departing(subject: TrlSubject) -> list[str]:
     return [stage for stage, one in found.items() if one.departs]
 
 
-@pytest.mark.parametrize("setting", ["grpo", "full", "two-iterations", "cut-masked"])
+@pytest.mark.parametrize(
+    "setting",
+    ["grpo", "full", "two-iterations", "cut-masked", "vespo", "entropy-bonus", "off-policy-masked"],
+)
 def test_a_healthy_step_is_the_specified_one_at_every_stage(setting):
     subject = TrlSubject(build(script_of(setting)))
     assert departing(subject) == []
@@ -340,3 +343,13 @@ def test_a_gradient_of_the_kl_alone_is_not_told_from_rounding():
     subject = TrlSubject(build(script))
     assert departing(subject) == []
     assert subject.departures()["gradient"].departs is None
+
+
+def test_a_loss_that_is_no_number_departs_and_not_only_its_gradient():
+    asked = Asked(group=2, rows_in_pass=2, longest=4)
+    mask_BT = torch.ones(2, 3, dtype=torch.bool)
+    inputs = {"completion_mask": mask_BT, "advantages": torch.tensor([1.0, -1.0])}
+    one = Pass([0, 1], inputs, math.nan, torch.zeros(2, 3))
+    one.weight_BT = torch.full((2, 3), math.nan)
+    found = judge_loss(asked, [one], 6, TOLERANCE["fp32"])
+    assert (found.stage, found.departs) == ("ratio and KL", True)

@@ -87,6 +87,7 @@ def test_a_verdict_fits_its_schema(effect):
         mechanism=mechanism,
     )
     assert_fits("verdict-1", verdict.to_json())
+    assert_fits("verdict-1", {**verdict.to_json(), "change": "--- a/train.py"})
 
 
 def test_a_key_that_the_schema_does_not_name_is_noticed():

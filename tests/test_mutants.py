@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from flatline.bench.harm import Verdict
 from flatline.bench.mutants import nursery
 from flatline.bench.mutants.difference import Effect, difference
 from flatline.bench.mutants.draw import Split, drawn, split_of
-from flatline.bench.mutants.heard import Heard, Value, kept, opened
+from flatline.bench.mutants.heard import Heard, Value, _unpadded, kept, opened
 from flatline.bench.mutants.operators import OPERATORS
 from flatline.bench.mutants.planting import Ground, lines_executed
 from flatline.bench.mutants.results import healthy_runs, read, stages_of
@@ -287,6 +288,8 @@ def heard(log="1", **stages):
         (heard(), Effect.SAME, ""),
         (heard(log="2"), Effect.LOG, ""),
         (heard(completions=value(1, 3), rewards=value(0, 0)), Effect.CHANGES, "completions"),
+        (heard(dealt=value(1, 2), gradient=value(9, 4)), Effect.CHANGES, "rows"),
+        (heard(rewards=value(0, 0), dealt=value(1, 2)), Effect.CHANGES, "rewards"),
         (heard(update=value(1, -1)), Effect.CHANGES, "update"),
         (heard(gradient=value(3, 4 + 1e-7)), Effect.ROUNDING, "gradient"),
         (heard(gradient=value(30, 40)), Effect.SCALE, "gradient"),
@@ -298,6 +301,14 @@ def heard(log="1", **stages):
 )
 def test_what_a_change_does_and_where_it_begins_is_measured(found, effect, stage):
     assert difference(heard(), found)[:2] == (effect, stage)
+
+
+def test_what_the_script_itself_asks_otherwise_is_no_defect_whatever_it_changes():
+    asked = heard()._replace(asked="batch")
+    assert difference(heard(), asked, asks=True).effect is Effect.ASKED
+    assert difference(heard(), asked).effect is Effect.SAME
+    changed = heard(update=value(1, -1))._replace(asked="batch")
+    assert difference(heard(), changed, asks=True).effect is Effect.ASKED
 
 
 def test_tokens_out_of_proportion_are_the_ratio_and_rows_out_of_proportion_the_loss():
@@ -425,6 +436,19 @@ def test_the_stage_of_an_alarm_is_what_its_hypothesis_declares():
     assert "rows" in stages_of("H44", 1)
     assert "completions" in stages_of("H59", 2)
     assert "completions" not in stages_of("H59", 1)
+    assert "gradient" in stages_of("H54", 1) and "gradient" not in stages_of("H53", 1)
+    assert "loss" in stages_of("H55", 1) and "ratio and KL" not in stages_of("H56", 1)
+    assert "rewards" in stages_of("H59", 1, loop=True)
+    assert "rewards" not in stages_of("H59", 1) | stages_of("H55", 1, loop=True)
+
+
+def test_what_pads_a_batch_is_not_heard_as_a_part_of_it():
+    ids, mask = torch.tensor([[5, 6, 0], [7, 0, 0]]), torch.tensor([[1, 1, 0], [0, 0, 0]])
+    batch = {"completion_ids": ids, "completion_mask": mask}
+    other = {**batch, "completion_ids": torch.tensor([[5, 6, 9], [7, 0, 0]])}
+    assert _unpadded(batch)["completion_ids"].tolist() == [[5, 6, -1], [7, 0, 0]]
+    assert torch.equal(_unpadded(batch)["completion_ids"], _unpadded(other)["completion_ids"])
+    assert _unpadded({"completion_ids": ids})["completion_ids"] is ids
 
 
 def test_the_changed_line_is_looked_for_among_the_first_five_shown(kept_study, tmp_path):

@@ -60,6 +60,14 @@ def test_one_line_is_said_of_a_trainer_of_a_release_with_defects(monkeypatch):
     assert "trl 0.22.1 has" in str(note_on(own())) and "flatline doctor" in str(note_on(own()))
 
 
+def test_a_known_defect_of_transformers_does_not_hide_those_of_the_trainer(monkeypatch):
+    monkeypatch.setattr(releases, "installed", {"trl": "0.22.1", "transformers": "4.51.3"}.get)
+    base = type("Trainer", (), {"__module__": "transformers.trainer"})
+    kind = type("GRPOTrainer", (base,), {"__module__": "trl.trainer.grpo_trainer"})
+    said = str(note_on(kind()))
+    assert "trl 0.22.1 has" in said and "transformers 4.51.3 has a known defect" in said
+
+
 def test_nothing_is_said_of_a_library_that_the_trainer_is_not_from(monkeypatch):
     monkeypatch.setattr(releases, "installed", {"trl": "0.22.1"}.get)
     assert note_on(object()) is None

@@ -183,3 +183,9 @@ def test_the_collapse_whose_reward_rises_is_told_as_a_collapse():
     assert cause.hypothesis == "H43"
     assert cause.level is Level.SUSPECT
     assert "`right` goes from 0.36 to 0" in cause.text
+
+
+def test_the_longest_of_many_lengths_is_no_limit_though_some_rows_share_it():
+    longest = RNG.integers(512, 560, 300).astype(float)
+    found = remarks_of(log(reward=RNG.random(300), **{"completions/max_length": longest}))
+    assert not any("limit" in text for text in found)

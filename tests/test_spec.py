@@ -13,10 +13,10 @@ from flatline.spec.completions import said, was_cut
 from flatline.spec.delivery import apart
 from flatline.spec.gradient import clip_factor, compare
 from flatline.spec.logprobs import logprobs
-from flatline.spec.loss import of_no_token, shares
+from flatline.spec.loss import bonus, of_no_token, shares
 from flatline.spec.mask import loss_mask
 from flatline.spec.prompts import prompt_ids, without_padding
-from flatline.spec.ratio import distance, highest_entropy, kl, ratio, token_loss
+from flatline.spec.ratio import correction, distance, highest_entropy, kl, ratio, token_loss
 from flatline.spec.rewards import penalised, total
 from flatline.spec.rows import broken_groups, visited_at_least
 from flatline.spec.schedule import rate
@@ -269,11 +269,11 @@ def test_log_probs_are_apart_by_mean_and_worst():
     [
         lambda: advantages(replace(ASKED, scale="rank"), torch.ones(2, 1)),
         lambda: advantages(replace(ASKED, aggregation="product"), torch.ones(2, 1)),
-        lambda: shares(replace(ASKED, loss="vespo"), [1], 1),
+        lambda: shares(replace(ASKED, loss="reinforce++"), [1], 1),
         lambda: rate(replace(ASKED, schedule="polynomial"), 1),
         lambda: ratio(replace(ASKED, level="turn"), ON * 0.0, ON * 0.0, ON),
         lambda: adamw(replace(ASKED, optimizer="lion"), ON * 1.0, ON * 1.0, rate=1, decay=0),
-        lambda: replace(ASKED, besides=("an entropy bonus",)).refuse_besides(),
+        lambda: replace(ASKED, besides=("an adaptive entropy bonus",)).refuse_besides(),
     ],
 )
 def test_what_is_not_specified_is_said(ask):
@@ -380,3 +380,59 @@ def test_sapo_has_the_slope_of_the_ratio_at_1_and_flattens_away_from_it():
         loss_T.sum().backward()
         assert float(new_T.grad[0]) == pytest.approx(-advantage)
     assert shares(asked, [2, 3], 5) == shares(replace(asked, loss="grpo"), [2, 3], 5)
+
+
+def _one_loss(asked, new_T, old_T, advantage, **told):
+    return token_loss(
+        asked,
+        new_T=new_T,
+        old_T=old_T,
+        reference_T=None,
+        mask_T=ON[:2],
+        advantage=torch.tensor(advantage),
+        **told,
+    )
+
+
+def test_vespo_weighs_a_completion_by_a_gamma_density_of_the_product_of_its_ratios():
+    asked = replace(ASKED, loss="vespo", level="product", gamma=((2.0, 3.0), (3.0, 2.0)))
+    for advantage, k, fall in ((1.0, 2.0, 3.0), (-0.5, 3.0, 2.0)):
+        new_T = torch.tensor([-1.0, -2.0], requires_grad=True)
+        _one_loss(asked, new_T, torch.tensor([-1.1, -2.3]), advantage).sum().backward()
+        w = math.exp(0.4)
+        expected = -(w**k) * math.exp(fall * (1 - w)) * advantage
+        assert new_T.grad.tolist() == pytest.approx([expected] * 2, rel=1e-5)
+
+
+def test_what_was_punished_and_lies_too_far_off_carries_no_policy_loss():
+    asked = replace(ASKED, drift=0.2)
+    far, near = torch.tensor([-0.5, -1.5]), torch.tensor([-0.9, -1.9])
+    new_T = torch.tensor([-1.0, -2.0])
+    assert _one_loss(asked, new_T, far, -1.0).abs().sum() == 0
+    assert _one_loss(asked, new_T, far, 1.0).abs().sum() > 0
+    assert _one_loss(asked, new_T, near, -1.0).abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token_truncate", [2.0, math.exp(-0.5)]),
+        ("token_mask", [0.0, math.exp(-0.5)]),
+        ("sequence_truncate", [math.exp(0.5)] * 2),
+        ("sequence_mask", [math.exp(0.5)] * 2),
+    ],
+)
+def test_tokens_are_weighted_for_the_engine_that_sampled_them(mode, expected):
+    asked = replace(ASKED, correction=(mode, None, 2.0))
+    old_T, sampled_T = torch.tensor([-1.0, -2.0]), torch.tensor([-2.0, -1.5])
+    assert correction(asked, old_T, sampled_T, ON[:2]).tolist() == pytest.approx(expected)
+    unheard_T = torch.full((2,), torch.nan)
+    assert correction(asked, old_T, unheard_T, ON[:2]).tolist() == [1.0, 1.0]
+    weighted_T = _one_loss(asked, old_T, old_T, 1.0, corrected_T=torch.tensor(expected))
+    assert weighted_T.tolist() == pytest.approx([-one for one in expected])
+
+
+def test_an_entropy_bonus_is_the_mean_over_the_tokens_of_a_pass_and_over_passes():
+    asked = replace(ASKED, entropy_bonus=0.1, passes=2)
+    rows = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
+    assert float(sum(bonus(asked, one, 3) for one in rows)) == pytest.approx(0.1 * 2.0 / 2)

@@ -11,6 +11,8 @@ from flatline.live.verifiers.common import lent
 from flatline.live.verifiers.layout import Apart, Sizes
 from flatline.live.verifiers.played import played
 from flatline.live.verifiers.rl import _by_prompt
+from flatline.remedies import remedied
+from flatline.remedies.served import FIELDS
 from flatline.rollout.record import Author
 
 
@@ -87,3 +89,61 @@ def test_the_names_that_a_trainer_is_lent_are_taken_back():
 def test_a_checkup_says_why_it_cannot_look_at_verifiers_trainer():
     with pytest.raises(ConfigError, match=r"(?s)GRPOTrainer.*server.*flatline.attach"):
         flatline.checkup(trainer_of_verifiers())
+
+
+class Processed(SimpleNamespace):
+    """What an environment of verifiers makes of a batch."""
+
+    def model_copy(self, update):
+        return Processed(**{**vars(self), **update})
+
+
+def holdable(rows):
+    """A trainer of verifiers whose own rendering of a batch is this."""
+    own = Processed(**dict(zip(FIELDS, map(list, zip(*rows, strict=True)), strict=True)))
+    accelerator = SimpleNamespace(num_processes=1, process_index=0)
+    trainer = trainer_of_verifiers(
+        _prepare_inputs=None,
+        compute_loss=None,
+        _get_per_token_logps=None,
+        _compute_advantages=None,
+        async_generator=None,
+        env=SimpleNamespace(process_env_results_vllm=lambda **_: own),
+    )
+    trainer.accelerator = accelerator
+    return trainer, own
+
+
+SAID = [[1, 2], [7, 8], [1, 1], [0, 0], [-0.1, -0.2]]
+
+
+def states(*wrote):
+    return [{"responses": [answer([1, 2], list(ids), [-0.1] * len(ids))]} for ids in wrote]
+
+
+def test_a_conversation_is_trained_by_the_ids_that_the_server_read_and_wrote():
+    drifted = [[1, 2, 3], [7, 9], [1, 1], [0, 0, 0], [0.0, 0.0]]
+    trainer, own = holdable([drifted, SAID])
+    with remedied(trainer, ["H10"]) as made:
+        found = trainer.env.process_env_results_vllm(states=states([7, 8], [7, 8]), max_seq_len=9)
+    assert found.prompt_ids == [[1, 2], [1, 2]]
+    assert found.completion_ids == [[7, 8], [7, 8]]
+    assert found.completion_logprobs == [[-0.1, -0.1], [-0.1, -0.2]]
+    assert made.tallies["H10"].acted == 1
+    assert trainer.env.process_env_results_vllm(states=[]) is own
+
+
+def test_what_is_rendered_as_it_was_sampled_or_was_cut_is_left_as_it_is():
+    cut = [[1, 2], [7], [1], [0, 0], [-0.1]]
+    trainer, own = holdable([SAID, cut])
+    with remedied(trainer, ["H10"]) as made:
+        given = states([7, 8], [7, 8, 9])
+        assert trainer.env.process_env_results_vllm(states=given, max_seq_len=4) is own
+    assert made.tallies["H10"].acted == 0
+
+
+def test_a_server_that_does_not_say_its_ids_is_told():
+    trainer, _ = holdable([SAID])
+    silent = [{"responses": [answer([1], None, [])]}]
+    with remedied(trainer, ["H10"]), pytest.raises(ConfigError, match="return_token_ids"):
+        trainer.env.process_env_results_vllm(states=silent)

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import flatline
-from flatline.errors import ModelError, TraceError
+from flatline.errors import ConfigError, ModelError, TraceError
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.live.watch import passes, rows
 from flatline.live.watch.gradient import Pass
@@ -543,3 +543,12 @@ def test_these_hypotheses_are_answered_from_three_watched_steps(tmp_path):
     found = flatline.diagnose(trace).findings
     answered = {one.hypothesis for one in found if one.level is not Level.UNKNOWN}
     assert set(ANSWERED) - answered == set()
+
+
+def test_settings_that_the_loop_knows_are_kept_and_other_names_refused(tmp_path):
+    model = model_of()
+    with flatline.watch(model, adam(model), tmp_path / "run", settings={"dataset_size": 64}):
+        pass
+    assert flatline.Trace.open(tmp_path / "run").settings["dataset_size"] == 64
+    with pytest.raises(ConfigError, match="has no data_size"):
+        flatline.watch(model, adam(model), tmp_path / "other", settings={"data_size": 64})

@@ -33,6 +33,7 @@ CONFIGURATIONS = {
     "loop": ("plain_loop.py", "", OWN, 200),
     "merge": ("plain_loop.py", "", ("peft.tuners.lora.layer",), 60),
     "short": ("word_problems.py", "short", TRAINER, 100),
+    "loop-twice": ("plain_loop.py", "twice", OWN, 20),
 }
 """Name -> script, its argument, what is changed, and how many mutants are drawn."""
 ONE_IN = 3

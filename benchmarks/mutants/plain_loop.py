@@ -1,6 +1,6 @@
 """GRPO in a plain PyTorch loop, checked by `flatline.Loop` and watched by `flatline.watch`.
 
-Adapters are merged to sample, and taken out again to train.
+Adapters are merged to sample, and taken out again to train; `twice` trains on each batch two times.
 """
 
 import random
@@ -104,18 +104,19 @@ def loss_of(batch, new):
     return ((token_loss * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
 
 
-def one_step(model, tokenizer, optimizer, rows, watch=None):
+def one_step(model, tokenizer, optimizer, rows, watch=None, times=1):
     batch = sample(model, tokenizer, rows)
     if watch:
         watch.rewards(batch["rewards"], parts=batch["parts"], gold=batch["gold"])
-    loss = loss_of(batch, token_logprobs(model, batch))
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+    for _ in range(times):
+        loss = loss_of(batch, token_logprobs(model, batch))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
 
 
-def train(model, tokenizer, rows, folder):
+def train(model, tokenizer, rows, times):
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3)
     schedule = get_cosine_schedule_with_warmup(optimizer, 0, STEPS)
     loop = flatline.Loop(
@@ -137,21 +138,24 @@ def train(model, tokenizer, rows, folder):
         },
     )
     print(flatline.checkup(loop).summary)
-    with flatline.watch(model, optimizer, folder, tokenizer=tokenizer) as watch:
+    known = {"dataset_size": len(rows), "distinct_prompts": len({text for text, _ in rows})}
+    with flatline.watch(
+        model, optimizer, "runs/plain-loop", tokenizer=tokenizer, settings=known
+    ) as watch:
         for step in range(STEPS):
             some = [rows[(step * PROMPTS + k) % len(rows)] for k in range(PROMPTS)]
-            one_step(model, tokenizer, optimizer, some, watch)
+            one_step(model, tokenizer, optimizer, some, watch, times)
             schedule.step()
 
 
-def main(folder):
+def main(setting):
     torch.manual_seed(5)
     checkpoint = str(checkpoint_folder())
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, padding_side="left")
     adapter = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(checkpoint), adapter)
-    train(model, tokenizer, problems(tokenizer, 64), folder)
+    train(model, tokenizer, problems(tokenizer, 64), 2 if setting == "twice" else 1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "runs/plain-loop")
+    main(sys.argv[1] if len(sys.argv) > 1 else "once")

@@ -45,7 +45,7 @@ SETTINGS = {
         "learning_rate": 2e-4,
     },
     "sequences": {"importance_sampling_level": "sequence", "loss_type": "bnpo"},
-    "short": {"max_completion_length": 12, "loss_type": "dapo", "mask_truncated_completions": True},
+    "short": {"max_completion_length": 32, "loss_type": "dapo", "mask_truncated_completions": True},
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0, "scale_rewards": "batch"},
 }
 

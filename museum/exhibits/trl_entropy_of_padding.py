@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     beside=TRANSFORMERS_4_51,
     lines="trl/trainer/grpo_trainer.py:1379-1384",
     expects=("H55", "H02", "H51", "H56"),
-    later=True,
+    later=1,
 )
 
 

@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     beside=TRANSFORMERS_4_51,
     lines="trl/trainer/grpo_trainer.py:1292-1300",
     expects=("H55", "H17", "H54", "H22"),
-    later=True,
+    later=1,
 )
 
 

@@ -57,11 +57,14 @@ def used_the_tool(completions: list[Any], **_: Any) -> list[float]:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    from flatline.tasks import make_task
+    # So that some words are written in other pieces than the tokenizer would choose.
+    return looked(trainer(folder, parts(), temperature=1.5), folder)
+
+
+def parts() -> tuple[Any, Any]:
+    """Model and tokenizer, which reads and writes calls as the lab policy does."""
     from flatline.tasks.musique import RETRIEVE
 
-    task = make_task("musique")
-    problems = task.load("lab,,train[:16]", split="train")
     model, tokenizer = lab.parts()
     tokenizer.padding_side = "left"  # TRL 0.29 asks in a way that transformers no longer hears
     # A model this small reads no other spelling of its tool.
@@ -72,14 +75,22 @@ def run(folder: Path) -> dict[str, Any]:
     tokenizer.response_template = TEMPLATE
     parse, begin = tokenizer.parse_response, TEMPLATE["start_anchor"]
     # A turn of calls alone has no content, which TRL 0.29 reads.
-    tokenizer.parse_response = lambda ids, *_: {"content": ""} | parse(ids, prefix=begin)
-    given = {
-        "parts": (model, tokenizer),
-        "rewards": [used_the_tool],
-        "data": [{"prompt": task.messages(one)} for one in problems],
-        "more": {"tools": [retrieve_documents]},
-        "max_completion_length": 192,
-        # So that some words are written in other pieces than the tokenizer would choose.
-        "temperature": 1.5,
-    }
-    return looked(lab.trainer(folder, **given), folder)
+    tokenizer.parse_response = lambda ids, *_, **__: {"content": ""} | parse(ids, prefix=begin)
+    return model, tokenizer
+
+
+def trainer(folder: Path, parts: tuple[Any, Any], **given: Any) -> Any:
+    """One that may look things up."""
+    from flatline.tasks import make_task
+
+    task = make_task("musique")
+    problems = task.load("lab,,train[:16]", split="train")
+    return lab.trainer(
+        folder,
+        parts=parts,
+        rewards=[used_the_tool],
+        data=[{"prompt": task.messages(one)} for one in problems],
+        more={"tools": [retrieve_documents]},
+        max_completion_length=192,
+        **given,
+    )

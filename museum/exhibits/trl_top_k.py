@@ -12,13 +12,12 @@ from museum.play import looked
 
 EXHIBIT = Exhibit(
     bad="0.26.2",
-    good="0.27.0",
+    good="0.29.1",
     beside=TRANSFORMERS_4,
     lines="trl/trainer/grpo_config.py:442",
     expects=("H21", "H50"),
-    good_has="trl_right_padding, as 0.26.2 has: nobody knew of it when these two were chosen",
-    misread="what is said of 0.26.2 is trl_right_padding, which 0.27.0 has too",
-    later=True,
+    misread="what is said of 0.26.2 is trl_right_padding, which 0.27.0 has too and 0.29.1 has not",
+    later=1,
 )
 
 

@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     stands_in="vLLM: samples with what it is given",
     lines="trl/trainer/grpo_trainer.py:1086-1089",
     expects=("H10", "H11", "H15", "H16", "H49"),
-    later=True,
+    later=1,
 )
 
 

@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     stands_in="vLLM: samples with what it is given",
     lines="trl/trainer/grpo_trainer.py:1085-1088",
     expects=("H10", "H11", "H16", "H49"),
-    later=True,
+    later=1,
 )
 
 

@@ -1,5 +1,5 @@
 """The loss mask is given to the model as its attention mask. What is not trained, which is all of
-the question and every document, is hidden from the pass that is trained through.
+the prompt, is hidden from the pass that is trained through.
 """
 
 from pathlib import Path
@@ -15,13 +15,9 @@ EXHIBIT = Exhibit(
     stands_in="the client of the vLLM server, which hands the weights to `flatline serve`",
     lines="verifiers/trainers/grpo_trainer.py:1086-1106, then compute_loss:1187",
     expects=("H09",),
-    good_has=(
-        "a defect of its own: the newline that the chat template writes after each turn is missing "
-        "from what is trained. The wheel of 0.1.3.post0 with both mended is silent on three seeds "
-        "(docs/verifiers.md); 0.1.8 plays in another way, which is not recorded yet"
-    ),
 )
 
 
 def run(folder: Path) -> dict[str, Any]:
+    # In one turn: over several 0.1.7 has a defect of its own (docs/verifiers.md).
     return verifiers_lab.looked(verifiers_lab.trainer, folder)

@@ -72,10 +72,10 @@ def headline_of(report: Found) -> str:
         return _unexplained(troubles[0])
     if outcome_of(report) is Outcome.HEALTHY:
         if report.pointers:
-            return f"Your run learns, with one reservation: {_headline(report.pointers[0])}"
+            return f"Your run learns, with one reservation: {_inside(report.pointers[0])}"
         return _HEALTHY[report.trend is not None and report.trend.rises]
     if report.pointers:
-        return f"Possible, but not certain: {_headline(report.pointers[0])}"
+        return f"Possible, but not certain: {_inside(report.pointers[0])}"
     return "There is not enough here to name a cause or to call the run healthy."
 
 
@@ -110,6 +110,12 @@ def named(finding: Finding) -> str:
 
 def _headline(finding: Finding) -> str:
     return finding.headline or f"{named(finding)}."
+
+
+def _inside(finding: Finding) -> str:
+    """The headline as the end of a sentence."""
+    head = _headline(finding)
+    return head[0].lower() + head[1:] if finding.headline else head
 
 
 def lines_of(finding: Finding) -> list[Line]:

@@ -17,23 +17,24 @@ from flatline.chosen import Chosen, chosen
 from flatline.diagnosis import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotReached
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
-from flatline.hypotheses.departure import Departure, named_by_the_catalogue
+from flatline.hypotheses.departure import Departure, named_by_the_catalogue, placed
 from flatline.lacking import Origin
 from flatline.live.loop.loop import Loop
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
+from flatline.live.tinker.training import TinkerSubject, Training
 from flatline.live.trainers import held
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
 from flatline.releases import note_on
 from flatline.trace.announce import say
-from flatline.training.subject import OurSubject
 
 if TYPE_CHECKING:
     from flatline.training.trainer import Built
 
 MORE_TIME = "Give the checkup more seconds with `budget=`, or leave it out"
 
+_ORIGINS = {Loop: Origin.LOOP, Training: Origin.TINKER}
 Look = Callable[[Subject], Finding]
 Heard = Callable[[Hypothesis], None]
 
@@ -47,7 +48,8 @@ def checkup(
     hypotheses: Sequence[Hypothesis] | None = None,
     on_probe: Heard | None = None,
 ) -> Report:
-    """Look at a TRL `GRPOTrainer`, at a `flatline.Loop`, or at what `training.trainer.build` made.
+    """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.verl.Engine`, a
+    `flatline.tinker.Training`, or at what `training.trainer.build` made.
 
     The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
     itself. `correct` names the reward function that says whether an answer is right, `gold` the
@@ -62,7 +64,7 @@ def checkup(
     known = note_on(getattr(trainer, "trainer", trainer))
     if known:
         say(known)
-    origin = Origin.LOOP if isinstance(trainer, Loop) else Origin.LIVE
+    origin = _ORIGINS.get(type(trainer), Origin.LIVE)
     until = math.inf if budget is None else begun + budget
     choice = chosen(hypotheses)
     if budget is not None:
@@ -88,10 +90,12 @@ def _look(
             if looks and on_probe:
                 on_probe(hypothesis)
             findings += _first_that_tells(hypothesis, looks, subject, origin)
-    named = named_by_the_catalogue([choice.judged(one) for one in findings], choice.hypotheses)
+        judged = [choice.judged(one) for one in findings]
+        named = rank(named_by_the_catalogue(judged, choice.hypotheses))
+        named = placed(named, choice.hypotheses, subject)
     return Report(
         subject="this trainer",
-        findings=tuple(rank(named)),
+        findings=tuple(named),
         trend=None,
         caveats=(*choice.remarks, *_not_reached(named, budget)),
         question=asked(findings, subject.trace),
@@ -114,11 +118,15 @@ def _not_reached(findings: Sequence[Finding], budget: float | None) -> tuple[str
 
 def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = None) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
-    live = held(trainer)
+    live = held(trainer, correct)
     if live is not None:
         return Subject(live)
+    if isinstance(trainer, Training):
+        return TinkerSubject(trainer)
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
+        from flatline.training.subject import OurSubject  # needs TRL, which a Loop may not have
+
         return OurSubject(trainer, correct=correct, gold=gold)
     return TrlSubject(trainer, correct=correct, gold=gold)
 

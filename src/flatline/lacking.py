@@ -37,6 +37,8 @@ class Origin(StrEnum):
     """A trainer at hand."""
     LOOP = "loop"
     """A loop at hand, as a `flatline.Loop`."""
+    TINKER = "tinker"
+    """A loop on the Tinker API, recorded or at hand."""
 
 
 class Lack(NamedTuple):
@@ -108,6 +110,21 @@ _OF_LOOP: Mapping[str, Lack] = {
         "the model of this Loop was not heard to sample", "Sample with the model that is given"
     ),
 }
+_OF_TINKER: Mapping[str, Lack] = {
+    "rollouts.reward": Lack(
+        "no reward was told", "Call `flatline.tinker.rewards(values, sequences)` in the loop"
+    ),
+    "rollouts.parts": Lack(
+        "no part of the reward was told",
+        "Give `flatline.tinker.rewards(..., parts=...)` the parts of the reward, one of them 1 for "
+        "a right answer and 0 for a wrong one",
+    ),
+    "rollouts.gold": Lack(
+        "no gold answers were told", "Give `flatline.tinker.rewards(..., gold=...)` the answers"
+    ),
+    "tokens.": Lack("the Tinker API does not show it"),
+    "weights.": Lack("the Tinker API shows no weights"),
+}
 _NOT_GIVEN = Lack("this trainer does not give it")
 _NOT_WATCHED = Lack("hooks on model and optimizer alone do not show it")
 _LOGGED_WITH = {
@@ -125,7 +142,7 @@ def origin_of(run: Mapping[str, Any]) -> Origin:
     source = str(run.get("source") or "")
     if source.startswith("import"):
         return Origin.DUMP if source.removeprefix("import:") in KINDS else Origin.LOG
-    known = {"recorder": Origin.RECORDER, "watch": Origin.WATCHED}
+    known = {"recorder": Origin.RECORDER, "watch": Origin.WATCHED, "tinker": Origin.TINKER}
     return known.get(source, Origin.ATTACHED)
 
 
@@ -140,7 +157,12 @@ def lack(origin: Origin, column: str) -> Lack:
     if origin is Origin.RECORDER:
         way = _LOGGED_WITH.get(column.partition(".")[0])
         return Lack("it was not recorded", f"Also give `flatline.Recorder` {way}" if way else "")
-    reasons = {Origin.WATCHED: _OF_WATCH, Origin.LOOP: _OF_LOOP}.get(origin, _OF_TRL)
+    adapters = {
+        Origin.WATCHED: _OF_WATCH,
+        Origin.LOOP: _OF_LOOP,
+        Origin.TINKER: _OF_TINKER,
+    }
+    reasons = adapters.get(origin, _OF_TRL)
     known = (found for name, found in reasons.items() if column.startswith(name))
     return next(known, _NOT_WATCHED if origin is Origin.WATCHED else _NOT_GIVEN)
 

@@ -229,6 +229,62 @@ DEFECTS: dict[str, Defect] = {
         when="training with its own `GRPOTrainer`",
         reference="https://github.com/PrimeIntellect-ai/verifiers/pull/505",
     ),
+    "trl_luspo_padding": Defect(
+        library="trl",
+        since="0.29.0",
+        mended="1.10.0",
+        what="the loss counts padding, and weighs a row by the square of its length",
+        when='`loss_type="luspo"` with `importance_sampling_level="token"`, the default',
+        reference=TRL + "6654",
+    ),
+    "trl_adapter_frozen_again": Defect(
+        library="trl",
+        since="0.22.0",
+        mended="0.23.1",
+        what="the adapter is frozen, and nothing is trained",
+        when="a quantised model that is given with its adapter on, gradient checkpointing",
+        reference=TRL + "4081",
+    ),
+    "trl_evaluated_as_trained": Defect(
+        library="trl",
+        since="0.17.0",
+        mended="0.18.0",
+        what="completions of an evaluation are trained on, and generations are cut across steps",
+        when="`eval_on_start`, or `evaluate()` before training",
+        reference=TRL + "3337",
+    ),
+    "trl_dora_magnitude": Defect(
+        library="trl",
+        since="1.14.2",
+        mended="1.15.0",
+        what="DoRA's magnitudes are cast to bf16 and never change",
+        when="DoRA on a quantised model",
+        reference=TRL + "7273",
+    ),
+    "trl_tools_mixed_up": Defect(
+        library="trl",
+        since="0.28.0",
+        mended="1.14.1",
+        what="what follows a tool's answer is drawn for another rollout",
+        when='`tools` with `vllm_mode="server"`',
+        reference=TRL + "6673",
+    ),
+    "peft_merged_bias": Defect(
+        library="peft",
+        since="0.15.2",
+        mended="0.16.0",
+        what="the bias of an adapter is merged without its scale",
+        when="`lora_bias=True` with `lora_alpha` other than `r`, where merged weights are sampled",
+        reference="https://github.com/huggingface/peft/pull/2489",
+    ),
+    "transformers_last_accumulation": Defect(
+        library="transformers",
+        since="4.51.3",
+        mended="4.55.0",
+        what="the last step of an epoch is divided by passes that it does not have",
+        when="passes of an epoch that `gradient_accumulation_steps` does not divide",
+        reference="https://github.com/huggingface/transformers/pull/39659",
+    ),
 }
 """By the name of the exhibit."""
 
@@ -253,10 +309,9 @@ def defects_of(library: str, release: str) -> dict[str, Defect]:
 
 
 def note_on(trainer: object) -> str | None:
-    """One line on the release that a trainer is from; None where nothing is known of it."""
+    """One line on the releases that a trainer is from; None where nothing is known of them."""
     origins = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
-    notes = filter(None, map(_note, sorted(origins & libraries())))
-    return next(notes, None)
+    return " ".join(filter(None, map(_note, sorted(origins & libraries())))) or None
 
 
 def libraries() -> set[str]:

@@ -198,3 +198,14 @@ def test_a_kl_below_zero_is_not_ruled_out():
     finding = H03.sign(trace_of_kl([-0.5] * 12))
     assert finding.level is Level.NOTE
     assert "below 0 at 12 of 12 steps" in finding.text
+
+
+def test_a_policy_that_left_late_is_sent_back_to_before_it_left():
+    found = H03.sign(trace_of_kl([0.0] * 10 + [0.1] * 10 + [5.0] * 10))
+    assert "before step 21" in found.fix
+
+
+def test_a_policy_that_was_never_near_is_not_sent_back():
+    found = H03.sign(trace_of_kl([5.0] * 30, first=4))
+    assert found.level is Level.SUSPECT
+    assert "checkpoint" not in found.fix

@@ -90,7 +90,7 @@ def test_a_rate_of_zero_is_a_fault():
 
 
 def test_gradients_that_are_no_number_are_a_fault():
-    assert "no number" in H.sign(trace_with(steps=lambda row: {"grad_norm": np.nan})).text
+    assert "NaN or infinite" in H.sign(trace_with(steps=lambda row: {"grad_norm": np.nan})).text
 
 
 def test_a_healthy_run_moves_every_tensor():
@@ -152,3 +152,23 @@ def test_the_probe_expects_no_gradient_of_a_lora_a_whose_b_is_zero():
 
 def test_the_probe_needs_advantages():
     assert H.probe(subject(advantage=0.0)).level is Level.UNKNOWN
+
+
+def rates(values):
+    return trace_with(steps=lambda row: {"learning_rate": values(row["step"])}, n=12)
+
+
+def test_a_rate_that_ends_long_before_the_run_is_a_fault_with_its_step():
+    found = H.sign(rates(lambda step: 2e-6 * step if step < 6 else 0.0))
+    assert found.level is Level.FAULT
+    assert "from step 6 on" in found.text
+
+
+def test_zeros_that_a_loggers_rounding_may_have_made_are_no_fault():
+    found = H.sign(rates(lambda step: 1e-4 if step < 6 else 0.0))
+    assert "learning rate is 0" not in found.text
+
+
+def test_a_schedule_that_comes_to_0_at_the_last_step_is_no_fault():
+    found = H.sign(rates(lambda step: 1e-6 * (12 - step)))
+    assert "learning rate is 0" not in found.text

@@ -92,3 +92,36 @@ def test_honest_mistakes_that_earn_as_much_are_left_to_h39():
     assert H.probe(oracle("cite_everything", "wrong_answer")).level is Level.OK
     assert H.probe(oracle("cite_everything", gold=0.5)).level is Level.OK
     assert H.probe(oracle()).level is Level.OK
+
+
+def log(seed=0, **slopes):
+    """Rows of a log; each column goes from 0.5 by its slope, with noise."""
+    rng, rows = np.random.default_rng(seed), 90
+    names = {name: name.replace("__", "/") for name in slopes}
+    listed = []
+    for at in range(rows):
+        row = {
+            names[name]: 0.5 + slope * at / rows + rng.normal(0, 0.03)
+            for name, slope in slopes.items()
+        }
+        listed.append({"step": at + 1, "reward": row["reward"], "metrics": row})
+    return Trace.from_rows(run={"source": "import:trl", "settings": {}}, steps=listed)
+
+
+def test_a_log_in_which_a_part_falls_while_the_reward_rises_is_no_all_clear():
+    found = H.sign(log(reward=0.4, rewards__bonus__mean=0.6, rewards__right__mean=-0.2))
+    assert found.level is Level.NOTE
+    assert found.points_at_cause
+    assert "`right` falls" in found.text
+
+
+def test_a_log_whose_held_out_score_falls_while_the_reward_rises_is_suspected():
+    found = H.sign(log(reward=0.4, eval__accuracy=-0.3))
+    assert found.level is Level.SUSPECT
+    assert "`eval/accuracy` falls" in found.text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_log_whose_parts_rise_or_stand_gets_no_verdict(seed):
+    with pytest.raises(NotRecorded):
+        H.sign(log(seed, reward=0.4, rewards__a__mean=0.2, rewards__b__mean=0.0, eval__acc=0.0))

@@ -67,3 +67,8 @@ def test_a_curve_that_was_smoothed_beyond_recognition_is_noted_without_a_number(
     assert found.level is Level.NOTE
     assert "smoothed" in found.text
     assert "inf" not in found.text
+
+
+def test_a_raw_curve_that_breaks_down_at_a_step_is_not_taken_for_a_smoothed_one():
+    fallen = raw(200, spread=0.03) + np.where(np.arange(200) < 120, 0.6, 0.0)
+    assert "smoothed" not in H.sign(curve(fallen)).text

@@ -279,6 +279,8 @@ def _seconds(text: str) -> float:
 def _kept(conclusion: "Conclusion", journal: "Journal | None", json: bool) -> dict[str, Any]:
     """Write it into the journal, say it, and return it."""
     verdict = conclusion.verdict.to_json()
+    if conclusion.change:
+        verdict["change"] = conclusion.change
     if journal is not None:
         from flatline.journal import record
 

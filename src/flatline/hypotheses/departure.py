@@ -6,6 +6,7 @@ like a high learning rate or an exploding KL is a consequence of it.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,26 @@ def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:
     except Exception as error:
         why = Evidence(text=f"The line that caused it could not be searched for: {error}.")
         return replace(alarm, evidence=(*alarm.evidence, why))
+
+
+def placed(
+    findings: Sequence[Finding], hypotheses: Sequence[Hypothesis], subject: "Subject"
+) -> list[Finding]:
+    """The same; the first alarm, where no line is known of it, with those of what it explains, or
+    those that make the first stage whose departure it accounts for."""
+    first = findings[0] if findings else None
+    if first is None or first.level not in ALARMS or first.where:
+        return list(findings)
+    follow = (one for one in findings if one.hypothesis in first.explains and one.level in ALARMS)
+    known = next((one.where for one in follow if one.where), ())
+    if known:
+        return [replace(first, where=known), *findings[1:]]
+    stages = [one for one in hypotheses if isinstance(one, Departure)]
+    for stage in (one.stage for one in stages if first.hypothesis in one.named_by):
+        with suppress(Exception):
+            found = StageFound(stage=stage, departs=True, text=first.text)
+            return [replace(first, where=subject.lines_of(found)), *findings[1:]]
+    return list(findings)
 
 
 def named_by_the_catalogue(

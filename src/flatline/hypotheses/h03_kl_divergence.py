@@ -77,6 +77,8 @@ TIMES_BETA = (0.3, 30.0)
 VISIBLE = 1e-3
 """KL per token that must have been reached before its part in the loss can be seen."""
 
+STAYED = 0.25
+"""Share of a run that must have been near its reference to go back to."""
 MOSTLY = 0.5
 """Share of steps with a KL below 0; k1, the log-ratio itself, is below 0 now and then."""
 HEAVY = 1.0
@@ -265,6 +267,7 @@ class KlDivergence(Hypothesis):
                 evidence=_worst(trace, int(step)),
                 severity=typical / BROKEN,
                 headline="Your policy has drifted far away from its reference model.",
+                fix=_way_back(trace),
             )
         if len(kl) < FEWEST and start is None:
             return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more are needed")
@@ -283,6 +286,16 @@ class KlDivergence(Hypothesis):
             measured=typical,
             expected=f"below {BROKEN:g}",
         )
+
+
+def _way_back(trace: Trace) -> str | None:
+    """What to do where the policy was near for a while; None where it left at once."""
+    kl, step = trace.steps["kl"], trace.steps["step"]
+    far = np.flatnonzero(kl > BROKEN)
+    if far[0] < STAYED * len(kl):
+        return None
+    left = int(step[far[0]])
+    return f"Go back to a checkpoint before step {left}, and go on with a lower {{learning_rate}}."
 
 
 def _already(kl: np.ndarray, start_seen: bool) -> str:

@@ -11,7 +11,9 @@ off is never explored.
 Log-probs of the first step, where both sides hold the same weights. A slope of the trainer's on the
 sampler's that differs from 1 by more than 0.05, with a fit of R² above 0.8, is a temperature.
 A trainer that is never above the sampler and below it by more than 1e-3 nat on average has tokens
-that the sampler cut off. Both are suspected. Settings that cut are noted.
+that the sampler cut off. Both are suspected, and so is a `temperature` other than that of the loss
+where the run says both: a server may give log-probs at the loss's temperature whatever it draws at.
+Settings that cut are noted.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -55,6 +57,8 @@ NOISE = 1e-2
 """Nats by which equal beginnings may differ; more is H23's."""
 CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """Settings of a run that cut, and where they do not; the one that Qwen's own file sets is first."""
+TEMPERATURES = ("temperature", "loss_temperature")
+"""Settings: what the sampler divides logits by, and what the loss does."""
 KEEPS_ALL = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,)}
 """Settings that leave the distribution as it is."""
 
@@ -77,6 +81,9 @@ class SamplingParameters(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the gap follow the log-prob, or lie on one side?"""
+        drawn, taken = (trace.settings.get(name) for name in TEMPERATURES)
+        if drawn is not None and taken is not None and drawn != taken:
+            return self._other_temperature(drawn, taken)
         cuts = _cuts(trace)
         try:
             gaps = at_equal_weights(trace)
@@ -151,6 +158,16 @@ class SamplingParameters(Hypothesis):
             expected=f"below {CUT:g}",
             evidence=gaps.worst(trace, gaps.unsure),
             severity=below.value / CUT,
+        )
+
+    def _other_temperature(self, drawn: float, taken: float) -> Finding:
+        return self.found(
+            Level.SUSPECT,
+            f"What is trained was sampled at temperature {drawn:g}, and the loss takes log-probs "
+            f"at {taken:g}.",
+            measured=float(drawn),
+            expected=f"{taken:g}",
+            severity=abs(drawn - taken) / SLOPE,
         )
 
     def _settings(self, cuts: list[str]) -> Finding:

@@ -7,12 +7,12 @@ checkpointing cut the graph, a gradient scaler skips every step. The loss is log
 
 ## Sign
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
-all; a rate of 0 at every step; gradients that are exactly 0 although advantages are not; gradients
-that are no number. Each is exact. A tensor that no gradient reaches while others get one (a vision
-tower that sees only text, an adapter on a part that is not used) is noted, and suspected where such
-tensors hold half of the elements. A tensor in half precision may stand still because its updates
-are rounded away, which is noted. Without recorded weights, a KL that grew from 0 shows that they
-move.
+all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
+although advantages are not; gradients that are no number. Each is exact. A tensor that no gradient
+reaches while others get one (a vision tower that sees only text, an adapter on a part that is not
+used) is noted, and suspected where such tensors hold half of the elements. A tensor in half
+precision may stand still because its updates are rounded away, which is noted. Without recorded
+weights, a KL that grew from 0 shows that they move.
 
 ## Probe
 One optimizer step on one batch, undone afterwards: every trainable tensor must be in the optimizer,
@@ -71,6 +71,10 @@ MANY = 0.5
 """Share of the trainable elements without a gradient that is no accident of the architecture."""
 MOVED_KL = 1e-4
 """KL to the reference that only a policy that moved has. Healthy runs: 1e-3 to 0.3."""
+
+
+LONG = 0.25
+"""Share of a run without a rate that is no end of a schedule: those come to 0 at the last step."""
 
 
 class OptimizerNotStepping(Hypothesis):
@@ -156,14 +160,27 @@ class OptimizerNotStepping(Hypothesis):
     def _no_rate(self, trace: Trace) -> Finding | None:
         if "learning_rate" not in trace.steps:
             return None
-        rate = trace.steps["learning_rate"]
-        known = rate[np.isfinite(rate)]
-        if len(known) < FEWEST_STEPS or known.any():
+        rate, step = trace.steps["learning_rate"], trace.steps["step"]
+        known, step = rate[np.isfinite(rate)], step[np.isfinite(rate)]
+        if len(known) < FEWEST_STEPS:
+            return None
+        if not known.any():
+            return self._alarm(
+                f"The learning rate is 0 at all {len(known)} steps.",
+                0.0,
+                fix="Set a learning rate, and look at the scheduler: its warm-up may outlast the "
+                "run.",
+            )
+        ended = int(np.flatnonzero(known)[-1]) + 1
+        without = len(known) - ended
+        if without < max(FEWEST_STEPS, LONG * len(known)) or _may_be_rounded(known):
             return None
         return self._alarm(
-            f"The learning rate is 0 at all {len(known)} steps.",
-            0.0,
-            fix="Set a learning rate, and look at the scheduler: its warm-up may outlast the run.",
+            f"The learning rate is 0 from step {int(step[ended])} on: at {without} of {len(known)} "
+            "steps.",
+            without / len(known),
+            headline="Your learning rate is 0 long before the end, so nothing more is trained.",
+            fix="Look at the scheduler: it was told of fewer steps than the run has.",
         )
 
     def _no_number(self, trace: Trace) -> Finding | None:
@@ -173,9 +190,12 @@ class OptimizerNotStepping(Hypothesis):
         recorded = len(broken) - trace.steps.arrow("grad_norm").null_count
         if broken.sum() < FEWEST_STEPS or broken.sum() < MANY * recorded:
             return None
+        first = int(trace.steps["step"][broken][0])
         return self._alarm(
-            f"The gradient is no number at {broken.sum()} of {recorded} steps.",
+            f"The gradient norm is NaN or infinite at {broken.sum()} of {recorded} steps, first "
+            f"at step {first}.",
             float(broken.sum() / recorded),
+            headline="Your gradients are NaN or infinite.",
             fix="Look at the first step without a number: its rewards, its longest completion, "
             "its largest log-ratio. In fp16 use bf16 instead.",
         )
@@ -249,7 +269,13 @@ class OptimizerNotStepping(Hypothesis):
         raise NotRecorded("weights.update_norm")
 
     def _alarm(
-        self, text: str, measured: float, names: list[str] | None = None, *, fix: str | None = None
+        self,
+        text: str,
+        measured: float,
+        names: list[str] | None = None,
+        *,
+        fix: str | None = None,
+        headline: str | None = None,
     ) -> Finding:
         return self.found(
             Level.FAULT,
@@ -258,7 +284,16 @@ class OptimizerNotStepping(Hypothesis):
             expected="every trainable tensor changes",
             evidence=_named(names or []),
             fix=fix,
+            headline=headline,
         )
+
+
+def _may_be_rounded(rate: np.ndarray) -> bool:
+    """Whether a logger's rounding may have made the zeros: then the last rate before them is the
+    least that it can write, a 1 in its last digit."""
+    above = rate[rate > 0]
+    last = float(above[-1])
+    return bool(last == above.min() and f"{last:.6e}".startswith("1.000000"))
 
 
 def _no_gradient(table: Frame, step: np.ndarray, grad: np.ndarray) -> np.ndarray:

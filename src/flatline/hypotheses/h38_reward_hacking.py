@@ -9,7 +9,9 @@ way, the training reward climbs, and the answers get no better or worse.
 Suspected where three things hold: the training reward certainly rises, the part that says "right"
 certainly falls (by 0.05 and more), and the reward followed the right answer in the first third of
 the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout that change by half
-are told with it. Another part that falls while the reward rises is noted.
+are told with it. Another part that falls while the reward rises is noted. Of a log, which does not
+say which part is the right answer: suspected where the reward certainly rises and a held-out score
+certainly falls, noted where a part of the reward certainly falls.
 
 ## Probe
 Scripted plays that try the known tricks (all documents fetched, all documents cited, two answers)
@@ -34,6 +36,8 @@ Thresholds: in 26 healthy lab runs right rises with the reward, and `flatline ta
 trick that earns what gold earns; 0 of 26 alarm (interval 0 to 13 %).
 """
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,8 +47,11 @@ from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
+from flatline.hypotheses.moved import change_of, ends, surely
+from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
@@ -61,6 +68,11 @@ TRICKS = ("cite_everything", "dump_all_documents", "two_answers")
 """Scripted plays that earn what nobody meant to pay, if anything is wrong."""
 GOLD_IS_MAXIMUM = 0.02
 """What gold may lack of the maximum before the reward is misread, which is H39."""
+_SCORE = re.compile(
+    r"(eval|val|validation|test|heldout)[-_/].*(reward|score|acc|accuracy|pass|correct|solved|exact)"
+    r"[^/]*(/mean(@\d+)?)?"
+)
+"""Names of held-out scores, of which more is better."""
 
 
 class RewardHacking(Hypothesis):
@@ -74,6 +86,8 @@ class RewardHacking(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the reward rise while what it stands for falls?"""
+        if not len(trace.rollouts) and (found := self._in_log(trace)):
+            return found
         name = needed_part(trace)
         right = drift_of(trace, trace.parts()[name])
         if right is None:
@@ -129,9 +143,54 @@ class RewardHacking(Hypothesis):
             ],
         )
 
+    def _in_log(self, trace: Trace) -> Finding | None:
+        """Which column falls while the reward rises, in rows of a log."""
+        if surely(change_of(trace.steps["reward"], trace.steps["step"])) < 1:
+            return None
+        if outside := _falling(trace, _held_out(trace)):
+            return self.found(
+                Level.SUSPECT,
+                f"{outside} while the training reward rises.",
+                expected="both rise",
+                headline="Your training reward rises and your held-out score falls.",
+                fix="Judge by the held-out score, and look at what the completions of the last "
+                "steps are paid for.",
+            )
+        parts = parts_of(trace)
+        paid = {} if parts is None or not parts.named else parts.moving
+        if parts is None or not (inside := _falling(trace, paid, parts.step)):
+            return None
+        return self.found(
+            Level.NOTE,
+            f"{inside} while the reward rises: what is gained is gained elsewhere.",
+            headline="Part of your reward falls while the whole rises.",
+            points_at_cause=True,
+        )
+
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
+
+
+def _held_out(trace: Trace) -> dict[str, np.ndarray]:
+    """Scores of problems that are not trained on, by the log's own names."""
+    names = [name for name in trace.metric_names if _SCORE.fullmatch(plain(name))]
+    return {name: trace.metric(name) for name in names}
+
+
+def _falling(
+    trace: Trace, columns: Mapping[str, np.ndarray], step: np.ndarray | None = None
+) -> str:
+    """The columns that certainly fall, in words."""
+    at = trace.steps["step"] if step is None else step
+    falling = [name for name, values in columns.items() if surely(change_of(values, at)) < 0]
+    told = {name: ends(columns[name], at) for name in falling}
+    fallen = [
+        f"`{name}` falls from {before:.3g} to {after:.3g}"
+        for name, (before, after) in told.items()
+        if before - after >= FALLS * max(1.0, abs(before))
+    ]
+    return " and ".join(fallen[:2])
 
 
 def _followed_at_first(trace: Trace, name: str) -> bool:

@@ -41,7 +41,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.arms import arms
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, correlation_estimate
-from flatline.hypotheses.trend import FEWEST, trend_of
+from flatline.hypotheses.trend import FEWEST, rows_in_one, trend_of
 from flatline.trace import Trace
 
 SMOOTHED = 0.8
@@ -108,6 +108,6 @@ def _smoothed(trace: Trace) -> str:
     if rest.std() < EQUAL:
         return ""
     close = correlation_estimate(float(np.corrcoef(rest[:-1], rest[1:])[0, 1]), len(rest) - 1)
-    if close.low <= SMOOTHED:
+    if close.low <= SMOOTHED or rows_in_one(reward) == 1:  # a raw curve may bend sharply, too
         return ""
     return f"The logged reward is a smoothed curve (neighbouring steps: {close.value:.2f})."

@@ -25,10 +25,16 @@ def attach(
     answer; a diagnosis reads both from the trace. `alarms=flatline.Alarms()` looks at the trace
     while the run trains, and says what is wrong at the step where it shows.
     """
-    kind: Any = trl
-    if verifiers.is_of_verifiers(trainer):
-        kind = verifiers
-    elif rl.is_of_verifiers_rl(trainer):
-        kind = rl
-    attached: trl.Attachment = kind.attach(trainer, run_dir, correct=correct, gold=gold)
+    attached: trl.Attachment = _kind(trainer).attach(trainer, run_dir, correct=correct, gold=gold)
     return attached.telling(alarms)
+
+
+def can_be_recorded(trainer: Any) -> bool:
+    """Whether it is a trainer that `attach` knows."""
+    return _kind(trainer) is not trl or trl.why_not(trainer) is None
+
+
+def _kind(trainer: Any) -> Any:
+    if verifiers.is_of_verifiers(trainer):
+        return verifiers
+    return rl if rl.is_of_verifiers_rl(trainer) else trl

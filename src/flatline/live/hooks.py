@@ -130,6 +130,18 @@ def listening(owner: Any, name: str, heard: Heard, guard: Guard) -> Patch:
     return Patch(owner, name, around)
 
 
+def on_class(kind: type, name: str, around: Callable[..., Any]) -> None:
+    """`around(original, self, ...)` answers every call of a method, of all objects of a class: for
+    objects that somebody else makes. It stays there as long as the process lives."""
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(kind, name, method)
+
+
 @contextmanager
 def swapped(owner: Any, **values: Any) -> Iterator[None]:
     """Attributes with other values for a while; the object then has its own again, or none."""

@@ -20,7 +20,7 @@ ROUNDED = 6e-5
 """Rounding of a loss that is printed with four digits."""
 MANY = 0.6
 """Share of the rows in which it must fit."""
-TIMES_AT_MOST = 3
+TIMES_AT_MOST, NEAR_THE_TOP = 3, 0.9
 """How often the largest value of a column comes exactly, where a limit makes it."""
 MOST_COMPLETIONS = 512
 """Completions of a row that are looked for."""
@@ -88,7 +88,10 @@ def _limit(trace: Trace) -> Iterator[str]:
         top = float(known.max()) if len(known) else 0.0
         times = int((known == top).sum())
         stands = len(known) and times == len(known) and not np.nansum(cut)
-        if times >= TIMES_AT_MOST and top == round(top) and top > 1 and not stands:
+        below = int(((known < top) & (known >= NEAR_THE_TOP * top)).sum())
+        by_chance = (known == np.round(known)).all() and times <= below  # whole numbers meet often
+        heaped = times >= TIMES_AT_MOST and not by_chance
+        if heaped and top == round(top) and top > 1 and not stands:
             if len(cut) and not np.nansum(cut):
                 return  # nothing is cut off: a favourite length is no limit
             yield f"The limit is {top:g} tokens: {times} rows have exactly that, and none has more."
@@ -103,12 +106,12 @@ def _completions(trace: Trace) -> Iterator[str]:
         return
     every = spacing(trace.steps["step"])
     broken = known[np.abs(known - np.round(known)) > 1e-3]
-    if len(broken) < FEWEST:
+    if len(np.unique(broken)) < FEWEST:
         return
     for count in range(2, MOST_COMPLETIONS + 1):
         if _whole(broken, count).mean() >= NEARLY_ALL:
-            if _own(broken, count).mean() < OWN:
-                return  # rows are means of different numbers
+            if count in (10, 100) or _own(broken, count).mean() < OWN:
+                return  # so many digits were printed, or rows are means of different numbers
             a_step = f" ({count / every:g} a step)" if every > 1 and count % every == 0 else ""
             told = f"a row is the mean of {count} completions{a_step}"
             yield f"Lengths are multiples of 1/{count}: {told}."

@@ -11,7 +11,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from flatline.errors import ConfigError
 from flatline.live.hooks import Patch, nested_models
 from flatline.live.trl.settings import stop_ids
+from flatline.live.verifiers.attach import is_of_verifiers
 from flatline.remedies.base import Tally, Undo
+from flatline.remedies.served import tokens_of_the_server
 from flatline.remedies.stock import own_method
 from flatline.spec.completions import said
 from flatline.spec.prompts import prompt_ids
@@ -22,6 +24,8 @@ COMPLETION_IDS, TEXTS = 1, 3
 
 def prompts_through_the_template(trainer: Any, tally: Tally) -> list[Undo]:
     """Whatever comes to the messages on the way to the template."""
+    if is_of_verifiers(trainer):
+        return tokens_of_the_server(trainer, tally)
     if not hasattr(trainer, "_tokenize_prompts") or getattr(trainer, "environment_factories", None):
         raise ConfigError(
             "This trainer renders its prompts where no remedy reaches: in an environment, or in a "

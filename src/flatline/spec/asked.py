@@ -49,6 +49,15 @@ class Asked:
     """And above 1 plus this."""
     softness: tuple[float, float] = (1.0, 1.05)
     """SAPO's temperatures, of advantages above 0 and of others."""
+    gamma: tuple[tuple[float, float], tuple[float, float]] = ((2.0, 3.0), (3.0, 2.0))
+    """VESPO's k and lambda, of advantages from 0 on and of others."""
+    drift: float | None = None
+    """Completions with an advantage below 0 from which the policy has gone further than so many
+    nats a token carry no policy loss; None for all of them."""
+    correction: tuple[str, float | None, float | None] | None = None
+    """How token losses are weighted by what the trainer's policy and the sampler's make of a token:
+    `token_truncate`, `token_mask`, `sequence_truncate` or `sequence_mask`, the least and the
+    largest weight; None for never."""
     ceiling: float | None = None
     """Two-sided clip: the ratio itself is never above this."""
     beta: float = 0.0
@@ -59,6 +68,8 @@ class Asked:
     """Whether each token's KL is weighted by its ratio."""
     entropy_share: float = 1.0
     """Share of the tokens, those of the highest entropy, that the policy loss is taken of."""
+    entropy_bonus: float = 0.0
+    """Weight of the mean entropy of the tokens of a pass, which is taken off the loss."""
     learning_rate: float = 1e-6
     """The rate before any schedule."""
     schedule: str = "constant"

@@ -27,5 +27,5 @@ def logprobs(
     told_TV = logits(ids_1L)[0, len(prompt) - 1 : -1].float() / temperature
     every_TV = torch.log_softmax(told_TV, -1)
     chosen_T = every_TV.gather(1, ids_1L[0, len(prompt) :, None])[:, 0]
-    entropy_T = -(every_TV.detach().exp() * every_TV.detach()).sum(-1)
+    entropy_T = -(every_TV.exp() * every_TV).sum(-1)
     return chosen_T, entropy_T

@@ -7,8 +7,11 @@
     dr_grpo   1/(N L) sum_i sum_t l_it               Liu et al., 2025; L the longest length allowed
     bnpo      mean over the tokens of each pass, mean over passes
     dapo      1/(sum_i |o_i|) sum_i sum_t l_it       Yu et al., 2025, equation 8: tokens of the step
-    cispo     as dapo
+    cispo     as dapo; vespo too
     luspo     1/N sum_i sum_t l_it
+
+An entropy bonus c (Skywork-OR1, 2025) takes c times the mean entropy of the tokens of a pass off
+it, mean over passes.
 
 |o_i| counts tokens that carry a loss, 1 where there are none. Where one generation is dealt out to
 several steps, a step of dapo or cispo is divided by its share of the generation's tokens, so that
@@ -17,6 +20,8 @@ twice the passes change nothing.
 """
 
 from collections.abc import Sequence
+
+from torch import Tensor
 
 from flatline.spec.asked import Asked, NotSpecified
 
@@ -31,12 +36,17 @@ def shares(asked: Asked, trained: Sequence[int], tokens_in_generation: int) -> l
         return [1 / (rows * asked.longest)] * len(trained)
     if asked.loss == "bnpo":
         return [1 / (asked.passes * max(sum(trained), 1))] * len(trained)
-    if asked.loss in ("dapo", "cispo"):
+    if asked.loss in ("dapo", "cispo", "vespo"):
         of_step = tokens_in_generation * asked.passes / asked.passes_in_generation
         return [1 / max(of_step, 1)] * len(trained)
     if asked.loss == "luspo":
         return [1 / rows] * len(trained)
     raise NotSpecified(f"the loss {asked.loss!r}")
+
+
+def bonus(asked: Asked, entropy_T: Tensor, tokens_in_pass: int) -> Tensor:
+    """What the entropy of a row's tokens takes off the loss, of all that count in its pass."""
+    return asked.entropy_bonus * entropy_T.sum() / (max(tokens_in_pass, 1) * asked.passes)
 
 
 def of_no_token(asked: Asked, advantage: float) -> float:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flatline.errors import ConfigError
+
 SETTINGS = (
     "num_generations",
     "beta",
@@ -13,6 +15,7 @@ SETTINGS = (
     "importance_sampling_level",
     "vllm_importance_sampling_correction",
     "temperature",
+    "loss_temperature",
     "top_p",
     "top_k",
     "min_p",
@@ -55,8 +58,9 @@ in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. `lr_schedul
 where the user made the schedule. `reward_weights` are by the name of the reward function, as asked
 for; null where two have one name. `dropout` is the largest in the model, `distinct_prompts` how
 many prompts the data has. `algorithm` is `grpo` or `rloo`. `correct` is the part of the reward and
-`gold` the column of the dataset that, as the user says, tell which answers are right. The other
-names are those of TRL."""
+`gold` the column of the dataset that, as the user says, tell which answers are right.
+`loss_temperature` is what the loss divides logits by, where it does not take `temperature`. The
+other names are those of TRL."""
 
 NO_NUMBERS = frozenset(
     {
@@ -106,3 +110,10 @@ def rounding(settings: Mapping[str, Any]) -> float:
     coarse = "float32" if is_half(settings) is False else "bfloat16"
     bits = SIGNIFICANT_BITS.get(settings.get("precision") or coarse, SIGNIFICANT_BITS[coarse])
     return max(FINEST, SPACINGS * 2.0 ** (5 - bits))
+
+
+def refuse_unknown(settings: Mapping[str, Any], what: str) -> None:
+    """Settings by other names would be kept and never read."""
+    unknown = sorted(settings.keys() - set(SETTINGS))
+    if unknown:
+        raise ConfigError(f"{what} has no {', '.join(unknown)}.\nThere are: {', '.join(SETTINGS)}.")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flatline.bench.mutants.heard import Array, Heard, Step, Value
+from flatline.bench.mutants.heard import DEALT, Array, Heard, Step, Value
 from flatline.spec import STAGES
 
 ROUNDING = 1e-5
@@ -21,7 +21,11 @@ PARALLEL = 1e-4
 SAME_MOVE = 1e-2
 """Share by which the weights may move otherwise, since Adam magnifies the rounding of gradients
 near 0."""
-_DISCRETE = ("rows", "prompts", "completions", "mask")
+_ORDER = tuple(
+    part for stage in STAGES for part in ((DEALT, stage) if stage == "log-probs" else (stage,))
+)
+"""As a step makes them. What is dealt out to passes is of the stage `rows`."""
+_DISCRETE = (DEALT, "rows", "prompts", "completions", "mask")
 
 
 class Effect(StrEnum):
@@ -75,6 +79,9 @@ def difference(reference: Heard, found: Heard, *, asks: bool = False) -> Differe
     """How a run that came to its end differs from the one without the change, which may be one of
     the code that asks for a training."""
     first = _first(reference, found)
+    otherwise = asks and reference.asked != found.asked
+    if first is None and otherwise:
+        return Difference(Effect.ASKED)
     if first is None:
         same = reference.log == found.log
         return Difference(Effect.SAME if same else Effect.LOG)
@@ -84,7 +91,6 @@ def difference(reference: Heard, found: Heard, *, asks: bool = False) -> Differe
     if at < len(pairs):
         length, beside = _direction(*(_joined(step, "gradient") for step in pairs[at]))
         stage = _refined(stage, *pairs[at])
-    otherwise = asks and reference.asked != found.asked
     effect = Effect.ASKED if otherwise else _size(reference, found)
     return Difference(effect, stage, at + 1, length, beside)
 
@@ -93,9 +99,9 @@ def _first(reference: Heard, found: Heard) -> tuple[int, str] | None:
     nothing: Step = {}
     pairs = zip_longest(reference.steps, found.steps, fillvalue=nothing)
     for at, (one, other) in enumerate(pairs):
-        for stage in STAGES:
+        for stage in _ORDER:
             if _digests(one, stage) != _digests(other, stage):
-                return at, stage
+                return at, "rows" if stage == DEALT else stage
     return None
 
 

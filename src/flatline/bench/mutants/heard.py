@@ -17,6 +17,8 @@ Array = NDArray[Any]
 
 _CLOCK = ("time", "per_second", "profiling")
 """In names of what a clock measured."""
+DEALT = "dealt"
+"""What a pass is given of a generation: rows, after everything that makes the generation."""
 MOST = 1 << 20
 """Numbers of a value that are kept besides its digest, evenly taken from it."""
 
@@ -39,7 +41,8 @@ class Heard(NamedTuple):
     steps: list[Step]
     log: list[dict[str, str]]
     asked: str = ""
-    """The arguments of the trainer and of its adapter, as a digest; empty without a trainer."""
+    """What the script says that it asks for, as a digest: the arguments of the trainer and of its
+    adapter, or the settings of a `flatline.Loop`."""
 
 
 def train_for(trainer: Any, steps: int) -> Heard:
@@ -65,10 +68,12 @@ def train_for(trainer: Any, steps: int) -> Heard:
 def _asked(trainer: Any) -> str:
     """What the user asked for: whatever another argument leads to is no defect."""
     adapters = getattr(trainer.model, "peft_config", {})
-    told = {
-        "arguments": trainer.args.to_dict(),
-        "adapters": {k: v.to_dict() for k, v in adapters.items()},
-    }
+    arguments = trainer.args.to_dict()
+    return said({"arguments": arguments, "adapters": {k: v.to_dict() for k, v in adapters.items()}})
+
+
+def said(told: Any) -> str:
+    """A digest of what was asked for."""
     text = json.dumps(told, sort_keys=True, default=_plain)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -145,6 +150,7 @@ class _Ears:
             self._wrap(trainer, "_generate_and_score_completions", self._generated)
             self._wrap(trainer, "_calculate_rewards", self._paid)
             self._wrap(trainer, "_get_per_token_logps_and_entropies", self._scored)
+            self._wrap(trainer, "_prepare_inputs", self._dealt)
             self._wrap(trainer, "compute_loss", self._lost)
 
     def _wrap(self, trainer: Any, name: str, hear: Callable[[Any, Any, Any], None]) -> None:
@@ -183,8 +189,13 @@ class _Ears:
         # The weighted sum is seen in what is logged of it.
         totals = getattr(trainer, "_metrics", {}).get("train", {}).get("reward", ())
         self._now["rewards"].append(Value(repr(list(totals)), np.zeros(0)))
+        shown = {**found, **_unpadded(found)}
         for stage, names in _HANDED_ON.items():
-            self.hear(stage, *(found[name] for name in names if found.get(name) is not None))
+            self.hear(stage, *(shown[name] for name in names if shown.get(name) is not None))
+
+    def _dealt(self, trainer: Any, args: Any, found: Any) -> None:
+        """Which completions a pass is given."""
+        self.hear(DEALT, *_unpadded(found).values())
 
     def _paid(self, trainer: Any, args: Any, found: Any) -> None:
         self.hear("rewards", found)
@@ -197,6 +208,24 @@ class _Ears:
 
     def _lost(self, trainer: Any, args: Any, found: Any) -> None:
         self.hear("loss", found if not isinstance(found, tuple) else found[0])
+
+
+def _unpadded(batch: Any) -> dict[str, Any]:
+    """Ids and what tools wrote, without padding, which is no part of a prompt or completion. A row
+    that is masked as a whole keeps all of it, and so does a batch whose masks are no masks of it.
+    """
+    found = {}
+    for name in ("prompt", "completion"):
+        ids, mask = batch.get(f"{name}_ids"), batch.get(f"{name}_mask")
+        if ids is not None and mask is not None and ids.shape == mask.shape:
+            seen = mask.bool() | ~mask.bool().any(1, keepdim=True)
+            found[f"{name}_ids"] = ids.masked_fill(~seen, -1)
+        elif ids is not None:
+            found[f"{name}_ids"] = ids
+    tools, mask = batch.get("tool_mask"), batch.get("completion_mask")
+    if tools is not None and mask is not None and tools.shape == mask.shape:
+        found["tool_mask"] = tools * mask
+    return found
 
 
 _HANDED_ON = {

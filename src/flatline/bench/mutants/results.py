@@ -26,6 +26,8 @@ PEERS_FILE = "peers.jsonl"
 UNCHANGED_RUN = "unchanged"
 OWN_TO_SAY = ("rows", "prompts", "rewards")
 """Stages of which the script itself is the only statement of intent."""
+BEFORE_REWARDS = {"rows", "prompts", "completions", "delivery"}
+"""What a loop's rewards follow from."""
 _OF_ROWS = ("H33", "H44")
 """Hypotheses about the order of the data: rows have no departure of their own."""
 
@@ -83,16 +85,22 @@ class Tried:
     @property
     def right_stage(self) -> bool:
         """Whether the first alarm of the checkup is about the stage that the change changed."""
+        loop = self.row.get("kind") == "loop"
         return bool(self.alarms) and self.row.get("stage") in stages_of(
-            self.alarms[0]["hypothesis"], self.row.get("step", 1)
+            self.alarms[0]["hypothesis"], self.row.get("step", 1), loop=loop
         )
 
 
-def stages_of(hypothesis: str, step: int) -> set[str]:
-    """Stages whose departure a hypothesis names or accounts for, by its own declaration.
+def stages_of(hypothesis: str, step: int, *, loop: bool = False) -> set[str]:
+    """Stages whose departure a hypothesis names or accounts for, by its own declaration, and those
+    that nobody can tell from them by what was heard:
 
-    Completions that are others from the second step on, with the same weights in the trainer, may
-    be made with weights that were not delivered: nobody can tell the two apart from outside.
+    - Completions that are others from the second step on, with the same weights in the trainer,
+      may be made with weights that were not delivered.
+    - A gradient that is another while each log-prob has the same value and the same weight in the
+      loss comes from log-probs that follow the weights otherwise.
+    - A ratio that is wrong for a whole completion scales its whole row where every ratio is 1.
+    - Of a loop nothing is heard in front of its rewards: what makes them may be at fault.
     """
     departures = [one for one in HYPOTHESES if isinstance(one, Departure)]
     found = {one.stage for one in departures if hypothesis in (one.id, *one.named_by)}
@@ -100,6 +108,12 @@ def stages_of(hypothesis: str, step: int) -> set[str]:
         found.add("rows")
     if step > 1 and "delivery" in found:
         found.add("completions")
+    if "log-probs" in found:
+        found.add("gradient")
+    if "ratio and KL" in found:
+        found.add("loss")
+    if loop and found & BEFORE_REWARDS:
+        found.add("rewards")
     return found
 
 

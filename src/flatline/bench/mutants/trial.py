@@ -13,7 +13,7 @@ from typing import Any
 
 from flatline.bench.mutants.changed_text import show_changed
 from flatline.bench.mutants.difference import Effect, difference
-from flatline.bench.mutants.heard import Heard, hearing_optimizers, kept, train_for
+from flatline.bench.mutants.heard import Heard, hearing_optimizers, kept, said, train_for
 from flatline.bench.mutants.planting import Ground, lines_executed
 from flatline.bench.mutants.script import Reached, run_until_train
 from flatline.bench.mutants.sites import Mutation
@@ -121,8 +121,10 @@ def _few_steps(setup: Setup, mutation: Mutation | None, hear: Callable[[Heard], 
     """A trainer's steps, or those of whatever optimizer the script steps itself."""
     found: Found = {}
 
+    asked: list[Any] = []
+
     def loop_ends(heard: Heard) -> None:
-        told = hear(heard)
+        told = hear(heard._replace(asked=said(asked)))
         if told.get("stage") == "gradient":  # nothing was heard of the stages before it
             del told["stage"]
         found.update({KIND: LOOP, **told})
@@ -135,8 +137,12 @@ def _few_steps(setup: Setup, mutation: Mutation | None, hear: Callable[[Heard], 
     def run() -> Found:
         return _at_train(setup, mutation, train) or found or _nothing_trained(setup)
 
-    nothing = Report(subject="", findings=(), trend=None)  # a checkup trains nothing
-    with ExitStack() as loop, _checkups_of_the_script(lambda check, trainer: nothing):
+    def nothing(check: Any, trainer: Any) -> Report:
+        """A checkup trains nothing; a loop says in it what it asks for."""
+        asked.append(dict(getattr(trainer, "settings", {})))
+        return Report(subject="", findings=(), trend=None)
+
+    with ExitStack() as loop, _checkups_of_the_script(nothing):
         loop.enter_context(hearing_optimizers(setup.steps, loop_ends))
         return _guarded(run)
 

@@ -16,7 +16,11 @@ SHOWN = 8
 
 
 def judge_advantages(
-    asked: Asked, arrived_BF: Tensor | None, found: Tensor, kl_B: Tensor | None = None
+    asked: Asked,
+    arrived_BF: Tensor | None,
+    found: Tensor,
+    kl_B: Tensor | None = None,
+    limit: float = ADVANTAGE,
 ) -> StageFound:
     """Is each row's advantage that of its rewards, by the baseline and scale asked for? `kl_B` is
     each row's KL, where that is in the reward."""
@@ -33,19 +37,19 @@ def judge_advantages(
     apart_B = (found_B - expected_B).abs() - torch.from_numpy(rounded_by(asked, reward_B.numpy()))
     off_B = apart_B.clamp(min=0) / (1 + expected_B.abs())
     worst = float(off_B.max())
-    if worst <= ADVANTAGE:
-        return same("advantages", f"All {len(found_B)} are as specified.", worst, ADVANTAGE)
+    if worst <= limit:
+        return same("advantages", f"All {len(found_B)} are as specified.", worst, limit)
     at = int(off_B.argmax()) // asked.group * asked.group
     group = slice(at, at + asked.group)
     return departs(
         "advantages",
-        f"{int((off_B > ADVANTAGE).sum())} of {len(found_B)} advantages are not those of their "
-        f"rewards ({_formula(asked)}).{_instead(asked, arrived_BF, kl_B, found_B)}",
+        f"{int((off_B > limit).sum())} of {len(found_B)} advantages are not those of their "
+        f"rewards ({_formula(asked)}).{_instead(asked, arrived_BF, kl_B, found_B, limit)}",
         f"group of rows {at} to {at + asked.group - 1}: rewards {numbers(reward_B[group])}, "
         f"{f'KL {numbers(kl_B[group])}, ' if asked.beta and kl_B is not None else ''}"
         f"expected {numbers(expected_B[group])}, found {numbers(found_B[group])}",
         measured=worst,
-        limit=ADVANTAGE,
+        limit=limit,
     )
 
 
@@ -56,7 +60,9 @@ def _formula(asked: Asked) -> str:
     return f"baseline: {whose}; scale: {asked.scale}{less}"
 
 
-def _instead(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor) -> str:
+def _instead(
+    asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor, limit: float
+) -> str:
     """What else, had it been asked for, would give what was found, in words; empty for nothing."""
     others = {
         "without the KL in the reward": replace(asked, beta=0.0),
@@ -69,7 +75,7 @@ def _instead(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None, found_B: Tensor
     }
     for words, changed in others.items():
         expected_B = torch.from_numpy(advantages(changed, paid_BF, kl_B))
-        if float(((found_B - expected_B).abs() / (1 + expected_B.abs())).max()) <= ADVANTAGE:
+        if float(((found_B - expected_B).abs() / (1 + expected_B.abs())).max()) <= limit:
             return f" They are what would come {words}."
     return ""
 

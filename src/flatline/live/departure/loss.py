@@ -10,12 +10,16 @@ from torch import Tensor
 from flatline.live.inputs import Inputs
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.spec import Asked
-from flatline.spec.loss import of_no_token, shares
+from flatline.spec.loss import bonus, of_no_token, shares
 from flatline.spec.numerics import Tolerance
-from flatline.spec.ratio import highest_entropy, token_loss
+from flatline.spec.ratio import correction, highest_entropy, token_loss
 
 OLD = "old_logps"
 """RLOO's name for the old log-prob of each completion."""
+CORRECTION = "importance_sampling_ratio"
+"""TRL's name for what a pass is told to weight its tokens with."""
+CORRECTED = 1e-3
+"""Of such a weight, relative to 1 plus its size: an exponential of what both sides are given."""
 BEYOND = 0.3
 """How far beyond a bound of the clip a ratio is put, in nats: more than bf16 rounds a log-prob."""
 MARGIN = 0.4
@@ -79,6 +83,31 @@ def log_ratio(asked: Asked, inputs: Inputs, logps_BT: Tensor, mask_BT: Tensor) -
     return (log_BT * mask_BT).sum(1, keepdim=True).expand_as(log_BT) if whole else log_BT
 
 
+def judge_correction(asked: Asked, inputs: Inputs) -> StageFound | None:
+    """The weights for the engine that sampled, of the log-probs that the trainer itself took and
+    was told; None where they are as asked, or none were asked for."""
+    sampled_BT, old_BT = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
+    if asked.correction is None or sampled_BT is None or old_BT is None:
+        return None
+    mask_BT = trained(inputs)
+    each = zip(old_BT, sampled_BT, mask_BT, strict=True)
+    right_BT = torch.stack([correction(asked, *row) for row in each])
+    found_BT = inputs[CORRECTION].expand_as(right_BT)
+    off_BT = ((found_BT - right_BT).abs() / right_BT.clamp(min=1)) * mask_BT
+    if float(off_BT.max()) <= CORRECTED:
+        return None
+    row, at = divmod(int(off_BT.argmax()), off_BT.shape[1])
+    return departs(
+        "ratio and KL",
+        f"Tokens are weighted otherwise for the engine that sampled them than "
+        f"{asked.correction[0]!r} asks.",
+        f"row {row}, token {at}: {float(right_BT[row, at]):.4g} was expected, "
+        f"{float(found_BT[row, at]):.4g} was found",
+        measured=float(off_BT.max()),
+        limit=CORRECTED,
+    )
+
+
 def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Tolerance) -> StageFound:
     """Each token's weight in the loss, and the loss, of the values that the pass itself was given.
     Returns a finding of `ratio and KL` or of `loss`: where tokens of one row are out of proportion,
@@ -108,6 +137,14 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
         measured=weight,
         limit=limit.weight,
     )
+
+
+def worst_pass(asked: Asked, passes: Sequence[Pass], tokens: int) -> int:
+    """Which pass is furthest from the specified one; the first where none can be told."""
+    if any(one.weight_BT is None for one in passes):
+        return 0
+    off = [_off([one], [_specified(asked, one, tokens)]) for one in passes]
+    return max(range(len(passes)), key=off.__getitem__)
 
 
 def both_stages(judged: StageFound) -> dict[str, StageFound]:
@@ -163,6 +200,9 @@ def specified_loss(
         chosen = highest_entropy(asked, entropies, list(mask_BT))  # type: ignore[assignment]
     share = shares(asked, mask_BT.sum(1).tolist(), tokens)
     loss, size = leaf_BT.new_zeros(()), 0.0
+    if asked.entropy_bonus and entropy_BT is not None:
+        counts = mask_BT if chosen[0] is None else torch.stack(chosen)  # type: ignore[arg-type]
+        loss = loss - bonus(asked, entropy_BT.detach()[counts], int(counts.sum()))
     for k, mask_T in enumerate(mask_BT):
         loss_T = token_loss(
             asked,
@@ -172,6 +212,7 @@ def specified_loss(
             mask_T=mask_T,
             advantage=inputs["advantages"][k],
             chosen_T=chosen[k],
+            corrected_T=inputs[CORRECTION][k] if CORRECTION in inputs else None,
         )
         kept_T = torch.where(mask_T, loss_T, torch.zeros_like(loss_T))
         if not mask_T.any():
@@ -188,9 +229,14 @@ def _off(passes: Sequence[Pass], expected: Sequence[_Right]) -> tuple[float, flo
     weight = value = 0.0
     for one, right in zip(passes, expected, strict=True):
         assert one.weight_BT is not None
-        weight = max(weight, float((one.weight_BT - right.weight_BT).abs().max()))
-        value = max(value, abs(one.loss - right.loss) / max(right.size, 1e-12))
+        weight = max(weight, _number((one.weight_BT - right.weight_BT).abs().max()))
+        value = max(value, _number(abs(one.loss - right.loss) / max(right.size, 1e-12)))
     return weight / max(top, 1e-12), value
+
+
+def _number(distance: Tensor | float) -> float:
+    """What is no number is infinitely far from one."""
+    return float(distance) if math.isfinite(distance) else math.inf
 
 
 def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: Tolerance) -> bool:
@@ -201,7 +247,8 @@ def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: To
         for a_T, b_T in zip(one.weight_BT.double(), right.weight_BT.double(), strict=True):
             own = float(b_T @ b_T)
             times = float(a_T @ b_T) / own if own else 0.0
-            if float((a_T - times * b_T).abs().max()) > limit.weight * top * max(1.0, abs(times)):
+            left = _number((a_T - times * b_T).abs().max())
+            if left > limit.weight * top * max(1.0, abs(times)):
                 return False
     return True
 

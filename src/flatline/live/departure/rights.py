@@ -12,7 +12,7 @@ from flatline.live.where.values import slope_of
 from flatline.spec import Asked
 from flatline.spec.advantages import TINY, advantages, spread
 from flatline.spec.loss import shares
-from flatline.spec.ratio import soft_ratio
+from flatline.spec.ratio import gamma_weight, soft_ratio
 from flatline.spec.rewards import total, weights
 
 
@@ -58,6 +58,9 @@ def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
     if asked.level == "sequence":
         way_BT = ((way_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1))[:, None]
         yield told("log-ratio", way_BT[:, 0])
+    if asked.level == "product":
+        way_BT = (way_BT * mask_BT).sum(1, keepdim=True)
+        yield told("log-ratio", way_BT)
     ratio_BT = way_BT.exp()
     yield told("ratio", ratio_BT)
     advantage_B1 = inputs["advantages"].double().cpu()
@@ -71,7 +74,7 @@ def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
         kl_BT = back_BT.exp() - back_BT - 1
         yield told("KL", kl_BT)
         if asked.corrected_kl:
-            kl_BT = kl_BT * ratio_BT
+            kl_BT = kl_BT * ((leaf_BT - old_BT).exp() if asked.loss == "vespo" else ratio_BT)
             yield told("corrected KL", kl_BT)
         yield told("KL in the loss", asked.beta * kl_BT)
         loss_BT = loss_BT + asked.beta * kl_BT
@@ -129,6 +132,9 @@ def _policy_terms(
     if asked.loss == "sapo":
         soft_BT = soft_ratio(asked, ratio_BT, advantage_B1)
         return [("soft ratio", soft_BT), ("policy loss", -soft_BT * advantage_B1)]
+    if asked.loss == "vespo":
+        kept_BT = gamma_weight(asked, ratio_BT, advantage_B1).detach()
+        return [("gamma weight", kept_BT), ("policy loss", -kept_BT * advantage_B1 * leaf_BT)]
     kept_BT = ratio_BT.clamp(1 - asked.clip_low, 1 + asked.clip_high)
     free_BT = ratio_BT if asked.ceiling is None else ratio_BT.clamp(max=asked.ceiling)
     free_loss_BT, kept_loss_BT = free_BT * advantage_B1, kept_BT * advantage_B1

@@ -5,23 +5,26 @@ log-probs and a reference from which the policy has gone known ways, since at it
 both. Each token's weight in the loss is then compared with the specified one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from flatline.live.departure import adapters
 from flatline.live.departure.advantages import judge_advantages
 from flatline.live.departure.loss import Pass, both_stages, judge_loss, trained, ways_apart
 from flatline.live.departure.rights import of_advantages, of_pass
 from flatline.live.inputs import Inputs
 from flatline.live.loop.loop import Batch, Loop
+from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, same, unknown
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
-from flatline.live.where.tracing import Follower
+from flatline.live.where.tracing import MOST_TIMES, Event, Follower
 from flatline.live.where.values import Value
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE
@@ -77,10 +80,33 @@ def examine(
 
 
 def lines(
-    loop: Loop, settings: Mapping[str, Any], batches: Sequence[Batch], found: StageFound
+    loop: Loop,
+    settings: Mapping[str, Any],
+    batches: Sequence[Batch],
+    found: StageFound,
+    played: Played,
 ) -> tuple[Where, ...]:
     """Lines of the loop that may have made a stage what it is, likeliest first."""
+    if found.text.startswith((adapters.OPENING, adapters.MERGED)):
+        return _shown(adapters.lines(loop.model, found, LIMIT.weight))
     follower = Follower()
+    if found.stage in ("completions", "log-probs", "delivery"):
+        with follower.following(), torch.no_grad():
+            loop.scored(batches[0])
+        return _shown(follower.events)
+    if found.stage == "rewards":
+        with follower.following():
+            sampled = loop.batches(loop.prompts)
+        return _shown(_row_by_row(follower.events, sum(len(one["ids"]) for one in sampled)))
+    if found.stage == "mask":
+        with follower.following():
+            sampled = loop.batches(loop.prompts)
+        mask_BT = played.inputs["completion_mask"].double()
+        known = [Specified("completion mask", mask_BT)] if len(sampled) == 1 else []
+        made = [follower.copies.of(one["trained"]) for one in sampled]
+        return _placed(follower, known, [one for one in made if one is not None])
+    if found.stage not in ("advantages", "ratio and KL", "loss"):
+        return ()
     if found.stage == "advantages":
         with follower.following():
             sampled = loop.batches(loop.prompts)
@@ -98,9 +124,19 @@ def lines(
 def _placed(
     follower: Follower, right: Sequence[Specified], wrong: Sequence[Value]
 ) -> tuple[Where, ...]:
-    ranked = Trail(follower.events, Right(right, LIMIT.weight)).ranked(wrong)
-    places = [place_of(event.statement, event.function) for event in ranked]
+    return _shown(Trail(follower.events, Right(right, LIMIT.weight)).ranked(wrong))
+
+
+def _shown(events: Iterable[Event]) -> tuple[Where, ...]:
+    places = [place_of(event.statement, event.function) for event in events]
     return tuple(dict.fromkeys(places))[:SHOWN]
+
+
+def _row_by_row(events: Sequence[Event], rows: int) -> Iterator[Event]:
+    """Statements of the functions that are called once for every row: what is paid comes of
+    them."""
+    calls = Counter(function for function, _ in {(one.function, one.frame) for one in events})
+    return (one for one in events if calls[one.function] == min(rows, MOST_TIMES))
 
 
 def _followed(

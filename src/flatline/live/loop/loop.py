@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flatline.errors import ConfigError
-from flatline.trace.settings import SETTINGS
+from flatline.trace.settings import refuse_unknown
 
 Batch = dict[str, Any]
 """What one pass trains, row by row, by the loop's own names and these: `ids` and `trained` (whether
@@ -57,12 +57,7 @@ class Loop:
     """What else is known, by the names of `flatline.trace.settings.SETTINGS`: `max_steps`."""
 
     def __post_init__(self) -> None:
-        unknown = sorted(self.settings.keys() - set(SETTINGS))
-        if unknown:
-            raise ConfigError(
-                f"`settings` of a Loop has no {', '.join(unknown)}.\n"
-                f"There are: {', '.join(SETTINGS)}."
-            )
+        refuse_unknown(self.settings, "`settings` of a Loop")
         if not len(self.prompts):
             raise ConfigError(
                 "A Loop needs `prompts`: those that one optimizer step samples for.\n"

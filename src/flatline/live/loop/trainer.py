@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from flatline.errors import ConfigError, TraceError
+from flatline.live.departure.adapters import MERGED, OPENING, judge_adapters, judge_merging
 from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
 from flatline.live.loop.departure import ASKS, examine, lines
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.loop.written import Written, written
-from flatline.live.measure.moving import Move
+from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.step import Backward, census_of
 from flatline.live.measure.untouched import Snapshot
@@ -58,7 +59,7 @@ class _Pass(NamedTuple):
     """Token of its rows with which the first completion begins."""
 
 
-def hold(trainer: Any) -> "LoopTrainer | None":
+def hold(trainer: Any, correct: str | None) -> "LoopTrainer | None":
     """A `flatline.Loop`, held."""
     return LoopTrainer(trainer) if isinstance(trainer, Loop) else None
 
@@ -203,12 +204,16 @@ class LoopTrainer(Trainer):
     def departures(
         self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
     ) -> Mapping[str, StageFound]:
-        return examine(self._loop, self._loop.settings, self._batches(played), self._group)
+        found = examine(self._loop, self._loop.settings, self._batches(played), self._group)
+        with moved(self, move.amount):
+            looks = (judge_adapters(self.model), judge_merging(self.model))
+        return found | {one.stage: one for one in looks if one is not None}
 
     def lines_of(
         self, order: DataOrder | None, played: Played, few: Played, move: Move, found: StageFound
     ) -> tuple[Where, ...]:
-        return lines(self._loop, self._loop.settings, self._batches(played), found)
+        with moved(self, move.amount if found.text.startswith((OPENING, MERGED)) else 0.0):
+            return lines(self._loop, self._loop.settings, self._batches(played), found, played)
 
     def _batches(self, played: Played) -> list[Batch]:
         numbers = dict.fromkeys(place // WIDEST for place in played.inputs["place"].tolist())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flatline.errors import ConfigError
 from flatline.live import ranks
-from flatline.live.held import steps_in_backward
+from flatline.live.held import keeps_order, steps_in_backward
 from flatline.live.hooks import swapped
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move
@@ -121,6 +121,7 @@ class TrlTrainer(Trainer):
         objects = [trainer, trainer.args, trainer.state, trainer.control, trainer.accelerator]
         objects += [state, handler, *handler.callbacks, *attachments]
         objects += [] if trainer.lr_scheduler is None else [trainer.lr_scheduler]
+        objects += keeps_order(optimizer)
         tensors: list[Tensor] = []
         if rollouts is not None:
             objects += [rollouts, *(one for one in (rollouts.weights, rollouts.engine) if one)]

@@ -40,13 +40,16 @@ class Ledger:
     def sampled(self, samples: Iterable[Sample]) -> None:
         self._shelf.add(samples)
 
-    def stepped(self, step: int, passes: Sequence[Read], facts: Row) -> None:
-        """One optimizer step, with the passes that it was made of."""
+    def stepped(
+        self, step: int, passes: Sequence[Read], facts: Row, left_out: Iterable[Sample] = ()
+    ) -> None:
+        """One optimizer step, with the passes that it was made of; `left_out` was sampled for it
+        and is trained by no step."""
         seen = [row for one in passes for row in self._read(one, step - 1)]
         for row in seen:
             row.moved_on = any(turn.place is not None for turn in row.turns)
         fresh = [row for row in seen if self._is_new(row)]
-        rows = self._rollouts(step, fresh)
+        rows = self._rollouts(step, fresh, left_out)
         self._sink.write("rollouts", rows)
         tokens = [self._tokens(row) for row in fresh]
         self._sink.write("tokens", tokens)
@@ -80,7 +83,7 @@ class Ledger:
             del self._others[next(iter(self._others))]
         return new
 
-    def _rollouts(self, step: int, fresh: Sequence[Seen]) -> list[Row]:
+    def _rollouts(self, step: int, fresh: Sequence[Seen], left_out: Iterable[Sample]) -> list[Row]:
         """Rows of all that is compared with what this step trains first, in groups."""
         for row in fresh:
             _hand_back(row)
@@ -95,11 +98,16 @@ class Ledger:
         others = self._siblings(step, groups, numbers)
         # A group that later steps train as well does not add up to anything yet.
         gained = [None] * len(now) if others else advantages(now, group)
+        gained = [
+            row.advantage if row.advantage is not None else one
+            for row, one in zip(now, gained, strict=True)
+        ]
         rows = [
             {**self._trained_row(row), "group": at, "advantage": advantage}
             for row, at, advantage in zip(now, group, gained, strict=True)
         ]
         rows += others
+        rows += self._untrained(step, left_out, groups, numbers)
         self._as_text(rows)
         return rows
 
@@ -114,6 +122,18 @@ class Ledger:
                 if sample.reward is not None or not paid:
                     sample.place = (step, next(numbers))
                     rows.append({**self._sampled_row(sample), "group": at})
+        return rows
+
+    def _untrained(
+        self, step: int, samples: Iterable[Sample], groups: dict[Any, int], numbers: Any
+    ) -> list[Row]:
+        """Whole groups of which no step trains anything."""
+        rows = []
+        for sample in samples:
+            if sample.place is None:
+                sample.place = (step, next(numbers))
+                group = groups.setdefault(sample.key, len(groups))
+                rows.append({**self._sampled_row(sample), "group": group})
         return rows
 
     def _trained_row(self, row: Seen) -> Row:
@@ -143,7 +163,7 @@ class Ledger:
             **dict(zip(("step", "rollout"), sample.place or (), strict=False)),
             "rank": 0,
             "prompt_id": hashed(sample.prompt),
-            "finish": ENDED if sample.ended else None,
+            "finish": sample.finish or (ENDED if sample.ended else None),
             "turns": 1,
             "prompt_tokens": len(sample.prompt),
             "completion_tokens": length,

@@ -52,10 +52,16 @@ class Read:
     trainer: np.ndarray
     entropy: np.ndarray
     """At some trained positions."""
+    advantage: np.ndarray | None = None
+    """As the loss was given it; None where it is read off the weights."""
+    old: np.ndarray | None = None
+    """The log-probs that ratios are taken to, where they are given."""
 
     @cached_property
     def faint(self) -> np.ndarray:
-        """Rows of hardly any weight."""
+        """Rows of hardly any weight; none where the loss was given its mask."""
+        if self.advantage is not None:
+            return np.zeros(len(self.ids), dtype=bool)
         known = self.trained & np.isfinite(self.weight)
         total = np.where(known, np.abs(self.weight), 0.0).sum(1)
         mean = total / np.maximum(known.sum(1), 1)
@@ -193,6 +199,9 @@ class Seen:
     finish: str | None
     sampled: Row
     """`as_sampled`, and what the sampler had where it was something else."""
+    advantage: float | None = None
+    """As the loss was given it."""
+    old: np.ndarray | None = None
     place: tuple[int, int] | None = None
     """Step and number of its rollout in the trace."""
     moved_on: bool = False
@@ -229,6 +238,7 @@ class Seen:
             "attended": self.attended,
             "sampler": None if self.sample is None else self.sampler.astype(np.float32),
             "trainer": None if self.moved_on else self.trainer.astype(np.float32),
+            "old": None if self.old is None else self.old.astype(np.float32),
             "weight": None if self.trained is None else self.weight.astype(np.float32),
             **{name: value for name, value in self.sampled.items() if name != "as_sampled"},
         }
@@ -258,7 +268,8 @@ def read_row(
         author[end : flagged[-1] + 1] = Author.TEMPLATE if finish == ENDED else UNKNOWN_AUTHOR
     cut = slice(min([at, *flagged[:1]]), max([end, *(flagged[-1:] + 1)]))
     begin, told = _compared(ids, attended, at, spans)
-    if len(flagged) and spans and done > spans[0][1].version:
+    seen = one.advantage is None  # which tokens have a loss is known by their gradients alone
+    if seen and len(flagged) and spans and done > spans[0][1].version:
         moved = np.abs(one.trainer[row] - sampler) > CLIPPED
         trained = trained | (author == Author.MODEL) & moved
     before = slice(min(begin, cut.start), cut.start)
@@ -275,7 +286,16 @@ def read_row(
         weight=np.where(one.trained[row, cut], one.weight[row, cut], 0.0),
         finish=finish,
         sampled=told,
+        advantage=_advantage(one, row, trained),
+        old=None if one.old is None else one.old[row, cut],
     )
+
+
+def _advantage(one: Read, row: int, trained: np.ndarray) -> float | None:
+    """Of a row whose loss was given one: 0 where no token has any."""
+    if one.advantage is None:
+        return None
+    return float(one.advantage[row, trained].mean()) if trained.any() else 0.0
 
 
 def write_span(
@@ -290,6 +310,8 @@ def write_span(
     same = common(sample.ids, ids[at:])
     author[at : at + same], sampler[at : at + same] = Author.MODEL, sample.logps[:same]
     end, whole = at + same, same == len(sample.ids)
+    if sample.finish is not None:
+        return end, sample.finish if whole else None
     if not whole or sample.ended or end == len(ids):
         return end, ENDED if whole and sample.ended else None
     author[end], sampler[end] = Author.MODEL, sample.tail.logp(sample.row, int(ids[end]))

@@ -23,8 +23,8 @@ TAILS = 2**24
 class Tail:
     """The logits that the last tokens of a generation were drawn from."""
 
-    def __init__(self, logits: Tensor) -> None:
-        self.logits: Tensor | None = logits
+    def __init__(self, logits: Tensor | None) -> None:
+        self.logits = logits
 
     def logp(self, row: int, token: int) -> float:
         """Of one of its tokens; NaN where the logits are gone."""
@@ -51,6 +51,8 @@ class Sample:
     tail: Tail
     row: int
     """Its row in the tail."""
+    finish: str | None = None
+    """Why it ended, where the sampler says so: `ids` are then all that it drew."""
     reward: float | None = None
     parts: dict[str, float] | None = None
     gold: str | None = None

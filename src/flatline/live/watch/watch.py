@@ -36,7 +36,7 @@ from flatline.live.watch.stepping import Stepping
 from flatline.live.weights import Looked
 from flatline.trace.announce import say, say_recorded
 from flatline.trace.closing import Closing
-from flatline.trace.settings import SETTINGS
+from flatline.trace.settings import SETTINGS, refuse_unknown
 from flatline.trace.writer import MemorySink, Sink, Writer
 
 LOST = (
@@ -54,14 +54,23 @@ _watched: "weakref.WeakKeyDictionary[nn.Module, Path | None]" = weakref.WeakKeyD
 
 
 def watch(
-    model: nn.Module, optimizer: Any, run_dir: str | Path, *, tokenizer: Any = None
+    model: nn.Module,
+    optimizer: Any,
+    run_dir: str | Path,
+    *,
+    tokenizer: Any = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> "Watch":
     """Record everything that this model samples and this optimizer trains, until `close`.
 
-    With the tokenizer, tokens are shown as text and its end token is known.
+    With the tokenizer, tokens are shown as text and its end token is known. `settings` is what else
+    is known, by the names of `flatline.trace.settings.SETTINGS`: `dataset_size` and
+    `distinct_prompts`, so that a run which visits a part of its data only is seen.
     """
+    refuse_unknown(settings or {}, "`settings` of `flatline.watch`")
     model, optimizer = _unwrapped(model, optimizer)
     run = _run(model, optimizer)
+    run["settings"] |= settings or {}
     held = next(weight for group in optimizer.param_groups for weight in group["params"])
     sink = Writer(run_dir, run=run, beside=held.device.type != "cpu")
     return Watch(model, optimizer, sink, tokenizer, run["settings"], path=sink.folder, tell=say)

@@ -26,6 +26,21 @@ def set_elsewhere(
             yield from _before(found, methods)
 
 
+def naming(owner: Any, word: str) -> Iterator[tuple[Statement, str]]:
+    """Statements of its classes that have a word in them, the conditions around each, and what
+    made those; with their functions."""
+    methods = [one for kind in type(owner).__mro__ for one in _methods(kind)]
+    for code in methods:
+        known = statements(code.co_filename)
+        lines = {line for _, _, line in code.co_lines() if line is not None}
+        for one in dict.fromkeys(known[line] for line in sorted(lines) if line in known):
+            if word in one.source:
+                around = [known[line] for line in one.guards if line in lines]
+                yield from ((each, _named(code)) for each in (one, *around))
+                for each in (one for one in around if one.kind == "If"):
+                    yield from _before((each, _named(code)), methods)
+
+
 def _before(
     found: tuple[Statement, str], methods: Sequence[CodeType]
 ) -> Iterator[tuple[Statement, str]]:

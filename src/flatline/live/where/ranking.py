@@ -58,6 +58,19 @@ class Trail:
         """Who first wrote this content."""
         return self._made.get(value.key)
 
+    def cutter(self, values: Sequence[Value]) -> list[Event]:
+        """Of the statements that wrote most of several values the first, in a list of one."""
+        wanted = {one.key for one in values}
+        wrote: dict[tuple[str, int], set[str]] = defaultdict(set)
+        first: dict[tuple[str, int], Event] = {}
+        for event in sorted(self._events, key=lambda event: event.ended):
+            place = (event.statement.file, event.statement.line)
+            first.setdefault(place, event)
+            parts = [part.key for value in event.writes.values() for part in _all_parts(value)]
+            wrote[place] |= wanted.intersection(parts)
+        most = max(wrote, key=lambda place: len(wrote[place]), default=None)
+        return [first[most]] if most is not None and wrote[most] else []
+
     def ranked(self, wrong: Sequence[Value], given_by: str = "") -> list[Event]:
         """Statements behind the wrong values, the likeliest first, each once. Where some are no
         specified value at all, those that are another one are left alone. `given_by` is the method

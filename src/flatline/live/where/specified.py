@@ -52,12 +52,20 @@ class Right:
         found, wanted = _flat(content), _flat(one.content)
         if found.shape != wanted.shape or not found.numel():
             return False
-        if one.slope is not None and not self._alike(_slope(value, one), one.slope):
+        if one.slope is not None and not self._follows(value, one, one.slope):
             return False
         if one.mask is None:
             return self._alike(found, wanted)
         mask = _flat(one.mask.bool())
         return bool(mask.any()) and self._alike(found[mask], wanted[mask])
+
+    def _follows(self, value: Value, one: Specified, slope: Tensor) -> bool:
+        """Whether it moves with the log-probs as it must, where it counts."""
+        found = _slope(value, one)
+        if one.mask is None or one.mask.shape != slope.shape or found.shape != slope.shape:
+            return self._alike(found, slope)
+        counts = one.mask.bool()
+        return self._alike(found[counts], slope[counts])
 
     def _listed(self, parts: list[Value]) -> str:
         """A list of rows, one after the other as specified."""

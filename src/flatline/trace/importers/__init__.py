@@ -4,6 +4,7 @@
     trainer_state.json              TRL and transformers; also a checkpoint or output folder
     *.json                          a list of rows, bare or under a key
     *.jsonl, *.csv                  one row per step; verl's metrics log, exported W&B history
+    *.log, *.txt, *.out             what TRL or verl printed, with rows among other lines
     *.wandb                         W&B's run file, online or offline; also its folder
     events.out.tfevents.*           TensorBoard; also its folder
     mlflow.db[#RUN], mlruns/E/RUN   MLflow's database, or its folder of files
@@ -35,6 +36,7 @@ from flatline.trace.importers.mlflow_store import (
     read_file_run,
     split_run,
 )
+from flatline.trace.importers.printed import prints_rows, read_printed
 from flatline.trace.importers.rollouts import KINDS, as_rollouts, tables
 from flatline.trace.importers.settings import setting_names, settings_of
 from flatline.trace.importers.steps import step_table
@@ -47,9 +49,9 @@ from flatline.trace.reader import Trace
 __all__ = ["open_log"]
 
 _READABLE = (
-    "flatline reads its own run directories, trainer_state.json, .json, .jsonl, .csv, W&B .wandb "
-    "files, TensorBoard event files, MLflow's stores, and rollouts of verl, prime-rl, NeMo-RL, "
-    "SkyRL and verifiers; see docs/importing.md."
+    "flatline reads its own run directories, trainer_state.json, .json, .jsonl, .csv, what "
+    "TRL and verl print, W&B .wandb files, TensorBoard event files, MLflow's stores, and rollouts "
+    "of verl, prime-rl, NeMo-RL, SkyRL and verifiers; see docs/importing.md."
 )
 _UNKNOWN = ("created", "versions", "commit", "fault", "hardware")
 """What `run.json` of a recorded run says, and no log does."""
@@ -136,6 +138,8 @@ def _text_reader(path: Path) -> Callable[[Path], Log]:
         return read_rows
     if suffix in (".csv", ".tsv"):
         return read_csv
+    if suffix != ".json" and prints_rows(path):
+        return read_printed
     first = next((line for _, line in lines(path) if line.strip()), "").strip()
     if suffix == ".json" or first[:1] in "[{":
         return read_json

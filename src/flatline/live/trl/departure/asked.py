@@ -10,11 +10,8 @@ from flatline.spec import Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE, Tolerance
 
 _BESIDES = (
-    ("entropy_coef", 0.0, "an entropy bonus"),
     ("use_adaptive_entropy", False, "an adaptive entropy bonus"),
-    ("off_policy_mask_threshold", None, "off-policy masking"),
     ("use_liger_kernel", False, "a fused loss"),
-    ("use_vllm", False, "the importance correction of vLLM"),
 )
 """Arguments that change the loss and are not specified: name, value without effect, in words."""
 
@@ -38,6 +35,7 @@ def asked_of(trainer: Any, rows_in_pass: int) -> Asked:
     besides = [
         words for name, none, words in _BESIDES if getattr(args, name, none) not in (none, None, 0)
     ]
+    besides += _together(args, algorithm)
     return Asked(
         group=args.num_generations,
         passes=args.gradient_accumulation_steps,
@@ -54,6 +52,9 @@ def asked_of(trainer: Any, rows_in_pass: int) -> Asked:
         ceiling=getattr(args, "delta", None),
         beta=args.beta,
         entropy_share=getattr(args, "top_entropy_quantile", 1.0),
+        entropy_bonus=getattr(args, "entropy_coef", 0.0) or 0.0,
+        drift=getattr(args, "off_policy_mask_threshold", None),
+        correction=_correction(args),
         learning_rate=args.learning_rate,
         schedule=_schedule(args),
         warmup=int(args.get_warmup_steps(args.max_steps)) if args.max_steps > 0 else 0,
@@ -76,10 +77,48 @@ def _of_grpo(args: Any, algorithm: str | None) -> dict[str, Any]:
         "aggregation": getattr(args, "multi_objective_aggregation", "sum_then_normalize"),
         "scale": _scale(args.scale_rewards),
         "loss": "gmpo" if algorithm == "gmpo" else args.loss_type,
-        "level": getattr(args, "importance_sampling_level", "token"),
+        "level": _level(args),
         **({} if None in softness else {"softness": tuple(softness)}),
+        **({"gamma": _gamma(args)} if args.loss_type == "vespo" else {}),
         "corrected_kl": corrected and algorithm != "gmpo",
     }
+
+
+def _level(args: Any) -> str:
+    """VESPO takes the product of a completion's ratios, whatever the argument says."""
+    whole = args.loss_type == "vespo"
+    return "product" if whole else str(getattr(args, "importance_sampling_level", "token"))
+
+
+def _gamma(args: Any) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (
+        (args.vespo_k_pos, args.vespo_lambda_pos),
+        (args.vespo_k_neg, args.vespo_lambda_neg),
+    )
+
+
+def _correction(args: Any) -> tuple[str, float | None, float | None] | None:
+    """Where vLLM samples. Releases that have one bound call it `cap`."""
+    if not (args.use_vllm and getattr(args, "vllm_importance_sampling_correction", False)):
+        return None
+    most = getattr(args, "vllm_importance_sampling_cap", None)
+    return (
+        getattr(args, "vllm_importance_sampling_mode", "token_truncate"),
+        getattr(args, "vllm_importance_sampling_clip_min", None),
+        getattr(args, "vllm_importance_sampling_clip_max", most),
+    )
+
+
+def _together(args: Any, algorithm: str | None) -> list[str]:
+    """What is specified by itself and not together."""
+    corrected, drift = _correction(args), getattr(args, "off_policy_mask_threshold", None)
+    bonus, loss = getattr(args, "entropy_coef", 0.0), getattr(args, "loss_type", "")
+    pairs = {
+        "GMPO with anything beside it": algorithm == "gmpo" and (corrected or drift or bonus),
+        "off-policy masking of what vLLM samples": args.use_vllm and drift is not None,
+        "vespo of what vLLM samples": corrected and loss == "vespo",
+    }
+    return [words for words, asked in pairs.items() if asked]
 
 
 def _of_rloo(args: Any) -> dict[str, Any]:

@@ -21,13 +21,15 @@ from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row
 from flatline.live.trl.settings import stop_ids
 from flatline.spec import Asked
-from flatline.spec.completions import was_cut
+from flatline.spec.completions import said, was_cut
 from flatline.spec.mask import loss_mask
 from flatline.spec.numerics import PAID
 from flatline.spec.prompts import prompt_ids, without_padding
 from flatline.spec.rewards import total, weights
 from flatline.spec.rows import broken_groups, visited_at_least
 
+OTHER_IDS = " of the batch does not hold the ids that were sampled"
+"""Words of a finding about what is handed on to the passes."""
 CHEAP = 0.5
 """Seconds of all reward functions together, up to which they are asked again."""
 
@@ -144,8 +146,25 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     return rows
 
 
+def judge_ends(trainer: Any, rows: Sequence[Row]) -> StageFound | None:
+    """None where no completion goes on with padding behind its first stop token."""
+    stops = stop_ids(trainer)
+    for k, row in enumerate(rows):
+        behind = row.completion[len(said(row.completion, stops)) :]
+        if behind and set(behind) == {trainer.processing_class.pad_token_id}:
+            return departs(
+                "completions",
+                f"Completion {k} goes on with {len(behind)} tokens of padding behind its stop "
+                "token, as if the model had written them.",
+                f"row {k} ends with ids {row.completion[-SHOWN:]}",
+                measured=len(behind),
+            )
+    return None
+
+
 def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
-    """Are exactly the sampled ids in the batch, and exactly what the model wrote in the loss?"""
+    """Are exactly the sampled ids in the batch, and exactly what the model wrote in the loss? Where
+    the ids are others it is a finding of the completions."""
     mask_BT = trained(inputs).cpu()
     wrong = []
     for k, row in enumerate(rows):
@@ -153,8 +172,8 @@ def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
         shown = without_padding(inputs["prompt_ids"][k].cpu(), inputs["prompt_mask"][k].cpu())
         if ids != row.completion or shown != row.prompt:
             return departs(
-                "mask",
-                f"Row {k} of the batch does not hold the ids that were sampled.",
+                "completions" if ids != row.completion else "prompts",
+                f"Row {k}{OTHER_IDS}.",
                 f"row {k}: sampled {row.completion[:SHOWN]}, in the batch {ids[:SHOWN]}",
             )
         found_T = mask_BT[k, : len(row.completion)]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatline.live.departure.loss import Pass
+from flatline.live.departure import adapters
+from flatline.live.departure.loss import Pass, trained, worst_pass
 from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
@@ -23,14 +24,14 @@ from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.trl.departure import adapters, data, rights, stepped, turns
+from flatline.live.trl.departure import data, rights, stepped, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
 from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
-from flatline.live.trl.departure.stages import Step
+from flatline.live.trl.departure.stages import OF_A_STEP, Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
-from flatline.live.where.attributes import set_elsewhere
+from flatline.live.where.attributes import naming, set_elsewhere
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
@@ -62,6 +63,9 @@ def lines(
         raise CannotFollow("compiled code cannot be followed")
     trainer.model.train()
     no_dropout(trainer)
+    if found.text.startswith(stepped.KEPT):
+        dtype = found.text.removeprefix(stepped.KEPT).split()[0]
+        return tuple(dict.fromkeys(place_of(*one) for one in naming(trainer, dtype)))[:SHOWN]
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
     ranked = search.events()
     made = [place_of(event.statement, event.function) for event in ranked]
@@ -107,9 +111,10 @@ class _Search:
 
     def events(self) -> list[Event]:
         stage = self.found.stage
-        if stage in SAMPLED:
+        handed_on = data.OTHER_IDS in self.found.text
+        if stage in SAMPLED and not handed_on:
             return self._sampled()
-        if stage in SCORED:
+        if stage in SCORED or handed_on:
             return self._scored()
         if stage in PASSED:
             return self._passed()
@@ -192,16 +197,21 @@ class _Search:
 
     def _dealt(self) -> list[Event]:
         """What a pass is given is cut wrongly; or it is cut rightly and given at another time, by
-        whoever deals it out."""
+        whoever deals it out; or that is right too, and who asks for it does not count."""
         step = self.step
+        if OF_A_STEP in self.found.text:
+            with self.follower.following():
+                step.scoring()
+                step.passing()
+            return [one for one in self.follower.events if one.function.endswith(".training_step")]
         with self.follower.following():
             dealt = dealt_out(step.trainer, step.asked)
         size = step.asked.rows_in_pass
         wrong = [rows for rows in dealt if len(rows) != size or len(set(rows)) != size]
         trail = Trail(self.follower.events, Right((), 0.0))
-        cut = [trail.maker(self._value(torch.tensor(rows))) for rows in wrong]
+        cut = trail.cutter([self._value(torch.tensor(rows)) for rows in dealt]) if wrong else []
         dealer = [one for one in self.follower.events if one.function.endswith("._prepare_inputs")]
-        return self._own_events() or [*[one for one in cut if one is not None], *dealer]
+        return self._own_events() or [*cut, *dealer]
 
     def _value(self, tensor: Tensor) -> Value:
         found = self.follower.copies.of(tensor)
@@ -240,16 +250,10 @@ class _Search:
         return [one for one in events if one.writes and _loses(one, answer)]
 
     def _adapter(self) -> list[Event]:
-        """Statements of the first layer whose adapter adds something else."""
         step = self.step
+        model = step.trainer.accelerator.unwrap_model(step.trainer.model)
         with moved(step.trainer, step.gentle):
-            one = next(one for one in adapters.layers(step.trainer) if adapters.judged(one))
-            known = adapters.specified(one)
-            self.follower = Follower(type(one.layer).forward.__code__.co_filename)
-            with self.follower.following(), torch.no_grad():
-                found = one.layer(known["x"])
-        right = [Specified(name, value.double()) for name, value in known.items()]
-        return self._ranked(Right(right, self._tolerance), [found])
+            return adapters.lines(model, self.found, self._tolerance)
 
     def _passed(self) -> list[Event]:
         if self.found.text.startswith(adapters.OPENING):
@@ -264,9 +268,10 @@ class _Search:
             right = Right(rights.of_logprobs(step), self._tolerance)
             wrong = _wrong_logps(step, scored, self.found.text)
             return self._ranked(right, wrong, scorer_of(step.trainer))
-        one = step.passes[0]
+        at = worst_pass(step.asked, step.passes, int(trained(step.inputs).sum()))
+        one = step.passes[at]
         known = [*of_pass(step.asked, one, step.inputs), *rights.of_scoring(step)]
-        wrong = losses[:1]
+        wrong = losses[at : at + 1]
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
         own = self._own_events(scored_events) if self.found.stage == "gradient" else []
@@ -305,7 +310,7 @@ def _last_first(events: Sequence[Event]) -> list[Event]:
 
 
 def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
-    if found.stage == "mask":
+    if found.stage == "mask" or data.OTHER_IDS in found.text:
         names = ("completion_mask", "completion_ids", "prompt_ids", "prompt_mask", "tool_mask")
         return [step.inputs[name] for name in names if name in step.inputs]
     if found.stage == "advantages":

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from flatline.errors import NotRecorded
 from flatline.live import ranks
+from flatline.live.departure.adapters import judge_adapters
 from flatline.live.departure.advantages import judge_advantages
 from flatline.live.departure.loss import (
+    CORRECTION,
     OLD,
     Pass,
     apart_by,
     both_stages,
+    judge_correction,
     judge_loss,
     log_ratio,
     trained,
@@ -29,7 +32,6 @@ from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import NOT_REACHED, StageFound, departs, unknown
 from flatline.live.trl.departure import data, rloo, stepped
-from flatline.live.trl.departure.adapters import judge_adapters
 from flatline.live.trl.departure.asked import (
     asked_of,
     precision_of,
@@ -56,12 +58,15 @@ from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.measure.scoring import score_again
 from flatline.spec import STAGES, Asked, NotSpecified
+from flatline.spec.numerics import ADVANTAGE_HERE
 
 GENTLE = 0.1
 """Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
 enough for every difference to be seen, and no exponential of a KL drowns the rest."""
 NOTHING = 1e-6
 """Advantages below this are 0: sums of float32 parts differ in their last bit."""
+OF_A_STEP = "passes of a step train on"
+"""Words of a finding that passes are given at another time than their number says."""
 UNHEARD = "The sampler cannot be heard."
 
 Found = dict[str, StageFound]
@@ -131,6 +136,8 @@ class Step:
     given_old: list[Tensor] | None = None
     """What the passes are told the old ones were; None where each takes its own."""
     judged_old: StageFound | None = None
+    corrected: StageFound | None = None
+    """What departs in the weights for the engine that sampled; None for nothing."""
     prompts: Sequence[Any] = ()
     """That were sampled for."""
     drawn: Sampled | None = None
@@ -231,12 +238,18 @@ class Step:
         self.reference = self.scorer.reference(rows) if asked.beta else None
         if asked.kl_place == "reward" and asked.beta:
             self.kl_B = rloo.distances(rows, *self._penalised())
-        self.found["mask"] = data.judge_mask(self.whole.inputs, every)
+        masked = data.judge_mask(self.whole.inputs, every)
+        padded = None if own_sampler(trainer) else data.judge_ends(trainer, every)
+        for one in (masked, padded):
+            known = None if one is None else self.found.get(one.stage)
+            if one is not None and (known is None or not known.departs):
+                self.found[one.stage] = one
+        self.found.setdefault("mask", unknown("mask", "Could not be tested: other ids are masked."))
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
         self.found["advantages"] = judge_advantages(
-            asked, heard.arrived_BF, advantages_B, self.kl_B
+            asked, heard.arrived_BF, advantages_B, self.kl_B, ADVANTAGE_HERE
         )
 
     def _truth(self, heard: data.Heard) -> StageFound | None:
@@ -278,7 +291,7 @@ class Step:
             each = [one.rows[:4] for one in passes]
             self.found["rows"] = departs(
                 "rows",
-                f"{DEALT}{len(passes)} passes of a step train on {len(set(rows))} rows, "
+                f"{DEALT}{len(passes)} {OF_A_STEP} {len(set(rows))} rows, "
                 f"{len(rows)} were expected.",
                 f"the passes begin with rows {each}",
             )
@@ -294,13 +307,19 @@ class Step:
         if old_BT is None:
             return
         self.judged_old = judge_logps("old", old_BT, self.old, self.rows, self.limit)
+        self.corrected = judge_correction(self.asked, self.inputs)
         ways = ways_apart(self.asked, self.limit)
         draw = torch.Generator().manual_seed(0)
-        size = (len(old_BT), 1 if self.asked.level == "sequence" else old_BT.shape[1])
+        size = (len(old_BT), old_BT.shape[1] if self.asked.level == "token" else 1)
         drawn_BT = torch.randint(len(ways), size, generator=draw).expand(old_BT.shape)
         way_BT = torch.tensor(ways)[drawn_BT].to(old_BT)
-        pairs = zip(self.new, way_BT, strict=True)
-        self.given_old = [new_T - way_T[: len(new_T)] for new_T, way_T in pairs]
+        each = zip(self.new, way_BT, self.rows, strict=True)
+        self.given_old = [
+            apart_by(float(way_T[0]), new_T, row.mask_T)
+            if self.asked.level == "product"
+            else new_T - way_T[: len(new_T)]
+            for new_T, way_T, row in each
+        ]
         given_BT = old_BT.clone()
         for k, own_T in enumerate(self.given_old):
             given_BT[k, : len(own_T)] = own_T
@@ -319,7 +338,7 @@ class Step:
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
         looks = [] if self.judged_old is None else [self.judged_old]
-        adapters = judge_adapters(self.trainer)
+        adapters = judge_adapters(self.trainer.accelerator.unwrap_model(self.trainer.model))
         looks += [] if adapters is None else [adapters]
         rows = [self.rows[k] for one in passes for k in one.rows]
         known = [row_T for one in passes if one.logps_BT is not None for row_T in one.logps_BT]
@@ -368,7 +387,8 @@ class Step:
     def _loss(self, passes: Sequence[Pass]) -> None:
         """One look for both stages: the first of them that departs is told."""
         tokens = int(trained(self.inputs).sum())
-        self.found |= both_stages(judge_loss(self.asked, passes, tokens, self.limit))
+        judged = self.corrected or judge_loss(self.asked, passes, tokens, self.limit)
+        self.found |= both_stages(judged)
 
     def _gradient(
         self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
@@ -390,8 +410,18 @@ class Step:
             self.inputs["advantages"],
             self._ratios_of(passes) if self.asked.level == "product" else self.given_old,
             reference,
+            self._corrections(),
         )
         return stepped.judge_gradient(self.trainer, raw, handed, self.asked, self.limit)
+
+    def _corrections(self) -> list[Tensor] | None:
+        """What each row's tokens are weighted with for the engine that sampled them."""
+        given_BT = self.inputs.get(CORRECTION)
+        if given_BT is None:
+            return None
+        given_BT = given_BT.expand(-1, self.inputs["completion_ids"].shape[1])
+        pairs = zip(given_BT, self.rows, strict=True)
+        return [given_T[: len(row.completion)] for given_T, row in pairs]
 
     def _ratios_of(self, passes: Sequence[Pass]) -> list[Tensor] | None:
         """Old log-probs from which each completion has gone as far as in its pass: the roundings of

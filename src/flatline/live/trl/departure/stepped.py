@@ -14,7 +14,7 @@ from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.spec import Asked, NotSpecified
 from flatline.spec.gradient import Compared, clip_factor, compare
-from flatline.spec.loss import shares
+from flatline.spec.loss import bonus, shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
 from flatline.spec.schedule import GIVEN, other_rate
@@ -69,6 +69,7 @@ def specified_gradient(
     advantage_B: Tensor,
     old: Sequence[Tensor] | None,
     reference: Sequence[Tensor] | None,
+    corrected: Sequence[Tensor] | None = None,
 ) -> None:
     """Leaves the gradient of the whole step on the weights: each row alone, one after another.
     `dealt` says which rows share a pass."""
@@ -84,7 +85,7 @@ def specified_gradient(
         for at, k in enumerate(members):
             if not rows[k].mask_T.any():
                 continue
-            new_T, _ = scorer(rows[k])
+            new_T, entropy_T = scorer(rows[k])
             mask_T = rows[k].mask_T.to(new_T.device)
             kept = chosen[at]
             loss_T = token_loss(
@@ -95,8 +96,14 @@ def specified_gradient(
                 mask_T=mask_T,
                 advantage=advantage_B[k].to(new_T),
                 chosen_T=None if kept is None else kept.to(new_T.device),
+                corrected_T=None if corrected is None else corrected[k],
             )
-            (share[at] * (loss_T * mask_T).sum()).backward()  # type: ignore[no-untyped-call]
+            loss = share[at] * (loss_T * mask_T).sum()
+            if asked.entropy_bonus:
+                counted_T = rows[k].mask_T if kept is None else kept
+                in_pass = int(sum(one.sum() for one in (masks if kept is None else chosen)))
+                loss = loss - bonus(asked, entropy_T[counted_T.to(new_T.device)], in_pass)
+            loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _against(trainer: Any, found: Held) -> Compared:
@@ -287,8 +294,12 @@ def _coarser_than_the_base(trainer: Any) -> StageFound | None:
     dtype = str(next(iter(kinds[True]))).removeprefix("torch.")
     return departs(
         "update",
-        f"The trained weights are kept in {dtype} over a base in float32: steps are rounded away.",
+        f"{KEPT}{dtype} over a base in float32: steps are rounded away.",
     )
+
+
+KEPT = "The trained weights are kept in "
+"""How a finding about it begins; the precision follows."""
 
 
 def _at(tensor: Tensor | None, place: torch.device) -> Tensor | None:

@@ -1,4 +1,5 @@
-"""LoRA's layers, asked one by one: base(x) + alpha / r B A x (Hu et al., 2021).
+"""LoRA's layers, asked one by one: base(x) + alpha / r B A x (Hu et al., 2021); merged, their
+weight is W + alpha / r B A, and W again afterwards.
 
 Policy, sampler and reference are one model with its adapters on or off, so no comparison between
 them shows an adapter that adds something else than it should.
@@ -13,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from flatline.live.stage_found import StageFound, departs
+from flatline.live.where.ranking import Trail
+from flatline.live.where.specified import Right, Specified
+from flatline.live.where.tracing import Event, Follower
 
 OTHER_FORMS = ("use_dora", "use_qalora", "alora_invocation_tokens", "arrow_config")
 """Options of PEFT with which a layer is another sum."""
@@ -22,8 +26,8 @@ ROUNDINGS = 16
 """Last bits of the layer's output that may be lost: what it adds is seen as a difference."""
 ASIDE = 1e-2
 """Share of what is added that may be another."""
-OPENING = "The adapter of "
-"""Every finding of this look begins with it."""
+OPENING, MERGED = "The adapter of ", "Merged, the adapter of "
+"""How findings of these looks begin."""
 
 
 class _Layer(NamedTuple):
@@ -32,17 +36,47 @@ class _Layer(NamedTuple):
     scale: float
 
 
-def judge_adapters(trainer: Any) -> StageFound | None:
+def judge_adapters(model: Any) -> StageFound | None:
     """None where every plain layer adds what its matrices say, with the weights as they are, or
     where a layer cannot be asked by itself."""
     with suppress(Exception):  # sharded or packed weights are no matrices
-        return next((found for one in layers(trainer) if (found := judged(one))), None)
+        return next((found for one in layers(model) if (found := judged(one))), None)
     return None
 
 
-def layers(trainer: Any) -> Iterator[_Layer]:
-    """Those that can be asked by themselves."""
-    yield from _plain_layers(trainer.accelerator.unwrap_model(trainer.model))
+def judge_merging(model: Any) -> StageFound | None:
+    """None where merging the first such layer adds its matrices to its weight and unmerging takes
+    them off again; the weight is left as it was."""
+    with suppress(Exception):
+        for one in layers(model):
+            wrong = merged_wrongly(one)
+            text = f"{MERGED}`{one.name}` is not in the weight as it must be: {wrong} is wrong."
+            return departs("delivery", text) if wrong else None
+    return None
+
+
+def merged_wrongly(one: _Layer) -> str:
+    """The method of the layer that gives something else than it must; empty for none."""
+    layer, weight = one.layer, one.layer.base_layer.weight
+    adapter, kept = layer.active_adapters[0], weight.detach().clone()
+    added = one.scale * layer.lora_B[adapter].weight @ layer.lora_A[adapter].weight
+    lost = ROUNDINGS * torch.finfo(weight.dtype).eps * float(kept.abs().max())
+
+    def other(found: Tensor, expected: Tensor) -> bool:
+        return float((found - expected).abs().max()) > ASIDE * float(added.abs().max()) + lost
+
+    try:
+        with torch.no_grad():
+            if other(layer.get_delta_weight(adapter), added):
+                return "get_delta_weight"
+            layer.merge()
+            if other(weight, kept + added):
+                return "merge"
+            layer.unmerge()
+            return "unmerge" if other(weight, kept) else ""
+    finally:
+        layer.merged_adapters.clear()
+        weight.data.copy_(kept)
 
 
 def judged(one: _Layer) -> StageFound | None:
@@ -63,6 +97,24 @@ def judged(one: _Layer) -> StageFound | None:
     )
 
 
+def lines(model: Any, found: StageFound, tolerance: float) -> list[Event]:
+    """Statements of the layer whose adapter adds something else, the likeliest first."""
+    every = layers(model)
+    one = next(every) if found.text.startswith(MERGED) else next(x for x in every if judged(x))
+    follower = Follower(type(one.layer).forward.__code__.co_filename)
+    if found.text.startswith(MERGED):
+        with follower.following():
+            method = merged_wrongly(one)
+        ran = [one for one in follower.events if one.function.endswith(f".{method}")]
+        return sorted(ran, key=lambda one: ("weight" not in one.statement.source, -one.number))
+    known = specified(one)
+    with follower.following(), torch.no_grad():
+        wrong = follower.copies.of(one.layer(known["x"]))
+    right = [Specified(name, value.double()) for name, value in known.items()]
+    trail = Trail(follower.events, Right(right, tolerance))
+    return trail.ranked([] if wrong is None else [wrong])
+
+
 def specified(one: _Layer) -> dict[str, Tensor]:
     """What passes through such a layer for random inputs, and what it must give."""
     adapter = one.layer.active_adapters[0]
@@ -76,7 +128,7 @@ def specified(one: _Layer) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in named.items()}
 
 
-def _plain_layers(model: Any) -> Iterator[_Layer]:
+def layers(model: Any) -> Iterator[_Layer]:
     """Linear layers with one plain adapter in force, and what it is to be multiplied with."""
     configs = getattr(model, "peft_config", {})
     for name, layer in model.named_modules():
@@ -87,6 +139,9 @@ def _plain_layers(model: Any) -> Iterator[_Layer]:
         if config is None or on[0] not in matrices or layer.disable_adapters or layer.merged:
             continue
         if any(getattr(config, one, None) for one in OTHER_FORMS) or config.alpha_pattern:
+            continue
+        dropout = layer.lora_dropout[on[0]]
+        if dropout.training and getattr(dropout, "p", 0):
             continue
         same = matrices[on[0]].weight.dtype == layer.base_layer.weight.dtype
         if not same or layer.lora_B[on[0]].bias is not None:

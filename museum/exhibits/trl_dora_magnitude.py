@@ -1,0 +1,47 @@
+"""Adapters of quantised models are cast to bf16, the magnitudes of DoRA among them. They are near
+or above 1, where bf16 has no digits for an update of the size of a learning rate: the magnitudes
+never change, and no error says so.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from museum import lab
+from museum.exhibit import Exhibit
+from museum.play import looked
+
+EXHIBIT = Exhibit(
+    bad="1.14.2",
+    good="1.16.0",
+    stands_in="quantised weights, which need a GPU: whole ones that are said to be of 4 bit",
+    lines="trl/trainer/grpo_trainer.py:520-523",
+    expects=("H25", "H58", "H26"),
+    later=2,
+)
+
+
+def run(folder: Path) -> dict[str, Any]:
+    return looked(_trainer(folder), folder)
+
+
+def symptom(folder: Path) -> str:
+    trainer = _trainer(folder)
+    own = {n: p for n, p in trainer.model.named_parameters() if "magnitude" in n}
+    before = {name: one.detach().clone() for name, one in own.items()}
+    trainer.train()
+    moved = sum(int((one != before[name]).sum()) for name, one in own.items())
+    count = sum(one.numel() for one in own.values())
+    kinds = sorted({str(one.dtype).removeprefix("torch.") for one in own.values()})
+    return f"{moved} of {count} magnitudes ({', '.join(kinds)}) changed in training"
+
+
+def _trainer(folder: Path) -> Any:
+    from peft import LoraConfig
+
+    model, tokenizer = lab.parts()
+    model.is_loaded_in_4bit = True
+    adapter = LoraConfig(
+        r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=True
+    )
+    more = {"peft_config": adapter}
+    return lab.trainer(folder, parts=(model, tokenizer), more=more, learning_rate=1e-3)

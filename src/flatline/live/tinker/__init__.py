@@ -1,0 +1,1 @@
+"""Training loops that use the clients of the Tinker API, recorded and looked at."""

@@ -1,0 +1,1 @@
+"""verl on a CPU with the lab policy."""
