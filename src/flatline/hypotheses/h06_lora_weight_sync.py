@@ -11,9 +11,9 @@ The sampler: one weight version for all of at least four steps; or log-probs tha
 step and part later although no rollout names older weights (mean gap above 1e-3 nat in float32, 0.1
 in 16 bits, over the last three recorded steps); where the sampler's are then those of the recorded
 reference to rounding, it never got any weights, which is a fault. Rollouts of vLLM and of players
-of somebody's own name none, so there the log-probs alone tell. The reference: policy and reference the
-same to the last bit after the weights have changed, with beta above 0. The adapter: an A that is
-trained, or held by the optimizer, without its B.
+of somebody's own name none, so there the log-probs alone tell. The reference: policy and reference
+the same to the last bit after the weights have changed, with beta above 0. The adapter: an A that
+is trained, or held by the optimizer, without its B.
 
 ## Probe
 Move every trainable weight until the trainer's log-probs shift visibly, play, restore, play again:

@@ -200,14 +200,9 @@ def never_left_the_start(trace: Trace) -> float | None:
     except NotRecorded:
         return None
     known = away[tokens.trained & (tokens.author == Author.MODEL) & np.isfinite(away)]
-    near = AS_AT_FIRST * first.mean().value
-    if (
-        not len(known)
-        or not len(gaps)
-        or not known.mean() <= near < gaps.mean().value / AS_AT_FIRST
-    ):
-        return None
-    return float(known.mean())
+    near, left = AS_AT_FIRST * first.mean().value, gaps.mean().value
+    stays = len(known) > 0 and known.mean() <= near < left / AS_AT_FIRST
+    return float(known.mean()) if stays else None
 
 
 def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
