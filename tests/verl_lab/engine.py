@@ -7,6 +7,7 @@ checkup as JSON, and whether the weights are the same bits as before.
 import asyncio
 import json
 import os
+import socket
 import sys
 import time
 from functools import partial
@@ -15,7 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-os.environ |= ALONE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29741"}
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    os.environ |= ALONE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 import torch  # noqa: E402
 from hydra import compose, initialize_config_module  # noqa: E402
