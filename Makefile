@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint chromium quality museum audit bench investigation lab docs schemas clean
+.PHONY: demo test lint chromium quality museum verl audit bench investigation lab docs schemas clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
@@ -28,6 +28,10 @@ quality: $(READY) audit
 # Real releases with real defects, each beside the one that mended it. Fetches their wheels.
 museum: $(READY)
 	$(BIN)/python -m museum --keep
+
+# verl, for its tests and for benchmarks/verl_live.py; without it these are skipped.
+verl: $(READY)
+	$(BIN)/pip install --quiet --upgrade --no-deps --target build/verl --requirement tests/verl_lab/requirements.txt
 
 # Known holes in what is pinned. Asks pypi.org; without it, that is said and nothing else.
 audit: $(READY)

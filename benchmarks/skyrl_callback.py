@@ -2,7 +2,8 @@
 
     python benchmarks/skyrl_callback.py --skyrl-path FOLDER    # the table of docs/frameworks/skyrl.md
 
-FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed apart from flatline. The loop, the
+With `--fixture FILE`, two steps as SkyRL hands them to its callbacks are written instead, for
+`tests/test_skyrl_recording.py`. FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed apart from flatline. The loop, the
 batches, advantages and callbacks are SkyRL's (`RayPPOTrainer.train`); a small torch model stands
 where vLLM samples and where its Ray workers score and step. The task is that of `tinker_api.py`.
 """
@@ -10,11 +11,13 @@ where vLLM samples and where its Ray workers score and step. The task is that of
 import argparse
 import asyncio
 import copy
+import json
 import os
 import random
 import sys
 import tempfile
 import typing
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,20 +153,73 @@ def run(model, defect: str, run_dir: Path, *, steps: int) -> list[float]:
     return flatline.Trace.open(run_dir).steps["reward"].tolist()
 
 
+def handed_over(model) -> dict:
+    """Two steps as SkyRL gives them to `on_step_end`, and its settings."""
+    steps = []
+
+    class Keeping:
+        def __getattr__(self, name):
+            return lambda *_: None
+
+        def on_step_end(self, trainer, told, control):
+            tensors = {name: one for name, one in told.batch.items() if one is not None}
+            steps.append(
+                {
+                    "global_step": told.global_step,
+                    "batch": {name: _rounded(one) for name, one in tensors.items()},
+                    "metadata": told.batch.metadata,
+                    "metrics": told.metrics,
+                    "all_metrics": dict(trainer.all_metrics),
+                }
+            )
+
+    torch.manual_seed(0)
+    trainer = trainer_of(copy.deepcopy(model), "", steps=2)
+    trainer.add_callback(Keeping())
+    asyncio.run(trainer.train())
+    return {"config": _told(asdict(trainer.cfg)), "steps": steps}
+
+
+def _told(config: dict) -> dict:
+    """Settings without the folders of this machine."""
+    trainer, generator = config["trainer"], config["generator"]
+    kept = {name: trainer[name] for name in ("algorithm", "train_batch_size")}
+    policy = {"optimizer_config": trainer["policy"]["optimizer_config"]}
+    names = ("n_samples_per_prompt", "sampling_params")
+    return {
+        "trainer": {**kept, "policy": policy},
+        "generator": {name: generator[name] for name in names},
+    }
+
+
+def _rounded(tensor) -> list:
+    return (
+        tensor.tolist()
+        if not tensor.is_floating_point()
+        else tensor.double().round(decimals=6).tolist()
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--skyrl-path", required=True, help="where skyrl is, `:` between folders")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--fixture", type=Path)
     asked = parser.parse_args()
     sys.path += asked.skyrl_path.split(os.pathsep)
     typing.TypedDict = typing_extensions.TypedDict  # SkyRL wants Python 3.12 for this one name
-    import flatline
     from transformers import LlamaForCausalLM
 
-    print("| planted | reward, first to last 3 steps | diagnose |\n|---|---|---|")
+    import flatline
+
+    if not asked.fixture:
+        print("| planted | reward, first to last 3 steps | diagnose |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = LlamaForCausalLM.from_pretrained(make_model(folder / "model"))
+        if asked.fixture:
+            asked.fixture.write_text(json.dumps(handed_over(model)))
+            return
         for defect in DEFECTS:
             run_dir = folder / (defect or "healthy")
             rewards = run(model, defect, run_dir, steps=asked.steps)

@@ -234,8 +234,13 @@ def test_gpus_are_counted_without_torch(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     executor = Local()
     assert executor.jobs == 2
-    shares = [executor._environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    shares = [executor.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
     assert shares == ["2", "5", "2"]
+    together = executor.of_processes(2)
+    assert together.jobs == 1
+    assert together.environment(0)["CUDA_VISIBLE_DEVICES"] == "2,5"
+    with pytest.raises(ConfigError, match="3 processes, and this machine has 2 GPU"):
+        executor.of_processes(3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_module.gpus() == []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -252,13 +257,13 @@ def test_the_threads_of_a_run_do_not_depend_on_how_many_go_on_at_once(monkeypatc
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert Local().jobs == 8
     for jobs in (1, 3, 8):
-        assert Local(jobs)._environment(0) == {"OMP_NUM_THREADS": "1"}
+        assert Local(jobs).environment(0) == {"OMP_NUM_THREADS": "1"}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert Local(3)._environment(0) == {"OMP_NUM_THREADS": "5"}
+    assert Local(3).environment(0) == {"OMP_NUM_THREADS": "5"}
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     for jobs in (1, 2):
-        assert Local(jobs)._environment(0)["OMP_NUM_THREADS"] == "4"
+        assert Local(jobs).environment(0)["OMP_NUM_THREADS"] == "4"
     with pytest.raises(ConfigError, match="--jobs 1"):
         Local(0)
 

@@ -33,6 +33,7 @@ FLOW = (
     "tinker",
     "faults",
     "training",
+    "verl",
     "serve",
     "hypotheses",
     "remarks",
@@ -64,7 +65,7 @@ FLOW = (
 )
 """Earlier parts know nothing of later ones."""
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
-MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script")
+MAY_IMPORT_TORCH = ("spec", "rollout", "live", "training", "faults", "remedies", "script", "verl")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

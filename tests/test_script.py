@@ -26,7 +26,7 @@ import prepare
 
 SCRIPTS = Path(prepare.__file__).parent
 torch.set_num_threads(1)
-SUMS = SCRIPTS / "sums.py"
+SUMS, TOOL_SUMS = SCRIPTS / "sums.py", SCRIPTS / "tool_sums.py"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,8 @@ def run(given, folder, *more, **asked):
 def test_a_script_that_knows_nothing_of_flatline_is_recorded_with_the_seed_it_is_given(
     given, tmp_path
 ):
-    assert "flatline" not in SUMS.read_text().replace("knows nothing of flatline", "")
+    for script in (SUMS, TOOL_SUMS):
+        assert "flatline" not in script.read_text().replace("knows nothing of flatline", "")
     run(given, tmp_path / "out", record=tmp_path / "run", seed=5, evaluate=True)
     trace = Trace.open(tmp_path / "run")
     assert trace.run["seed"] == 5
@@ -97,6 +98,15 @@ def test_a_script_that_trains_nothing_is_told(tmp_path):
     script.write_text("print('done')")
     with pytest.raises(ConfigError, match="without training a GRPO trainer"):
         run_script(ScriptRun(script=script, record=tmp_path / "run"))
+
+
+def test_a_pilot_says_why_a_remedy_cannot_be_applied(given, tmp_path):
+    path = tmp_path / "pilot.json"
+    tools = (str(Path(given[0]).with_name("tool-model")), given[1].replace("sums.", "tool-sums."))
+    run_script(
+        ScriptRun(script=TOOL_SUMS, arguments=tools, remedies=("H11",), pilot=path, output=tmp_path)
+    )
+    assert "drawn in pieces" in json.loads(path.read_text())["refused"]
 
 
 def test_a_remedy_that_does_not_exist_is_refused_before_the_script_runs(tmp_path):
@@ -162,7 +172,7 @@ def concluded(monkeypatch, tmp_path, code, control, treated, budget=None):
     """What is said of one hypothesis where the pilots found this."""
     made = {"none": control, code: treated}
     monkeypatch.setattr(
-        investigation, "_piloted", lambda arm, seed, path: made[arm.values["remedy"]]
+        investigation, "_piloted", lambda arm, seed, path, share: made[arm.values["remedy"]]
     )
     setup = Setup(config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "experiments")
     said = Said()
@@ -209,6 +219,35 @@ def test_a_script_that_ignores_its_seed_is_told_before_anything_is_trained(monke
         concluded(monkeypatch, tmp_path, "H53", pilot(), pilot())
 
 
+def test_a_script_whose_trainer_takes_no_step_is_told_before_anything_is_trained(
+    monkeypatch, tmp_path
+):
+    with pytest.raises(ConfigError, match="takes no step"):
+        concluded(monkeypatch, tmp_path, "H53", pilot(drawn=""), pilot(drawn=""))
+
+
+def test_a_remedy_that_a_trainer_does_not_take_leaves_its_hypothesis_open(monkeypatch, tmp_path):
+    found, _ = concluded(monkeypatch, tmp_path, "H11", pilot(), {"refused": "With tools."})
+    assert found.verdict.ruling == "inconclusive"
+    assert "cannot be put into this script: With tools." in found.verdict.reason
+
+
+def test_runs_of_several_processes_have_a_gpu_for_each(monkeypatch, tmp_path):
+    class Told(Nobody):
+        each = 1
+
+        def of_processes(self, each):
+            told.append(each)
+            return self
+
+    told = []
+    monkeypatch.setattr(investigation, "_piloted", lambda *_: pilot(processes=2, drawn="a"))
+    setup = Setup(config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "experiments")
+    with pytest.raises(ConfigError, match="ignores the seed"):
+        list(investigate_script(setup, Script(path=SUMS), [find("H53")], Told(), Said()))
+    assert told == [2]
+
+
 def test_without_a_remedy_it_says_what_to_change(monkeypatch, tmp_path):
     control = pilot(findings=[finding("H37", "suspect")])
     found, _ = concluded(monkeypatch, tmp_path, "H37", control, pilot())
@@ -236,6 +275,15 @@ def test_an_arm_that_dies_is_told_with_the_end_of_its_output(tmp_path):
     with pytest.raises(ConfigError, match="needs 8 GPUs") as told:
         list(investigate_script(setup, Script(path=script), [find("H09")], Nobody(), Said()))
     assert "--launch" in str(told.value)
+
+
+def test_an_arm_that_only_dies_under_its_remedy_is_told_by_its_name(tmp_path):
+    script = tmp_path / "dies.py"
+    script.write_text("import sys\nraise RuntimeError('no room for the remedy')\n")
+    arm = Script(path=script).arm("treated", "H09", "reward", "none")
+    with pytest.raises(ConfigError, match="with the remedy for H09 ended with exit code 1") as told:
+        investigation._piloted(arm, 1, tmp_path / "pilot.json", {})
+    assert "no room for the remedy" in str(told.value)
 
 
 def test_a_changed_script_is_another_experiment(tmp_path):

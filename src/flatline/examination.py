@@ -118,7 +118,7 @@ def _not_reached(findings: Sequence[Finding], budget: float | None) -> tuple[str
 
 def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = None) -> Subject:
     """The Subject of a trainer, or of one of ours with all that is known about it."""
-    live = held(trainer)
+    live = held(trainer, correct)
     if live is not None:
         return Subject(live)
     if isinstance(trainer, Training):

@@ -123,7 +123,7 @@ def built(folder: Path) -> Engine:
         worker=worker,
         config=OmegaConf.to_container(config),
         tokenizer=tokenizer,
-        prompts=make_task("gsm8k").load(f"lab,,train[:{PROMPTS}]", split="train"),
+        prompts=make_task("gsm8k").load(f"lab,,train[:{2 * PROMPTS}]", split="train"),
         play=Player(config, tokenizer, server).play,
         send=send,
         reference=reference,

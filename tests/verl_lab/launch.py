@@ -1,10 +1,12 @@
 """verl's own `main_ppo` on the lab policy, with the settings of a small GRPO run."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,8 @@ from flatline.tasks import make_task
 from flatline.training.lab.tokenizer import checkpoint_folder
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ROOT / "build" / "verl"
+"""Where `make verl` puts it."""
 PROMPTS, GROUP, LONGEST = 8, 4, 64
 FLOAT32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
 
@@ -82,6 +86,8 @@ FAULTS: dict[str, dict[str, object]] = {
     "temperature": {},
 }
 """What is planted, and what else has to be set for it; `server.py` and `loops.py` do it."""
+NAMED = {"": set(), "mask": {"H02"}, "stale": {"H06", "H17"}, "temperature": {"H20", "H21"}}
+"""One of these must come first."""
 
 
 def environment(folder: Path, modules: Sequence[str], packages: Path) -> dict[str, str]:
@@ -116,27 +122,43 @@ def write_rows(folder: Path, count: int = 64) -> None:
 
 def launch(
     folder: Path,
-    packages: Path,
     *,
     steps: int = 12,
     fault: str = "",
-    modules: Sequence[str] = (),
-    told: Mapping[str, str] | None = None,
+    packages: Path = PACKAGES,
     timeout: float = 900,
-) -> str:
-    """Run it; what it printed."""
+) -> Path:
+    """Run it, recorded; the folder of the trace."""
     write_rows(folder)
     asked = settings(folder, steps) | FAULTS[fault]
+    told = {"VERL_LAB_FAULT": fault, "FLATLINE_RUN": str(folder / "trace")}
+    command = ["-m", "verl.trainer.main_ppo", *(f"{name}={value}" for name, value in asked.items())]
+    _run(command, environment(folder, ["flatline.verl"], packages) | told, folder, timeout)
+    return folder / "trace"
+
+
+def look(
+    folder: Path, *, fault: str = "", packages: Path = PACKAGES, timeout: float = 600
+) -> dict[str, Any]:
+    """A checkup of one of verl's engines, in a process of its own (`engine.py`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    env = environment(folder, [], packages) | {"VERL_LAB_FAULT": fault}
+    printed = _run(["-m", "tests.verl_lab.engine", str(folder)], env, folder, timeout)
+    found: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+    return found
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout: float) -> str:
+    """What it printed; all of it is kept in the folder."""
     done = subprocess.run(
-        [sys.executable, "-m", "verl.trainer.main_ppo", *(f"{k}={v}" for k, v in asked.items())],
-        env=environment(folder, modules, packages) | {"VERL_LAB_FAULT": fault, **(told or {})},
+        [sys.executable, *command],
+        env=dict(env),
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=timeout,
     )
-    printed = done.stdout + done.stderr
-    (folder / "printed.txt").write_text(printed)
+    (folder / "printed.txt").write_text(done.stdout + done.stderr)
     if done.returncode:
-        raise RuntimeError(f"verl ended with {done.returncode}:\n{printed[-4000:]}")
-    return printed
+        raise RuntimeError(f"verl ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout

@@ -27,10 +27,9 @@ class Device(ModuleType):
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        own = getattr(torch.cpu, name, None)
-        return (
-            own if own is not None and name not in ANSWERS else lambda *_, **__: ANSWERS.get(name)
-        )
+        if name not in ANSWERS and hasattr(torch.cpu, name):
+            return getattr(torch.cpu, name)
+        return lambda *_, **__: ANSWERS.get(name)
 
 
 DEVICE = Device("torch.cpu")

@@ -1,7 +1,7 @@
 """verl on a CPU with the lab policy: what stands where a GPU and vLLM stand, and nothing else.
 
-Given to verl as `VERL_USE_EXTERNAL_MODULES=tests.verl_lab.plugin`, with `VERL_PLATFORM=cpu`. It goes
-through verl's own registries; no line of verl is replaced.
+Given to verl as `VERL_USE_EXTERNAL_MODULES=tests.verl_lab.plugin`, with `VERL_PLATFORM=cpu`. It
+goes through verl's own registries; no line of verl is replaced.
 """
 
 import os

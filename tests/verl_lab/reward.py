@@ -1,4 +1,4 @@
-"""The reward function that verl is given: 1 for the right number behind ####, a little for brevity."""
+"""The reward function that verl is given: 1 for the right number, a little for brevity."""
 
 import re
 from typing import Any

@@ -47,7 +47,7 @@ class LabServer:
         sampling_params: Mapping[str, Any],
         **_: Any,
     ) -> TokenOutput:
-        """Token by token; log-probs at the temperature that was asked for, as vLLM's
+        """Token by token; log-probs are those of the distribution that was drawn from, as vLLM's
         `processed_logprobs` are."""
         asked = float(sampling_params["temperature"])
         tokens, logps = self._sampled(list(prompt_ids), asked)

@@ -29,20 +29,34 @@ class Executor(Protocol):
     def execute(self, jobs: Sequence[Job], on_done: OnDone, on_tick: Callable[[], None]) -> None:
         """Run all of them. Whatever ends this early, `on_done` raising too, ends the runs."""
 
+    def of_processes(self, each: int) -> "Executor":
+        """The same for runs that are so many processes each, with a GPU for every one."""
+
 
 class Local:
-    """Processes on this machine; one for each GPU, or one for each core where there is none."""
+    """Runs on this machine; one for each GPU, or one for each core where there is none."""
 
-    def __init__(self, jobs: int | None = None) -> None:
+    def __init__(self, jobs: int | None = None, *, processes: int = 1) -> None:
+        """`processes` are those of one run."""
         if jobs is not None and jobs < 1:
             raise ConfigError(f"{jobs} runs at once would never end.\nType `--jobs 1` or more.")
+        self._asked, self._each = jobs, processes
         self._gpus = gpus()
         self._cores = cores()
-        self._jobs = jobs or len(self._gpus) or self._cores
+        if 0 < len(self._gpus) < processes:
+            raise ConfigError(
+                f"Every run is {processes} processes, and this machine has {len(self._gpus)} "
+                "GPU(s) for them.\nName fewer processes in `--launch`, or run it where there are "
+                "more: `--executor ray`."
+            )
+        self._jobs = jobs or max(1, (len(self._gpus) or self._cores) // processes)
 
     @property
     def jobs(self) -> int:
         return self._jobs
+
+    def of_processes(self, each: int) -> "Local":
+        return Local(self._asked, processes=each)
 
     def execute(self, jobs: Sequence[Job], on_done: OnDone, on_tick: Callable[[], None]) -> None:
         ended: queue.SimpleQueue[tuple[Job, str | BaseException | None]] = queue.SimpleQueue()
@@ -56,9 +70,7 @@ class Local:
                 return
             slot = free.get()
             try:
-                ended.put(
-                    (job, run(job, environment=self._environment(slot), stopping=stop.is_set))
-                )
+                ended.put((job, run(job, environment=self.environment(slot), stopping=stop.is_set)))
             except BaseException as error:  # raised again where the experiment is conducted
                 ended.put((job, error))
             finally:
@@ -72,7 +84,7 @@ class Local:
             finally:
                 stop.set()
 
-    def _environment(self, slot: int) -> dict[str, str]:
+    def environment(self, slot: int) -> dict[str, str]:
         """A share of the machine; who has chosen a number of threads keeps it.
 
         Sums come out differently with another number of threads, and so do the tokens drawn: how
@@ -81,7 +93,8 @@ class Local:
         threads = str(max(1, self._cores // (len(self._gpus) or self._cores)))
         share = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
         if self._gpus:
-            share["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
+            begin = slot * self._each % (len(self._gpus) // self._each * self._each)
+            share["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[begin : begin + self._each])
         return share
 
 

@@ -18,24 +18,34 @@ class RayExecutor:
     """A Ray cluster; one on this machine where no address is given."""
 
     def __init__(
-        self, address: str | None = None, *, cpus: int = 1, gpus: float | None = None
+        self,
+        address: str | None = None,
+        *,
+        cpus: int = 1,
+        gpus: float | None = None,
+        processes: int = 1,
     ) -> None:
+        """`cpus` and `gpus` are those of one process, and `processes` those of one run."""
         self._address = address
-        self._cpus = cpus
+        self._cpus, self._each = cpus, processes
         self._gpus = gpus
-        """For each run; one where the cluster has any, unless a number is given."""
+        """One where the cluster has any, unless a number is given."""
 
     @property
     def jobs(self) -> int:
         has = self._ray.cluster_resources()
         room = [has.get("CPU", 0) / self._cpus if self._cpus else float("inf")]
         room += [has.get("GPU", 0) / self._share] if self._share else []
-        return max(1, int(min(room)))
+        return max(1, int(min(room) / self._each))
+
+    def of_processes(self, each: int) -> "RayExecutor":
+        return RayExecutor(self._address, cpus=self._cpus, gpus=self._gpus, processes=each)
 
     def execute(self, jobs: Sequence[Job], on_done: OnDone, on_tick: Callable[[], None]) -> None:
         ray = self._ray
         # A crashed run is the conductor's to repeat: Ray would do so without emptying its folder.
-        task = ray.remote(num_cpus=self._cpus, num_gpus=self._share, max_retries=0)(run)
+        asked = {"num_cpus": self._cpus * self._each, "num_gpus": self._share * self._each}
+        task = ray.remote(**asked, max_retries=0)(run)
         environment = {"OMP_NUM_THREADS": str(max(1, self._cpus))}
         waiting = {task.remote(job, environment=environment): job for job in jobs}
         try:

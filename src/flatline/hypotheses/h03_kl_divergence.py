@@ -77,6 +77,8 @@ TIMES_BETA = (0.3, 30.0)
 VISIBLE = 1e-3
 """KL per token that must have been reached before its part in the loss can be seen."""
 
+STAYED = 0.25
+"""Share of a run that must have been near its reference to go back to."""
 MOSTLY = 0.5
 """Share of steps with a KL below 0; k1, the log-ratio itself, is below 0 now and then."""
 HEAVY = 1.0
@@ -287,12 +289,12 @@ class KlDivergence(Hypothesis):
 
 
 def _way_back(trace: Trace) -> str | None:
-    """What to do where the policy was near at first; None where it never was."""
+    """What to do where the policy was near for a while; None where it left at once."""
     kl, step = trace.steps["kl"], trace.steps["step"]
-    near = np.flatnonzero(kl <= BROKEN)
-    if not len(near) or not kl[0] <= BROKEN:
+    far = np.flatnonzero(kl > BROKEN)
+    if far[0] < STAYED * len(kl):
         return None
-    left = int(step[min(near[-1] + 1, len(step) - 1)])
+    left = int(step[far[0]])
     return f"Go back to a checkpoint before step {left}, and go on with a lower {{learning_rate}}."
 
 

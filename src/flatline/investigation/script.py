@@ -9,6 +9,7 @@ anything. What these settle is not trained.
 """
 
 import hashlib
+import os
 import shlex
 import subprocess
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import ConfigError
-from flatline.experiment import Arm, Executor, Plan, Role, conduct
+from flatline.experiment import Arm, Executor, Local, Plan, Role, conduct
 from flatline.experiment.commands import rendered
 from flatline.experiment.evidence import Watched, mechanism_in
 from flatline.experiment.plan import HELDOUT
@@ -39,6 +40,8 @@ from flatline.verdict import Mechanism, Presence, Ruling, Verdict, decide
 
 REMEDY, SCRIPT = "remedy", "script"
 NONE = "none"
+REFUSED = "refused"
+"""In a pilot: why the remedy cannot be put into this trainer."""
 TAIL = 12
 """Lines of a pilot's output that a failure shows."""
 SAME = 1e-6
@@ -129,6 +132,8 @@ class _Inquiry:
             return self._observed(hypothesis, mechanism)
         plan = self._plan(hypothesis)
         pilot = self._pilot(plan.treated[0], seed=1)
+        if REFUSED in pilot:
+            return self._refused(hypothesis, mechanism, pilot[REFUSED])
         self._refuse_ignored_seed(pilot)
         settled = self._still_there(hypothesis, mechanism, pilot) or self._changes_nothing(
             hypothesis, mechanism, pilot
@@ -142,7 +147,11 @@ class _Inquiry:
     @cached_property
     def _control(self) -> dict[str, Any]:
         """The pilot of the script as it is."""
-        return self._pilot(self._arm(Role.CONTROL, NONE, NONE), seed=0)
+        found = self._pilot(self._arm(Role.CONTROL, NONE, NONE), seed=0)
+        self._refuse_untrained(found)
+        if found["processes"] > 1:
+            self._executor = self._executor.of_processes(found["processes"])
+        return found
 
     def _arm(self, role: Role, remedy: str, measured_with: str) -> Arm:
         return self._script.arm(role, remedy, self._setup.outcome, measured_with)
@@ -152,7 +161,9 @@ class _Inquiry:
 
         def look() -> dict[str, Any]:
             self._listener.say(f"A first look at the script {arm.name}: a checkup and two steps")
-            return _piloted(arm, seed, path)
+            # What a run will have of the machine; a launcher is shown all of it once.
+            share = {} if self._script.launch else Local(1).environment(0)
+            return _piloted(arm, seed, path, share)
 
         return kept(path, look)
 
@@ -171,6 +182,15 @@ class _Inquiry:
             ),
         )
 
+    def _refuse_untrained(self, found: Mapping[str, Any]) -> None:
+        if not found["drawn"]:
+            raise ConfigError(
+                f"{self._script.path} builds a trainer that takes no step: nothing was sampled.\n"
+                "There would be nothing to compare.\nGive it more steps (`max_steps`, "
+                "`num_train_epochs`) or rows, or a folder without a checkpoint that it goes on "
+                "from."
+            )
+
     def _refuse_ignored_seed(self, treated: Mapping[str, Any]) -> None:
         """The two pilots have other seeds: before any update only these can tell them apart."""
         if treated["drawn"] == self._control["drawn"]:
@@ -181,6 +201,15 @@ class _Inquiry:
                 "Take away what sets a seed after the config object is made, such as "
                 "`set_seed(42)` or `generator=`."
             )
+
+    def _refused(self, hypothesis: Hypothesis, mechanism: Mechanism, why: str) -> Conclusion:
+        """What cannot be put into this script is not tested, and nothing else waits for it."""
+        verdict = replace(
+            decide(hypothesis.id, [], self._setup.rule, mechanism),
+            reason=f"The remedy for {hypothesis.id} cannot be put into this script: {why}",
+            would_change="The script with that changed, compared by `--command` and `--arms`.",
+        )
+        return self._concluded(hypothesis, verdict)
 
     def _still_there(
         self, hypothesis: Hypothesis, mechanism: Mechanism, pilot: Mapping[str, Any]
@@ -348,7 +377,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _piloted(arm: Arm, seed: int, path: Path) -> dict[str, Any]:
+def _piloted(arm: Arm, seed: int, path: Path, share: Mapping[str, str]) -> dict[str, Any]:
     assert arm.command is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.with_suffix("")
@@ -358,7 +387,8 @@ def _piloted(arm: Arm, seed: int, path: Path) -> dict[str, Any]:
     with suppress(FileNotFoundError):
         made.unlink()
     command = [*words[:at], "--pilot", str(made), *words[at:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **share}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     try:
         if done.returncode == 0:
             return dict(json_in(made))

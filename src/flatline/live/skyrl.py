@@ -101,8 +101,11 @@ class _Row:
         }
 
     def tokens(self) -> dict[str, Any]:
-        """Who wrote a token is known from the mask alone."""
-        author = np.where(self.trained, Author.MODEL, Author.TOOL).astype(np.uint8)
+        """SkyRL gives what was not sampled a log-prob of exactly 0; without any, who wrote a token
+        is known from the mask alone."""
+        sampled = self.logps.get("sampler", np.zeros(len(self.ids))) != 0
+        own = self.trained | sampled
+        author = np.where(own, Author.MODEL, Author.TOOL).astype(np.uint8)
         trained = self.trained.astype(np.uint8)
         columns = {"prompt_ids": self.prompt, "ids": self.ids, "author": author, "trained": trained}
         return {**columns, **self.logps}

@@ -18,7 +18,7 @@ from typing import Any
 from flatline.errors import ConfigError
 from flatline.files import write_atomically
 from flatline.live.attach import attach, can_be_recorded
-from flatline.remedies import apply, remedy_of
+from flatline.remedies import Applied, apply, remedy_of
 from flatline.script.heldout import HeldOut, held_out_of
 from flatline.script.pilot import EndAfter, Pilot
 from flatline.trace.announce import say
@@ -135,7 +135,7 @@ def _trainings(asked: ScriptRun, trained: list[str]) -> Iterator[None]:
 def _held(asked: ScriptRun, trainer: Any, train: Callable[[], Any], begun: float) -> Any:
     with ExitStack() as open_ones:
         rows = held_out_of(trainer) if asked.evaluate else []
-        remedies = apply(trainer, asked.remedies)
+        remedies = _remedied(asked, trainer)
         open_ones.callback(remedies.undo)
         if asked.pilot is not None:
             startup = time.perf_counter() - begun
@@ -154,11 +154,26 @@ def _held(asked: ScriptRun, trainer: Any, train: Callable[[], Any], begun: float
         return result
 
 
+def _remedied(asked: ScriptRun, trainer: Any) -> Applied:
+    try:
+        return apply(trainer, asked.remedies)
+    except ConfigError as error:
+        if asked.pilot is None:
+            raise
+        _write(asked.pilot, trainer, {"refused": str(error)})
+        raise Stopped from error
+
+
 def _write_pilot(asked: ScriptRun, trainer: Any, seen: dict[str, Any]) -> None:
     if asked.steps is not None:
         seen["steps"] = min(seen["steps"], asked.steps)
-    if trainer.accelerator.process_index == 0 and asked.pilot is not None:
-        write_atomically(asked.pilot, [json.dumps(seen, indent=2)])
+    if asked.pilot is not None:
+        _write(asked.pilot, trainer, seen)
+
+
+def _write(path: Path, trainer: Any, seen: dict[str, Any]) -> None:
+    if trainer.accelerator.process_index == 0:
+        write_atomically(path, [json.dumps(seen, indent=2)])
 
 
 @contextmanager

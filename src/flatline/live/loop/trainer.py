@@ -59,7 +59,7 @@ class _Pass(NamedTuple):
     """Token of its rows with which the first completion begins."""
 
 
-def hold(trainer: Any) -> "LoopTrainer | None":
+def hold(trainer: Any, correct: str | None) -> "LoopTrainer | None":
     """A `flatline.Loop`, held."""
     return LoopTrainer(trainer) if isinstance(trainer, Loop) else None
 

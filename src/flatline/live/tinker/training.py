@@ -23,7 +23,7 @@ from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.stage_found import StageFound
 from flatline.live.subject import Subject
-from flatline.live.tinker.data import Row, column
+from flatline.live.tinker.data import column
 from flatline.live.tinker.listening import clients
 from flatline.live.tinker.stages import Seen, stages
 from flatline.live.tinker.watch import Step, watch_in_memory
@@ -123,8 +123,7 @@ class TinkerTrainer(Trainer):
             group=self._group,
             settings=training.settings,
         )
-        first = _in_groups(self._seen)
-        played = Played([{} for _ in first], _inputs(first, self._seen))
+        played = Played([{} for _ in self._seen.rows], _inputs(self._seen))
         logps_BT = played.inputs.pop("trainer")
         return Recorded(played, logps_BT, trace, {})
 
@@ -195,15 +194,10 @@ def _scored(client: Any, step: Step) -> list[np.ndarray]:
     return [one for one in found if one is not None]
 
 
-def _in_groups(seen: Seen) -> list[int]:
-    """Rows of the first step, those of a group together."""
-    return sorted(range(len(seen.rows)), key=lambda at: (seen.groups[at], at))
-
-
-def _inputs(order: Sequence[int], seen: Seen) -> Inputs:
-    """The first step's rows by TRL's names."""
-    rows = [seen.rows[at] for at in order]
-    starts = [seen.start(at) for at in order]
+def _inputs(seen: Seen) -> Inputs:
+    """The first step's rows by TRL's names, those of a group together."""
+    rows = [seen.rows[at] for at in seen.order]
+    starts = [seen.start(at) for at in seen.order]
     before = max(starts)
     behind = max(len(row.ids) - start for row, start in zip(rows, starts, strict=True))
 
@@ -221,7 +215,7 @@ def _inputs(order: Sequence[int], seen: Seen) -> Inputs:
         return wide(parted(values), behind, left=False, fill=fill)
 
     prompts = [row.ids[:start] for row, start in zip(rows, starts, strict=True)]
-    samplers = [seen.sampler(at) for at in order]
+    samplers = [seen.sampler(at) for at in seen.order]
     return {
         "prompt_ids": wide(prompts, before, left=True).long(),
         "prompt_mask": wide([np.ones(len(one)) for one in prompts], before, left=True).long(),
@@ -232,10 +226,6 @@ def _inputs(order: Sequence[int], seen: Seen) -> Inputs:
             [np.where(np.isfinite(one), Author.MODEL, Author.TOOL) for one in samplers]
         ).long(),
         "sampling_per_token_logps": completions(samplers, np.nan).float(),
-        "advantages": torch.tensor([_advantage(row) for row in rows]),
+        "advantages": torch.tensor([row.mean_advantage for row in rows]),
         "trainer": completions([row.trainer for row in rows]).float(),
     }
-
-
-def _advantage(row: Row) -> float:
-    return float(row.advantage[row.trained].mean()) if row.trained.any() else 0.0

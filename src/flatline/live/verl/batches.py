@@ -1,7 +1,9 @@
 """A batch between the layouts: TRL's names, padded, and the TensorDict of verl's engines."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -50,50 +52,71 @@ def advantages(inputs: Inputs, fields: Sequence[Mapping[str, Any]], config: Any)
         adv_estimator=algorithm["adv_estimator"],
         norm_adv_by_std_in_grpo=algorithm.get("norm_adv_by_std_in_grpo", True),
     ).batch["advantages"]
-    return (found * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
+    advantages_B: Tensor = (found * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
+    return advantages_B
 
 
 def tensordict(
     inputs: Inputs, config: Mapping[str, Any], old: Tensor | None = None, **more: Any
 ) -> Any:
-    """What an engine is given; with old log-probs, as an update is."""
-    prompts, responses = inputs["prompt_ids"], inputs["completion_ids"]
-    seen = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-    rows = len(responses)
-    given: dict[str, Any] = {
-        "prompts": prompts,
-        "responses": responses,
-        "input_ids": torch.cat([prompts, responses], 1),
-        "attention_mask": seen,
-        "position_ids": (seen.cumsum(1) - 1).clamp(min=0),
-        "response_mask": inputs["tool_mask"] * inputs["completion_mask"],
-        "uid": np.array([str(at) for at in inputs["group"].tolist()], dtype=object),
+    """What an engine is given, row by row without padding, as the trainer's queue holds it; with
+    old log-probs, as an update is."""
+    made = import_module("verl.utils.tensordict_utils")
+    rows = [_row(inputs, at, old) for at in range(len(inputs["completion_ids"]))]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    nested = {
+        name: values
+        if name == "uid"
+        else torch.nested.as_nested_tensor(values, layout=torch.jagged)
+        for name, values in columns.items()
     }
-    if old is not None:
-        given |= {"old_log_probs": old, "advantages": _wide(inputs["advantages"], responses)}
-        if "ref_per_token_logps" in inputs:
-            given["ref_log_prob"] = inputs["ref_per_token_logps"]
-    data = import_module("verl").DataProto.from_single_dict(given).to_tensordict()
-    data = import_module("verl.workers.utils.padding").left_right_2_no_padding(data)
-    import_module("verl.utils.tensordict_utils").assign_non_tensor(
+    data = made.get_tensordict(tensor_dict=nested)
+    made.assign_non_tensor(
         data,
         temperature=config["temperature"],
-        global_batch_size=rows,
-        global_token_num=seen.sum(1).tolist(),
+        global_batch_size=len(rows),
+        global_token_num=[len(row["input_ids"]) for row in rows],
         use_remove_padding=False,
         use_dynamic_bsz=False,
-        micro_batch_size_per_gpu=math.gcd(config["size"], rows),
+        micro_batch_size_per_gpu=math.gcd(config["size"], len(rows)),
         **more,
     )
     return data
 
 
-def completions(values: Any, data: Any) -> Tensor:
-    """Of every completion token, padded."""
-    cut = import_module("verl.workers.utils.padding").no_padding_2_padding
-    found: Tensor = cut(values.detach().cpu(), data).float()
-    return found
+def _row(inputs: Inputs, at: int, old: Tensor | None) -> dict[str, Any]:
+    prompt = inputs["prompt_ids"][at][inputs["prompt_mask"][at].bool()]
+    kept = inputs["completion_mask"][at].bool()
+    completion = inputs["completion_ids"][at][kept]
+    both = torch.cat([prompt, completion])
+    row = {
+        "uid": str(int(inputs["group"][at])),
+        "prompts": prompt,
+        "responses": completion,
+        "input_ids": both,
+        "position_ids": torch.arange(len(both)),
+        "response_mask": inputs["tool_mask"][at][kept],
+        "loss_mask": inputs["tool_mask"][at][kept],
+    }
+    if old is not None:
+        advantage = float(inputs["advantages"][at])
+        row |= {
+            "old_log_probs": old[at][kept],
+            "advantages": torch.full(kept.shape, advantage)[kept],
+        }
+        if "ref_per_token_logps" in inputs:
+            row["ref_log_prob"] = inputs["ref_per_token_logps"][at][kept]
+    return row
 
 
-def _wide(values_B: Tensor, like_BT: Tensor) -> Tensor:
-    return values_B.float()[:, None].expand(like_BT.shape).contiguous()
+def has_beta(loss_fn: Any) -> bool:
+    """Whether it is verl's `ppo_loss` with a configuration, which has the weight of the KL."""
+    config = getattr(loss_fn, "keywords", {}).get("config")
+    return hasattr(config, "kl_loss_coef")
+
+
+def with_beta(loss_fn: Any, beta: float) -> Any:
+    """The same loss with another weight of the KL."""
+    config = copy.deepcopy(loss_fn.keywords["config"])
+    object.__setattr__(config, "kl_loss_coef", beta)  # verl's configurations are frozen
+    return partial(loss_fn.func, **{**loss_fn.keywords, "config": config})

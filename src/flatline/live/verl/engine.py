@@ -27,10 +27,10 @@ from flatline.live.measure.step import Backward, census_of
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.verl import batches
-from flatline.live.verl.rows import Rollout, join
+from flatline.live.verl.rows import Rollout, join, placed
 from flatline.live.verl.settings import settings
 from flatline.live.verl.steps import measured
-from flatline.live.verl.worker import WorkerEar
+from flatline.live.verl.worker import WorkerEar, completions
 from flatline.trace.writer import MemorySink
 
 ALWAYS = frozenset(
@@ -73,8 +73,8 @@ class EngineTrainer(Trainer):
     how: ClassVar = {
         Capability.REFERENCE: "Give the reference's `TrainingWorker`: `Engine(reference=...)`",
         Capability.PASSES: (
-            "verl fixes the size of its passes and the weight of its KL in the loss that it was "
-            "given; record a run with `VERL_USE_EXTERNAL_MODULES=flatline.verl`"
+            "Give the worker verl's own loss: `set_loss_fn(partial(ppo_loss, config=actor))`; the "
+            "weight of another one's KL cannot be changed"
         ),
         Capability.DATA_ORDER: (
             "verl's trainer keeps the data in another process: record a run with "
@@ -83,15 +83,18 @@ class EngineTrainer(Trainer):
         Capability.SPECIFICATION: "The specified step is known for TRL's trainers and for a Loop",
     }
 
-    def __init__(self, given: Engine) -> None:
+    def __init__(self, given: Engine, correct: str | None = None) -> None:
         self._given, self._engine = given, given.worker.engine
-        self._settings = settings(given.config)
+        self._settings = {**settings(given.config), "correct": correct}
         self._step = 0
 
     @property
     def can(self) -> frozenset[Capability]:
-        known = self.beta == 0 or self._given.reference is not None
-        return ALWAYS | ({Capability.REFERENCE} if known else frozenset())
+        known = {
+            Capability.REFERENCE: self.beta == 0 or self._given.reference is not None,
+            Capability.PASSES: batches.has_beta(self._given.worker.loss_fn),
+        }
+        return ALWAYS | {capability for capability, there in known.items() if there}
 
     @property
     def model(self) -> nn.Module:
@@ -175,7 +178,9 @@ class EngineTrainer(Trainer):
     def backward(
         self, played: Played, *, size: int | None = None, beta: float | None = None
     ) -> Backward:
-        data, loss_fn = self._data(played.inputs), self._given.worker.loss_fn
+        data, loss_fn = self._data(played.inputs, size), self._given.worker.loss_fn
+        if beta is not None:
+            loss_fn = batches.with_beta(loss_fn, beta)
         self._engine.optimizer_zero_grad()
         with self._engine.train_mode(zero_grad_on_exit=False):
             found = self._engine.forward_backward_batch(data, loss_fn, forward_only=False)
@@ -222,31 +227,35 @@ class EngineTrainer(Trainer):
                 row["ref_log_prob"] = inputs["ref_per_token_logps"][at, :length].numpy()
 
     def _scored(self, engine: Any, inputs: Inputs) -> Tensor:
-        data = batches.tensordict(inputs, self._config, compute_loss=False)
+        data = batches.tensordict(inputs, self._config(), compute_loss=False)
         with engine.eval_mode():
             output = engine.infer_batch(data)
-        return batches.completions(output["model_output"]["log_probs"], data)
+        rows = completions(output["model_output"]["log_probs"].values(), data)
+        found = torch.zeros(inputs["completion_ids"].shape)
+        for row, kept, logps in zip(found, inputs["completion_mask"].bool(), rows, strict=True):
+            row[kept] = logps.float().cpu()
+        return found
 
-    def _data(self, inputs: Inputs) -> Any:
+    def _data(self, inputs: Inputs, size: int | None = None) -> Any:
         """A batch as an update gets it: old log-probs are those of the weights as they are."""
-        return batches.tensordict(inputs, self._config, old=self.plain_logps(inputs))
+        return batches.tensordict(inputs, self._config(size), old=self.plain_logps(inputs))
 
-    @property
-    def _config(self) -> Mapping[str, Any]:
-        return {"temperature": self.temperature, "size": self.size}
+    def _config(self, size: int | None = None) -> Mapping[str, Any]:
+        return {"temperature": self.temperature, "size": size or self.size}
 
     def _trace(self, rollouts: Sequence[Rollout], weights: Sequence[Mapping[str, Any]]) -> Any:
         sink = MemorySink(run={"source": "verl", "settings": dict(self._settings)})
         ends = frozenset({self.tokenizer.eos_token_id} - {None})
         longest = self._settings["max_completion_length"] or 0
-        rows = [one.rollout_row(1, at, ends, longest) for at, one in enumerate(rollouts)]
-        for row, one in zip(rows, rollouts, strict=True):
+        pairs = placed(rollouts, 1)
+        rows = [one.rollout_row(place, ends, longest) for place, one in pairs]
+        for row, (_, one) in zip(rows, pairs, strict=True):
             row |= {
                 "prompt": self.tokenizer.decode(one.prompt),
                 "completion": self.tokenizer.decode(one.ids),
             }
         sink.write("rollouts", rows)
-        sink.write("tokens", [one.token_row(1, at) for at, one in enumerate(rollouts)])
+        sink.write("tokens", [one.token_row(place) for place, one in pairs])
         sink.write("weights", [{**row, "step": 1} for row in weights])
         sink.write("steps", [{"step": 1, **measured(rollouts, rows)}])
         return sink.trace()
@@ -280,6 +289,6 @@ def _left(rows: Sequence[np.ndarray], fill: float) -> Tensor:
     return _right([row[::-1].copy() for row in rows], fill).flip(1)
 
 
-def hold(trainer: Any) -> Trainer | None:
+def hold(trainer: Any, correct: str | None) -> Trainer | None:
     """What a checkup holds of an `Engine`."""
-    return EngineTrainer(trainer) if isinstance(trainer, Engine) else None
+    return EngineTrainer(trainer, correct) if isinstance(trainer, Engine) else None

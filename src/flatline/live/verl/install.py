@@ -47,7 +47,7 @@ def _registering() -> tuple[Any, Any]:
 
 
 def hear(kinds: dict[str, Any], folder: str, asked: Callable[[Any], Any]) -> None:
-    """Listen to what these classes make. `asked` lets a worker's method be called by the trainer."""
+    """Listen to what these classes make. `asked` lets the trainer call a worker's method."""
     guard = Guard()
 
     def begun(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,7 @@
 """Rows of a trace from what verl's trainer holds of a batch and what its workers heard of it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-from zlib import crc32
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,14 @@ FIELDS = (
 MOVED = 0.01
 """Nats from the old log-prob, from which on a derivative of 0 may come from a clipped ratio."""
 PER_TOKEN = {"old": "old_log_probs", "reference": "ref_log_prob"}
+
+
+class Place(NamedTuple):
+    """Where a rollout stands in the trace."""
+
+    step: int
+    number: int
+    group: int
 
 
 class Rollout:
@@ -105,15 +112,16 @@ class Rollout:
         given = self.fields.get(name)
         return None if given is None else _array(given, np.float32)
 
-    def rollout_row(self, step: int, number: int, ends: frozenset[int], longest: int) -> Row:
+    def rollout_row(self, place: Place, ends: frozenset[int], longest: int) -> Row:
         author = self.author
         model = None if author is None else int((author == Author.MODEL).sum())
         cut = len(self.ids) >= longest
         gold = (self.fields.get("reward_model") or {}).get("ground_truth")
         return {
-            "step": step,
-            "rollout": number,
-            "group": crc32(self.uid.encode()) & 0x7FFFFFFF,
+            "step": place.step,
+            "rank": 0,
+            "rollout": place.number,
+            "group": place.group,
             "prompt_id": hashed(self.prompt),
             "reward": self.reward,
             "advantage": self.advantage,
@@ -128,12 +136,13 @@ class Rollout:
             "gold": None if gold is None else str(gold)[:500],
         }
 
-    def token_row(self, step: int, number: int) -> Row:
+    def token_row(self, place: Place) -> Row:
         heard = self.heard or {}
         other = {name: value for name, value in self.otherwise().items() if name != "as_sampled"}
         return {
-            "step": step,
-            "rollout": number,
+            "step": place.step,
+            "rank": 0,
+            "rollout": place.number,
             "prompt_ids": self.prompt,
             "ids": self.ids,
             "author": self.author,
@@ -144,6 +153,16 @@ class Rollout:
             **{column: self._tokens(name) for column, name in PER_TOKEN.items()},
             **other,
         }
+
+
+def placed(rollouts: Sequence[Rollout], step: int) -> list[tuple[Place, Rollout]]:
+    """Those of one prompt together, in the order in which prompts come: verl spreads them over its
+    workers."""
+    groups: dict[str, list[Rollout]] = {}
+    for one in rollouts:
+        groups.setdefault(one.uid, []).append(one)
+    pairs = [(at, one) for at, part in enumerate(groups.values()) for one in part]
+    return [(Place(step, number, group), one) for number, (group, one) in enumerate(pairs)]
 
 
 def join(rollouts: Sequence[Rollout], heard: Sequence[Mapping[str, Any]]) -> None:

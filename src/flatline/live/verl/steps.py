@@ -7,16 +7,13 @@ import numpy as np
 
 from flatline.live.verl.rows import Rollout, Row
 from flatline.trace.importers.resolve import resolve
-
-WRONG = ("response_length/clip_ratio",)
-"""verl's v1 trainer pads responses to the longest of the batch and counts those as long as that:
-no limit need have cut them."""
+from flatline.trace.importers.steps import left_out
 
 
 def logged(metrics: Mapping[str, Any]) -> Row:
     """Columns by the names that an imported log has them under, and all numbers."""
     numbers = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float | np.number)}
-    aliases = resolve(numbers, leave_out=WRONG).aliases
+    aliases = resolve(numbers, leave_out=left_out(numbers)).aliases
     return {**{column: numbers[name] for column, name in aliases.items()}, "metrics": numbers}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from flatline.live.facts import commit, versions
 from flatline.live.hooks import Guard, Patch
 from flatline.live.texts import Texts, Vocabulary
-from flatline.live.verl.rows import FIELDS, Rollout, Row, join
+from flatline.live.verl.rows import FIELDS, Rollout, Row, join, placed
 from flatline.live.verl.settings import settings
 from flatline.live.verl.steps import logged, measured
 from flatline.trace.announce import say_recorded
@@ -52,14 +52,14 @@ class TrainerEar:
 
     def _updated(self, rollouts: list[Rollout]) -> None:
         heard = getattr(self._trainer.actor_rollout_wg, ASK)()
-        join(rollouts, [row for one in heard for row in one["rows"]])
+        if not self._rollouts:  # what a later part of a step sees has been moved by the first
+            join(rollouts, [row for one in heard for row in one["rows"]])
+            step = int(self._trainer.global_steps)
+            self._sink.write("weights", [{**row, "step": step} for row in heard[0]["weights"]])
         self._rollouts += rollouts
-        step = int(self._trainer.global_steps)
-        weights = [{**row, "step": step} for row in heard[0]["weights"]]
-        self._sink.write("weights", weights)
-        self._told["flatline/updates"] = float(heard[0]["updates"])
-        sent = heard[0]["sent"]
-        if sent:
+        done = self._told.get("flatline/updates", 0.0)
+        self._told["flatline/updates"] = done + heard[0]["updates"]
+        if sent := heard[0]["sent"]:
             self._told |= _delivered(sent, self._sent)
             self._sent = sent
 
@@ -78,10 +78,11 @@ class TrainerEar:
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         rollouts, self._rollouts = self._rollouts, []
         longest = self._settings.get("max_completion_length") or 0
-        rows = [one.rollout_row(step, at, self._ends, longest) for at, one in enumerate(rollouts)]
-        tokens = [one.token_row(step, at) for at, one in enumerate(rollouts)]
+        pairs = placed(rollouts, step)
+        rows = [one.rollout_row(place, self._ends, longest) for place, one in pairs]
+        tokens = [one.token_row(place) for place, one in pairs]
         self._texts.learn([ids for one in rollouts for ids in (one.prompt, one.ids)])
-        for row, one in zip(rows, rollouts, strict=True):
+        for row, (_, one) in zip(rows, pairs, strict=True):
             row |= {"prompt": self._texts.of(one.prompt), "completion": self._texts.of(one.ids)}
         self._texts.forget()
         facts = logged({**metrics, **self._told}) | measured(rollouts, rows)
@@ -121,7 +122,8 @@ def _fetched(batch: Any) -> list[Rollout]:
     """The batch as it stands in the queue; rows that only fill it up are none of it."""
     get = import_module("transfer_queue").kv_batch_get
     data = get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-    columns = {name: _rows_of(data[name]) for name in FIELDS if name in data.keys()}
+    there = set(data.keys())
+    columns = {name: _rows_of(data[name]) for name in FIELDS if name in there}
     rows = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]

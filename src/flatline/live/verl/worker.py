@@ -9,7 +9,6 @@ The trainer fetches it after each update (`flatline_heard`).
 """
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -67,20 +66,20 @@ class WorkerEar:
 
     def _hear(self, loss: Tensor, given: dict[str, Any]) -> None:
         logps, data = given["model_output"]["log_probs"], given["data"]
-        weight = torch.zeros_like(logps.values())
+        slope = None
         if loss.requires_grad:
             slope = torch.autograd.grad(loss, logps, retain_graph=True, allow_unused=True)[0]
-            weight = weight if slope is None else -slope.values()
-        completions = import_module("verl.workers.utils.padding").no_padding_2_padding
-        with torch.no_grad():
-            logps_BT = completions(logps.detach(), data).float().cpu().numpy()
-            weight_BT = completions(weight.detach(), data).float().cpu().numpy()
-        ids_B = [ids.cpu().numpy().astype(np.int32) for ids in data["responses"].unbind()]
-        uids = data["uid"].tolist()
-        for at, (uid, ids) in enumerate(zip(uids, ids_B, strict=True)):
-            cut = slice(0, len(ids))
-            row = {"uid": uid, "ids": ids, "logps": logps_BT[at, cut], "weight": weight_BT[at, cut]}
-            self._rows.append(row)
+        weight = torch.zeros_like(logps.values()) if slope is None else -slope.values()
+        parts = zip(
+            data["uid"].tolist(),
+            data["responses"].unbind(),
+            completions(logps.values(), data),
+            completions(weight, data),
+            strict=True,
+        )
+        for uid, ids, logps_T, weight_T in parts:
+            row = {"uid": uid, "ids": _host(ids).astype(np.int32)}
+            self._rows.append(row | {"logps": _host(logps_T), "weight": _host(weight_T)})
 
     # -- the weights
 
@@ -115,6 +114,20 @@ class WorkerEar:
             self._guard(norms.__setitem__, name, _size_of(tensor))
             yield name, tensor
         self._sent = norms
+
+
+def completions(values: Tensor, data: Any) -> list[Tensor]:
+    """Of each row's completion, from one value for every token of all rows: that of a token stands
+    one place before it."""
+    prompts, responses = (data[name].offsets().diff().tolist() for name in ("prompts", "responses"))
+    both = [before + tokens for before, tokens in zip(prompts, responses, strict=True)]
+    rows = torch.split(values.detach(), both)
+    return [row[p - 1 : p - 1 + r] for row, p, r in zip(rows, prompts, responses, strict=True)]
+
+
+def _host(values: Tensor) -> np.ndarray:
+    wide = values.float() if values.is_floating_point() else values
+    return np.asarray(wide.cpu().numpy())
 
 
 def _size_of(tensor: Tensor) -> float:

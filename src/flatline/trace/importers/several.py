@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers.dumps import find_dumps
 from flatline.trace.importers.json_file import find_state
 from flatline.trace.importers.mlflow_store import is_file_run
 from flatline.trace.importers.tensorboard import NAME, find_events
@@ -17,10 +18,19 @@ def logs_in(given: str) -> list[str]:
     folder = Path(given).expanduser()
     if tracker_of(given) or not folder.is_dir() or (folder / RUN_FILE).is_file():
         return [given]
-    if find_state(folder) or is_file_run(folder):
+    if find_state(folder) or is_file_run(folder) or _is_one_dump(folder):
         return [given]
     found = [path for path in sorted(folder.iterdir()) if _is_run(path)]
     return [str(path) for path in found] if len(found) > 1 else [given]
+
+
+def _is_one_dump(folder: Path) -> bool:
+    """Whether all its logs are the rollouts of one run, a file for each step."""
+    logs = {path for path in folder.iterdir() if path.suffix.lower() in _LOGS}
+    dumps = find_dumps(folder)
+    return (
+        bool(dumps) and len({dump.run for dump in dumps}) == 1 and logs <= {d.path for d in dumps}
+    )
 
 
 def _is_run(path: Path) -> bool:

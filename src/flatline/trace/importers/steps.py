@@ -7,7 +7,7 @@ that was given up.
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,10 @@ _BOOKKEEPING = frozenset({"epoch", "_timestamp", "_runtime", "wall_time", *STEP}
 """Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
 _OVER_THE_BATCH = ("frac_reward_zero_std",)
 """What TRL takes over the whole batch with scale_rewards="batch": no share of groups then."""
+OF_THE_LONGEST = ("response_length/clip_ratio",)
+"""verl's v1 trainer pads responses to the longest of the batch, and this is the share that are as
+long as that: no limit need have cut any."""
+_ONLY_V1 = "training/off_policy/"
 _SHARES = frozenset({"zero_std_share", "clip_share", "truncated_share"})
 _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
@@ -44,11 +48,16 @@ def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     names = {name: None for numbers in by_step.values() for name in numbers}
     if not names:
         raise nothing_in(log, "row with a step and a number")
-    leave_out = _OVER_THE_BATCH if scale_rewards == "batch" else ()
+    leave_out = (_OVER_THE_BATCH if scale_rewards == "batch" else ()) + left_out(names)
     resolution = _possible(log, by_step, resolve(names, leave_out=leave_out))
     log.notes.extend(resolution.notes)
     rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
     return StepTable(rows, resolution)
+
+
+def left_out(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that do not mean in this log what they mean in others."""
+    return OF_THE_LONGEST if any(name.startswith(_ONLY_V1) for name in names) else ()
 
 
 def _possible(log: Log, by_step: Mapping[int, Numbers], resolution: Resolution) -> Resolution:
