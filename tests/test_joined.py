@@ -4,7 +4,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from flatline.rollout.casts import Casts
+from flatline.rollout.autocast_weights import Casts
 from flatline.rollout.joined import joined_layers
 from tests.tiny import tiny_model
 

@@ -21,7 +21,7 @@ from flatline.stats import t_score
 from flatline.trace import Trace
 from flatline.trace.frames import Ragged
 from flatline.trace.importers import open_log
-from flatline.trace.once import once
+from flatline.trace.memo import once
 from flatline.trace.reader import RECENT
 from flatline.trace.rows import plain, to_batch
 from tests.traces import healthy_rows, healthy_trace, run_facts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flatline.config import RunConfig
 from flatline.errors import ModelError
-from flatline.rollout.casts import Casts
+from flatline.rollout.autocast_weights import Casts
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Job, Limits
 from flatline.rollout.graphs import Graphs, setting

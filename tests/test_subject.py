@@ -15,9 +15,9 @@ from trl import GRPOConfig, GRPOTrainer
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, NotRecorded
 from flatline.live.measure import moving, replay
-from flatline.live.measure.brief import longest_turn
-from flatline.live.measure.few import half, together
+from flatline.live.measure.part_of_batch import half, together
 from flatline.live.measure.played import Played
+from flatline.live.measure.short_plays import longest_turn
 from flatline.live.measure.step import HIGHEST_RATE, fitting
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.trl.trainer import TrlTrainer

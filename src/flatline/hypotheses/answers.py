@@ -14,7 +14,7 @@ from flatline.hypotheses.right import right_part
 from flatline.tasks.numbers import parse_number
 from flatline.tasks.scoring import normalize_answer
 from flatline.trace import Trace
-from flatline.trace.once import once
+from flatline.trace.memo import once
 
 LOOKED_AT = 20_000
 """Rollouts that are read; of a longer run an even sample of whole groups."""

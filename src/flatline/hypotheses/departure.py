@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.along import LOOKS, first_departing
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.recorded_steps import LOOKS, first_departing
 from flatline.live.stage_found import StageFound
 from flatline.trace import Trace
 
@@ -90,7 +90,7 @@ class Departure(Hypothesis):
 
 
 class DepartureAlong(Departure):
-    """A stage that recorded steps show as well (`flatline.hypotheses.along`)."""
+    """A stage that recorded steps show as well (`flatline.hypotheses.recorded_steps`)."""
 
     def sign(self, trace: Trace) -> Finding:
         """Is this stage of every recorded step the specified one?"""

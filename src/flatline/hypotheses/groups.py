@@ -16,7 +16,7 @@ from flatline.hypotheses.trend import trend_of
 from flatline.stats import LEVEL, UNKNOWN, Estimate, mean_of_units, t_score
 from flatline.trace import Trace
 from flatline.trace.frames import Ragged
-from flatline.trace.once import once
+from flatline.trace.memo import once
 
 ENOUGH_PROMPTS = 4
 """Prompts none of whose rollouts is trained before that is a rule: where as many as half of the

@@ -19,7 +19,7 @@ from flatline.hypotheses.weights import trains_later
 from flatline.rollout.record import Author
 from flatline.stats import UNKNOWN, Estimate, mean_of_units
 from flatline.trace import Trace
-from flatline.trace.once import once
+from flatline.trace.memo import once
 from flatline.trace.settings import is_half
 from flatline.trace.tokens import Tokens
 

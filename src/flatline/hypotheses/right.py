@@ -12,7 +12,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.groups import within_correlation
 from flatline.tasks.base import ANSWER, COMBINED
 from flatline.trace import Trace
-from flatline.trace.once import once
+from flatline.trace.memo import once
 
 NO_PART = "rollouts.parts (one that says right or wrong)"
 UNDECIDED = "settings.correct"

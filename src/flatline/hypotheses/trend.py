@@ -18,7 +18,7 @@ from flatline.hypotheses.course import Stretch, alike, stretches
 from flatline.hypotheses.logs import rows_in_words, spacing
 from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
-from flatline.trace.once import once
+from flatline.trace.memo import once
 
 FEWEST = 6
 """Steps below which thirds are too short to compare."""

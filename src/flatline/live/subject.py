@@ -13,8 +13,8 @@ from flatline.live import ranks
 from flatline.live.facts import dropout_of
 from flatline.live.measure import passes, replay, step, stepped
 from flatline.live.measure.context import Which, context_effect
-from flatline.live.measure.few import few, half, together
 from flatline.live.measure.moving import Move, visible_move
+from flatline.live.measure.part_of_batch import few, half, together
 from flatline.live.measure.played import Played, Recorded, batch_of, fixed_logps
 from flatline.live.measure.tokenizer import tokenizer_fit
 from flatline.live.measure.untouched import Snapshot

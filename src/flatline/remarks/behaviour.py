@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flatline.hypotheses.column_movement import change_of, column, ends, metric, surely
 from flatline.hypotheses.logs import spacing
-from flatline.hypotheses.moved import change_of, column, ends, metric, surely
 from flatline.hypotheses.trend import thirds
 from flatline.trace import Trace
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.errors import NotRecorded
+from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.logs import setting, spacing
-from flatline.hypotheses.moved import column, metric
 from flatline.hypotheses.part_columns import parts_of
 from flatline.trace import Trace
 

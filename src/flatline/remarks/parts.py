@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.moved import change_of, ends, surely
+from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.trace import Trace
 

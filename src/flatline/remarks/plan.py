@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flatline.hypotheses.moved import column, metric
+from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.trend import FEWEST
 from flatline.stats import difference_of_means
 from flatline.trace import Trace

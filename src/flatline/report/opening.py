@@ -18,8 +18,8 @@ import numpy as np
 
 from flatline.diagnosis import Report
 from flatline.errors import NotRecorded, TraceError
-from flatline.hypotheses.along import expected_advantages
 from flatline.hypotheses.base import Finding
+from flatline.hypotheses.recorded_steps import expected_advantages
 from flatline.report.charts import Chart, marked
 from flatline.report.token_columns import TokenColumns, token_columns
 from flatline.rollout.record import Author

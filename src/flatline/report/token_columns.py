@@ -12,7 +12,7 @@ import numpy as np
 from flatline.errors import TraceError
 from flatline.rollout.record import Author
 from flatline.trace import Trace
-from flatline.trace.pieces import Pieces
+from flatline.trace.chunked_table import Pieces
 
 WORST = 20
 """Positions with the largest disagreement that a page can jump to."""

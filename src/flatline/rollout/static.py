@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from flatline.rollout import kernels
-from flatline.rollout.casts import Casts
+from flatline.rollout.autocast_weights import Casts
 from flatline.rollout.graphs import Graphs, setting
 from flatline.rollout.grouped import reads_own_keys, sharing_keys
 from flatline.rollout.kv import SlotCache

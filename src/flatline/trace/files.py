@@ -1,6 +1,6 @@
 """The files of a table: Arrow streams while a run writes, parquet once it has ended.
 
-A stream grows by whole messages. Beside it a `.crc` file gains one line for each (`sums.py`), right
+A stream grows by whole messages. Beside it a `.crc` file gains one line for each (`checksums.py`), right
 after the message itself is written: what has a line was complete, and what no longer matches its
 line is damaged. Arrow alone would read a flipped bit as data. The stream stays one that any Arrow
 reader takes. Parquet has checksums of its own, but not of its footer and of the heads of its pages:
@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 from flatline.errors import TraceError
 from flatline.files import mapped, write_exactly
-from flatline.trace.pieces import chunks_of
+from flatline.trace.checksums import SUMS, Sums, line_of, read_sums
+from flatline.trace.chunked_table import chunks_of
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
-from flatline.trace.sums import SUMS, Sums, line_of, read_sums
 from flatline.trace.trusted import batch_in, refuse_absurd, refuse_other_columns
 
 STREAM, PARQUET = ".arrow", ".parquet"

@@ -13,6 +13,8 @@ import pyarrow as pa
 from flatline.errors import TraceError
 from flatline.files import json_in, sealed, unsealed, write_atomically
 from flatline.trace.account import Told, accounts_in
+from flatline.trace.checksums import SUMS
+from flatline.trace.chunked_table import Piece, Pieces, Segments
 from flatline.trace.files import (
     PARQUET,
     STREAM,
@@ -22,9 +24,7 @@ from flatline.trace.files import (
     table_files,
 )
 from flatline.trace.lock import is_live
-from flatline.trace.pieces import Piece, Pieces, Segments
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
-from flatline.trace.sums import SUMS
 
 RUN_FILE = "run.json"
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flatline.errors import NotRecorded
-from flatline.trace.pieces import Pieces
+from flatline.trace.chunked_table import Pieces
 from flatline.trace.rows import plain, to_numpy
 from flatline.trace.schema import TABLES
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from flatline.errors import TraceError
-from flatline.trace.pieces import Pieces
+from flatline.trace.chunked_table import Pieces
 from flatline.trace.schema import TABLES
 
 VIEWS = ("steps", "rollouts", "tokens", "weights")

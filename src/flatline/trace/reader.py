@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from flatline.errors import NotRecorded, TraceError, type_to_add
+from flatline.trace.chunked_table import MemoryPiece, Pieces
 from flatline.trace.folder import Folder
 from flatline.trace.frames import Frame, Groups
-from flatline.trace.pieces import MemoryPiece, Pieces
 from flatline.trace.rows import Row, plain, refuse_unknown, to_batch
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
 from flatline.trace.tokens import Places, Tokens

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from flatline.errors import NotRecorded, TraceError
 from flatline.rollout.record import Author
+from flatline.trace.chunked_table import Pieces
 from flatline.trace.frames import Frame
-from flatline.trace.pieces import Pieces
 from flatline.trace.rows import indices, plain
 
 UNKNOWN_AUTHOR = 255

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatline.live.measure.brief import TURN, longest_turn, turns_of, written_tokens
 from flatline.live.measure.played import Recorded
+from flatline.live.measure.short_plays import TURN, longest_turn, turns_of, written_tokens
 from flatline.live.records import Floats, HeldoutPath, Oracle, OracleCase
 from flatline.live.trl.measure.recorded import in_force
 from flatline.rollout.engine import Job

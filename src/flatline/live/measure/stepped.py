@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from flatline.live.held import at_rest, copies, named, read, totals
-from flatline.live.measure.brief import MOVED_TURN, MOVED_TURNS
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played
 from flatline.live.measure.replay import played_gap, rows_to_play, short_turns
+from flatline.live.measure.short_plays import MOVED_TURN, MOVED_TURNS
 from flatline.live.measure.step import Backward
 from flatline.live.protocol import HasModel, Trainer
 from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery

@@ -20,7 +20,7 @@ from typing import Any
 from flatline.rollout.record import Author
 from flatline.trace.importers.kind import Kind, Row, constant, counted
 from flatline.trace.importers.numbers import number, whole
-from flatline.trace.importers.told import prompt_id, told
+from flatline.trace.importers.texts import prompt_id, told
 
 _EPISODE = frozenset({"task", "traces"})
 _TRACE = frozenset({"task", "nodes", "rewards"})

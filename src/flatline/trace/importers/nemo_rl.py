@@ -17,7 +17,7 @@ import numpy as np
 
 from flatline.trace.importers.kind import Kind, Row, constant, counted, hashed, sequence
 from flatline.trace.importers.numbers import number, whole
-from flatline.trace.importers.told import messages_in, prompt_id, told
+from flatline.trace.importers.texts import messages_in, prompt_id, told
 
 _TRAINED = frozenset({"rewards", "token_loss_mask", "generation_logprobs"})
 _VALIDATED = frozenset({"rewards", "content", "idx"})

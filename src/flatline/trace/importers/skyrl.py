@@ -13,7 +13,7 @@ from typing import Any
 
 from flatline.trace.importers.kind import Kind, Row
 from flatline.trace.importers.numbers import number
-from flatline.trace.importers.told import prompt_id, told
+from flatline.trace.importers.texts import prompt_id, told
 
 _NEEDS = frozenset({"input_prompt", "output_response", "score"})
 _OWN = _NEEDS | {"stop_reason", "env_class", "env_extras", "data_source"}

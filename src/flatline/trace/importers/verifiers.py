@@ -12,7 +12,7 @@ from typing import Any
 
 from flatline.trace.importers.kind import Kind, Row
 from flatline.trace.importers.numbers import number, numbers_in, whole
-from flatline.trace.importers.told import messages_in, prompt_id, told
+from flatline.trace.importers.texts import messages_in, prompt_id, told
 
 _NEEDS = frozenset({"prompt", "completion", "reward"})
 _OWN = _NEEDS | {

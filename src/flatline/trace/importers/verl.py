@@ -12,7 +12,7 @@ from typing import Any
 
 from flatline.trace.importers.kind import Kind, Row
 from flatline.trace.importers.numbers import number, numbers_in, whole
-from flatline.trace.importers.told import prompt_id, told
+from flatline.trace.importers.texts import prompt_id, told
 
 _NEEDS = frozenset({"input", "output", "score"})
 _OWN = _NEEDS | {"gts", "step", "uid", "request_id", "data_source"}

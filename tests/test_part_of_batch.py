@@ -2,7 +2,7 @@
 
 import torch
 
-from flatline.live.measure.few import few
+from flatline.live.measure.part_of_batch import few
 from flatline.live.measure.played import Played
 
 

@@ -22,7 +22,7 @@ from flatline.spec.advantages import advantages, of_totals
 from flatline.spec.numerics import ADVANTAGE, PAID, TOLERANCE
 from flatline.spec.schedule import GIVEN, other_rate
 from flatline.trace import Trace
-from flatline.trace.once import once
+from flatline.trace.memo import once
 
 PRECISIONS = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
 MOST_STEPS = 50
