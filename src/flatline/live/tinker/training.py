@@ -22,7 +22,6 @@ from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.stage_found import StageFound
-from flatline.live.subject import Subject
 from flatline.live.tinker.data import column
 from flatline.live.tinker.listening import clients
 from flatline.live.tinker.stages import Seen, stages
@@ -150,28 +149,19 @@ class TinkerTrainer(Trainer):
     def plain_logps(self, inputs: Inputs) -> Tensor:
         return self.logps(inputs)
 
-    def found(self) -> Mapping[str, StageFound]:
-        """Every stage of the step that was recorded."""
+    def departures(self, *_: Any) -> Mapping[str, StageFound]:
+        """Of the steps that were recorded; nothing is moved for it."""
         assert self._seen is not None
         return stages(self._seen)
 
-
-class TinkerSubject(Subject):
-    """A training on the Tinker API under a checkup."""
-
-    live: TinkerTrainer
-
-    def __init__(self, training: Training) -> None:
-        super().__init__(TinkerTrainer(training))
-
-    def departures(self) -> Mapping[str, StageFound]:
-        """Of the recorded step; no weight is moved for it."""
-        _ = self.batch
-        return self.live.found()
-
-    def lines_of(self, found: StageFound) -> tuple[Where, ...]:
+    def lines_of(self, *_: Any) -> tuple[Where, ...]:
         """The step is the user's and the server's: no line is followed."""
         return ()
+
+
+def hold(trainer: Any, correct: str | None) -> Trainer | None:
+    """A `flatline.tinker.Training`, held."""
+    return TinkerTrainer(trainer) if isinstance(trainer, Training) else None
 
 
 def _refuse_unstepped(steps: Sequence[Step]) -> None:
