@@ -45,9 +45,9 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
-from flatline.hypotheses.moved import change_of, ends, surely
 from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
