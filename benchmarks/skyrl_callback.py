@@ -1,30 +1,35 @@
 """SkyRL's own training loop on a CPU, recorded by its callback: healthy and broken.
 
-    python benchmarks/skyrl_callback.py --skyrl-path FOLDER    # the table of docs/frameworks/skyrl.md
+    python benchmarks/skyrl_callback.py --skyrl-path FOLDER   # the table of docs/frameworks/skyrl.md
 
-FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed apart from flatline. The loop, the
-batches, advantages and callbacks are SkyRL's (`RayPPOTrainer.train`); a small torch model stands
-where vLLM samples and where its Ray workers score and step. The task is that of `tinker_api.py`.
+With `--fixture FILE`, two steps as SkyRL hands them to its callbacks are written instead, for
+`tests/test_skyrl_recording.py`. FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed
+apart from flatline. The loop, the batches, advantages and callbacks are SkyRL's
+(`RayPPOTrainer.train`); a small torch model stands where vLLM samples and where its Ray workers
+score and step. The task is that of `tinker_api.py`.
 """
 
 import argparse
 import asyncio
 import copy
+import json
 import os
 import random
 import sys
 import tempfile
 import typing
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 import typing_extensions
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 sys.path.append(str(Path(__file__).parent))
 
-from tinker_api import END, GROUP, LONGEST, PAD, PROMPTS, _prompt, alarms, make_model
+from tinker_api import END, GROUP, LONGEST, PROMPTS, _prompt, alarms, make_model
 
 DEFECTS = ("", "mask", "stale", "temperature")
 
@@ -113,7 +118,7 @@ def trainer_of(model, defect: str, *, steps: int):
     config.generator.n_samples_per_prompt = GROUP
     config.generator.sampling_params.temperature = 1.0
     tracker = SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
-    tokenizer = SimpleNamespace(pad_token_id=PAD, decode=str)
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
     sampler = Sampler(model, defect)
     trainer = OnCpu(config, tracker, tokenizer, None, None, sampler)
     draw = random.Random(0)
@@ -150,20 +155,72 @@ def run(model, defect: str, run_dir: Path, *, steps: int) -> list[float]:
     return flatline.Trace.open(run_dir).steps["reward"].tolist()
 
 
+def handed_over(model) -> dict:
+    """Two steps as SkyRL gives them to `on_step_end`, and its settings."""
+    steps = []
+
+    class Keeping:
+        def __getattr__(self, name):
+            return lambda *_: None
+
+        def on_step_end(self, trainer, told, control):
+            tensors = {name: one for name, one in told.batch.items() if one is not None}
+            steps.append(
+                {
+                    "global_step": told.global_step,
+                    "batch": {name: _rounded(one) for name, one in tensors.items()},
+                    "metadata": told.batch.metadata,
+                    "metrics": told.metrics,
+                    "all_metrics": dict(trainer.all_metrics),
+                }
+            )
+
+    torch.manual_seed(0)
+    trainer = trainer_of(copy.deepcopy(model), "", steps=2)
+    trainer.add_callback(Keeping())
+    asyncio.run(trainer.train())
+    return {"config": _told(asdict(trainer.cfg)), "steps": steps}
+
+
+def _told(config: dict) -> dict:
+    """Settings without the folders of this machine."""
+    trainer, generator = config["trainer"], config["generator"]
+    kept = {name: trainer[name] for name in ("algorithm", "train_batch_size")}
+    policy = {"optimizer_config": trainer["policy"]["optimizer_config"]}
+    names = ("n_samples_per_prompt", "sampling_params")
+    return {
+        "trainer": {**kept, "policy": policy},
+        "generator": {name: generator[name] for name in names},
+    }
+
+
+def _rounded(tensor) -> list:
+    return (
+        tensor.tolist()
+        if not tensor.is_floating_point()
+        else tensor.double().round(decimals=6).tolist()
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--skyrl-path", required=True, help="where skyrl is, `:` between folders")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--fixture", type=Path)
     asked = parser.parse_args()
     sys.path += asked.skyrl_path.split(os.pathsep)
     typing.TypedDict = typing_extensions.TypedDict  # SkyRL wants Python 3.12 for this one name
-    import flatline
-    from transformers import LlamaForCausalLM
 
-    print("| planted | reward, first to last 3 steps | diagnose |\n|---|---|---|")
+    import flatline
+
+    if not asked.fixture:
+        print("| planted | reward, first to last 3 steps | diagnose |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = LlamaForCausalLM.from_pretrained(make_model(folder / "model"))
+        if asked.fixture:
+            asked.fixture.write_text(json.dumps(handed_over(model)))
+            return
         for defect in DEFECTS:
             run_dir = folder / (defect or "healthy")
             rewards = run(model, defect, run_dir, steps=asked.steps)

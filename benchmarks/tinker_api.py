@@ -100,7 +100,7 @@ def _for_older_transformers(folder: Path) -> None:
 class Grpo:
     """The training loop of somebody who uses the Tinker API, with a defect where one is planted."""
 
-    def __init__(self, defect: str = "", *, rate: float = 1e-2, seed: int = 0) -> None:
+    def __init__(self, defect: str = "", *, rate: float = 3e-3, seed: int = 0) -> None:
         self.defect, self.rate = defect, rate
         self.draw = random.Random(seed)
         self.sampler = None
@@ -267,7 +267,7 @@ def alarms(report) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--server-path", required=True, help="where skyrl-tx and tinker are")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--defects", default=",".join(DEFECTS))
     asked = parser.parse_args()
     sys.path.append(asked.server_path)  # behind flatline's own packages

@@ -61,11 +61,13 @@ def _of_checkup(found: dict[str, Any]) -> str:
 
 
 def keep(run: Path, where: Path) -> None:
-    """The log, and the rollouts of a few steps."""
+    """The log, the rollouts of a few steps, and the recording."""
     (where / "rollouts").mkdir(parents=True, exist_ok=True)
     shutil.copy(run / "metrics.jsonl", where)
     for step in KEPT:
         shutil.copy(run / "rollouts" / f"{step}.jsonl", where / "rollouts")
+    beside = shutil.ignore_patterns(".lock*", "diagnosis.json")
+    shutil.copytree(run / "trace", where / "trace", ignore=beside, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,11 @@ def seal(path: Path) -> None:
 # --- rollouts ---
 
 
+def verl_recorded(folder: Path, *, steps: int = STEPS) -> Path:
+    """A recording of verl 0.9.1's own trainer; it has 12 steps."""
+    return Path(__file__).parent / "fixtures" / "verl" / "trace"
+
+
 def verl_rollouts(folder: Path, *, steps: int = STEPS) -> Path:
     """verl 0.9.1, `trainer.rollout_data_dir` of the v1 trainer."""
     for step, ones in by_step(steps).items():

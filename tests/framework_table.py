@@ -3,10 +3,11 @@
     python -m tests.framework_table            prints them
     python -m tests.framework_table --write    puts them into the pages
 
-For every source, a small healthy run is written in its format, imported, and shown to the sign of
-every hypothesis. `yes` means that it was looked at (or would be, in a longer run); a name is the
-first thing that the hypothesis asked for and the source does not have; `-` that it cannot apply to
-such a run as far as the source says. `a setting`: it needs a setting that only a recorded run has.
+For every source, a small healthy run is written in its format (verl's live one was recorded from
+verl itself), imported, and shown to the sign of every hypothesis. `yes` means that it was looked at
+(or would be, in a longer run); a name is the first thing that the hypothesis asked for and the
+source does not have; `-` that it cannot apply to such a run as far as the source says. `a setting`:
+it needs a setting that only a recorded run has.
 """
 
 import sys
@@ -44,6 +45,7 @@ Source = Callable[..., Path]
 FRAMEWORKS: dict[str, dict[str, Source]] = {
     "trl": {"log": _metrics(logs.TRL_METRICS)},
     "verl": {
+        "recorded live": logs.verl_recorded,
         "log": _metrics(logs.VERL_METRICS, wrap="data"),
         "rollout dump": logs.verl_rollouts,
     },
@@ -90,7 +92,8 @@ def page_with(text: str, framework: str) -> str:
 def told(write: Source) -> dict[str, str]:
     """Code -> whether the sign of a hypothesis could look at such a run, or what it lacked."""
     with tempfile.TemporaryDirectory() as folder:
-        trace = open_log(write(Path(folder), steps=STEPS))
+        path = write(Path(folder), steps=STEPS)
+        trace = Trace.open(path) if (path / "run.json").is_file() else open_log(path)
     return {one.id: _cell(one, trace) for one in HYPOTHESES}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from museum import page, run, verifiers_seeds, wheels
+from museum import fetch, page, run, verifiers_seeds, wheels
 from museum.exhibit import Exhibit, defect, exhibit, mechanism, module, names
 
 from flatline.hypotheses import HYPOTHESES
@@ -30,8 +30,24 @@ def test_an_exhibit_says_what_happens_and_expects_hypotheses_that_exist(name):
     assert exhibit(name).expects and set(exhibit(name).expects) <= {one.id for one in HYPOTHESES}
 
 
+LAST = [name for name in NAMES if exhibit(name).later == 2]
+
+
 def test_at_least_five_exhibits_wait_for_the_last_change():
-    assert sum(exhibit(name).later for name in NAMES) >= 5
+    assert len(LAST) >= 5
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_an_exhibit_written_before_it_was_run_shows_its_defect_without_flatline_and_is_listed(name):
+    assert callable(module(name).symptom)
+    one, what = exhibit(name), defect(name)
+    row = f"| {name} | {what.library} {one.bad}, {one.good} | {' '.join(one.expects)} |"
+    assert row in (ROOT / "museum/README.md").read_text(encoding="utf-8")
+
+
+def test_what_is_fetched_for_an_exhibit_is_both_releases_and_what_they_were_made_for():
+    wheels = fetch.needed("trl_scale_rewards")
+    assert {"trl==0.22.1", "trl==0.22.2", "transformers==4.56.2"} <= wheels
 
 
 def test_every_known_defect_is_an_exhibit():
@@ -56,6 +72,23 @@ def test_a_good_release_that_stopped_or_could_not_be_had_is_not_called_silent():
     assert run.silent({"alarms": []})
     for side in ({"alarms": [ALARM]}, {"failure": "ImportError"}, {"not_had": "trl==9: none"}):
         assert not run.silent(side)
+
+
+def test_rounds_are_counted_apart(monkeypatch):
+    rounds = {"a": replace(ONE, later=1), "b": replace(ONE, later=2), "c": ONE}
+    monkeypatch.setattr(page, "exhibit", rounds.get)
+    sides = {"bad": {"alarms": [ALARM]}, "good": {"alarms": []}}
+    said = page._count(list(rounds), {**dict.fromkeys("abc", sides), "b": {**sides, "bad": {}}})
+    assert "3 exhibits: the bad release is named in 2" in said
+    assert "Round 2 (\\*\\*): 1 exhibits: the bad release is named in 0" in said
+
+
+def test_stand_ins_for_vllm_are_on_the_path_only_where_vllm_is_stood_in_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "unpacked", lambda wheel, store: store / wheel)
+    weights = replace(ONE, stands_in="quantised weights, which need a GPU")
+    vllm = replace(ONE, stands_in="vLLM: samples with what it is given")
+    assert run.STAND_INS not in run.paths_of("trl_scale_rewards", weights, "1", tmp_path)
+    assert run.STAND_INS in run.paths_of("trl_scale_rewards", vllm, "1", tmp_path)
 
 
 def test_a_wheel_that_cannot_be_had_is_said(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ Shapes are those of 0.9.1; `tests/quality/test_verl.py` runs verl's real code.
 """
 
 import asyncio
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -350,6 +351,12 @@ def test_settings_are_those_of_a_trace():
     assert found["max_completion_length"] == 4
     assert found["learning_rate"] == 1e-4
     assert found["algorithm"] == "grpo"
+
+
+def test_a_checkup_can_be_asked_for_where_there_is_no_trl():
+    """verl 0.9.1 does not start beside a new TRL."""
+    code = "import sys; sys.modules['trl'] = None; import flatline.examination, flatline.verl"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_without_a_folder_that_is_said_and_verl_goes_on(monkeypatch, capsys):

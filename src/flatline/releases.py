@@ -231,7 +231,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "trl_luspo_padding": Defect(
         library="trl",
-        since="0.29.0",
+        since="0.28.0",
         mended="1.10.0",
         what="the loss counts padding, and weighs a row by the square of its length",
         when='`loss_type="luspo"` with `importance_sampling_level="token"`, the default',
@@ -255,7 +255,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "trl_dora_magnitude": Defect(
         library="trl",
-        since="1.14.2",
+        since="0.26.2",
         mended="1.15.0",
         what="DoRA's magnitudes are cast to bf16 and never change",
         when="DoRA on a quantised model",
@@ -263,7 +263,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "trl_tools_mixed_up": Defect(
         library="trl",
-        since="0.28.0",
+        since="0.26.0",
         mended="1.14.1",
         what="what follows a tool's answer is drawn for another rollout",
         when='`tools` with `vllm_mode="server"`',
@@ -271,7 +271,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "peft_merged_bias": Defect(
         library="peft",
-        since="0.15.2",
+        since="0.14.0",
         mended="0.16.0",
         what="the bias of an adapter is merged without its scale",
         when="`lora_bias=True` with `lora_alpha` other than `r`, where merged weights are sampled",

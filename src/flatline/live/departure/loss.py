@@ -201,7 +201,7 @@ def specified_loss(
     share = shares(asked, mask_BT.sum(1).tolist(), tokens)
     loss, size = leaf_BT.new_zeros(()), 0.0
     if asked.entropy_bonus and entropy_BT is not None:
-        counts = mask_BT if chosen[0] is None else torch.stack(chosen)  # type: ignore[arg-type]
+        counts = mask_BT if chosen[0] is None else torch.stack(chosen)
         loss = loss - bonus(asked, entropy_BT.detach()[counts], int(counts.sum()))
     for k, mask_T in enumerate(mask_BT):
         loss_T = token_loss(

@@ -88,6 +88,11 @@ class Row:
         return np.asarray((self.counts if self.mask is None else self.mask) != 0)
 
     @property
+    def mean_advantage(self) -> float:
+        """Of the targets with a loss; 0 without any."""
+        return float(self.advantage[self.trained].mean()) if self.trained.any() else 0.0
+
+    @property
     def follows(self) -> np.ndarray:
         """Whether each target is the token that follows in the input; the last always is."""
         return np.append(self.target[:-1] == self.given[1:], True)

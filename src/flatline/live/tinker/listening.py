@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
 from flatline.errors import ConfigError
@@ -17,14 +18,13 @@ Heard = Callable[[Any, dict[str, Any]], Told | None]
 def clients() -> Any:
     """The package `tinker`."""
     try:
-        import tinker
+        return import_module("tinker")
     except ImportError as error:
         raise ConfigError(
             "The package `tinker` is not installed, so there is no client to listen to.\n"
             "Its clients are what a training loop on the Tinker API calls.\n"
             "Install the version that your server speaks: `pip install tinker`."
         ) from error
-    return tinker
 
 
 def listen(

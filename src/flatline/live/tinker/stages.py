@@ -20,8 +20,9 @@ from flatline.live.tinker.watch import Step
 from flatline.live.watch.rows import Shelf
 from flatline.spec import STAGES, Asked
 
-SAME = 1e-2
-"""Nats between two log-probs of one token under one policy, on average: bf16 rounds to less."""
+SAME = 0.1
+"""Nats between two log-probs of one token under one policy, on average: bf16 rounds to less, also
+where experts are routed. Smaller gaps are H20's."""
 EQUAL = 1e-4
 """Nats between numbers that were copied."""
 LOSS = 1e-3
@@ -55,21 +56,27 @@ class Seen:
         """Of each row of the first step: where samples begin, and which."""
         return self.spans_of(self.steps[0])
 
+    def sampled(self, step: Step) -> list[Drawn]:
+        """What was sampled for a step, trained or not."""
+        return [one for one in self.samples if one.place and one.place[0] == step.number]
+
     def spans_of(self, step: Step) -> list[list[tuple[int, Drawn]]]:
         """Of each row of a step, among what was sampled for it: the same may be drawn again."""
         shelf, taken, found = Shelf(), set[int](), []
-        shelf.add([one for one in self.samples if one.place and one.place[0] == step.number])
+        shelf.add(self.sampled(step))
         for row in step.rows:
             spans: Any = shelf.find(row.ids, taken)
             taken.update(id(sample) for _, sample in spans)
             found.append(spans)
         return found
 
-    @property
-    def groups(self) -> list[int]:
+    @cached_property
+    def order(self) -> list[int]:
+        """Rows of the first step, those of a group together."""
         numbers: dict[Any, int] = {}
         keys = [spans[0][1].key if spans else None for spans in self.spans]
-        return [numbers.setdefault(key, len(numbers)) for key in keys]
+        groups = [numbers.setdefault(key, len(numbers)) for key in keys]
+        return sorted(range(len(keys)), key=lambda at: (groups[at], at))
 
     def start(self, at: int) -> int:
         """Token of a row with which its completion begins."""
@@ -92,7 +99,6 @@ def sampler_of(row: Row, spans: Sequence[tuple[int, Drawn]]) -> np.ndarray:
 
 def stages(seen: Seen) -> dict[str, StageFound]:
     """Every stage by its name."""
-    no_weights = "The Tinker API shows no gradients."
     found = {stage: unknown(stage, "The API leaves it to the loop.") for stage in STAGES}
     return found | {
         "prompts": _prompts(seen),
@@ -102,7 +108,7 @@ def stages(seen: Seen) -> dict[str, StageFound]:
         "log-probs": _logprobs(seen),
         "ratio and KL": _ratio(seen),
         "loss": _loss(seen),
-        "gradient": unknown("gradient", no_weights),
+        "gradient": unknown("gradient", "The Tinker API shows no gradients."),
         "update": _update(seen),
         "delivery": _delivery(seen),
     }
@@ -188,16 +194,17 @@ def _mask(seen: Seen) -> StageFound:
 
 
 def _advantages(seen: Seen) -> StageFound:
+    told = seen.settings.get("scale_rewards")
     uneven = any(len(set(row.advantage[row.trained].tolist())) > 1 for row in seen.rows)
-    order = sorted(range(len(seen.rows)), key=lambda at: (seen.groups[at], at))
-    rewards = [seen.spans[at][-1][1].reward if seen.spans[at] else None for at in order]
+    paid = [(one.reward for _, one in seen.spans[at]) for at in seen.order]
+    rewards = [next((value for value in one if value is not None), None) for one in paid]
     if any(one is None for one in rewards):
         return unknown("advantages", "No rewards were told: call `flatline.tinker.rewards`.")
-    if uneven or len(order) % seen.group:
+    of_all = told == "batch" and len(rewards) < len(seen.sampled(seen.steps[0]))
+    if uneven or of_all or len(rewards) % seen.group:
         return unknown("advantages", "Not specified: other advantages than one for each row.")
-    found = torch.tensor([_mean_advantage(seen.rows[at]) for at in order])
+    found = torch.tensor([seen.rows[at].mean_advantage for at in seen.order])
     arrived = torch.tensor(rewards, dtype=torch.float64)[:, None]
-    told = seen.settings.get("scale_rewards")
     scales = [str(told)] if told is not None else ["none", "group", "batch"]
     judged = [judge_advantages(_asked(seen, scale), arrived, found) for scale in scales]
     fitting = next((one for one in judged if not one.departs), None)
@@ -221,17 +228,13 @@ def _asked(seen: Seen, scale: str) -> Asked:
     )
 
 
-def _mean_advantage(row: Row) -> float:
-    return float(row.advantage[row.trained].mean()) if row.trained.any() else 0.0
-
-
 def _logprobs(seen: Seen) -> StageFound:
     own, twice = seen.again
-    apart = _largest(own, twice)
+    apart = float(np.abs(np.concatenate(own) - np.concatenate(twice)).mean())
     if apart > SAME:
         return departs(
             "log-probs",
-            f"Two forward passes over the same data differ by up to {apart:.2g} nat: either the "
+            f"Two forward passes over the same data are {apart:.2g} nat apart: either the "
             "server draws (dropout), or something changed the weights that a checkup leaves alone.",
             measured=apart,
             limit=SAME,
@@ -254,15 +257,11 @@ def _gap(step: Step, spans: Sequence[Sequence[tuple[int, Drawn]]]) -> np.ndarray
     pairs = zip(step.rows, spans, strict=True)
     gaps = [row.trainer - sampler_of(row, one) for row, one in pairs]
     flat = np.concatenate([*gaps, np.zeros(0)])
-    return flat[np.isfinite(flat)]
+    return np.asarray(flat[np.isfinite(flat)])
 
 
 def _warm(seen: Seen) -> bool:
     return any(sample.params.temperature != 1 for one in seen.spans for _, sample in one)
-
-
-def _largest(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
-    return max((float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True)), default=0.0)
 
 
 def _ratio(seen: Seen) -> StageFound:
@@ -292,20 +291,19 @@ def _ratio(seen: Seen) -> StageFound:
 
 
 def _loss(seen: Seen) -> StageFound:
-    step, at, worst, known = seen.steps[0], 0, 0.0, 0
-    for one in step.passes:
-        for row in step.rows[at : at + len(one.data)]:
+    passes = seen.steps[0].passes
+    apart = [np.zeros(0)]
+    for one in passes:
+        for row in one.rows:
             expected = _formula(row, one.loss_fn, one.config)
             if expected is not None and row.loss is not None:
-                known += len(expected)
-                off = np.abs(row.loss - expected) / (1 + np.abs(expected))
-                worst = max(worst, float(off.max()))
-        at += len(one.data)
-    if not known:
+                apart.append(np.abs(row.loss - expected) / (1 + np.abs(expected)))
+    known, name = np.concatenate(apart), passes[0].loss_fn
+    if not known.size:
         return unknown("loss", "The server does not give the loss of each token.")
-    name = step.passes[0].loss_fn
+    worst = float(known.max())
     if worst <= LOSS:
-        return same("loss", f"`{name}` of {known} tokens is that of its formula.", worst, LOSS)
+        return same("loss", f"`{name}` of {known.size} tokens is that of its formula.", worst, LOSS)
     return departs("loss", f"`{name}` is not its formula.", measured=worst, limit=LOSS)
 
 
@@ -328,7 +326,7 @@ def _update(seen: Seen) -> StageFound:
         float((after - row.trainer)[row.trained].sum())
         for row, after in zip(seen.rows, seen.after, strict=True)
     ]
-    advantage = [_mean_advantage(row) for row in seen.rows]
+    advantage = [row.mean_advantage for row in seen.rows]
     told = [(a, c) for a, c in zip(advantage, change, strict=True) if a]
     if len(told) < FEWEST:
         return unknown("update", f"Only {len(told)} rows have an advantage.")

@@ -22,8 +22,7 @@ from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.stage_found import StageFound
-from flatline.live.subject import Subject
-from flatline.live.tinker.data import Row, column
+from flatline.live.tinker.data import column
 from flatline.live.tinker.listening import clients
 from flatline.live.tinker.stages import Seen, stages
 from flatline.live.tinker.watch import Step, watch_in_memory
@@ -123,8 +122,7 @@ class TinkerTrainer(Trainer):
             group=self._group,
             settings=training.settings,
         )
-        first = _in_groups(self._seen)
-        played = Played([{} for _ in first], _inputs(first, self._seen))
+        played = Played([{} for _ in self._seen.rows], _inputs(self._seen))
         logps_BT = played.inputs.pop("trainer")
         return Recorded(played, logps_BT, trace, {})
 
@@ -151,28 +149,19 @@ class TinkerTrainer(Trainer):
     def plain_logps(self, inputs: Inputs) -> Tensor:
         return self.logps(inputs)
 
-    def found(self) -> Mapping[str, StageFound]:
-        """Every stage of the step that was recorded."""
+    def departures(self, *_: Any) -> Mapping[str, StageFound]:
+        """Of the steps that were recorded; nothing is moved for it."""
         assert self._seen is not None
         return stages(self._seen)
 
-
-class TinkerSubject(Subject):
-    """A training on the Tinker API under a checkup."""
-
-    live: TinkerTrainer
-
-    def __init__(self, training: Training) -> None:
-        super().__init__(TinkerTrainer(training))
-
-    def departures(self) -> Mapping[str, StageFound]:
-        """Of the recorded step; no weight is moved for it."""
-        _ = self.batch
-        return self.live.found()
-
-    def lines_of(self, found: StageFound) -> tuple[Where, ...]:
+    def lines_of(self, *_: Any) -> tuple[Where, ...]:
         """The step is the user's and the server's: no line is followed."""
         return ()
+
+
+def hold(trainer: Any, correct: str | None) -> Trainer | None:
+    """A `flatline.tinker.Training`, held."""
+    return TinkerTrainer(trainer) if isinstance(trainer, Training) else None
 
 
 def _refuse_unstepped(steps: Sequence[Step]) -> None:
@@ -195,15 +184,10 @@ def _scored(client: Any, step: Step) -> list[np.ndarray]:
     return [one for one in found if one is not None]
 
 
-def _in_groups(seen: Seen) -> list[int]:
-    """Rows of the first step, those of a group together."""
-    return sorted(range(len(seen.rows)), key=lambda at: (seen.groups[at], at))
-
-
-def _inputs(order: Sequence[int], seen: Seen) -> Inputs:
-    """The first step's rows by TRL's names."""
-    rows = [seen.rows[at] for at in order]
-    starts = [seen.start(at) for at in order]
+def _inputs(seen: Seen) -> Inputs:
+    """The first step's rows by TRL's names, those of a group together."""
+    rows = [seen.rows[at] for at in seen.order]
+    starts = [seen.start(at) for at in seen.order]
     before = max(starts)
     behind = max(len(row.ids) - start for row, start in zip(rows, starts, strict=True))
 
@@ -221,7 +205,7 @@ def _inputs(order: Sequence[int], seen: Seen) -> Inputs:
         return wide(parted(values), behind, left=False, fill=fill)
 
     prompts = [row.ids[:start] for row, start in zip(rows, starts, strict=True)]
-    samplers = [seen.sampler(at) for at in order]
+    samplers = [seen.sampler(at) for at in seen.order]
     return {
         "prompt_ids": wide(prompts, before, left=True).long(),
         "prompt_mask": wide([np.ones(len(one)) for one in prompts], before, left=True).long(),
@@ -232,10 +216,6 @@ def _inputs(order: Sequence[int], seen: Seen) -> Inputs:
             [np.where(np.isfinite(one), Author.MODEL, Author.TOOL) for one in samplers]
         ).long(),
         "sampling_per_token_logps": completions(samplers, np.nan).float(),
-        "advantages": torch.tensor([_advantage(row) for row in rows]),
+        "advantages": torch.tensor([row.mean_advantage for row in rows]),
         "trainer": completions([row.trainer for row in rows]).float(),
     }
-
-
-def _advantage(row: Row) -> float:
-    return float(row.advantage[row.trained].mean()) if row.trained.any() else 0.0

@@ -14,19 +14,20 @@ its results must have come by then, and no call waits for them.
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flatline.errors import ConfigError, TraceError
 from flatline.live.facts import commit, versions
 from flatline.live.hooks import Guard
 from flatline.live.tinker.data import Drawn, Row, drawn, is_text, read, row_of
-from flatline.live.tinker.listening import clients, listen
+from flatline.live.tinker.listening import Heard, Told, clients, listen
 from flatline.live.watch.ledger import Ledger
-from flatline.live.watch.rows import KEPT, Read
+from flatline.live.watch.rows import KEPT
 from flatline.trace.announce import say, say_recorded
 from flatline.trace.closing import Closing
 from flatline.trace.settings import SETTINGS
@@ -34,6 +35,10 @@ from flatline.trace.writer import MemorySink, Sink, Writer
 
 LOSS_TEMPERATURE = 1.0
 """The API's losses take log-probs of the logits as they are."""
+UNHEARD = (
+    "Some rewards are of sequences that were not heard to be sampled, so they are not recorded. "
+    "Give `rewards` the `sequences` of a `SampleResponse`."
+)
 LAST_WAIT = 60.0
 """Seconds that closing waits for an answer of the server."""
 SAMPLED_WITH = {
@@ -52,7 +57,7 @@ _watching: "list[TinkerWatch]" = []
 """Those that listen now; the last is told rewards."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Pass:
     """One call of `forward_backward`."""
 
@@ -61,7 +66,9 @@ class Pass:
     config: Any
     future: Any
 
+    @cached_property
     def rows(self) -> list[Row]:
+        """What was given and what came back."""
         outputs = self.future.result(LAST_WAIT).loss_fn_outputs
         return [row_of(one, out) for one, out in zip(self.data, outputs, strict=True)]
 
@@ -74,12 +81,36 @@ class Step:
     passes: list[Pass]
     adam: Any
     future: Any = None
-    rows: list[Row] = field(default_factory=list)
-    """Of all passes; filled when the step is written."""
+
+    @property
+    def futures(self) -> list[Any]:
+        return [*(one.future for one in self.passes), self.future]
 
     @property
     def is_answered(self) -> bool:
-        return all(_is_done(one.future) for one in (*self.passes, self))
+        return all(map(_is_done, self.futures))
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of all passes."""
+        return [row for one in self.passes for row in one.rows]
+
+    def facts(self) -> dict[str, Any]:
+        """What the server says of it."""
+        answers = [future.result(LAST_WAIT).metrics or {} for future in self.futures]
+        metrics = {name: float(value) for one in answers for name, value in one.items()}
+        rate, loss = float(self.adam.learning_rate), metrics.get("loss:sum")
+        return {"learning_rate": rate, "loss": loss, "metrics": metrics or None}
+
+
+class Asked(NamedTuple):
+    """One call of `sample`."""
+
+    prompt: Any
+    params: Any
+    version: int
+    """Steps behind the client's weights."""
+    future: Any
 
 
 def watch(
@@ -119,21 +150,24 @@ def rewards(
     `sequences` are those of a `SampleResponse`, in the order of the rewards; of an episode of
     several turns, any one. `parts` are what a reward is made of, `gold` the right answers.
     """
-    given = [float(value) for value in values]
+    columns: dict[str, list[Any]] = {"reward": [float(value) for value in values]}
     named = {name: [float(value) for value in part] for name, part in (parts or {}).items()}
-    answers = None if gold is None else [str(answer) for answer in gold]
+    if gold is not None:
+        columns["gold"] = [str(answer) for answer in gold]
     each = list(sequences)
-    counts = {"sequences": len(each), **{name: len(part) for name, part in named.items()}}
-    if answers is not None:
-        counts["gold"] = len(answers)
-    for name, count in counts.items():
-        if count != len(given):
+    for name, one in {"sequences": each, **named, **columns}.items():
+        if len(one) != len(columns["reward"]):
             raise TraceError(
-                f"There are {len(given)} rewards, and `{name}` has {count} entries.\n"
-                "Give one entry for each sampled sequence."
+                f"There are {len(columns['reward'])} rewards, and `{name}` has {len(one)} entries."
+                "\nGive one entry for each sampled sequence."
             )
+    if named:
+        columns["parts"] = [
+            {name: part[at] for name, part in named.items()} for at in range(len(each))
+        ]
+    told = [{name: one[at] for name, one in columns.items()} for at in range(len(each))]
     if _watching:
-        _watching[-1].paid(each, given, named, answers)
+        _watching[-1].paid(each, told)
 
 
 def _run(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,23 +202,22 @@ class TinkerWatch(Closing):
         self.path = path
         """The run's folder; None where it is kept in memory."""
         self.latest: deque[Step] = deque(maxlen=2)
-        self._steps: list[Step] = []
-        """Those that are not written yet."""
+        self.samples: deque[Drawn] = deque(maxlen=KEPT)
         self._tell, self._only, self._trainer = tell, only, only
         self._sink, self._settings, self._told = sink, dict(settings), dict(settings)
-        self._guard = Guard(sink.stop)
-        self._lock = threading.RLock()
+        self._guard, self._lock = Guard(sink.stop), threading.RLock()
         self._ledger = Ledger(sink, tokenizer, frozenset())
-        self._asked: list[tuple[Any, Any, Any, int]] = []
+        self._asked: list[Asked] = []
         """Calls of `sample` that were not answered when last looked at."""
-        self.samples: deque[Drawn] = deque(maxlen=KEPT)
         self._passes: list[Pass] = []
+        self._steps: list[Step] = []
+        """Those that are not written yet."""
         self._calls = self._done = 0
-        """Optimizer steps that were asked for."""
+        """Calls of `sample` that were answered, and optimizer steps that were asked for."""
         self._versions: dict[int, tuple[Any, int]] = {}
         """Sampling clients by identity, and the steps behind their weights."""
         self._saved: list[tuple[Any, int]] = []
-        """Saved weights that are to come, and the steps behind them."""
+        """Weights that are saved, and the steps behind them."""
         self._notes: list[str] = []
         self._undo = self._listen()
         _watching.append(self)
@@ -202,62 +235,46 @@ class TinkerWatch(Closing):
         if self.path is not None and not self._guard.broken:
             say_recorded(self.path)
 
-    def paid(
-        self,
-        sequences: Sequence[Any],
-        values: Sequence[float],
-        parts: Mapping[str, Sequence[float]],
-        gold: Sequence[str] | None,
-    ) -> None:
-        """Told by `rewards`."""
+    def paid(self, sequences: Iterable[Any], told: Iterable[dict[str, Any]]) -> None:
+        """What `rewards` was told of each sequence."""
         with self._lock:
             self._guard(self._collect)
             known = {id(one.sequence): one for one in self.samples}
-            for at, sequence in enumerate(sequences):
+            for sequence, facts in zip(sequences, told, strict=True):
                 sample = known.get(id(sequence))
                 if sample is None:
-                    self._note(
-                        "Some rewards are of sequences that were not heard to be sampled, so they "
-                        "are not recorded. Give `rewards` the `sequences` of a `SampleResponse`."
-                    )
+                    self._note(UNHEARD)
                     continue
-                sample.reward = values[at]
-                sample.parts = {name: part[at] for name, part in parts.items()} or None
-                sample.gold = None if gold is None else gold[at]
+                for name, value in facts.items():
+                    setattr(sample, name, value)
 
     # -- what is heard
 
     def _listen(self) -> list[Callable[[], None]]:
         api = clients()
-        sampler, trainer, service = api.SamplingClient, api.TrainingClient, api.ServiceClient
-        heard: list[tuple[type, str, Any]] = [
-            (sampler, "sample", self._sample),
-            (trainer, "forward_backward", self._forward_backward),
-            (trainer, "optim_step", self._optim_step),
-            (trainer, "load_state", self._loaded),
-            (trainer, "load_state_with_optimizer", self._loaded),
-            (trainer, "save_weights_for_sampler", self._save),
-            (trainer, "save_weights_and_get_sampling_client", self._client_of_now),
-            (trainer, "save_weights_and_get_sampling_client_async", self._client_of_now),
-            *((kind, "create_sampling_client", self._client_of) for kind in (trainer, service)),
-            *((kind, "create_sampling_client_async", self._client_of) for kind in (trainer, service)),
-        ]  # fmt: skip
-        changes = {"forward_backward", "optim_step", "load_state", "load_state_with_optimizer"}
+        trainer, both = api.TrainingClient, (api.TrainingClient, api.ServiceClient)
+        heard: list[tuple[type, str, Heard, Callable[[Any], None]]] = [
+            (api.SamplingClient, "sample", self._sample, _allow),
+            (trainer, "forward_backward", self._forward_backward, self._refuse_other),
+            (trainer, "optim_step", self._optim_step, self._refuse_other),
+            (trainer, "load_state", self._load, self._refuse_other),
+            (trainer, "load_state_with_optimizer", self._load, self._refuse_other),
+            (trainer, "save_weights_for_sampler", self._save, _allow),
+        ]
+        for kind in ("", "_async"):
+            name = f"save_weights_and_get_sampling_client{kind}"
+            heard.append((trainer, name, self._client_of_now, _allow))
+            name = f"create_sampling_client{kind}"
+            heard += [(one, name, self._client_of_path, _allow) for one in both]
         return [
-            listen(kind, name, self._locked(hear), self._guard, self._refuse_other)
-            if name in changes
-            else listen(kind, name, self._locked(hear), self._guard, lambda _: None)
-            for kind, name, hear in heard
+            listen(kind, name, partial(self._alone, hear), self._guard, refuse)
+            for kind, name, hear, refuse in heard
         ]
 
-    def _locked(self, hear: Callable[..., Any]) -> Callable[..., Any]:
+    def _alone(self, hear: Heard, client: Any, given: dict[str, Any]) -> Told | None:
         """Clients are called in threads of their own, too."""
-
-        def alone(*args: Any) -> Any:
-            with self._lock:
-                return hear(*args)
-
-        return alone
+        with self._lock:
+            return hear(client, given)
 
     def _refuse_other(self, client: Any) -> None:
         if self._only is not None and client is not self._only:
@@ -276,7 +293,7 @@ class TinkerWatch(Closing):
             self._note("Several training clients train; only the first one is recorded.")
         return client is self._trainer
 
-    def _sample(self, client: Any, given: dict[str, Any]) -> Callable[[Any], None] | None:
+    def _sample(self, client: Any, given: dict[str, Any]) -> Told | None:
         self._collect()
         if all(one.is_answered for one in self._steps):
             self._write()
@@ -285,43 +302,33 @@ class TinkerWatch(Closing):
             return None
         # A client that was made before anybody listened has the weights of that time.
         _, version = self._versions.setdefault(id(client), (client, self._done))
-        prompt, params = given["prompt"], given["sampling_params"]
-        return lambda future: self._asked.append((future, prompt, params, version))
+        known = given["prompt"], given["sampling_params"], version
+        return lambda future: self._asked.append(Asked(*known, future))
 
     def _collect(self) -> None:
         """Take what was sampled by now."""
-        waiting = []
-        for future, prompt, params, version in self._asked:
-            if not _is_done(future):
-                waiting.append((future, prompt, params, version))
-            elif future.exception() is None:
-                self._calls += 1
-                fresh = drawn(prompt, params, future.result(), version, self._calls)
-                self.samples.extend(fresh)
-                self._sink.do(lambda fresh=fresh: self._ledger.sampled(fresh))  # type: ignore[misc]
+        waiting = [one for one in self._asked if not _is_done(one.future)]
+        ready = [one for one in self._asked if _is_done(one.future)]
         self._asked = waiting
+        for one in ready:
+            if one.future.exception() is None:
+                self._calls += 1
+                response = one.future.result()
+                fresh = drawn(one.prompt, one.params, response, one.version, self._calls)
+                self.samples.extend(fresh)
+                self._sink.do(partial(self._ledger.sampled, fresh))
 
-    def _forward_backward(self, client: Any, given: dict[str, Any]) -> Callable[[Any], None] | None:
+    def _forward_backward(self, client: Any, given: dict[str, Any]) -> Told | None:
         if not self._is_ours(client):
             return None
-        data = [one for one in given["data"] if is_text(one.model_input)]
-        if len(data) < len(given["data"]):
+        if not all(is_text(one.model_input) for one in given["data"]):
             self._note("Data with images are not recorded: they have no token ids.")
             return None
+        names = {"data": "data", "loss_fn": "loss_fn", "config": "loss_fn_config"}
+        known = {name: given[own] for name, own in names.items()}
+        return lambda future: self._passes.append(Pass(**known, future=future))
 
-        def told(future: Any) -> None:
-            self._passes.append(
-                Pass(
-                    data=data,
-                    loss_fn=given["loss_fn"],
-                    config=given["loss_fn_config"],
-                    future=future,
-                )
-            )
-
-        return told
-
-    def _optim_step(self, client: Any, given: dict[str, Any]) -> Callable[[Any], None] | None:
+    def _optim_step(self, client: Any, given: dict[str, Any]) -> Told | None:
         if not self._is_ours(client):
             return None
         self._collect()
@@ -332,23 +339,19 @@ class TinkerWatch(Closing):
         self.latest.append(step)
         return lambda future: setattr(step, "future", future)
 
-    def _loaded(self, client: Any, given: dict[str, Any]) -> None:
+    def _load(self, client: Any, given: dict[str, Any]) -> None:
         if client is self._trainer and self._done:
             self._note("The loop loads saved weights while it trains; steps are counted on.")
 
-    def _save(self, client: Any, given: dict[str, Any]) -> Callable[[Any], None] | None:
+    def _save(self, client: Any, given: dict[str, Any]) -> Told | None:
         version = self._done
-        if client is not (self._trainer or client):
-            return None
         return lambda future: self._saved.append((future, version))
 
-    def _client_of_now(self, client: Any, given: dict[str, Any]) -> Callable[[Any], None] | None:
+    def _client_of_now(self, client: Any, given: dict[str, Any]) -> Told | None:
         version = self._done
-        if client is not (self._trainer or client):
-            return None
         return lambda sampler: self._versions.update({id(sampler): (sampler, version)})
 
-    def _client_of(self, client: Any, given: dict[str, Any]) -> Callable[[Any], None]:
+    def _client_of_path(self, client: Any, given: dict[str, Any]) -> Told | None:
         path = given["model_path"]
         # Weights that somebody else saved are taken for the newest; a bare model has no step yet.
         version = 0 if path is None else self._done
@@ -362,49 +365,39 @@ class TinkerWatch(Closing):
     def _write(self) -> None:
         """All steps since the last time; what none of them trains was left out on purpose."""
         steps, self._steps = self._steps, []
+        if not steps:
+            return
         samples = [one for one in self.samples if one.place is None]
-        if not self._settings["steps_per_generation"] and len(steps) > 1:
-            self._settle(steps_per_generation=len(steps), gradient_accumulation_steps=1)
         for step in steps:
-            step.rows = [row for one in step.passes for row in one.rows()]
-            last = step is steps[-1]
-            self._sink.do(lambda s=step, last=last: self._guard(self._step, s, samples, last))  # type: ignore[misc]
-        if steps:
-            self._sink.do(lambda: self._guard(self._heard, steps[-1], samples))
-            self._sink.end_step()
+            left_out = [one for one in samples if one.reward is not None and step is steps[-1]]
+            _ = step.rows  # here, where an error ends the recording and waits for nobody
+            self._sink.do(partial(self._guard, self._write_step, step, left_out))
+        self._sink.do(partial(self._guard, self._settle, steps, samples))
+        self._sink.end_step()
 
-    def _step(self, step: Step, samples: Sequence[Drawn], last: bool) -> None:
-        passes: list[Read] = []
-        at = 0
-        for one in step.passes:
-            rows = step.rows[at : at + len(one.data)]
-            at += len(one.data)
-            if rows:
-                passes.append(read(rows, one.loss_fn, one.config))
-        left_out = [one for one in samples if one.reward is not None] if last else []
-        self._ledger.stepped(step.number, passes, _facts(step), left_out)
+    def _write_step(self, step: Step, left_out: Sequence[Drawn]) -> None:
+        passes = [read(one.rows, one.loss_fn, one.config) for one in step.passes if one.rows]
+        self._ledger.stepped(step.number, passes, step.facts(), left_out)
 
-    def _heard(self, step: Step, samples: Sequence[Drawn]) -> None:
+    def _settle(self, steps: Sequence[Step], samples: Sequence[Drawn]) -> None:
         """What the loop samples and steps with, as far as all of it agrees."""
         used = [one for one in samples if one.place is not None]
-        found: dict[str, Any] = {}
+        sizes = Counter(one.key for one in used)
+        found: dict[str, Any] = {
+            "num_generations": max(sizes.values(), default=None),
+            "prompts_per_step": len(sizes) or None,
+            "steps_per_generation": len(steps),
+            "gradient_accumulation_steps": 1,
+        }
         for name, setting in SAMPLED_WITH.items():
             values = {getattr(one.params, name, None) for one in used}
             found[setting] = values.pop() if len(values) == 1 else None
         for name, setting in STEPPED_WITH.items():
-            found[setting] = getattr(step.adam, name, None)
-        sizes = {}
-        for one in used:
-            sizes[one.key] = sizes.get(one.key, 0) + 1
-        found["num_generations"] = max(sizes.values(), default=None)
-        found["prompts_per_step"] = len(sizes) or None
-        fresh = {name: value for name, value in found.items() if self._told[name] is None}
-        if any(self._settings[name] is None and fresh[name] is not None for name in fresh):
-            self._settle(**fresh)
-
-    def _settle(self, **values: Any) -> None:
-        self._settings |= values
-        self._sink.update_run(settings=dict(self._settings))
+            found[setting] = getattr(steps[-1].adam, name, None)
+        fresh = {name: one for name, one in found.items() if self._told[name] is None}
+        if any(self._settings[name] is None for name in fresh if fresh[name] is not None):
+            self._settings |= fresh
+            self._sink.update_run(settings=dict(self._settings))
 
     def _note(self, text: str) -> None:
         """Said once: on stderr, and above every diagnosis."""
@@ -414,14 +407,8 @@ class TinkerWatch(Closing):
             self._sink.update_run(notes=list(self._notes))
 
 
-def _facts(step: Step) -> dict[str, Any]:
-    answers = [one.future.result().metrics or {} for one in (*step.passes, step)]
-    metrics = {name: float(value) for one in answers for name, value in one.items()}
-    return {
-        "learning_rate": float(step.adam.learning_rate),
-        "loss": metrics.get("loss:sum"),
-        "metrics": metrics or None,
-    }
+def _allow(_: Any) -> None:
+    """Whoever calls it."""
 
 
 def _is_done(future: Any) -> bool:

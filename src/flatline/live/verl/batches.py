@@ -52,7 +52,8 @@ def advantages(inputs: Inputs, fields: Sequence[Mapping[str, Any]], config: Any)
         adv_estimator=algorithm["adv_estimator"],
         norm_adv_by_std_in_grpo=algorithm.get("norm_adv_by_std_in_grpo", True),
     ).batch["advantages"]
-    return (found * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
+    advantages_B: Tensor = (found * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
+    return advantages_B
 
 
 def tensordict(

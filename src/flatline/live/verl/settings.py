@@ -28,6 +28,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
         "max_completion_length": rollout.get("response_length"),
         "steps_per_generation": _updates(config),
         "gradient_accumulation_steps": 1,
+        "batches_ahead": _ahead(config.get("trainer", {}).get("v1") or {}),
     }
     return {name: value for name, value in found.items() if _fits(name, value)}
 
@@ -43,6 +44,14 @@ def _updates(config: Mapping[str, Any]) -> int:
     prompts = config["data"]["train_batch_size"]
     mini = config["actor_rollout_ref"]["actor"].get("ppo_mini_batch_size") or prompts
     return max(1, int(prompts) // int(mini))
+
+
+def _ahead(v1: Mapping[str, Any]) -> int | None:
+    """Versions by which rollouts may be behind, by design."""
+    if v1.get("trainer_mode", "sync") == "sync":
+        return 0
+    allowed: int | None = (v1.get("sampler") or {}).get("max_off_policy_threshold")
+    return allowed
 
 
 def _fits(name: str, value: Any) -> bool:

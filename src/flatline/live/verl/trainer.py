@@ -52,14 +52,14 @@ class TrainerEar:
 
     def _updated(self, rollouts: list[Rollout]) -> None:
         heard = getattr(self._trainer.actor_rollout_wg, ASK)()
-        join(rollouts, [row for one in heard for row in one["rows"]])
+        if not self._rollouts:  # what a later part of a step sees has been moved by the first
+            join(rollouts, [row for one in heard for row in one["rows"]])
+            step = int(self._trainer.global_steps)
+            self._sink.write("weights", [{**row, "step": step} for row in heard[0]["weights"]])
         self._rollouts += rollouts
-        step = int(self._trainer.global_steps)
-        weights = [{**row, "step": step} for row in heard[0]["weights"]]
-        self._sink.write("weights", weights)
-        self._told["flatline/updates"] = float(heard[0]["updates"])
-        sent = heard[0]["sent"]
-        if sent:
+        done = self._told.get("flatline/updates", 0.0)
+        self._told["flatline/updates"] = done + heard[0]["updates"]
+        if sent := heard[0]["sent"]:
             self._told |= _delivered(sent, self._sent)
             self._sent = sent
 

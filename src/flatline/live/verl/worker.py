@@ -121,7 +121,7 @@ def completions(values: Tensor, data: Any) -> list[Tensor]:
     one place before it."""
     prompts, responses = (data[name].offsets().diff().tolist() for name in ("prompts", "responses"))
     both = [before + tokens for before, tokens in zip(prompts, responses, strict=True)]
-    rows = values.detach().split(both)
+    rows = torch.split(values.detach(), both)
     return [row[p - 1 : p - 1 + r] for row, p, r in zip(rows, prompts, responses, strict=True)]
 
 

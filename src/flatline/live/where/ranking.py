@@ -64,12 +64,13 @@ class Trail:
         wrote: dict[tuple[str, int], set[str]] = defaultdict(set)
         first: dict[tuple[str, int], Event] = {}
         for event in sorted(self._events, key=lambda event: event.ended):
-            place = (event.statement.file, event.statement.line)
-            first.setdefault(place, event)
             parts = [part.key for value in event.writes.values() for part in _all_parts(value)]
-            wrote[place] |= wanted.intersection(parts)
+            if wanted.intersection(parts):
+                place = (event.statement.file, event.statement.line)
+                first.setdefault(place, event)
+                wrote[place] |= wanted.intersection(parts)
         most = max(wrote, key=lambda place: len(wrote[place]), default=None)
-        return [first[most]] if most is not None and wrote[most] else []
+        return [] if most is None else [first[most]]
 
     def ranked(self, wrong: Sequence[Value], given_by: str = "") -> list[Event]:
         """Statements behind the wrong values, the likeliest first, each once. Where some are no

@@ -140,9 +140,10 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     ends = stop_ids(trainer) | {tokenizer.pad_token_id}
     rows = []
     for k, completion in enumerate(completions):
+        completion = [int(token) for token in completion]
         cut = was_cut(completion, ends)
         mask_T = loss_mask(asked, len(completion), None if own is None else own[k], cut)
-        rows.append(Row(list(prompts[k]), list(completion), mask_T, cut))
+        rows.append(Row(list(prompts[k]), completion, mask_T, cut))
     return rows
 
 

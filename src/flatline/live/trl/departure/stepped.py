@@ -100,9 +100,11 @@ def specified_gradient(
             )
             loss = share[at] * (loss_T * mask_T).sum()
             if asked.entropy_bonus:
-                counted_T = rows[k].mask_T if kept is None else kept
-                in_pass = int(sum(one.sum() for one in (masks if kept is None else chosen)))
-                loss = loss - bonus(asked, entropy_T[counted_T.to(new_T.device)], in_pass)
+                counted = [
+                    mask if own is None else own for mask, own in zip(masks, chosen, strict=True)
+                ]
+                in_pass = sum(int(one.sum()) for one in counted)
+                loss = loss - bonus(asked, entropy_T[counted[at].to(new_T.device)], in_pass)
             loss.backward()  # type: ignore[no-untyped-call]
 
 
