@@ -1,11 +1,12 @@
 """SkyRL's own training loop on a CPU, recorded by its callback: healthy and broken.
 
-    python benchmarks/skyrl_callback.py --skyrl-path FOLDER    # the table of docs/frameworks/skyrl.md
+    python benchmarks/skyrl_callback.py --skyrl-path FOLDER   # the table of docs/frameworks/skyrl.md
 
 With `--fixture FILE`, two steps as SkyRL hands them to its callbacks are written instead, for
-`tests/test_skyrl_recording.py`. FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed apart from flatline. The loop, the
-batches, advantages and callbacks are SkyRL's (`RayPPOTrainer.train`); a small torch model stands
-where vLLM samples and where its Ray workers score and step. The task is that of `tinker_api.py`.
+`tests/test_skyrl_recording.py`. FOLDER holds `skyrl` 0.3.0 with what its trainer imports, installed
+apart from flatline. The loop, the batches, advantages and callbacks are SkyRL's
+(`RayPPOTrainer.train`); a small torch model stands where vLLM samples and where its Ray workers
+score and step. The task is that of `tinker_api.py`.
 """
 
 import argparse
@@ -24,10 +25,11 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import typing_extensions
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 sys.path.append(str(Path(__file__).parent))
 
-from tinker_api import END, GROUP, LONGEST, PAD, PROMPTS, _prompt, alarms, make_model
+from tinker_api import END, GROUP, LONGEST, PROMPTS, _prompt, alarms, make_model
 
 DEFECTS = ("", "mask", "stale", "temperature")
 
@@ -116,7 +118,7 @@ def trainer_of(model, defect: str, *, steps: int):
     config.generator.n_samples_per_prompt = GROUP
     config.generator.sampling_params.temperature = 1.0
     tracker = SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
-    tokenizer = SimpleNamespace(pad_token_id=PAD, decode=str)
+    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
     sampler = Sampler(model, defect)
     trainer = OnCpu(config, tracker, tokenizer, None, None, sampler)
     draw = random.Random(0)
@@ -208,7 +210,6 @@ def main() -> None:
     asked = parser.parse_args()
     sys.path += asked.skyrl_path.split(os.pathsep)
     typing.TypedDict = typing_extensions.TypedDict  # SkyRL wants Python 3.12 for this one name
-    from transformers import LlamaForCausalLM
 
     import flatline
 

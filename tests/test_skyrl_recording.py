@@ -29,7 +29,10 @@ class Batch(dict):
 def played(run_dir, change=lambda batch: None):
     told = json.loads(FIXTURE.read_text())
     recording = flatline.skyrl.Recording(run_dir)
-    trainer = SimpleNamespace(cfg=told["config"])
+    tokenizer = SimpleNamespace(
+        eos_token_id=2, batch_decode=lambda rows: [" ".join(map(str, row)) for row in rows]
+    )
+    trainer = SimpleNamespace(cfg=told["config"], tokenizer=tokenizer)
     recording.on_train_start(trainer, None, None)
     for step in told["steps"]:
         batch = Batch({name: torch.tensor(rows) for name, rows in step["batch"].items()})
@@ -55,6 +58,8 @@ def test_every_row_is_recorded_with_its_group_its_advantage_and_its_tokens(tmp_p
     assert table["completion_tokens"][:64].tolist() == np.sum(first["response_mask"], 1).tolist()
     assert table["advantage"][0] == pytest.approx(first["advantages"][0][-1])
     assert np.abs(tokens.sampler - tokens.trainer).max() < 1e-5
+    assert table["completion"][0].split()[-1] == "2"
+    assert set(table["finish"]) == {"eos"}
 
 
 def test_the_reward_and_the_settings_are_those_of_the_trainer(tmp_path):

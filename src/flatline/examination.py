@@ -22,7 +22,7 @@ from flatline.lacking import Origin
 from flatline.live.loop.loop import Loop
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
-from flatline.live.tinker.training import TinkerSubject, Training
+from flatline.live.tinker.training import Training
 from flatline.live.trainers import held
 from flatline.live.trl.begun import once
 from flatline.live.trl.subject import TrlSubject
@@ -121,8 +121,6 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
     live = held(trainer, correct)
     if live is not None:
         return Subject(live)
-    if isinstance(trainer, Training):
-        return TinkerSubject(trainer)
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
         from flatline.training.subject import OurSubject  # needs TRL, which a Loop may not have

@@ -39,6 +39,8 @@ class Origin(StrEnum):
     """A loop at hand, as a `flatline.Loop`."""
     TINKER = "tinker"
     """A loop on the Tinker API, recorded or at hand."""
+    SKYRL = "skyrl"
+    """Recorded by SkyRL's callback."""
 
 
 class Lack(NamedTuple):
@@ -125,6 +127,10 @@ _OF_TINKER: Mapping[str, Lack] = {
     "tokens.": Lack("the Tinker API does not show it"),
     "weights.": Lack("the Tinker API shows no weights"),
 }
+_OF_SKYRL: Mapping[str, Lack] = {
+    "rollouts.reward": Lack("SkyRL takes it out of what it hands to its callbacks"),
+    "": Lack("SkyRL does not hand it to its callbacks"),
+}
 _NOT_GIVEN = Lack("this trainer does not give it")
 _NOT_WATCHED = Lack("hooks on model and optimizer alone do not show it")
 _LOGGED_WITH = {
@@ -142,7 +148,12 @@ def origin_of(run: Mapping[str, Any]) -> Origin:
     source = str(run.get("source") or "")
     if source.startswith("import"):
         return Origin.DUMP if source.removeprefix("import:") in KINDS else Origin.LOG
-    known = {"recorder": Origin.RECORDER, "watch": Origin.WATCHED, "tinker": Origin.TINKER}
+    known = {
+        "recorder": Origin.RECORDER,
+        "watch": Origin.WATCHED,
+        "tinker": Origin.TINKER,
+        "skyrl": Origin.SKYRL,
+    }
     return known.get(source, Origin.ATTACHED)
 
 
@@ -161,6 +172,7 @@ def lack(origin: Origin, column: str) -> Lack:
         Origin.WATCHED: _OF_WATCH,
         Origin.LOOP: _OF_LOOP,
         Origin.TINKER: _OF_TINKER,
+        Origin.SKYRL: _OF_SKYRL,
     }
     reasons = adapters.get(origin, _OF_TRL)
     known = (found for name, found in reasons.items() if column.startswith(name))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flatline.live.hooks import Guard
-from flatline.live.texts import hashed
+from flatline.live.texts import Texts, hashed
 from flatline.rollout.record import Author
 from flatline.trace.importers.settings import settings_of
 from flatline.trace.recorder import Recorder
@@ -57,11 +57,14 @@ class Recording:
             known = {name: one for name, one in settings_of(config).items() if one is not None}
             self._recorder = Recorder(self._run_dir, settings=known, source="skyrl")
         rows = [_Row(told.batch, at) for at in range(_count(told.batch))]
+        texts = Texts(trainer.tokenizer)
+        texts.learn(ids for row in rows for ids in (row.prompt, row.ids))
+        end = getattr(trainer.tokenizer, "eos_token_id", None)
         groups = _groups(told.batch.metadata, len(rows))
         place = [{"step": told.global_step, "rollout": at} for at in range(len(rows))]
         pairs = list(zip(place, rows, strict=True))
         self._recorder.log_rollouts(
-            {**at, "group": group, **row.rollout()}
+            {**at, "group": group, **row.rollout(texts, end)}
             for (at, row), group in zip(pairs, groups, strict=True)
         )
         self._recorder.log_tokens({**at, **row.tokens()} for at, row in pairs)
@@ -90,14 +93,17 @@ class _Row:
         self.trained = loss[len(loss) - size :] != 0
         self.advantage = advantage[len(advantage) - size :]
 
-    def rollout(self) -> dict[str, Any]:
+    def rollout(self, texts: Texts, end: int | None) -> dict[str, Any]:
         known = self.advantage[self.trained]
         return {
             "prompt_id": hashed(self.prompt),
             "advantage": float(known.mean()) if len(known) else None,
+            "finish": None if end is None else "eos" if self.ids[-1] == end else "length",
             "prompt_tokens": len(self.prompt),
             "completion_tokens": len(self.ids),
             "trained_tokens": int(self.trained.sum()),
+            "prompt": texts.of(self.prompt),
+            "completion": texts.of(self.ids),
         }
 
     def tokens(self) -> dict[str, Any]:

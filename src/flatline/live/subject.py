@@ -357,7 +357,9 @@ class Subject:
 
     @property
     def _move(self) -> Move:
-        """How far the trainable weights must be moved to be seen."""
+        """How far the trainable weights must be moved to be seen; not at all where they cannot."""
+        if Capability.WEIGHTS not in self.live.can:
+            return Move(0.0, 0.0)
         given = (self.live, self._few, self._few_logps_BT, self._together)
         return self._take("move", visible_move, *given)
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from flatline.live.loop import trainer as loop
 from flatline.live.protocol import Trainer
+from flatline.live.tinker import training as tinker
 from flatline.live.verifiers import common as verifiers
 from flatline.live.verl import engine as verl
 
 TRAINERS: tuple[Callable[[Any, str | None], Trainer | None], ...] = (
     loop.hold,
+    tinker.hold,
     verifiers.hold,
     verl.hold,
 )

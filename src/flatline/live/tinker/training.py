@@ -22,7 +22,6 @@ from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.stage_found import StageFound
-from flatline.live.subject import Subject
 from flatline.live.tinker.data import column
 from flatline.live.tinker.listening import clients
 from flatline.live.tinker.stages import Seen, stages
@@ -40,7 +39,7 @@ STEPS = 2
 RECORD = "Record some steps with `flatline.tinker.watch` and diagnose them"
 
 
-@dataclass(frozen=True, slots=True, kw_only=False)
+@dataclass(frozen=True, slots=True)
 class Training:
     """A training on the Tinker API, in the words of a checkup."""
 
@@ -104,13 +103,14 @@ class TinkerTrainer(Trainer):
         training = self._training
         copy = training.copied()
         sink, watch = watch_in_memory(training.settings, copy)
+        steps: list[Step] = []
         after: list[np.ndarray] = []
         with watch:
             for _ in range(STEPS):
+                before = len(watch.latest)
                 training.step(copy)
-                _refuse_unstepped(watch.latest)
-                after = after or _scored(copy, watch.latest[0])
-            steps = list(watch.latest)
+                steps += _first_of(list(watch.latest)[before:])
+                after = after or _scored(copy, steps[0])
             own = [_scored(training.training_client, steps[0]) for _ in range(2)]
         trace = sink.trace()
         self._settings |= trace.settings
@@ -150,33 +150,25 @@ class TinkerTrainer(Trainer):
     def plain_logps(self, inputs: Inputs) -> Tensor:
         return self.logps(inputs)
 
-    def found(self) -> Mapping[str, StageFound]:
-        """Every stage of the step that was recorded."""
+    def departures(self, *_: Any) -> Mapping[str, StageFound]:
+        """Of the steps that were recorded; nothing is moved for it."""
         assert self._seen is not None
         return stages(self._seen)
 
-
-class TinkerSubject(Subject):
-    """A training on the Tinker API under a checkup."""
-
-    live: TinkerTrainer
-
-    def __init__(self, training: Training) -> None:
-        super().__init__(TinkerTrainer(training))
-
-    def departures(self) -> Mapping[str, StageFound]:
-        """Of the recorded step; no weight is moved for it."""
-        _ = self.batch
-        return self.live.found()
-
-    def lines_of(self, found: StageFound) -> tuple[Where, ...]:
+    def lines_of(self, *_: Any) -> tuple[Where, ...]:
         """The step is the user's and the server's: no line is followed."""
         return ()
 
 
-def _refuse_unstepped(steps: Sequence[Step]) -> None:
-    if steps and steps[-1].passes:
-        return
+def hold(trainer: Any, correct: str | None) -> Trainer | None:
+    """A `flatline.tinker.Training`, held."""
+    return TinkerTrainer(trainer) if isinstance(trainer, Training) else None
+
+
+def _first_of(steps: Sequence[Step]) -> list[Step]:
+    """The first optimizer step of one step of the loop; an error where it took none."""
+    if steps and steps[0].passes:
+        return [steps[0]]
     raise ConfigError(
         "`step` returned, and the client that it was given took no optimizer step with data.\n"
         "What the loop trains is read from one of its own steps.\n"
