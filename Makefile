@@ -8,8 +8,9 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/flatline demo
 
+# Work stealing: the tests of a file stay together, so what they share is made once.
 test: $(READY) lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 	$(BIN)/pytest tests/quality/test_package_install.py
 
 lint: $(READY)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flatline.hypotheses import HYPOTHESES
 from flatline.remedies import REMEDIES, WITHOUT
-from tests.test_remedies import DIFFER, REPAIRED
+from tests.test_remedies import LONGER, REPAIRED
 
 PAGE = Path(__file__).parents[1] / "docs" / "remedies.md"
 BEGIN, END = "<!-- made: python -m tests.remedy_table --write -->", "<!-- made end -->"
@@ -38,7 +38,8 @@ def _test(code: str) -> str:
         return f"`{REPAIRED[code].__name__}`"
     if code in OTHER_TESTS:
         return OTHER_TESTS[code]
-    return "the argument" if code in DIFFER else "the argument; unchanged where it has that value"
+    same = "no completion is cut" if code in LONGER else "it has that value"
+    return f"the argument; unchanged where {same}"
 
 
 def page() -> str:

@@ -299,7 +299,10 @@ def test_the_new_trainer_comes_under_the_checkup_and_is_left_as_it_was(said):
 
 def test_the_guide_says_where_a_trainer_is_registered():
     walk = GUIDE.split("## Add a trainer")[1].split("\n## ")[0]
-    assert "`TRAINERS` in `src/flatline/live/trainers.py`" in walk and "`hold(trainer, correct)`" in walk
+    assert (
+        "`TRAINERS` in `src/flatline/live/trainers.py`" in walk
+        and "`hold(trainer, correct)`" in walk
+    )
 
 
 def test_the_guide_names_every_list_that_the_walk_had_to_change():

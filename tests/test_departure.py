@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
-from flatline.live.departure.loss import Pass, judge_loss, ways_apart
+from flatline.live.departure.loss import CORRECTION, Pass, judge_correction, judge_loss, ways_apart
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.sampled import Sampled, judge_limit
@@ -353,3 +353,18 @@ def test_a_loss_that_is_no_number_departs_and_not_only_its_gradient():
     one.weight_BT = torch.full((2, 3), math.nan)
     found = judge_loss(asked, [one], 6, TOLERANCE["fp32"])
     assert (found.stage, found.departs) == ("ratio and KL", True)
+
+
+def test_weights_for_the_engine_that_sampled_depart_where_they_are_others():
+    asked = Asked(group=2, rows_in_pass=2, longest=4, correction=("token_truncate", None, 2.0))
+    old_BT, sampled_BT = torch.zeros(2, 2), torch.tensor([[0.0, -1.0], [0.1, 0.0]])
+    told = {
+        "completion_mask": torch.ones(2, 2),
+        "old_per_token_logps": old_BT,
+        "sampling_per_token_logps": sampled_BT,
+        CORRECTION: (old_BT - sampled_BT).exp().clamp(max=2.0),
+    }
+    assert judge_correction(asked, told) is None
+    found = judge_correction(asked, {**told, CORRECTION: (old_BT - sampled_BT).exp()})
+    assert (found.stage, found.departs) == ("ratio and KL", True)
+    assert "row 0, token 1: 2 was expected, 2.718 was found" in found.examples[0]

@@ -23,6 +23,7 @@ from flatline.trace import Trace
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "scripts"))
 
 import prepare
+import prove
 
 SCRIPTS = Path(prepare.__file__).parent
 torch.set_num_threads(1)
@@ -321,3 +322,15 @@ def test_a_line_elsewhere_is_named_with_what_to_do():
     where = [{"file": "trl/trainer/grpo_trainer.py", "line": 7, "source": "x = y"}]
     change = change_to_make("H53", where, SUMS, [])
     assert "trl/trainer/grpo_trainer.py:7 `x = y`" in change
+
+
+def test_the_table_of_proofs_is_made_from_what_was_kept():
+    assert prove.PAGE.read_text(encoding="utf-8") == prove.page(), "type `prove.py report`"
+
+
+def test_every_kept_case_names_its_cause_and_no_other():
+    for found in json.loads(prove.KEPT.read_text(encoding="utf-8")):
+        cause, *others = [one["verdict"] for one in found["verdicts"]]
+        healthy = found["case"].endswith(prove.HEALTHY)
+        assert cause == ("invalidated" if healthy else "validated"), found["case"]
+        assert set(others) <= {"invalidated", "partial"}, found["case"]

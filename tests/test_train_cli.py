@@ -99,12 +99,12 @@ def test_a_seeds_line_prints_its_effective_config(name):
 
 @every_seed
 def test_a_seeds_line_trains_in_the_lab(name, tmp_path):
-    lab = ["--model", "lab", "--datasets", "lab,,train[:64]", "--max-steps", "2"]
+    lab = ["--model", "lab", "--datasets", "lab,,train[:64]", "--max-steps", "1"]
     small = ["--eval-datasets", "lab,,validation[:8]", "--output-dir", str(tmp_path), "--json"]
     result = flatline(*command(name), *lab, *small)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
-    assert printed["steps"] == 2
+    assert printed["steps"] == 1
     assert printed["after"]["n"] == 8
     assert (tmp_path / "model").is_dir()
 

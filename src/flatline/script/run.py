@@ -122,7 +122,7 @@ def _trainings(asked: ScriptRun, trained: list[str]) -> Iterator[None]:
 
     def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if trained or not can_be_recorded(trainer):
-            if trained:
+            if trained and asked.pilot is None:  # a pilot trains nothing but its checkup's steps
                 say("a second training of the script runs as it is, without flatline.")
             return own(trainer, *args, **kwargs)
         trained.append(type(trainer).__name__)
@@ -150,7 +150,8 @@ def _held(asked: ScriptRun, trainer: Any, train: Callable[[], Any], begun: float
             if rows:
                 trainer.add_callback(HeldOut(trainer, rows, asked.record, asked.measured_with))
         result = train()
-        remedies.report()
+        if trainer.accelerator.process_index == 0:
+            remedies.report()
         return result
 
 

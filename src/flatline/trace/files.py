@@ -1,10 +1,10 @@
 """The files of a table: Arrow streams while a run writes, parquet once it has ended.
 
-A stream grows by whole messages. Beside it a `.crc` file gains one line for each (`checksums.py`), right
-after the message itself is written: what has a line was complete, and what no longer matches its
-line is damaged. Arrow alone would read a flipped bit as data. The stream stays one that any Arrow
-reader takes. Parquet has checksums of its own, but not of its footer and of the heads of its pages:
-its `.parquet.crc` has a line for every column of a row group, and one for the footer.
+A stream grows by whole messages. Beside it a `.crc` file (`checksums.py`) gains a line for each,
+right after the message itself is written: what has a line was complete, and what no longer matches
+its line is damaged. Arrow alone would read a flipped bit as data. The stream stays one that any
+Arrow reader takes. Parquet has checksums of its own, but not of its footer and of the heads of its
+pages: its `.parquet.crc` has a line for every column of a row group, and one for the footer.
 
 What has no line is read and told: nobody can vouch for it.
 """
