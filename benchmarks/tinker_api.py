@@ -173,7 +173,7 @@ def serving(server_path: str, model: Path, folder: Path) -> Iterator[str]:
     shim.write_text(f'#!/bin/sh\n{skip}\nexec {sys.executable} "$@"\n')
     shim.chmod(0o755)
     backend = {
-        "max_lora_adapters": 8,
+        "max_lora_adapters": 16,  # three for each row of the table
         "max_lora_rank": 8,
         "sample_max_num_sequences": GROUP,  # one shape each, so that nothing is compiled anew
         "train_micro_batch_size": GROUP * PROMPTS,
@@ -258,6 +258,38 @@ def row(service, model: Path, defect: str, folder: Path, *, steps: int, tokenize
     ]
 
 
+def old_client(service, model: Path) -> None:
+    """What a sampling client from before a step does to a training of SkyRL-tx."""
+    from tinker import types
+
+    training = service.create_lora_training_client(base_model=str(model), rank=8, seed=0)
+    ids, loop = [BEGIN, 5, ASK, 6, 6, END], Grpo("stale", rate=1e-2)
+    given = {"target_tokens": ids[1:], "weights": [1.0] * (len(ids) - 1)}
+    datum = types.Datum(model_input=types.ModelInput.from_ints(ids[:-1]), loss_fn_inputs=given)
+
+    def trained() -> np.ndarray:
+        answer = training.forward([datum], "cross_entropy").result()
+        return np.array(answer.loss_fn_outputs[0]["logprobs"].data)
+
+    def sampled(client) -> np.ndarray:
+        answer = client.compute_logprobs(types.ModelInput.from_ints(ids)).result()
+        return np.array(answer, dtype=float)[1 - len(ids) :]
+
+    loop.step(training)  # LoRA's B is zero before
+    old = loop.sampler = training.save_weights_and_get_sampling_client()
+    sampled(old)
+    before = trained()
+    loop.step(training)
+    after = trained()
+    print(f"the step moved a log-prob by {np.abs(after - before).max():.2g} nat")
+    print(
+        f"client from before: {np.abs(sampled(old) - after).max():.2g} nat from the weights after"
+    )
+    sampled(training.save_weights_and_get_sampling_client())
+    sampled(old)
+    print(f"training once both sampled: {np.abs(trained() - before).max():.2g} nat from before it")
+
+
 def alarms(report) -> str:
     """What a report names, the cause first."""
     named = [one for one in report.findings if one.level in ("fault", "suspect")]
@@ -269,6 +301,7 @@ def main() -> None:
     parser.add_argument("--server-path", required=True, help="where skyrl-tx and tinker are")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--defects", default=",".join(DEFECTS))
+    parser.add_argument("--old-client", action="store_true", help="what one does to a training")
     asked = parser.parse_args()
     sys.path.append(asked.server_path)  # behind flatline's own packages
     os.environ.setdefault("TINKER_API_KEY", "tml-local")
@@ -278,10 +311,14 @@ def main() -> None:
         folder = Path(name)
         model = make_model(folder / "model")
         tokenizer = AutoTokenizer.from_pretrained(model)
-        print("| planted | reward, first to last 3 steps | diagnose | checkup | run, checkup |")
-        print("|---|---|---|---|---|")
         import tinker
 
+        if asked.old_client:
+            with serving(asked.server_path, model, folder) as address:
+                old_client(tinker.ServiceClient(base_url=address), model)
+            return
+        print("| planted | reward, first to last 3 steps | diagnose | checkup | run, checkup |")
+        print("|---|---|---|---|---|")
         with serving(asked.server_path, model, folder) as address:
             service = tinker.ServiceClient(base_url=address)
             for defect in asked.defects.split(","):
