@@ -140,6 +140,32 @@ def test_a_second_look_at_the_same_weights_that_differs_is_told(service, monkeyp
     assert "H54" in alarms(checked(service))
 
 
+def test_a_server_that_does_not_keep_a_copy_apart_is_told(service, monkeypatch):
+    """The training must be left alone, and where a server does otherwise nobody may stay silent."""
+    training = service.create_lora_training_client("model")
+    monkeypatch.setattr(
+        tinker_standin.ServiceClient,
+        "create_training_client_from_state_with_optimizer",
+        lambda self, path: copy.copy(training),
+    )
+    loop = Grpo(rate=0.1)
+    report = flatline.checkup(flatline.tinker.Training(service, training, loop.step, SETTINGS))
+    assert "the training was changed" in found(report, "H54").text
+
+
+def test_a_step_of_several_updates_is_looked_at_by_its_first(service):
+    loop = Grpo()
+
+    def step(training):
+        loop.step(training)
+        loop.step(training)
+
+    training = service.create_lora_training_client("model")
+    assert (
+        alarms(flatline.checkup(flatline.tinker.Training(service, training, step, SETTINGS))) == []
+    )
+
+
 def test_every_sample_is_recorded_with_its_reward_its_group_and_its_weights(service, tmp_path):
     loop, trace = train(service, tmp_path, steps=3)
     table = trace.rollouts

@@ -16,7 +16,10 @@ EXHIBIT = Exhibit(
     beside=TRANSFORMERS_4,
     lines="trl/trainer/grpo_config.py:442",
     expects=("H21", "H50"),
-    misread="what is said of 0.26.2 is trl_right_padding, which 0.27.0 has too and 0.29.1 has not",
+    misread=(
+        "what is said of 0.26.2 is trl_right_padding, which 0.27.0 has too: that release stood "
+        "in the place of 0.29.1 in the first run, and was not silent"
+    ),
     later=1,
 )
 

@@ -10,6 +10,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h06_lora_weight_sync import LoraWeightSync
+from flatline.hypotheses.h19_stale_cache import StaleCache
 from flatline.live.records import Delivery
 from flatline.trace import Trace
 
@@ -75,6 +76,20 @@ def test_where_rollouts_name_no_weights_the_log_probs_tell():
     finding = H06.sign(rebuilt(unnamed))
     assert finding.level is Level.SUSPECT
     assert "no rollout names older weights" in finding.text
+
+
+def left_behind(row):
+    """The trainer moves on, and the sampler stays with the reference."""
+    row["reference"] = np.asarray(row["sampler"]) + 1e-7
+    drift(row)
+
+
+def test_a_sampler_that_stays_with_the_reference_never_got_any_weights():
+    trace = edited(left_behind, steps=5)
+    finding = H06.sign(trace)
+    assert finding.level is Level.FAULT
+    assert "still has the weights of the start" in finding.text
+    assert StaleCache().sign(trace).level is Level.UNKNOWN
 
 
 def test_one_weight_version_for_all_steps_is_a_fault():

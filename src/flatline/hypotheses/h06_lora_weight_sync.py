@@ -9,10 +9,11 @@ frozen at zero, nothing moves and no error says so.
 ## Sign
 The sampler: one weight version for all of at least four steps; or log-probs that agree at the first
 step and part later although no rollout names older weights (mean gap above 1e-3 nat in float32, 0.1
-in 16 bits, over the last three recorded steps). Rollouts of vLLM and of players of somebody's own
-name none, so there the log-probs alone tell. The reference: policy and reference the
-same to the last bit after the weights have changed, with beta above 0. The adapter: an A that is
-trained, or held by the optimizer, without its B.
+in 16 bits, over the last three recorded steps); where the sampler's are then those of the recorded
+reference to rounding, it never got any weights, which is a fault. Rollouts of vLLM and of players
+of somebody's own name none, so there the log-probs alone tell. The reference: policy and reference
+the same to the last bit after the weights have changed, with beta above 0. The adapter: an A that
+is trained, or held by the optimizer, without its B.
 
 ## Probe
 Move every trainable weight until the trainer's log-probs shift visibly, play, restore, play again:
@@ -55,7 +56,12 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import at_equal_weights, prefix_spread, recorded
+from flatline.hypotheses.logprobs import (
+    at_equal_weights,
+    never_left_the_start,
+    prefix_spread,
+    recorded,
+)
 from flatline.hypotheses.weights import allowed_lag, names_newest, weights_move
 from flatline.trace import Trace
 from flatline.trace.settings import is_half
@@ -298,6 +304,17 @@ class LoraWeightSync(Hypothesis):
             )
         if _noisy(trace, later, gap.value):
             return self.too_little("the trainer's own log-probs are noisy; see H23")
+        start = never_left_the_start(trace)
+        if start is not None:
+            return self.found(
+                Level.FAULT,
+                f"The sampler still has the weights of the start: its log-probs are those of the "
+                f"reference to {start:.2g} nat, and those of the trainer differ by {told}.",
+                measured=gap,
+                expected=f"below {limit:g}",
+                evidence=gaps.worst(trace, gaps.unsure),
+                severity=gap.value / limit,
+            )
         return self.found(
             Level.SUSPECT,
             f"Sampler and trainer agree at the first step ({first.mean().value:.2g} nat) and "

@@ -43,7 +43,7 @@ from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.following import APART, NEARLY, Following, followed, followed_one_step
 from flatline.hypotheses.groups import prompts_of
-from flatline.hypotheses.logprobs import recorded, some_steps
+from flatline.hypotheses.logprobs import never_left_the_start, recorded, some_steps
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
@@ -80,6 +80,8 @@ class StaleCache(Hypothesis):
                 expected="no more than new ones",
                 severity=again.value / MORE,
             )
+        if never_left_the_start(trace) is not None:
+            return self.too_little("the sampler still has the weights of the start; see H06")
         return self._judge(followed(trace), APART, merged=bool(trace.settings.get("lora")))
 
     def probe(self, subject: "Subject") -> Finding:

@@ -182,6 +182,29 @@ def at_equal_weights(trace: Trace) -> Gaps:
     return recorded(trace, [int(steps[0])])
 
 
+AS_AT_FIRST = 3.0
+"""Times the gap of the first step: what is no further from the reference has its weights."""
+
+
+@once
+def never_left_the_start(trace: Trace) -> float | None:
+    """How far the sampler is from the reference in the last recorded steps, where that is no
+    further than rounding and the trainer has left both; else None. A cache that is old, or weights
+    that come late, are not the reference."""
+    steps = [int(step) for step in trace.token_steps if step > 1][-3:]
+    if not steps:
+        return None
+    try:
+        first, gaps, tokens = at_equal_weights(trace), recorded(trace, steps), trace.tokens(steps)
+        away = np.abs(tokens.sampler.astype(float) - tokens.reference.astype(float))
+    except NotRecorded:
+        return None
+    known = away[tokens.trained & (tokens.author == Author.MODEL) & np.isfinite(away)]
+    near, left = AS_AT_FIRST * first.mean().value, gaps.mean().value
+    stays = len(known) > 0 and known.mean() <= near < left / AS_AT_FIRST
+    return float(known.mean()) if stays else None
+
+
 def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
     """Mean over clusters of the mean inside each, with a t interval; `n` counts clusters."""
     if not len(values):

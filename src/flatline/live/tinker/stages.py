@@ -229,7 +229,7 @@ def _asked(seen: Seen, scale: str) -> Asked:
 
 
 def _logprobs(seen: Seen) -> StageFound:
-    own, twice = seen.again
+    (own, twice), copied = seen.again, [row.trainer for row in seen.rows]
     apart = float(np.abs(np.concatenate(own) - np.concatenate(twice)).mean())
     if apart > SAME:
         return departs(
@@ -237,6 +237,15 @@ def _logprobs(seen: Seen) -> StageFound:
             f"Two forward passes over the same data are {apart:.2g} nat apart: either the "
             "server draws (dropout), or something changed the weights that a checkup leaves alone.",
             measured=apart,
+            limit=SAME,
+        )
+    moved = float(np.abs(np.concatenate(own) - np.concatenate(copied)).mean())
+    if moved > SAME:
+        return departs(
+            "log-probs",
+            f"After two steps of a copy, the training itself is {moved:.2g} nat from where both "
+            "began: the server does not keep them apart, and the training was changed.",
+            measured=moved,
             limit=SAME,
         )
     late = max((sample.version for one in seen.spans for _, sample in one), default=0)

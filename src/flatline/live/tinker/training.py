@@ -39,7 +39,7 @@ STEPS = 2
 RECORD = "Record some steps with `flatline.tinker.watch` and diagnose them"
 
 
-@dataclass(frozen=True, slots=True, kw_only=False)
+@dataclass(frozen=True, slots=True)
 class Training:
     """A training on the Tinker API, in the words of a checkup."""
 
@@ -103,13 +103,14 @@ class TinkerTrainer(Trainer):
         training = self._training
         copy = training.copied()
         sink, watch = watch_in_memory(training.settings, copy)
+        steps: list[Step] = []
         after: list[np.ndarray] = []
         with watch:
             for _ in range(STEPS):
+                before = len(watch.latest)
                 training.step(copy)
-                _refuse_unstepped(watch.latest)
-                after = after or _scored(copy, watch.latest[0])
-            steps = list(watch.latest)
+                steps += _first_of(list(watch.latest)[before:])
+                after = after or _scored(copy, steps[0])
             own = [_scored(training.training_client, steps[0]) for _ in range(2)]
         trace = sink.trace()
         self._settings |= trace.settings
@@ -164,9 +165,10 @@ def hold(trainer: Any, correct: str | None) -> Trainer | None:
     return TinkerTrainer(trainer) if isinstance(trainer, Training) else None
 
 
-def _refuse_unstepped(steps: Sequence[Step]) -> None:
-    if steps and steps[-1].passes:
-        return
+def _first_of(steps: Sequence[Step]) -> list[Step]:
+    """The first optimizer step of one step of the loop; an error where it took none."""
+    if steps and steps[0].passes:
+        return [steps[0]]
     raise ConfigError(
         "`step` returned, and the client that it was given took no optimizer step with data.\n"
         "What the loop trains is read from one of its own steps.\n"

@@ -41,6 +41,8 @@ UNHEARD = (
 )
 LAST_WAIT = 60.0
 """Seconds that closing waits for an answer of the server."""
+MOST_STEPS = 256
+"""Optimizer steps that are kept for a checkup."""
 SAMPLED_WITH = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -201,7 +203,8 @@ class TinkerWatch(Closing):
     ) -> None:
         self.path = path
         """The run's folder; None where it is kept in memory."""
-        self.latest: deque[Step] = deque(maxlen=2)
+        self.latest: deque[Step] = deque(maxlen=MOST_STEPS if only is not None else 0)
+        """For a checkup: the steps that were taken."""
         self.samples: deque[Drawn] = deque(maxlen=KEPT)
         self._tell, self._only, self._trainer = tell, only, only
         self._sink, self._settings, self._told = sink, dict(settings), dict(settings)
