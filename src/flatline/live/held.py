@@ -60,9 +60,6 @@ def at_rest(model: Any) -> None:
     for module in model.modules():
         if callable(getattr(module, "reshard", None)):
             module.reshard()
-            # A pass that never called the head leaves its group half run. Before torch 2.13 the
-            # next pass would take it for whole and read the parts.
-            module._get_fsdp_state()._modules_to_run_forward.clear()
     for weight in model.parameters():
         if hasattr(weight, "ds_tensor") and weight.numel():
             weight.ds_active_sub_modules.clear()  # what waits for a backward pass that never came

@@ -7,7 +7,9 @@ checkup that is asked for earlier goes that far, looks, and comes back.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.torch_version import TorchVersion
 from transformers import TrainerCallback
 
 from flatline.errors import ConfigError
@@ -16,6 +18,8 @@ from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.grpo import GrpoTrainer
 
 T = TypeVar("T")
+FSDP_FROM = TorchVersion("2.13")
+"""With torch 2.11 and accelerate 1.15 on one H200 the training broke after a checkup."""
 
 _LOOKED_AT: set[int] = set()
 """Trainers that are looked at right now."""
@@ -41,6 +45,13 @@ def in_training(trainer: GrpoTrainer, look: Callable[[], T]) -> T:
     """What `look` returns, once training has begun. One process with whole weights needs no wait,
     and what is no trainer is left to whoever looks."""
     split = [getattr(trainer, f"is_{kind}_enabled", False) for kind in ("fsdp", "deepspeed")]
+    if split[0] and torch.__version__ < FSDP_FROM:
+        raise ConfigError(
+            f"A checkup cannot look at FSDP with torch {torch.__version__}; it needs {FSDP_FROM}.\n"
+            "Before that, passes of which no backward pass follows leave the model half put "
+            "together, and the training that goes on afterwards stops with an error.\n"
+            "Update torch, or record the run instead: `flatline.attach(trainer, run_dir)`."
+        )
     if (ranks.count() == 1 and not any(split)) or _has_begun(trainer):
         return look()
     if split[1]:
