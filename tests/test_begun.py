@@ -1,7 +1,6 @@
 """A checkup that its own tried step asks for again."""
 
 import pytest
-
 from torch.torch_version import TorchVersion
 
 from flatline.errors import ConfigError
@@ -27,5 +26,5 @@ def test_fsdp_with_a_torch_after_which_training_would_break_is_refused_before_an
     monkeypatch,
 ):
     monkeypatch.setattr("torch.__version__", TorchVersion("2.11.0+cu130"))
-    with pytest.raises(ConfigError, match="needs 2.13"):
+    with pytest.raises(ConfigError, match=r"needs 2\.13"):
         once(Split(), lambda: pytest.fail("looked"))
