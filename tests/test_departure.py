@@ -128,11 +128,11 @@ def test_the_trainer_is_left_as_it_was():
 
 def test_what_is_not_specified_is_unknown_and_not_wrong():
     script = script_of("grpo")
-    script.asked["loss_type"] = "vespo"
+    script.asked |= {"use_adaptive_entropy": True, "entropy_coef": 0.01}
     subject = TrlSubject(build(script))
     assert departing(subject) == []
     found = subject.departures()
-    assert found["loss"].departs is None and "vespo" in found["loss"].text
+    assert found["loss"].departs is None and "adaptive entropy" in found["loss"].text
     assert found["advantages"].departs is False
 
 
@@ -153,8 +153,8 @@ def test_rewards_that_are_all_the_same_depart_nowhere():
 
 def test_an_argument_without_a_definition_is_named():
     trainer = build(script_of("grpo"))
-    trainer.args.off_policy_mask_threshold = 0.5
-    assert asked_of(trainer, 4).besides == ("off-policy masking",)
+    trainer.args.use_liger_kernel = True
+    assert asked_of(trainer, 4).besides == ("a fused loss",)
 
 
 def test_ratios_are_put_on_both_sides_of_the_clip_and_between():

@@ -90,11 +90,11 @@ def test_a_trl_script_with_the_readmes_lines_is_told_its_own_mistake(checkout):
     script = script.replace("trainer.train()\n", "\n".join(["import flatline", *lines, ""]))
     assert "1.0 for completion" in script and "flatline.checkup(trainer)" in script
     done = python(script, checkout)
-    assert find("H32").headline in done.stdout.splitlines()[0], done.stdout
+    assert find("H32").headline[1:] in done.stdout.splitlines()[0], done.stdout
     said = re.search(r"Next: `(flatline diagnose runs/x)`", done.stderr)
     assert said, done.stderr[-2000:]
     answer = flatline(said[1], checkout)
-    assert find("H32").headline in answer.stdout.splitlines()[0], answer.stdout
+    assert find("H32").headline[1:] in answer.stdout.splitlines()[0], answer.stdout
 
 
 def test_the_first_answer_is_a_minute_of_reading_away_and_that_for_a_script_three():
