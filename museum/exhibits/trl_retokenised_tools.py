@@ -13,7 +13,7 @@ from museum.play import looked
 
 EXHIBIT = Exhibit(
     bad="0.29.0",
-    good="0.29.1",
+    good="1.0.0",  # 0.29.1 loses the newline behind a turn (TRL #5330)
     beside=("jmespath==1.0.1",),
     lines="trl/trainer/grpo_trainer.py, `_tool_call_loop`; no `_get_tool_suffix_ids`",
     expects=("H11", "H10", "H50", "H51"),
