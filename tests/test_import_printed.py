@@ -9,7 +9,7 @@ TRL = (
     "Loading weights: 100%\nSome weights, among them lm_head, are new\n"
     "  1%|▏         | 1/80 [00:02<03:00]"
     "{'loss': '0.01', 'grad_norm': 'nan', 'reward': '0.1', 'epoch': '0.01'}\n"
-    "completion: {'answer': 'the model wrote this'}\n"
+    "completion: {'answer': 'the model wrote this', 'reward': 9, 'loss': 9, 'kl': 9}\n"
     "{'loss': 0.02, 'grad_norm': 0.5, 'reward': -1e-05, 'epoch': 0.02}\n"
 )
 VERL = (

@@ -17,6 +17,8 @@ from flatline.trace.importers.text import lines
 
 FEWEST = 3
 """Names that make a line a row; a message may hold one pair by chance."""
+PLACE = {"step", "epoch"}
+"""What every row of a trainer says; what a model wrote, and somebody printed, hardly does."""
 LOOKED_AT = 5_000
 """Lines before the first row: installing and loading print much."""
 LONGEST = 2**16
@@ -46,7 +48,7 @@ def _row(line: str) -> dict[str, str]:
         at = begins(line)
         if at >= 0 and len(line) - at <= LONGEST:
             found = {one["name"]: one["value"] for one in pairs.finditer(line, at)}
-            if len(found) >= FEWEST:
+            if len(found) >= FEWEST and not PLACE.isdisjoint(found):
                 return found
     return {}
 
