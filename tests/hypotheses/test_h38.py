@@ -125,3 +125,14 @@ def test_a_log_whose_held_out_score_falls_while_the_reward_rises_is_suspected():
 def test_a_log_whose_parts_rise_or_stand_gets_no_verdict(seed):
     with pytest.raises(NotRecorded):
         H.sign(log(seed, reward=0.4, rewards__a__mean=0.2, rewards__b__mean=0.0, eval__acc=0.0))
+
+
+@pytest.mark.parametrize("name", ["reward_std", "frac_reward_zero_std", "rewards__brief__mean"])
+def test_a_held_out_column_that_is_no_score_may_fall(name):
+    with pytest.raises(NotRecorded):
+        H.sign(log(reward=0.4, **{f"eval_{name}": -0.3}))
+
+
+@pytest.mark.parametrize("name", ["eval_reward", "val-core__x__reward__mean@4", "test__pass_rate"])
+def test_what_trainers_call_a_held_out_score_is_one(name):
+    assert H.sign(log(reward=0.4, **{name: -0.3})).level is Level.SUSPECT

@@ -69,10 +69,11 @@ TRICKS = ("cite_everything", "dump_all_documents", "two_answers")
 GOLD_IS_MAXIMUM = 0.02
 """What gold may lack of the maximum before the reward is misread, which is H39."""
 _SCORE = re.compile(
-    r"(eval|val|validation|test|heldout)[-_/].*(reward|score|acc|accuracy|pass|correct|solved|exact)"
-    r"[^/]*(/mean(@\d+)?)?"
+    r"(eval|val|validation|test|heldout)[-_/](?!.*rewards/)(.*[-_/])?"
+    r"(reward|score|acc|accuracy|correct|solved|exact_match|pass@\d+|pass_rate)([/_]mean(@\d+)?)?"
 )
-"""Names of held-out scores, of which more is better."""
+"""Names of held-out scores, of which more is better: a spread, or a part that may be a penalty, is
+none."""
 
 
 class RewardHacking(Hypothesis):
