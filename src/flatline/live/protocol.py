@@ -65,6 +65,20 @@ class Capability(StrEnum):
     """What every stage of a step ought to be."""
 
 
+PLAYS_AND_STEPS = frozenset(
+    {
+        Capability.BATCH,
+        Capability.TOKENIZER,
+        Capability.SCORE,
+        Capability.GRADIENT,
+        Capability.STEP,
+        Capability.WEIGHTS,
+        Capability.SAMPLE,
+    }
+)
+"""What a trainer can do of which every part of a step can be called."""
+
+
 def needs(*asked: Capability) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Marks a measurement of the Subject with the capabilities that it takes."""
 

@@ -25,7 +25,7 @@ from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.step import Backward, census_of
 from flatline.live.measure.untouched import Snapshot
-from flatline.live.protocol import Capability, Trainer
+from flatline.live.protocol import PLAYS_AND_STEPS, Capability, Trainer
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
 from flatline.live.watch.heard import ends_of, head_of
@@ -36,17 +36,6 @@ from flatline.trace.writer import MemorySink
 
 PROMPT = "loop_prompt"
 """Of a row: what `sample` is given."""
-ALWAYS = frozenset(
-    {
-        Capability.BATCH,
-        Capability.TOKENIZER,
-        Capability.SCORE,
-        Capability.GRADIENT,
-        Capability.STEP,
-        Capability.WEIGHTS,
-        Capability.SAMPLE,
-    }
-)
 WIDEST = 1_000_000
 """Rows of a pass, at most: a place is the number of its pass times this, and that of the row."""
 
@@ -97,7 +86,7 @@ class LoopTrainer(Trainer):
         reference = told.get("beta") == 0 or self._has_reference
         specified = any(told.get(name) is not None for name in ASKS)
         more = {Capability.REFERENCE: reference, Capability.SPECIFICATION: specified}
-        return ALWAYS | {capability for capability, known in more.items() if known}
+        return PLAYS_AND_STEPS | {capability for capability, known in more.items() if known}
 
     @property
     def beta(self) -> float:

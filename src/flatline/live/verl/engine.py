@@ -25,7 +25,7 @@ from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.step import Backward, census_of
 from flatline.live.measure.untouched import Snapshot
-from flatline.live.protocol import Capability, Trainer
+from flatline.live.protocol import PLAYS_AND_STEPS, Capability, Trainer
 from flatline.live.verl import batches
 from flatline.live.verl.rows import Rollout, join, placed
 from flatline.live.verl.settings import settings
@@ -33,17 +33,6 @@ from flatline.live.verl.steps import measured
 from flatline.live.verl.worker import WorkerEar, completions
 from flatline.trace.writer import MemorySink
 
-ALWAYS = frozenset(
-    {
-        Capability.BATCH,
-        Capability.TOKENIZER,
-        Capability.SCORE,
-        Capability.GRADIENT,
-        Capability.STEP,
-        Capability.WEIGHTS,
-        Capability.SAMPLE,
-    }
-)
 PROMPT = "verl_prompt"
 
 
@@ -94,7 +83,7 @@ class EngineTrainer(Trainer):
             Capability.REFERENCE: self.beta == 0 or self._given.reference is not None,
             Capability.PASSES: batches.has_beta(self._given.worker.loss_fn),
         }
-        return ALWAYS | {capability for capability, there in known.items() if there}
+        return PLAYS_AND_STEPS | {capability for capability, there in known.items() if there}
 
     @property
     def model(self) -> nn.Module:
