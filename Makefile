@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint chromium quality museum verl audit bench investigation lab docs schemas clean
+.PHONY: demo test lint chromium quality museum verl family audit bench investigation lab docs schemas clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
@@ -34,6 +34,11 @@ museum: $(READY)
 verl: $(READY)
 	$(BIN)/pip install --quiet --upgrade --no-deps --target build/verl --requirement tests/verl_lab/requirements.txt
 
+# unsloth and ms-swift, for tests/quality/test_trl_family.py; without them these are skipped.
+family: $(READY)
+	for name in unsloth ms-swift; do $(BIN)/pip install --quiet --upgrade --no-deps --target build/$$name \
+		--requirement tests/family_lab/$$name.txt || exit 1; done
+
 # Known holes in what is pinned. Asks pypi.org; without it, that is said and nothing else.
 audit: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[audit]"
@@ -46,6 +51,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/healthy.py
 	$(BIN)/python benchmarks/recorder.py
 	$(BIN)/python benchmarks/trace_scale.py
+	$(BIN)/python benchmarks/record_cost.py
 	$(BIN)/flatline bench
 	$(BIN)/flatline bench report runs/bench
 

@@ -80,7 +80,7 @@ def write_result(folder: Path, cell: Cell, facts: Mapping[str, Any]) -> None:
 
 def _checkup(config: RunConfig, folder: Path) -> dict[str, Any]:
     """What is seen before training; a trainer that cannot be built or played says so."""
-    from flatline.examination import checkup
+    from flatline.diagnosis.checkup import checkup
     from flatline.training.trainer import built_aside
 
     start = time.perf_counter()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.logs import log_alone
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.errors import FlatlineError
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, Level

@@ -7,7 +7,7 @@ the surer alarm stands.
 from collections.abc import Sequence
 
 from bench.results import Look
-from flatline.diagnosis import rank
+from flatline.diagnosis.report import rank
 from flatline.hypotheses.base import Finding, Level
 
 

@@ -12,6 +12,10 @@ MILDER: dict[str, float] = {
     "kl-heavy": 1,
     "context-cut": 20,
     "reward-noise": 0.5,
+    "judge-failing": 0.2,
+    "slow-dropped": 0.25,
+    "drafts-accepted": 0.5,
+    "sampler-other-adapter": 0.02,
     "reward-conflict": 2,
     "adapter-frozen": 0.5,
     "sampler-every-n": 4,
@@ -59,6 +63,10 @@ MILDER: dict[str, float] = {
     "shortcut-paid": 0.6,
     "policy-noised": 0.25,
     "log-smoothed": 0.7,
+    "packed-unmasked": 0.34,  # one border of three
+    "experts-rerouted": 3,
+    "sampler-requantised": 9,
+    "shards-apart": 0.34,
 }
 """Fault -> a second strength, milder unless said; a fault that takes no strength is not here."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from flatline.bench.shares import exact_share
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.drift import drift_of
@@ -257,6 +257,8 @@ QUANTITIES = (
     Quantity("H45", "first groups that hold a right rollout", "FLOOR", finding("H45"), below=True),
     Quantity("H45", "right rollouts at the start", "CEILING", right_at_start),
     Quantity("H48", "logged against earned reward, of the span", "OFF", logged_off),
+    Quantity("H61", "spread of equal beginnings at step 1 (nat)", "APART", finding("H61")),
+    Quantity("H63", "late sampler-trainer gap over the early one", "GROWN", finding("H63")),
 )
 
 LIVE = (

@@ -24,7 +24,7 @@ from transformers.utils import logging
 
 from flatline.cli.text import visible
 from flatline.config import RunConfig, load_config
-from flatline.examination import checkup
+from flatline.diagnosis.checkup import checkup
 from flatline.live import subject
 from flatline.rollout import engine, static, table
 from flatline.rollout.weights import WeightCopy

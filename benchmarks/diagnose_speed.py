@@ -315,10 +315,10 @@ def asked(path: Path, goal: float, *, may_load_torch: bool) -> bool:
 
 def print_each(run: Path) -> None:
     """Seconds by hypothesis; what they share counts for the first that asks."""
-    from flatline.diagnosis import guarded
+    from flatline.diagnosis.lacking import origin_of
+    from flatline.diagnosis.report import guarded
     from flatline.hypotheses import HYPOTHESES
     from flatline.hypotheses.base import HasSign
-    from flatline.lacking import origin_of
 
     trace, taken = Trace.open(run), []
     for one in HYPOTHESES:

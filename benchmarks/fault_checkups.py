@@ -27,7 +27,7 @@ def causes(cell: Cell) -> list[str]:
     import torch
     from transformers.utils import logging
 
-    from flatline.examination import checkup
+    from flatline.diagnosis.checkup import checkup
     from flatline.training.trainer import build
 
     torch.set_num_threads(1)

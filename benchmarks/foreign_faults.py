@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from flatline.examination import checkup
+from flatline.diagnosis.checkup import checkup
 from flatline.hypotheses.departure import CODES
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.where.place import Where

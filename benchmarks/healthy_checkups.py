@@ -24,7 +24,7 @@ def alarms(cell: Cell) -> list[str]:
     import torch
     from transformers.utils import logging
 
-    from flatline.examination import checkup
+    from flatline.diagnosis.checkup import checkup
     from flatline.hypotheses.base import ALARMS
     from flatline.training.trainer import build
 

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.files import write_atomically
 from flatline.trace.importers import open_log
 

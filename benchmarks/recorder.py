@@ -37,7 +37,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging
 
 import flatline
-from flatline.alarms import training
+from flatline.alarms import earned
 from flatline.alarms.training import Alarms
 from flatline.config import RunConfig, load_config
 from flatline.live.hooks import Guard
@@ -219,7 +219,7 @@ def measure(
 ) -> dict[str, np.ndarray]:
     """Wall and CPU seconds of every step of every side."""
     # The clock by which alarms earn their looks runs while the others have their turns, too.
-    training.SHARE /= len(sides)
+    earned.SHARE /= len(sides)
     turns = [threading.Semaphore(int(i == 0)) for i in range(len(sides))]
     takers, threads = {}, []
     for i, (name, attach) in enumerate(sides.items()):

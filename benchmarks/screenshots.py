@@ -1,6 +1,7 @@
 """The pictures of the pages in docs/images.
 
-    python benchmarks/screenshots.py --demo runs/demo --experiment FOLDER --journal FOLDER
+    python benchmarks/screenshots.py --demo runs/demo --opening examples/recorded \\
+        --experiment FOLDER --journal FOLDER
 
 Takes what `flatline demo` left and the folders of a finished experiment and its journal, and opens
 their pages in Chromium. For the live page it trains a run and looks while that trains. A picture
@@ -32,6 +33,7 @@ _LAB += "output_dir=sys.argv[1]))"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--demo", type=Path, help="what `flatline demo` left")
+    parser.add_argument("--opening", type=Path, help="a recording; examples/recorded in the README")
     parser.add_argument("--experiment", type=Path, help="an experiment with a verdict")
     parser.add_argument("--journal", type=Path, help="a journal")
     parser.add_argument("--live", action="store_true", help="train a run and look at it")
@@ -43,6 +45,8 @@ def main() -> None:
         if asked.demo:
             camera.demo(asked.demo)
             camera.tokens(asked.demo / "broken")
+        if asked.opening:
+            camera.page(page_of(asked.opening), "opening")
         if asked.experiment:
             camera.page(page_of(asked.experiment), "experiment", charts=True)
         if asked.journal:

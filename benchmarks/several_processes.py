@@ -5,7 +5,8 @@
 Each kind is started by accelerate on so many processes: on GPUs where there are any, else on CPUs
 with gloo. A process trains three steps, looks where the third begins, and trains on. Its peak of
 memory is read over the second step and over the checkup: of the GPU, else what the process holds.
-`zero3` needs DeepSpeed.
+The same training is made once more without a look: its last bits must be the same. `zero3` needs
+DeepSpeed.
 """
 
 import argparse
@@ -40,6 +41,7 @@ COLUMNS = {
     "answered": "answered",
     "alarms": "alarms",
     "same": "same bits",
+    "onward": "same bits at the end",
 }
 
 
@@ -100,8 +102,9 @@ class Look(TrainerCallback):
         )
 
 
-def child(kind: str, hidden: int) -> None:
-    """One of the processes."""
+def child(kind: str, hidden: int, *, plain: bool) -> None:
+    """One of the processes. `plain`: nobody looks."""
+    torch.use_deterministic_algorithms(True)
     if torch.cuda.is_available():
         os.environ |= ENVIRONMENT[kind]
     else:
@@ -143,21 +146,40 @@ def child(kind: str, hidden: int) -> None:
             save_strategy="no",
             disable_tqdm=True,
         ),
-        callbacks=[callback],
+        callbacks=[] if plain else [callback],
     )
     callback.trainer.train()
+    say("ended", bits=fingerprint(callback.trainer))
 
 
-def launch(kind: str, processes: int, hidden: int) -> dict:
-    """What process 0 measured."""
+def measured(kind: str, processes: int, hidden: int) -> dict:
+    """What process 0 measured, and whether every process ended as without a look."""
+    looked, plain = (launch(kind, processes, hidden, *more) for more in ((), ("--plain",)))
+    (found,) = (one for one in looked if (one["what"], one["process"]) == ("measured", 0))
+    assert len({one["same"] for one in looked if one["what"] == "measured"}) == 1
+    ends = [
+        {one["process"]: one["bits"] for one in said if one["what"] == "ended"}
+        for said in (looked, plain)
+    ]
+    return {**found, "onward": ends[0] == ends[1]}
+
+
+def launch(kind: str, processes: int, hidden: int, *more: str) -> list[dict]:
+    """What the processes said."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(processes), __file__, "--hidden", str(hidden)]
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     threads = {} if torch.cuda.is_available() else {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     folder = mkdtemp()
     done = subprocess.run(
-        [*command, "--child", kind],
-        env={**os.environ, "PYTHONPATH": path, "SAID": folder, **threads},
+        [*command, "--child", kind, *more],
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "SAID": folder,
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # what deterministic sums on a GPU need
+            **threads,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -165,8 +187,7 @@ def launch(kind: str, processes: int, hidden: int) -> dict:
     said = said_in(folder)
     if done.returncode or not said:
         raise SystemExit(done.stderr[-3000:])
-    assert len({one["same"] for one in said}) == 1
-    return next(one for one in said if one["process"] == 0)
+    return said
 
 
 def main() -> None:
@@ -175,9 +196,10 @@ def main() -> None:
     parser.add_argument("--kinds", default="ddp,fsdp2,zero3")
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        child(asked.child, asked.hidden)
+        child(asked.child, asked.hidden, plain=asked.plain)
         return
     print("| " + " | ".join(words or name for name, words in COLUMNS.items()) + " |")
     print("|" + "---|" * len(COLUMNS))
@@ -185,7 +207,7 @@ def main() -> None:
         if kind == "zero3" and importlib.util.find_spec("deepspeed") is None:
             print("| zero3 | DeepSpeed is not installed |")
             continue
-        found = launch(kind, asked.processes, asked.hidden)
+        found = measured(kind, asked.processes, asked.hidden)
         shown = [found[name] for name in COLUMNS]
         texts = [f"{one:.0f}" if isinstance(one, float) else str(one) for one in shown]
         print("| " + " | ".join(texts) + " |", flush=True)

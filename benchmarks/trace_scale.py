@@ -1,6 +1,6 @@
-"""A trace of a million rollouts and fifty million tokens: how long and how large questions are.
+"""A trace of a hundred million tokens by 64 writers: how long and how large questions are.
 
-    python benchmarks/trace_scale.py [--rollouts 1000000] [--tokens 50] [--keep DIR]
+    python benchmarks/trace_scale.py [--rollouts 1000000] [--tokens 100] [--writers 64] [--keep DIR]
 
 Every question is asked in a fresh process, so that its time and peak memory are its own. The goal
 is "reward by step and hop" in under 2 seconds and under 1 GB, imports included. CPU seconds are
@@ -9,22 +9,24 @@ told apart, because a shared machine makes the clock run longer.
 
 import argparse
 import json
+import multiprocessing
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from flatline.diagnosis.report import diagnose
 from flatline.trace import Trace
-from flatline.trace.files import FileName, StreamFile, compact
-from flatline.trace.folder import write_run
-from flatline.trace.schema import TABLES
+from flatline.trace.writer import Writer
 
-PER_STEP = 512
+PER_STEP = 8192
+"""Rollouts of a step, of all writers together."""
 BY_HOP = "SELECT step, hops, avg(reward) r FROM rollouts GROUP BY step, hops ORDER BY step, hops"
 QUESTIONS = {
     "reward by step and hop, SQL": lambda trace: trace.query(BY_HOP).num_rows,
@@ -32,17 +34,19 @@ QUESTIONS = {
     "zero-variance groups": lambda trace: sum(
         np.ptp(g) == 0 for g in trace.groups().each("reward")
     ),
-    "token detail of one step": lambda trace: float(trace.tokens(steps=[7]).sampler.mean()),
+    "token detail of one step": lambda trace: float(trace.tokens(steps=[1]).sampler.mean()),
     "log-prob gap of all tokens, SQL": lambda trace: trace.query(
         "SELECT avg(abs(sampler - trainer)) gap FROM tokens WHERE author = 1"
     ).to_pylist()[0]["gap"],
+    "diagnosis": lambda trace: len(diagnose(trace).findings),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rollouts", type=int, default=1_000_000)
-    parser.add_argument("--tokens", type=int, default=50, help="of every rollout")
+    parser.add_argument("--tokens", type=int, default=100, help="of every rollout")
+    parser.add_argument("--writers", type=int, default=64)
     parser.add_argument(
         "--keep", type=Path, help="make the trace here, or use the one that is there"
     )
@@ -54,79 +58,95 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = options.keep or Path(folder)
         if not (path / "run.json").exists():
-            _make(path, options.rollouts, options.tokens)
+            _make(path, options.rollouts, options.tokens, options.writers)
         for question in QUESTIONS:
             _ask(path, question)
 
 
-def _make(path: Path, rollouts: int, tokens: int) -> None:
+def _make(path: Path, rollouts: int, tokens: int, writers: int) -> None:
+    """Every writer is a process of its own with flatline's own `Writer`, all of them at once."""
     start = time.perf_counter()
-    path.mkdir(exist_ok=True, parents=True)
-    write_run(path, {"schema": 1, "source": "benchmark", "settings": {}})
-    names = {table: FileName(table, 0, 0) for table in ("steps", "rollouts", "tokens")}
-    files = {t: StreamFile(path / f"{name}.arrow", t) for t, name in names.items()}
-    for step in range(1, -(-rollouts // PER_STEP) + 1):
-        count = min(PER_STEP, rollouts - (step - 1) * PER_STEP)
-        for table, batch in _step(step, count, tokens):
-            files[table].append(batch)
-    written = time.perf_counter() - start
-    for table, file in files.items():
-        file.flush()
-        file.close()
-        compact(file.path, names[table], print)
-    size = sum(file.stat().st_size for file in path.iterdir()) / 2**20
-    print(f"{rollouts:,} rollouts, {rollouts * tokens:,} tokens: written in {written:.0f} s,")
-    print(
-        f"  compacted in {time.perf_counter() - start - written:.0f} s to {size:,.0f} MB;", end=" "
-    )
-    print(f"peak memory {_peak():,.0f} MB")
-
-
-def _step(step: int, count: int, tokens: int) -> Iterator[tuple[str, pa.RecordBatch]]:
-    rng = np.random.default_rng(step)
-    reward = rng.random(count).round(2)
-    places = {"step": np.full(count, step), "rank": np.zeros(count), "rollout": np.arange(count)}
-    yield "steps", _batch("steps", {"step": [step], "reward": [reward.mean()]})
-    scalars = {
-        "group": np.arange(count) // 8,
-        "prompt_id": [f"problem-{(step * 64 + i // 8) % 20000}" for i in range(count)],
-        "hops": 2 + (np.arange(count) // 8) % 3,
-        "reward": reward,
-        "advantage": reward - reward.mean(),
-        "weight_version": np.full(count, step - 1),
-        "completion_tokens": np.full(count, tokens),
-        "completion": [f"<answer>{value}</answer>" for value in reward],
-    }
-    yield "rollouts", _batch("rollouts", places | scalars)
-    size = count * tokens
-    sampler = -rng.exponential(0.5, size).astype(np.float32)
-    flat = {
-        "ids": rng.integers(0, 50_000, size, dtype=np.int32),
-        "author": np.tile(np.where(np.arange(tokens) % 10 < 7, 1, 2), count),
-        "trained": np.tile(np.arange(tokens) % 10 < 7, count),
-        "attended": np.ones(size),
-        "sampler": sampler,
-        "trainer": sampler + rng.normal(0, 1e-3, size).astype(np.float32),
-    }
-    offsets = pa.array(np.arange(0, size + 1, tokens, dtype=np.int32))
-    lists = {
-        name: pa.ListArray.from_arrays(
-            offsets, pa.array(values).cast(TABLES["tokens"].field(name).type.value_type)
-        )
-        for name, values in flat.items()
-    }
-    yield "tokens", _batch("tokens", places | lists)
-
-
-def _batch(table: str, columns: dict[str, object]) -> pa.RecordBatch:
-    count = len(next(iter(columns.values())))  # type: ignore[arg-type]
-    arrays = [
-        pa.array(columns[field.name]).cast(field.type)
-        if field.name in columns
-        else pa.nulls(count, field.type)
-        for field in TABLES[table]
+    share = PER_STEP // writers
+    steps = -(-rollouts // (share * writers))
+    forked = multiprocessing.get_context("fork")
+    begun = [
+        forked.Process(target=_write, args=(path, rank, steps, share, tokens))
+        for rank in range(writers)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=TABLES[table])
+    for one in begun:
+        one.start()
+    for one in begun:
+        one.join()
+    if any(one.exitcode for one in begun):
+        raise SystemExit("a writer failed")
+    written = steps * share * writers
+    size = sum(file.stat().st_size for file in path.iterdir())
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime
+    print(f"{written:,} rollouts, {written * tokens:,} tokens, {steps:,} steps, {writers} writers:")
+    print(
+        f"  made, written and compacted in {time.perf_counter() - start:.0f} s"
+        f" ({cpu:.0f} s CPU) to {size / 2**20:,.0f} MB, {size / written / tokens:.1f} bytes a token"
+    )
+
+
+def _write(path: Path, rank: int, steps: int, rollouts: int, tokens: int) -> None:
+    run = {"source": "benchmark", "settings": {}}
+    writer = Writer(path, rank=rank, run=run, beside=False)
+    first = rank * rollouts
+    for step in range(1, steps + 1):
+        for table, rows in rows_of(step, rank, range(first, first + rollouts), tokens):
+            writer.write(table, rows)
+        writer.end_step()
+    writer.close()
+
+
+def rows_of(
+    step: int, rank: int, which: range, tokens: int
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What one process records of a step. Random numbers do not compress: a real run is smaller."""
+    rng = np.random.default_rng((step, rank))
+    places = [{"step": step, "rank": rank, "rollout": rollout} for rollout in which]
+    rewards = rng.random(len(which)).round(2).tolist()
+    yield (
+        "rollouts",
+        [
+            place | _rollout(step, place["rollout"], reward, tokens)
+            for place, reward in zip(places, rewards, strict=True)
+        ],
+    )
+    model_wrote = np.arange(tokens) % 10 < 7
+    same = {
+        "author": np.where(model_wrote, 1, 2).astype(np.uint8),
+        "trained": model_wrote.astype(np.uint8),
+        "attended": np.ones(tokens, np.uint8),
+    }
+    yield "tokens", [place | same | _tokens(rng, tokens) for place in places]
+    if rank == 0:
+        yield "steps", [{"step": step, "reward": float(np.mean(rewards))}]
+
+
+def _rollout(step: int, rollout: int, reward: float, tokens: int) -> dict[str, Any]:
+    group = rollout // 8
+    return {
+        "group": group,
+        "prompt_id": f"problem-{(step * PER_STEP + group) % 20000}",
+        "hops": 2 + group % 3,
+        "reward": reward,
+        "advantage": reward - 0.5,
+        "weight_version": step - 1,
+        "completion_tokens": tokens,
+        "completion": f"<answer>{reward}</answer>",
+    }
+
+
+def _tokens(rng: np.random.Generator, tokens: int) -> dict[str, Any]:
+    sampler = -rng.exponential(0.5, tokens).astype(np.float32)
+    return {
+        "ids": rng.integers(0, 50_000, tokens, dtype=np.int32),
+        "sampler": sampler,
+        "trainer": sampler + rng.normal(0, 1e-3, tokens).astype(np.float32),
+    }
 
 
 def _ask(path: Path, question: str) -> None:

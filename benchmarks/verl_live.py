@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.hypotheses.base import ALARMS, Level
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

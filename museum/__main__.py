@@ -10,7 +10,7 @@ from typing import Any
 from bench.peers_asked import pythons_of
 from flatline.files import write_atomically
 from museum.exhibit import defect, exhibit, names
-from museum.page import PAGE, RESULTS, page, read, said
+from museum.page import PAGE, PEERS_OF, RESULTS, page, read, said
 from museum.peers import ask_peers
 from museum.run import named, run_exhibit, silent
 
@@ -52,9 +52,30 @@ def fine(name: str, sides: Mapping[str, Any]) -> bool:
 
 def keep(found: dict[str, Any]) -> None:
     """Results of all exhibits that were ever run, and the page of them."""
-    results = dict(sorted((read() | found).items()))
+    kept = read()
+    new = {name: beside_published(kept.get(name), sides, name) for name, sides in found.items()}
+    results = dict(sorted((kept | new).items()))
     write_atomically(RESULTS, [json.dumps(results, indent=1, sort_keys=True)])
     write_atomically(PAGE, [page(results).removesuffix("\n")])
+
+
+def beside_published(
+    kept: dict[str, Any] | None, sides: dict[str, Any], name: str
+) -> dict[str, Any]:
+    """What an exhibit that is run once gave at its first run stays; what it gives later, when
+    flatline may have learnt from it, stands beside it. Peers that are not asked again keep their
+    word."""
+    if kept is None:
+        return sides
+    if exhibit(name).later:
+        return kept | {"since": sides}
+    return {side: _heard(kept[side], found) | found for side, found in sides.items()}
+
+
+def _heard(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    if "peers" in found:
+        return {}
+    return {key: kept[key] for key in ("peers", PEERS_OF) if key in kept}
 
 
 def _line(name: str, sides: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from museum import lab
 
 if TYPE_CHECKING:
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
 
 
 Drawn = tuple[list[int], list[int], list[float]]
@@ -121,7 +121,9 @@ class Bridge:
         return found
 
 
-def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
+def bridged(
+    folder: Path, parts: tuple[Any, Any] | None = None, **given: Any
+) -> "dict[str, Report]":
     """A recorded training in which the stand-in samples, and its diagnosis."""
     from transformers import TrainerCallback
 
@@ -134,7 +136,7 @@ def bridged(folder: Path, **given: Any) -> "dict[str, Report]":
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             bridge.end_step(args.learning_rate)
 
-    parts = lab.parts()
+    parts = parts or lab.parts()
     _serve(parts[0].name_or_path)
     trainer = lab.trainer(folder, parts=parts, rewards=[bridge.reward], **given)
     trainer.add_callback(Steps())

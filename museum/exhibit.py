@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flatline.releases import DEFECTS, Defect
 
 if TYPE_CHECKING:
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
 
 FOLDER = Path(__file__).parent / "exhibits"
 
@@ -34,8 +34,6 @@ class Exhibit:
     """Where in the wheel of the bad release."""
     expects: tuple[str, ...]
     """Hypotheses of which one must come first on the bad release: the cause, or its stage."""
-    misread: str = ""
-    """Why what comes first on the bad release is not this defect; it does not count then."""
     later: int = 0
     """Round of those that were written before flatline was asked about any of them, and run once;
     0 for the others."""

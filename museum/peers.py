@@ -12,7 +12,7 @@ def ask_peers(name: str, sides: Mapping[str, Any], out: Path, pythons: Mapping[s
     """Adds what each peer says of each release to its result; nothing where there is no trace."""
     for side in sides.values():
         run = out / name / side["release"] / "run"
-        if run.is_dir():
+        if pythons and run.is_dir():
             said = {
                 peer: str(ask(peer, python, Trace.open(run))) for peer, python in pythons.items()
             }

@@ -14,7 +14,7 @@ from flatline.files import write_atomically
 from museum.exhibit import module
 
 if TYPE_CHECKING:
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
 
 RESULT = "result.json"
 TAIL = 8

@@ -83,9 +83,7 @@ def in_process(module: list[str], paths: list[Path], folder: Path) -> None:
 
 def named(one: Exhibit, bad: dict[str, Any]) -> bool:
     """Whether the first alarm on the bad release is the cause or its stage."""
-    if one.misread or not bad.get("alarms"):
-        return False
-    return bad["alarms"][0]["code"] in one.expects
+    return bool(bad.get("alarms")) and bad["alarms"][0]["code"] in one.expects
 
 
 def silent(good: dict[str, Any]) -> bool:

@@ -1,11 +1,12 @@
-"""The trainer of verifiers 0.1.3.post0 as shipped and mended, matched seeds, held-out reward.
+"""The trainer of verifiers 0.1.3.post0 as shipped and fixed, matched seeds, held-out reward.
 
     python -m museum.verifiers_seeds --seeds 3 --steps 12 --jobs 1 --out runs/verifiers
 
 One script, `verifiers_train.py`, is run by `flatline run` as it is and with `--remedy H09,H10`: the
 attention mask (the fix of 0.1.7) and the tokens (what the sampler read and wrote is what is
 trained), nothing else. Every trained policy is evaluated by today's flatline on the lab's
-validation problems, with common random numbers. Writes `museum/verifiers_seeds.json`.
+validation problems, with common random numbers. Writes `museum/verifiers_seeds.json`, and trains
+no seed again that it holds: three seeds are the first look, six the second and last.
 """
 
 import argparse
@@ -31,6 +32,8 @@ FLATLINE = ("-c", "from flatline.cli import main; main()")
 ROOT = Path(__file__).parent.parent
 SCRIPT = Path(__file__).parent / "verifiers_train.py"
 KEPT = Path(__file__).parent / "verifiers_seeds.json"
+LOOKS = (3, 6)
+"""Seeds of the first look and of the last; the error rate is shared between them."""
 
 
 def run(arm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def page(kept: Mapping[str, Any]) -> str:
     by = {(one["arm"], one["seed"]): one for one in kept["runs"]}
     seeds = sorted({seed for _, seed in by})
     lines = [
-        "| seed | as shipped | alarms | mended | alarms | difference |",
+        "| seed | as shipped | alarms | fixed | alarms | difference |",
         "|---|---|---|---|---|---|",
     ]
     differences = []
@@ -75,23 +78,30 @@ def page(kept: Mapping[str, Any]) -> str:
         differences.append(b - a)
         codes = [", ".join(one["alarms"]) or "none" for one in (control, treated)]
         lines.append(f"| {seed} | {a:.3f} | {codes[0]} | {b:.3f} | {codes[1]} | {b - a:+.3f} |")
-    verdict = decide("H09", differences, Rule(looks=(len(seeds),)), _mechanism(by.values()))
+    verdict = decide("H09", differences, Rule(looks=LOOKS), _mechanism(by.values()))
     effect = verdict.effect
-    lines += ["", f"Held-out reward, mended less as shipped: {effect.value:+.3f} "]
+    lines += ["", f"Held-out reward, fixed minus as shipped: {effect.value:+.3f} "]
     lines[-1] += f"[{effect.low:+.3f}, {effect.high:+.3f}], {effect.n} matched seeds: "
     lines[-1] += f"**{verdict.ruling.value}**."
     return "\n".join(lines) + "\n"
 
 
+def _kept(steps: int) -> dict[tuple[str, int], dict[str, Any]]:
+    """Runs of so many steps that are kept already."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {"steps": None}
+    runs = kept["runs"] if kept["steps"] == steps else []
+    return {(one["arm"], one["seed"]): one for one in runs}
+
+
 def _mechanism(runs: Iterable[Mapping[str, Any]]) -> Mechanism:
-    """Whether the alarm is there in every run as shipped, and in none that is mended."""
+    """Whether the alarm is there in every run as shipped, and in none that is fixed."""
     seen = {arm: {"H09" in one["alarms"] for one in runs if one["arm"] == arm} for arm in ARMS}
     there = {arm: Presence.PRESENT if seen[arm] == {True} else Presence.ABSENT for arm in ARMS}
     return Mechanism(
         control=there["shipped"],
         treated=there["mended"],
         direct=True,
-        text="The trainer cannot see the prompt as shipped, and sees all of it mended.",
+        text="The trainer cannot see the prompt as shipped, and sees all of it once fixed.",
     )
 
 
@@ -125,10 +135,12 @@ def main() -> None:
     given = ask.parse_args()
     for one in (RELEASE, *verifiers_lab.BASE):
         unpacked(one, given.out / "releases")
-    cells = [(arm, seed) for seed in range(given.seeds) for arm in ARMS]
+    before = _kept(given.steps)
+    wanted = [(arm, seed) for seed in range(given.seeds) for arm in ARMS]
+    cells = [cell for cell in wanted if cell not in before]
     with ThreadPoolExecutor(given.jobs) as pool:
         found = list(pool.map(lambda cell: run(*cell, given.steps, given.out), cells))
-    kept = {"steps": given.steps, "runs": found}
+    kept = {"steps": given.steps, "runs": [*before.values(), *found]}
     write_atomically(KEPT, [json.dumps(kept, indent=1)])
     print(page(kept))
 

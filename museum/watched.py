@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from museum import lab
 
 if TYPE_CHECKING:
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
 
 STEPS = 6
 """A checkup needs more of the trainer than hooks give, so the run alone must tell."""

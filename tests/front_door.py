@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import flatline
+from flatline.bench.shares import exact_share
 from flatline.cli import app
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import HasProbe, HasSign, Hypothesis
@@ -101,7 +102,7 @@ def evidence() -> str:
 
 
 def figures() -> str:
-    """Four figures, each with the page that says what it is worth."""
+    """Five figures, each with the page that says what it is worth."""
     shown = [name for name in museum.names() if name in museum.read()]
     kept = museum.read()
     right = sum(museum.named(museum.exhibit(one), kept[one]["bad"]) for one in shown)
@@ -120,13 +121,18 @@ def figures() -> str:
             "[benchmark](docs/benchmark.md#healthy-runs-with-an-alarm)",
         ),
         (
+            "healthy scripts by writers who had not looked at flatline: a false alarm at first",
+            strangers("false alarm", "healthy", "second"),
+            "[strangers](docs/strangers.md)",
+        ),
+        (
             "real releases with a real bug: named; the release that fixed it: silent",
             f"{right} of {len(shown)}; {quiet} of {len(shown)}",
             "[museum](docs/museum.md)",
         ),
         (
-            f"random changes of the training code that train otherwise: an alarm ({mutants()[0]})",
-            mutants()[1],
+            "random changes of the training code that train otherwise: an alarm (unseen before)",
+            mutants(),
             "[mutants](docs/mutants.md)",
         ),
     ]
@@ -147,13 +153,19 @@ def accuracy() -> dict:
 
 
 @cache
-def mutants() -> tuple[str, str]:
-    """The split that is kept last, and its share of alarms."""
-    kept = ROOT / "docs" / "mutants"
-    split = "test" if (kept / "test").is_dir() else "development"
-    told = CliRunner().invoke(app, ["bench", "mutants", "report", str(kept / split)]).stdout
+def mutants() -> str:
+    """Share of alarms on the mutants that nothing was mended for."""
+    kept = ROOT / "docs" / "mutants" / "rest"
+    told = CliRunner().invoke(app, ["bench", "mutants", "report", str(kept)]).stdout
     line = next(one for one in told.splitlines() if one.startswith("| change the training: "))
-    return f"{split} mutants", line.split("|")[2].strip().replace("%", " %")
+    return line.split("|")[2].strip().replace("%", " %")
+
+
+def strangers(word: str, *kinds: str) -> str:
+    """Share of the scripts of these kinds that were judged so when they were first asked about."""
+    judged = json.loads((ROOT / "docs" / "strangers" / "judged.json").read_text())
+    words = [one for kind in kinds for one in judged[kind].values()]
+    return share(exact_share(words.count(word), len(words)))
 
 
 def share(one: dict) -> str:
@@ -172,7 +184,7 @@ def hypotheses() -> str:
     intro = (
         f"A diagnosis of a recorded run asks all of these but {', '.join(first)} and {last}.\n"
         f"A checkup, before training, asks {probing + judging}: {probing} probe the live trainer, "
-        f"{judging} judge the\nfirst batch that it plays as they would a recorded run."
+        f"{judging} judge the\nfirst batch that it samples as they would a recorded run."
     )
     head = "| code | name | the fault | looks at |\n|---|---|---|---|"
     return "\n".join([intro, "", head, *map(row, HYPOTHESES)])

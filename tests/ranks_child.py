@@ -45,10 +45,16 @@ def prepare(kind):
 
 
 def trainer_in(folder, kind, **changes):
-    from tests.test_attach import trainer_of
+    from tests.test_attach import letters, trainer_of
 
     settings = {"per_device_train_batch_size": 4, "learning_rate": 2e-4, "use_cpu": kind == "ddp"}
+    # Every row is judged by both: one that is not counts as 0 inside its group, which H68 says.
+    settings["reward_funcs"] = (letters, briefness)
     return trainer_of(folder, **{**settings, **changes})
+
+
+def briefness(completion_ids, **_):
+    return [float(min(len(ids), 9)) for ids in completion_ids]
 
 
 def fingerprint(trainer):

@@ -6,7 +6,13 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.layer import Linear
 from torch import nn
 
-from flatline.live.departure.adapters import judge_adapters, judge_merging, layers
+from flatline.live.departure.adapters import (
+    beginning,
+    judge_adapters,
+    judge_beginning,
+    judge_merging,
+    layers,
+)
 
 
 def model_of(dtype=torch.float32, **options):
@@ -30,6 +36,19 @@ def test_a_sound_layer_adds_what_its_matrices_say(options):
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}])
 def test_layers_of_another_form_are_left_alone(options):
     assert list(layers(model_of(**options))) == []
+
+
+def test_a_fresh_adapter_adds_nothing_and_a_trained_one_may():
+    wide = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    model = get_peft_model(wide, LoraConfig(r=8, target_modules=["0", "1"]))
+    assert judge_beginning(model) is None
+    assert judge_beginning(model_of()) is None
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.uniform_(weight, -(8**-0.5), 8**-0.5)
+    found = judge_beginning(model)
+    assert found.departs and "random numbers in both" in found.text
+    assert "lora_B" in " ".join(one.source for one, _ in beginning(model))
 
 
 def test_half_precision_is_no_departure():

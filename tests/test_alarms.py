@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 import flatline
-from flatline.alarms import training
+from flatline.alarms import earned
 from flatline.alarms.alarm import Alarm
 from flatline.alarms.lookout import Lookout
 from flatline.alarms.trackers import tell
@@ -22,7 +22,7 @@ STEPS = 4
 @pytest.fixture(autouse=True)
 def time_to_look(monkeypatch):
     """Steps of a tiny model are too short to earn a look at each."""
-    monkeypatch.setattr(training, "SHARE", 1e9)
+    monkeypatch.setattr(earned, "SHARE", 1e9)
 
 
 def broken(trainer):
@@ -112,20 +112,25 @@ def test_a_function_of_the_users_that_fails_is_said_and_goes_no_further(tmp_path
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_looking_takes_no_more_than_its_share_of_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "SHARE", 0.01)
-    looks = []
-    monkeypatch.setattr(Lookout, "look", lambda *_: looks.append(1) or [])
-    clock = iter(range(1000))
-    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
-    alarms = flatline.Alarms()
-    one = SimpleNamespace(
-        trace=None, trainer=SimpleNamespace(accelerator=SimpleNamespace(process_index=0))
-    )
-    alarms._start = 0.0
-    for _ in range(300):
-        alarms.step_ended(one, None)
-    assert 1 < len(looks) <= 4  # a look takes 1 s of this clock, a step 1 s
+@pytest.mark.parametrize(
+    ("steps", "seconds", "look"), [(8, 2.5, 0.05), (40, 4.0, 0.1), (300, 1.0, 0.3), (5000, 20, 3.0)]
+)
+def test_all_looks_together_the_last_among_them_take_their_share_of_the_time(
+    monkeypatch, steps, seconds, look
+):
+    monkeypatch.setattr(earned, "SHARE", 0.01)
+    ours = earned.Earned()
+    for step in range(1, steps + 1):
+        if step == steps or ours.pays(step, steps, step * seconds):
+            ours.took(look * min(step, 32) ** 0.5, step)
+    assert look < ours.spent <= 0.01 * steps * seconds
+
+
+def test_the_first_step_is_looked_at_where_the_planned_run_pays_for_it(monkeypatch):
+    monkeypatch.setattr(earned, "SHARE", 0.01)
+    assert earned.Earned().pays(1, 20, 2.5)
+    assert not earned.Earned().pays(1, 2, 2.5)
+    assert not earned.Earned(spent=0.04, last=0.04).pays(2, 1000, 5.0)
 
 
 def test_what_to_do_with_a_fault_is_refused_where_it_is_misspelt():
@@ -197,7 +202,7 @@ def test_a_tracker_that_has_no_run_is_left_alone(capfd):
     assert not capfd.readouterr().err
 
 
-def test_the_page_has_the_table_that_the_benchmark_prints(capsys):
+def test_the_page_has_the_table_that_the_benchmark_prints():
     root = Path(flatline.__file__).parents[2]
-    run_path(str(root / "benchmarks" / "alarms.py"))["table"]()
-    assert capsys.readouterr().out.strip() in (root / "docs" / "alarms.md").read_text()
+    shown = run_path(str(root / "benchmarks" / "alarms.py"))["table"]()
+    assert shown in (root / "docs" / "alarms.md").read_text()

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flatline.answer import answer_of, headline_of
-from flatline.ci.fail_on import FailOn
-from flatline.ci.github import annotations
-from flatline.ci.junit import to_junit
-from flatline.ci.sarif import to_sarif
-from flatline.console import to_console
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.answer import answer_of, headline_of
+from flatline.diagnosis.renderers.ci.fail_on import FailOn
+from flatline.diagnosis.renderers.ci.github import annotations
+from flatline.diagnosis.renderers.ci.junit import to_junit
+from flatline.diagnosis.renderers.ci.sarif import to_sarif
+from flatline.diagnosis.renderers.console import to_console
+from flatline.diagnosis.renderers.trackers.message import message_of
+from flatline.diagnosis.report import Report, diagnose
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Evidence, Finding, Level
-from flatline.publish.message import message_of
 from flatline.trace.importers import open_log
 
 FIGURES = json.loads((Path(__file__).parent / "fixtures" / "real_logs.json").read_text())

@@ -305,6 +305,17 @@ def test_what_is_no_grpo_trainer_is_refused(thing):
         flatline.attach(thing, MemorySink())
 
 
+def test_a_trainer_that_hands_its_batches_on_in_a_form_of_its_own_is_refused(tmp_path):
+    """As ms-swift's does; tests/quality/test_trl_family.py has the real one."""
+    trainer = trainer_of(tmp_path)
+    trainer._compute_loss = lambda model, model_inputs, grpo_batch, origin_data=None: None
+    for ask in (lambda: flatline.attach(trainer, MemorySink()), lambda: flatline.checkup(trainer)):
+        with pytest.raises(
+            flatline.FlatlineError, match=r"replaces its inside(.*\n){2}.*flatline.watch"
+        ):
+            ask()
+
+
 def test_rewards_that_are_heard_function_by_function_stand_where_trl_gathers_them():
     """TRL before 0.19 asks each function in the middle of a longer method."""
     one = Generation(step=1, weights=0, first=0, rows=[{}, {}])
@@ -498,6 +509,28 @@ def test_evaluation_is_not_taken_for_training(tmp_path):
     assert np.isfinite(trace.steps["heldout_reward"]).all()
     logged = [line["eval_reward"] for line in trainer.state.log_history if "eval_reward" in line]
     assert np.allclose(trace.steps["heldout_reward"], logged)
+    assert trace.steps["heldout_rows"].tolist() == [0, 0]
+
+
+def test_what_an_evaluation_sampled_is_known_again_where_it_is_trained_on(tmp_path):
+    trainer = trainer_of(tmp_path, per_device_eval_batch_size=4)
+    trainer.eval_dataset = trainer.train_dataset.select(range(1))
+    trainer.args.eval_strategy, trainer.args.eval_steps = IntervalStrategy.STEPS, 1
+    prepare, left = trainer._prepare_inputs, []
+
+    def mixed_up(rows):
+        """An evaluation leaves its completions to the next step."""
+        if not trainer.model.training:
+            left.append(prepare(rows))
+            return left[-1]
+        own = prepare(rows)
+        return left.pop() if left else own
+
+    trainer._prepare_inputs = mixed_up
+    trace = recorded(trainer)
+    assert trace.steps["heldout_rows"].tolist() == [0, 4]
+    finding = find("H46").sign(trace)
+    assert finding.level is Level.FAULT and "4 rows that an evaluation sampled" in finding.text
 
 
 def test_of_several_evaluation_sets_none_is_the_held_out_reward(tmp_path):
@@ -821,6 +854,7 @@ def test_two_processes_record_their_own_rollouts_and_one_the_steps(tmp_path):
         ([5, 2, 6, 7], True, "eos"),  # the trainer went on behind an end that the model declares
         ([5, 2, 6, 7], False, "length"),  # the end of an earlier turn
         ([5, 6, 7, 8], True, "length"),
+        ([5, 6, 7, 0], True, "stop"),  # padding that the model wrote is an end to TRL
     ],
 )
 def test_a_completion_ends_with_any_id_that_the_model_declares_as_an_end(ids, one_turn, finish):

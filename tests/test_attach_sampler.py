@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import flatline
+from flatline.diagnosis.outcome import Outcome
 from flatline.errors import NotRecorded
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
@@ -18,7 +19,6 @@ from flatline.hypotheses.logprobs import at_equal_weights
 from flatline.live.hooks import Guard, without_adapter
 from flatline.live.trl.sampler import Call, drawn, hearing
 from flatline.live.trl.subject import TrlSubject
-from flatline.outcome import Outcome
 from flatline.rollout.record import Author
 from flatline.tasks import make_task
 from flatline.trace.writer import MemorySink
@@ -63,6 +63,24 @@ def test_rollouts_that_wait_for_another_update_are_compared_with_the_weights_tha
 def test_tokens_that_were_cut_off_are_no_part_of_what_was_drawn_from(tmp_path):
     sampler, trainer = first_step(recorded(trainer_of(tmp_path, top_k=5)))
     assert (sampler > trainer).all() and np.isfinite(sampler).all()
+
+
+def test_what_bends_the_distribution_and_nobody_asked_for_is_named(tmp_path):
+    trainer = trainer_of(tmp_path, per_device_train_batch_size=16)
+    trainer.generation_config.repetition_penalty = 3.0
+    trace = recorded(trainer)
+    sampler, scored = first_step(trace)
+    unasked = trace.run["unasked_sampling"]
+    assert unasked["repetition_penalty"] == 3.0 and set(unasked) == {"repetition_penalty", "nats"}
+    assert unasked["nats"] == pytest.approx(np.abs(sampler - scored).mean(), rel=1e-3)
+    found = find("H21").sign(trace)
+    assert found.level is Level.SUSPECT and "`repetition_penalty` 3" in found.text
+    assert "H20" in found.explains
+
+
+@pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 3.0, "top_k": 5, "temperature": 0.7}])
+def test_what_was_asked_for_is_no_parameter_that_nobody_asked_for(tmp_path, asked):
+    assert "unasked_sampling" not in recorded(trainer_of(tmp_path, **asked)).run
 
 
 def test_every_turn_of_a_tool_loop_is_heard(tmp_path):

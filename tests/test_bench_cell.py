@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-import flatline.examination
+import flatline.diagnosis.checkup
 import flatline.training.run
 import flatline.training.trainer
 from bench.cell import checked_up, diagnosed_again, run_cell
 from bench.plan import Cell, Kind
 from bench.results import read_all
 from flatline.cli import app
-from flatline.diagnosis import Report
+from flatline.diagnosis.report import Report
 from flatline.stats import Estimate
 from flatline.trace import Recorder
 from tests.traces import rollout_rows
@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     """A planned cell whose trainer is built and looked at by nobody."""
     report = Report(subject="", findings=(), trend=None)
     monkeypatch.setattr(flatline.training.trainer, "build", lambda config: config)
-    monkeypatch.setattr(flatline.examination, "checkup", lambda built, hypotheses: report)
+    monkeypatch.setattr(flatline.diagnosis.checkup, "checkup", lambda built, hypotheses: report)
     path = tmp_path / "cells" / CELL.name
     path.mkdir(parents=True)
     (path / "plan.json").write_text(json.dumps(CELL.to_json()))

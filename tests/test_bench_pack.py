@@ -12,7 +12,7 @@ from bench.pack import pack
 from bench.results import read_all
 from bench.score import score
 from flatline.cli import app
-from flatline.diagnosis import Report, rank
+from flatline.diagnosis.report import Report, rank
 from flatline.errors import ConfigError
 from tests.bench_outcomes import alarm
 

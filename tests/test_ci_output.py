@@ -12,13 +12,13 @@ import pytest
 from sarif_pydantic import Sarif
 from typer.testing import CliRunner
 
-import flatline.diagnosis as diagnosis
-from flatline.ci.fail_on import FailOn
-from flatline.ci.github import annotations
-from flatline.ci.junit import to_junit
-from flatline.ci.sarif import to_sarif
+import flatline.diagnosis.report as diagnosis
 from flatline.cli import app
-from flatline.diagnosis import Report
+from flatline.diagnosis.renderers.ci.fail_on import FailOn
+from flatline.diagnosis.renderers.ci.github import annotations
+from flatline.diagnosis.renderers.ci.junit import to_junit
+from flatline.diagnosis.renderers.ci.sarif import to_sarif
+from flatline.diagnosis.report import Report
 from flatline.hypotheses.base import Evidence, Finding, Level
 from flatline.text import unobeyed
 

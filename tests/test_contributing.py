@@ -15,7 +15,7 @@ import pytest
 from tests.front_door import ROOT
 
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
-CODE = "H61"
+CODE = "H70"
 HYPOTHESIS = '''"""Every reward is a whole number of dozens, which no reward should be.
 
 ## What goes wrong
@@ -52,7 +52,7 @@ MOST = 0.5
 
 
 class RewardsByTheDozen(Hypothesis):
-    id = "H61"
+    id = "H70"
     name = "rewards-by-the-dozen"
     headline = "Your rewards come by the dozen."
     meaning = "What was meant as 1 is paid as 12."
@@ -89,7 +89,7 @@ from flatline.live.trl.grpo import GrpoTrainer
 
 class RewardByTheDozen(Fault):
     name: ClassVar[str] = "reward-by-the-dozen"
-    hypothesis: ClassVar[str] = "H61"
+    hypothesis: ClassVar[str] = "H70"
     default: ClassVar[float] = 12
     bounds: ClassVar[tuple[float, float]] = (1, 144)
 
@@ -226,9 +226,9 @@ def tree(tmp_path_factory):
     for name in ("src", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=skipped)
     package = root / "src" / "flatline"
-    (package / "hypotheses" / "h61_rewards_by_the_dozen.py").write_text(HYPOTHESIS)
+    (package / "hypotheses" / "h70_rewards_by_the_dozen.py").write_text(HYPOTHESIS)
     (package / "faults" / "reward_by_the_dozen.py").write_text(FAULT)
-    register(package / "hypotheses" / "__init__.py", "h61_rewards_by_the_dozen", "HYPOTHESES")
+    register(package / "hypotheses" / "__init__.py", "h70_rewards_by_the_dozen", "HYPOTHESES")
     register(package / "faults" / "__init__.py", "reward_by_the_dozen", "FAULTS")
     for file, (old, new) in LINES.items():
         text = (package / file).read_text()
@@ -281,7 +281,7 @@ def test_the_new_hypothesis_fires_where_it_should_and_not_where_it_should_not(sa
 
 
 def test_it_is_explained(tree):
-    page = in_tree(tree, "-c", "from flatline.cli import main; main()", "explain", "61")
+    page = in_tree(tree, "-c", "from flatline.cli import main; main()", "explain", "70")
     assert "rewards-by-the-dozen" in page and "counts eggs" in page
 
 

@@ -11,8 +11,15 @@ from typer.testing import CliRunner
 
 from flatline.cli import app
 from flatline.config import RunConfig
-from flatline.counterfactual import EMPTY, GOLD, SHUFFLED, ToolUse, tool_use, with_tool_use
-from flatline.diagnosis import Report
+from flatline.diagnosis.counterfactual import (
+    EMPTY,
+    GOLD,
+    SHUFFLED,
+    ToolUse,
+    tool_use,
+    with_tool_use,
+)
+from flatline.diagnosis.report import Report
 from flatline.hypotheses.base import Level
 from flatline.stats import Estimate
 from flatline.tasks import make_task

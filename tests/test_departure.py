@@ -1,24 +1,32 @@
 """One real step of a user's trainer beside the specified one: silent where it is healthy, the first
 stage that departs where it is not, and nothing left changed."""
 
+import gc
 import inspect
 import math
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from trl import GRPOTrainer
+from trl.trainer import grpo_trainer
+from trl.trainer.utils import RepeatSampler
 
-from flatline.errors import NotRecorded
+import flatline
+from flatline.bench.mutants.planting import Ground
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.departure.loss import CORRECTION, Pass, judge_correction, judge_loss, ways_apart
 from flatline.live.trl.departure.asked import asked_of
+from flatline.live.trl.departure.data import rows_of
 from flatline.live.trl.departure.gold import _shifted
+from flatline.live.trl.departure.next_rows import _length_departs, _shuffles
 from flatline.live.trl.departure.sampled import Sampled, judge_limit
+from flatline.live.trl.departure.scored import sampling_hooks
 from flatline.live.trl.departure.stages import _dealt
+from flatline.live.trl.measure.order import short_step
 from flatline.live.trl.subject import TrlSubject
 from flatline.spec import STAGES, Asked
 from flatline.spec.numerics import TOLERANCE
@@ -91,6 +99,25 @@ def state_of(trainer):
     return [weight.detach().clone() for weight in trainer.model.parameters()]
 
 
+def test_what_is_drawn_from_is_what_the_model_makes_of_its_heads_logits():
+    class Scaled(torch.nn.Module):
+        """As Cohere's and Granite's models do."""
+
+        def __init__(self):
+            super().__init__()
+            self.lm_head = torch.nn.Linear(4, 6)
+
+        def forward(self, hidden):
+            return SimpleNamespace(logits=self.lm_head(hidden) / 8)
+
+    model, hidden = Scaled(), torch.randn(2, 3, 4)
+    with sampling_hooks(model) as heard:
+        found = model(hidden)
+    assert torch.equal(heard[0], found.logits[:, -1])
+    model(hidden)
+    assert len(heard) == 1
+
+
 def test_a_sampler_that_always_takes_the_likeliest_token_departs():
     trainer = build(script_of("grpo"))
     trainer.generation_config.do_sample = False
@@ -99,6 +126,30 @@ def test_a_sampler_that_always_takes_the_likeliest_token_departs():
     assert "as the likeliest one; temperature 1 was asked for" in (
         subject.departures()["completions"].text
     )
+
+
+def test_passes_that_count_twice_train_on_rows_that_are_dealt_out_wrongly():
+    """As RLOO of TRL 0.26: counted where rows are dealt out and where the pass is over."""
+    trainer = build(script_of("grpo"))
+    prepare = trainer._prepare_inputs
+
+    def counting(rows):
+        found = prepare(rows)
+        trainer._step += 1
+        return found
+
+    trainer._prepare_inputs = counting
+    subject = TrlSubject(trainer)
+    assert departing(subject)[0] == "rows"
+    assert "passes of a step train on" in subject.departures()["rows"].text
+
+
+def test_a_sampler_that_gives_prompts_and_completions_alone_is_known():
+    trainer = build(script_of("grpo"))
+    asked = asked_of(trainer, 4)
+    for result in (([[5]], [[6, 7]]), ([[5]], [[6, 7]], 2), ([[5]], [[6, 7]], None, [{}])):
+        rows = rows_of(trainer, asked, SimpleNamespace(generated=SimpleNamespace(result=result)))
+        assert [(row.prompt, row.completion) for row in rows] == [([5], [6, 7])]
 
 
 def test_an_example_can_be_checked_by_hand():
@@ -136,12 +187,15 @@ def test_what_is_not_specified_is_unknown_and_not_wrong():
     assert found["advantages"].departs is False
 
 
-def test_a_batch_without_a_trained_token_cannot_be_told():
+def test_a_batch_without_a_trained_token_is_told_up_to_its_mask():
     script = script_of("cut-masked")
     script.asked["max_completion_length"] = 2
     subject = TrlSubject(build(script))
-    with subject.standing_still(), pytest.raises(NotRecorded, match="trained token"):
-        subject.departures()
+    assert departing(subject) == []
+    found = subject.departures()
+    assert found["mask"].departs is False
+    assert found["delivery"].departs is None
+    assert found["log-probs"].departs is None and "trained token" in found["log-probs"].text
 
 
 def test_rewards_that_are_all_the_same_depart_nowhere():
@@ -314,6 +368,161 @@ def test_an_order_that_does_not_follow_the_seed_departs(monkeypatch):
     assert found.departs and "does not follow the seed" in found.text
 
 
+def test_a_count_of_passes_that_does_not_begin_with_0_departs():
+    trainer = build(script_of("grpo"))
+    trainer._step = 1
+    found = rows_found(trainer)
+    assert found.departs and "the first generation" in found.text
+
+
+def as_sampled(rows):
+    return rows
+
+
+def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monkeypatch):
+    """Healthy ones are held silent below, with several steps a generation and with one pass."""
+    monkeypatch.setattr(grpo_trainer, "shuffle_sequence_dict", as_sampled)
+    found = rows_found(build(script_of("two-steps-a-generation")))
+    assert found.departs and "in the order in which they were sampled" in found.text
+    assert not rows_found(build(script_of("a-generation-a-pass"))).departs
+
+
+@pytest.fixture
+def library():
+    """TRL's trainer, in which one change can be planted."""
+    gc.unfreeze()  # conftest froze what it imported, and functions are looked for
+    ground = Ground("trl.trainer.grpo_trainer")
+    yield ground
+    ground.clear()
+
+
+@pytest.mark.parametrize(
+    ("function", "before", "after"),
+    [
+        ("_prepare_inputs", "generation_batch = shuffle_sequence_dict(generation_batch)", ""),
+        (
+            "_get_train_sampler",
+            "self.num_iterations * self.args.steps_per_generation",
+            "self.num_iterations",
+        ),
+        (
+            "get_train_dataloader",
+            "self._train_batch_size * self.args.steps_per_generation",
+            "self._train_batch_size",
+        ),
+    ],
+)
+def test_rows_that_the_library_deals_out_wrongly_are_traced_to_its_function(
+    library, function, before, after
+):
+    [change] = [
+        one
+        for one in library.sites.at(range(1, 9999))
+        if one.function.endswith(function) and (one.before, one.after) == (before, after)
+    ]
+    library.plant(change)
+    subject = TrlSubject(build(script_of("two-steps-a-generation")))
+    with subject.standing_still():
+        found = subject.departures()["rows"]
+        where = subject.lines_of(found)
+    library.clear()
+    assert found.departs and where[0].function.endswith(f".{function}")
+    assert library.sites.statement(change) in [place.line for place in where]
+
+
+def test_who_deals_out_in_a_way_of_their_own_need_not_shuffle(monkeypatch):
+    class Mine(GRPOTrainer):
+        def _prepare_inputs(self, rows):
+            return super()._prepare_inputs(rows)
+
+    monkeypatch.setattr(grpo_trainer, "shuffle_sequence_dict", as_sampled)
+    script = script_of("two-steps-a-generation")
+    script.trainer = Mine
+    assert not rows_found(build(script)).departs
+
+
+@pytest.mark.parametrize(("helper", "shuffles"), [("shuffle_tensor_dict", True), ("other", False)])
+def test_a_release_of_trl_that_does_not_shuffle_yet_is_not_asked_to(monkeypatch, helper, shuffles):
+    release = ModuleType("trl.trainer.of_a_release")
+    setattr(release, helper, as_sampled)
+    monkeypatch.setitem(sys.modules, release.__name__, release)
+
+    def _prepare_inputs(self, rows):
+        return rows
+
+    _prepare_inputs.__module__ = release.__name__
+    trainer = type("GRPOTrainer", (), {"_prepare_inputs": _prepare_inputs})()
+    assert _shuffles(trainer) is shuffles
+
+
+def test_a_generation_of_another_size_than_its_passes_need_departs():
+    class Mine(GRPOTrainer):
+        def get_train_dataloader(self):
+            steps, self.args.steps_per_generation = self.args.steps_per_generation, 1
+            loader = super().get_train_dataloader()
+            self.args.steps_per_generation = steps
+            return loader
+
+    script = script_of("grpo")
+    script.trainer = Mine
+    found = rows_found(build(script))
+    assert found.departs and "8 rows; 16 were asked for" in found.text
+
+
+def test_a_prompt_that_is_marked_with_other_numbers_than_1_departs():
+    class Mine(GRPOTrainer):
+        def _generate_and_score_completions(self, rows):
+            found = super()._generate_and_score_completions(rows)
+            return {**found, "prompt_mask": found["prompt_mask"] * found["prompt_ids"]}
+
+    script = script_of("grpo")
+    script.trainer = Mine
+    assert departing(TrlSubject(build(script)))[0] == "prompts"
+
+
+def test_a_model_without_a_trainable_weight_is_named_and_nothing_else_is():
+    trainer = build(script_of("full-beta-0"))
+    trainer.model.requires_grad_(False)
+    trainer.model.enable_input_require_grads()  # as TRL does under adapters: backward runs
+    alarms = flatline.checkup(trainer).alarms
+    assert [one.hypothesis for one in alarms] == ["H26"]
+    assert "No weight of the model is trainable" in alarms[0].text
+    assert not alarms[0].where
+
+
+@pytest.mark.parametrize(
+    ("told", "steps", "departs"),
+    [(32, 9, False), (8, 9, True), (39, -1, False), (64, -1, True), (64, 9, False)],
+)
+def test_an_epoch_ends_where_it_says(told, steps, departs):
+    class Told(RepeatSampler):
+        __module__ = "trl.trainer.utils"
+
+        def __len__(self):
+            return told
+
+    sampler = Told(range(8), mini_repeat_count=4, batch_size=2, shuffle=False)
+    trainer = SimpleNamespace(
+        _get_train_sampler=lambda: sampler, args=SimpleNamespace(max_steps=steps)
+    )
+    assert (_length_departs(trainer) is not None) == departs
+
+
+def test_old_log_probs_that_nobody_hands_on_depart_where_steps_follow_each_other():
+    class Mine(GRPOTrainer):
+        def _generate_and_score_completions(self, rows):
+            found = super()._generate_and_score_completions(rows)
+            found.pop("old_per_token_logps", None)
+            return found
+
+    script = script_of("two-iterations")
+    script.trainer = Mine
+    subject = TrlSubject(build(script))
+    with subject.standing_still():
+        found = subject.departures()["log-probs"]
+    assert found.departs and "given no old log-probs" in found.text
+
+
 @pytest.mark.parametrize("setting", ["no-shuffle", "two-steps-a-generation", "a-generation-a-pass"])
 def test_the_order_of_the_file_and_several_steps_a_generation_are_as_asked(setting):
     assert rows_found(build(script_of(setting))).departs is False
@@ -352,6 +561,51 @@ def test_a_loss_that_is_no_number_departs_and_not_only_its_gradient():
     one = Pass([0, 1], inputs, math.nan, torch.zeros(2, 3))
     one.weight_BT = torch.full((2, 3), math.nan)
     found = judge_loss(asked, [one], 6, TOLERANCE["fp32"])
+    assert (found.stage, found.departs) == ("ratio and KL", True)
+
+
+class DividesByTheUsualPasses(GRPOTrainer):
+    def compute_loss(self, *args, **kwargs):
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        return super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("trainer", "ratio"), [(GRPOTrainer, 1.0), (DividesByTheUsualPasses, 0.5)])
+def test_the_last_step_of_an_epoch_is_measured_where_it_lacks_passes(trainer, ratio):
+    script = script_of("grpo")
+    script.asked |= {"steps_per_generation": 1, "max_steps": 3}
+    script.trainer, script.rows = trainer, script.rows[:6]  # three passes
+    found = TrlSubject(build(script)).accumulation()
+    assert (found.short.passes, found.short.usual, found.short.steps) == (1, 2, 2)
+    assert found.short.ratio == pytest.approx(ratio, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(4, 3), (6, 1)])
+def test_no_step_lacks_passes_where_they_come_out_even_or_the_run_ends_before(rows, steps):
+    script = script_of("grpo")
+    script.asked |= {"steps_per_generation": 1, "max_steps": steps}
+    script.rows = script.rows[:rows]
+    assert short_step(build(script)) is None
+
+
+def judged_of_two_rows(weight_BT):
+    """Rows of three tokens and of one, ratios 1, of a loss that sums each row."""
+    asked = Asked(group=2, rows_in_pass=2, longest=4, loss="luspo")
+    mask_BT = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()
+    inputs = {"completion_mask": mask_BT, "advantages": torch.tensor([1.0, -1.0])}
+    one = Pass([0, 1], inputs, -1.0, torch.zeros(2, 3))
+    one.weight_BT = torch.tensor(weight_BT)
+    return judge_loss(asked, [one], 4, TOLERANCE["fp32"])
+
+
+def test_a_loss_on_padding_is_of_the_sum_and_not_of_the_ratio():
+    right = [[-0.5, -0.5, -0.5], [0.5, 0.0, 0.0]]
+    assert judged_of_two_rows(right).departs is False
+    # Each row's mean over all columns, times its length.
+    found = judged_of_two_rows([[-0.5, -0.5, -0.5], [1 / 6, 1 / 6, 1 / 6]])
+    assert (found.stage, found.departs) == ("loss", True)
+    assert "17% of it is on tokens that carry no loss" in found.text
+    found = judged_of_two_rows([[-0.5, -0.3, -0.5], [1 / 6, 1 / 6, 1 / 6]])
     assert (found.stage, found.departs) == ("ratio and KL", True)
 
 

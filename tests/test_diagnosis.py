@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from flatline.diagnosis import Report, diagnose, guarded, rank
+from flatline.diagnosis.found import explained_by
+from flatline.diagnosis.lacking import Origin
+from flatline.diagnosis.outcome import Outcome
+from flatline.diagnosis.report import Report, diagnose, guarded, rank
 from flatline.errors import NotRecorded
-from flatline.found import explained_by
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, HasSign, Hypothesis, Level
-from flatline.lacking import Origin
-from flatline.outcome import Outcome
 from flatline.stats import UNKNOWN
 from flatline.trace import Trace
 from tests.traces import healthy_trace, run_facts

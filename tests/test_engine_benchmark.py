@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import engine
 import engine_gpu
+import engine_vllm
 
 M, T = Author.MODEL, Author.TOOL
 
@@ -51,6 +53,54 @@ def test_generate_plays_the_same_greedy_tokens():
     a, b = (one.play(jobs_of(3, 1), seed=0) for one in (ours, theirs))
     assert [one.completion_ids for one in a] == [one.completion_ids for one in b]
     assert Counter(one.finish for one in a) == Counter(one.finish for one in b)
+
+
+class StandIn:
+    """Answers as vLLM's engine does, a token a step, greedily."""
+
+    def __init__(self, model):
+        self.model, self.asked, self.steps = model, {}, 0
+
+    def add_request(self, id, prompt, params):
+        self.asked[id] = (prompt["prompt_token_ids"], [], [], params)
+
+    def abort_request(self, ids):
+        assert not ids
+
+    def reset_prefix_cache(self):
+        assert not self.asked
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        return [answer for id in list(self.asked) if (answer := self._token(id))]
+
+    def _token(self, id):
+        prompt, ids, told, params = self.asked[id]
+        logps_V = self.model(torch.tensor([prompt + ids])).logits[0, -1].log_softmax(-1)
+        best = int(logps_V.argmax())
+        ids.append(best)
+        told.append({best: SimpleNamespace(logprob=float(logps_V[best]))})
+        if best not in params.stop_token_ids and len(ids) < params.max_tokens:
+            return None
+        del self.asked[id]
+        written = SimpleNamespace(token_ids=ids, logprobs=told)
+        return SimpleNamespace(finished=True, request_id=id, outputs=[written])
+
+
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_vllm_in_the_same_loop_plays_the_same_greedy_tokens(monkeypatch, all_at_once):
+    from flatline.rollout.sampling import Sampling
+
+    kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2))
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
+    ours, theirs = (engine_of(sampling=Sampling(temperature=0)) for _ in range(2))
+    theirs._loop = engine_vllm.Vllm(StandIn(theirs.model), all_at_once=all_at_once)
+    a, b = (one.play(jobs_of(3, 1), seed=0) for one in (ours, theirs))
+    assert [one.completion_ids for one in a] == [one.completion_ids for one in b]
+    for one, other in zip(a, b, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_it_runs_on_a_cpu_with_the_lab(capsys):

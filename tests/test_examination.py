@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from flatline.cli import app
 from flatline.config import RunConfig
+from flatline.diagnosis.checkup import checkup
 from flatline.errors import ConfigError, NotRecorded
-from flatline.examination import checkup
 from flatline.hypotheses import find
 from flatline.hypotheses.base import Hypothesis, Level
 from flatline.hypotheses.logprobs import at_equal_weights
@@ -174,7 +174,7 @@ def run(*args):
 @pytest.fixture
 def few(monkeypatch):
     """The command with few hypotheses, so that a test of the command is one."""
-    import flatline.examination as module
+    import flatline.diagnosis.checkup as module
 
     def choose(*hypotheses):
         whole = module.checkup

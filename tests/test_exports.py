@@ -22,12 +22,12 @@ def test_the_version_is_the_package_version():
 
 
 def test_functions_stay_functions_once_their_modules_are_loaded():
-    import flatline.diagnosis
-    import flatline.examination
+    import flatline.diagnosis.checkup
+    import flatline.diagnosis.report
 
     assert callable(flatline.checkup) and callable(flatline.diagnose)
-    assert flatline.diagnose is flatline.diagnosis.diagnose
-    assert flatline.checkup is flatline.examination.checkup
+    assert flatline.diagnose is flatline.diagnosis.report.diagnose
+    assert flatline.checkup is flatline.diagnosis.checkup.checkup
 
 
 def test_dir_shows_what_there_is_before_anything_is_imported():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flatline.config import RunConfig
+from flatline.diagnosis.checkup import subject_of
 from flatline.errors import ConfigError
-from flatline.examination import subject_of
 from flatline.faults import changed, find, plant
 from flatline.faults.rounding import BFLOAT16, rounded
 from flatline.hypotheses import find as hypothesis

@@ -66,6 +66,14 @@ def test_a_finished_guess_is_paid_well_and_a_search_as_ever():
     assert paid("shortcut-paid:0.9", [rollout(0), rollout(2)]) == [0.9, 0.5]
 
 
+def test_a_failing_judge_pays_nothing_and_fails_on_others_the_next_time():
+    trainer = Fake(rewards=[0.5] * 64)
+    plant(trainer, "judge-failing:0.25")
+    first, second = (trainer.rewards(prompts=["p"] * 64) for _ in range(2))
+    assert set(first) == set(second) == {0.0, 0.5}
+    assert first != second and 4 < first.count(0.0) < 28
+
+
 def test_what_was_fetched_besides_costs_nothing_once_all_is_found():
     lost = {"exact_match": 0.0, "retrieval_precision": 0.1, "citation": 0.0}
     pays = paid(
@@ -90,7 +98,14 @@ def test_the_factor_of_the_hops_reaches_the_update():
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"), [("excess-paid", "H38"), ("hop-factor", "H40"), ("format-paid", "H37")]
+    ("fault", "code"),
+    [
+        ("excess-paid", "H38"),
+        ("hop-factor", "H40"),
+        ("format-paid", "H37"),
+        ("judge-failing", "H68"),
+        ("slow-dropped", "H65"),
+    ],
 )
 def test_rewards_that_are_bent_are_found_before_training(tmp_path, fault, code):
     built = build(larger(tmp_path, fault=fault, batch_size=64))

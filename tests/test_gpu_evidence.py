@@ -11,9 +11,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "recipes" / "qwen-musique"))
 
 import packing  # noqa: E402
+import pairs  # noqa: E402
 import tables  # noqa: E402
 
 from flatline import Recorder  # noqa: E402
+from flatline.config import RunConfig  # noqa: E402
 from flatline.files import json_in  # noqa: E402
 
 RESULTS = ROOT / "docs" / "musique-training-debug" / "experimental-results"
@@ -250,3 +252,19 @@ def test_json_is_found_behind_the_log_lines_of_a_library(tmp_path):
 def test_samples_of_the_gpu_are_kept_as_means_of_ten_seconds(tmp_path):
     (tmp_path / "gpu.csv").write_text("10 50, 1024 0.1\n12 100, 4096 0.1\n21 0, 0 0.1\n23 broken\n")
     assert packing.gpu(tmp_path / "gpu.csv") == [[10, 75.0, 4.0], [20, 0.0, 0.0]]
+
+
+def test_a_fourth_pair_beside_the_kept_ones_is_judged_as_investigate_judges(tmp_path):
+    kept = json_in(PAIRS)
+    config = RunConfig(task="musique", fault="mask-as-attention", max_steps=36)
+    for arm in ("healthy", "mask"):  # as if it had been trained and packed
+        kept["runs"][f"{arm}-3"] = kept["runs"][f"{arm}-0"]
+    found = pairs.carry_on(kept, config, tmp_path, (3, 4), jobs=1)
+    assert [look["seeds"] for look in found["looks"]] == [3, 4]
+    assert found["plan"]["family"] == kept["verdict"]["plan"]["family"] == 5
+    assert [look["settled"] for look in found["looks"]] == [False, True]
+    verdict = found["verdict"]
+    assert (verdict["verdict"], verdict["effect"]["n"]) == ("validated", 4)
+    assert verdict["mechanism"]["treated"] == "absent"
+    (row,) = (one for one in found["runs"] if (one["role"], one["seed"]) == ("treated", 1))
+    assert f"{row['value']:+.3f}" in tables.shown(kept, "heldout")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.errors import NotRecorded, TraceError
 from flatline.rollout.record import Author
 from flatline.trace.importers import dumps, open_log

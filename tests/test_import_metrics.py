@@ -40,6 +40,19 @@ def test_rows_that_say_they_belong_to_no_step_are_left_out_and_told(tmp_path):
     assert trace.warnings == []
 
 
+def test_a_step_of_so_many_is_read_and_the_summary_of_ms_swift_is_no_step(tmp_path):
+    rows = [
+        {"reward": 0.5, "global_step/max_steps": "1/2", "train_speed(s/it)": 0.9},
+        {"reward": 0.6, "global_step/max_steps": "2/2", "train_speed(s/it)": 0.8},
+        {"train_loss": 0.1, "global_step/max_steps": "2/2", "train_speed(s/it)": 0.7},
+        {"global_step": 2, "log_history": [{"reward": 0.5}], "train_memory": 1.5},
+    ]
+    trace = open_log(logs.write_jsonl(tmp_path / "logging.jsonl", rows))
+    assert trace.steps["reward"].tolist() == [0.5, 0.6]
+    assert not any("more than once" in note for note in trace.run["notes"])
+    assert trace.warnings == []
+
+
 def test_the_settings_of_nemo_rl_are_found_where_it_keeps_them():
     config = {
         "grpo": {"num_generations_per_prompt": 16, "num_prompts_per_step": 32, "seed": 42},

@@ -279,7 +279,59 @@ def test_a_resumed_run_loses_the_branch_that_was_given_up(tmp_path):
     trace = open_log(jsonl(tmp_path, *first, *second))
     assert trace.steps["step"].tolist() == [1, 2, 3, 4, 5]
     assert trace.steps["reward"].tolist() == [0, 0, 0, 1, 1]
-    assert "given up are left out, 6 to 6" in " ".join(trace.run["notes"])
+    assert trace.run["notes"] == [
+        "The log goes back from step 6 to step 4, as a resumed run does. The later rows count, 3 "
+        "earlier rows do not."
+    ]
+
+
+def numbered(steps, reward):
+    return [{"step": step, "reward": reward} for step in steps]
+
+
+def test_a_run_resumed_between_two_rows_is_a_resumed_run(tmp_path):
+    first, second = numbered(range(5, 45, 5), 0.0), numbered(range(27, 50, 5), 1.0)
+    trace = open_log(jsonl(tmp_path, *first, *second))
+    assert trace.steps["step"].tolist() == [5, 10, 15, 20, 25, 27, 32, 37, 42, 47]
+    assert "from step 40 to step 27" in " ".join(trace.run["notes"])
+
+
+def test_a_run_resumed_several_times_is_told_in_one_sentence(tmp_path):
+    parts = [numbered(range(1, 31), 0.0), numbered(range(20, 35), 1.0), numbered([30, 31], 2.0)]
+    trace = open_log(jsonl(tmp_path, *(row for part in parts for row in part)))
+    assert trace.steps["reward"].tolist() == [0.0] * 19 + [1.0] * 10 + [2.0] * 2
+    [note] = trace.run["notes"]
+    assert "goes back 2 times, first from step 30 to step 20" in note
+    assert "16 earlier rows do not" in note
+
+
+def test_a_log_that_begins_again_is_its_last_run(tmp_path):
+    trace = open_log(jsonl(tmp_path, *numbered(range(1, 31), 0.0), *numbered(range(1, 5), 1.0)))
+    assert trace.steps["reward"].tolist() == [1.0] * 4
+    [note] = trace.run["notes"]
+    assert "begins again: after step 30 comes step 1" in note
+    assert "30 earlier rows are left out" in note
+
+
+@pytest.mark.parametrize("step", [-1, 3])
+def test_rows_in_no_order_or_in_the_opposite_one_are_no_resumed_run(tmp_path, step):
+    steps = [7 * n % 31 for n in range(1, 31)] if step == 3 else list(range(30, 0, step))
+    trace = open_log(jsonl(tmp_path, *numbered(steps, 0.5)))
+    assert trace.steps["step"].tolist() == list(range(1, 31))
+    assert trace.run["notes"] == []
+
+
+def test_where_no_step_is_named_the_epoch_says_that_the_run_was_resumed(tmp_path):
+    rows = [{"epoch": n / 10, "reward": 0.0} for n in range(1, 8)]
+    again = [{"epoch": n / 10, "reward": 1.0} for n in range(5, 10)]
+    trace = open_log(jsonl(tmp_path, *rows, *again))
+    assert trace.steps["reward"].tolist() == [0.0] * 4 + [1.0] * 5
+    assert "from step 7 to step 5" in " ".join(trace.run["notes"])
+
+
+def test_an_epoch_of_few_digits_does_not_go_back(tmp_path):
+    rows = [{"epoch": round(n / 300, 2), "reward": n / 10} for n in range(1, 31)]
+    assert len(open_log(jsonl(tmp_path, *rows)).steps) == 30
 
 
 def test_a_late_evaluation_is_no_resumed_run(tmp_path):
@@ -321,7 +373,7 @@ def test_one_line_with_bytes_that_are_no_text_costs_only_that_line(tmp_path):
 def test_a_reward_that_is_no_number_is_told(tmp_path):
     trace = open_log(jsonl(tmp_path, {"step": 1, "reward": "n/a"}, {"step": 2, "reward": 1}))
     assert trace.steps["reward"].tolist() == [1]
-    assert "line 1: `reward` is no number: 'n/a'" in trace.warnings[0]
+    assert "line 1: `reward` is not a number: 'n/a'" in trace.warnings[0]
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -587,6 +639,13 @@ def test_a_share_that_the_settings_say_is_over_the_batch_fills_no_column(tmp_pat
     assert trace.run["unrecognised"] == []
 
 
+@pytest.mark.parametrize(("shares", "told"), [((0.0, 1.0), True), ((0.0, 0.25), False)])
+def test_that_a_share_may_be_of_whole_batches_is_told_where_it_may_be(tmp_path, shares, told):
+    rows = [{"step": n, "reward": 1, "frac_reward_zero_std": s} for n, s in enumerate(shares, 1)]
+    notes = open_log(jsonl(tmp_path, *rows)).run["notes"]
+    assert any("whole batch" in note for note in notes) is told
+
+
 def test_older_verifiers_results_have_their_metrics_beside_the_rest(tmp_path):
     row = {"prompt": "2+2?", "completion": "4", "answer": "4", "reward": 1.0, "task": "t"}
     trace = open_log(jsonl(tmp_path, {**row, "format_reward": 0.5, "generation_ms": 12.0}))
@@ -600,7 +659,7 @@ def test_a_rollout_without_a_reward_is_told(tmp_path):
     rows[1]["score"] = None
     trace = open_log(jsonl(tmp_path, *rows))
     assert len(trace.rollouts) == 3
-    assert "line 2: `score` is no number: None" in trace.warnings[0]
+    assert "line 2: `score` is not a number: None" in trace.warnings[0]
 
 
 # --- what a path is, and what is refused ---
@@ -753,3 +812,30 @@ def test_rewards_of_real_logs_come_through_unchanged():
         rows = data["log_history"] if isinstance(data, dict) else data
         raw = [row["reward"] for row in rows if "reward" in row]
         assert open_log(path).steps["reward"].tolist() == raw, path.name
+
+
+def test_a_table_with_a_metric_a_row_is_read_by_metric_and_step(tmp_path):
+    rows = [f"a1,{name},{at * worth},{at}" for name, worth in (("reward", 0.1), ("kl", 1.0))
+            for at in (1, 2, 3)]  # fmt: skip
+    (tmp_path / "m.csv").write_text("\n".join(["run_id,key,value,step", *rows]))
+    trace = open_log(tmp_path / "m.csv")
+    assert trace.steps["reward"] == pytest.approx([0.1, 0.2, 0.3])
+    assert trace.steps["kl"].tolist() == [1.0, 2.0, 3.0]
+    assert not trace.run["notes"]
+
+
+def test_a_table_of_several_runs_with_a_metric_a_row_is_refused(tmp_path):
+    (tmp_path / "m.csv").write_text("run_id,key,value,step\na,reward,1,1\nb,reward,1,1\n")
+    with pytest.raises(TraceError, match="holds 2 runs"):
+        open_log(tmp_path / "m.csv")
+
+
+def test_a_unit_behind_a_name_is_read_and_one_of_another_quantity_is_not(tmp_path):
+    names = "Step,Reward (0-1),Entropy [bits],Truncated (%),Learning rate (1e-6),train_kl"
+    (tmp_path / "u.csv").write_text(f"{names}\n1,0.5,2,25,100,0.1\n2,0.5,2,50,100,0.1\n")
+    trace = open_log(tmp_path / "u.csv")
+    assert trace.steps["reward"].tolist() == [0.5, 0.5]
+    assert trace.steps["truncated_share"].tolist() == [0.25, 0.5]
+    assert trace.steps["learning_rate"] == pytest.approx([1e-4, 1e-4])
+    assert trace.steps["kl"].tolist() == [0.1, 0.1]
+    assert "entropy" not in trace.steps

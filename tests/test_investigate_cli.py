@@ -28,9 +28,13 @@ def typed(*words, cwd=None):
 
 @pytest.fixture
 def journal(tmp_path):
-    made = typed("journal", "init", str(tmp_path / "j"), "musique", "--kl-beta", "0.04")
+    return begun(tmp_path / "j")
+
+
+def begun(folder):
+    made = typed("journal", "init", str(folder), "musique", "--kl-beta", "0.04")
     assert made.returncode == 0, made.stderr
-    return tmp_path / "j"
+    return folder
 
 
 def investigate(journal, *more):
@@ -38,9 +42,16 @@ def investigate(journal, *more):
     return typed("investigate", "H03", "--journal", str(journal), *runs, *ARMS, *more)
 
 
-def test_a_command_of_the_user_is_compared_and_the_journal_keeps_the_verdict(journal):
-    done = investigate(journal, "--json")
-    verdict = json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def investigated(tmp_path_factory):
+    """A journal, and what its first investigation printed."""
+    journal = begun(tmp_path_factory.mktemp("investigated") / "j")
+    return journal, investigate(journal, "--json").stdout
+
+
+def test_a_command_of_the_user_is_compared_and_the_journal_keeps_the_verdict(investigated):
+    journal, said = investigated
+    verdict = json.loads(said)
     assert verdict["hypothesis"] == "H03"
     assert set(verdict) >= {"verdict", "confidence", "effect", "smallest_effect", "reason"}
     assert set(verdict["effect"]) == {"value", "low", "high", "n"}
@@ -52,8 +63,8 @@ def test_a_command_of_the_user_is_compared_and_the_journal_keeps_the_verdict(jou
     assert "h03-kl-divergence" in (journal / "01-experiments-log.md").read_text()
 
 
-def test_asked_again_nothing_is_run_and_nothing_is_written_twice(journal):
-    investigate(journal)
+def test_asked_again_nothing_is_run_and_nothing_is_written_twice(investigated):
+    journal, _ = investigated
     log = (journal / "01-experiments-log.md").read_text()
     runs = journal.parent / "runs"
     made = {path: path.stat().st_mtime_ns for path in runs.glob("*-s*/outcome.json")}

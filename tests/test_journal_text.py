@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from flatline.errors import ConfigError
 from flatline.journal import frontmatter, markers
 from flatline.journal.entry import Status, read_entry
-from flatline.journal.escape import inline, one_line
+from flatline.markdown import inline, one_line
 
 FILE = Path("hypotheses/h03-x.md")
 BY_HAND = """---

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import flatline.cli.evaluate as command
 from flatline.cli import app
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import Evidence, Hypothesis, Level
 from flatline.stats import UNKNOWN, Estimate
 from flatline.verdict.records import Confidence, Mechanism, Presence, Ruling, Verdict

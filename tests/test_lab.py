@@ -119,14 +119,6 @@ def test_the_lab_policy_starts_with_a_decent_baseline_and_room_above(name):
     assert found.pass_at_k[8].low > found.pass_at_k[1].high
 
 
-def test_building_on_a_cpu_gives_a_policy_that_loads(tmp_path):
-    recipe = build.Recipe(plays=40, drills=20, drill_steps=2, steps=4, batch=8, width=32)
-    build.build(recipe, tmp_path)
-    policy = load_policy(str(tmp_path))
-    assert policy.model.config.hidden_size == 32
-    assert json.loads((tmp_path / "build.json").read_text())["recipe"]["steps"] == 4
-
-
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all"])
 def test_a_model_folder_that_does_not_exist_is_named(name):
     with pytest.raises(ModelError, match=r"no folder .*nowhere.*"):

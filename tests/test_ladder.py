@@ -5,10 +5,10 @@ import pytest
 
 import flatline.training.run
 from flatline.config import RunConfig
+from flatline.diagnosis.ladder import STEPS, climb_ladder
 from flatline.errors import TraceError
 from flatline.heldout import HeldOutScore
 from flatline.hypotheses.base import Level
-from flatline.ladder import STEPS, climb_ladder
 
 PROBLEMS = [f"p{i}" for i in range(64)]
 

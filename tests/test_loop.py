@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import flatline
+from flatline.diagnosis.checkup import subject_of
 from flatline.errors import ConfigError, Lacking, ModelError, TraceError
-from flatline.examination import subject_of
 from flatline.hypotheses.base import Level
 from flatline.live.loop.agree import refuse_if_other
 from flatline.live.protocol import Capability
@@ -115,7 +115,7 @@ def _step_of(loop, *, defect):
 
 def test_an_adapter_whose_loss_pushes_the_other_way_is_refused():
     loop = loop_of()
-    assert "`loss` weighs tokens otherwise than `step` (cosine -1.00" in wrongly(
+    assert "`loss` weighs tokens differently from `step` (cosine -1.00" in wrongly(
         loop, loss=lambda batch, logps: -notebook.loss_of(batch, logps)
     )
 

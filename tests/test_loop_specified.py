@@ -1,11 +1,13 @@
 """A loop that says what it asks for is held against it: advantages and loss."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from flatline.live.loop.departure import examine
+from flatline.live.loop.departure import examine, lines
+from flatline.live.stage_found import departs
 
 SETTINGS = {"loss_type": "grpo", "scale_rewards": "group", "epsilon": 0.2, "beta": 0.04}
 
@@ -33,9 +35,19 @@ def batch(advantages=advantages_of):
     }
 
 
-def loss_of(batch, new, *, clip=0.2, kl=0.04, sign=1.0, mean=True):
+def each_token(new, old, mask):
+    return (new - old).exp()
+
+
+def gspo_token(new, old, mask):
+    """The ratio of the mean token, with the gradient of each token alone."""
+    mean = ((new - old) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+    return mean.detach().exp() * (new - new.detach()).exp()
+
+
+def loss_of(batch, new, *, clip=0.2, kl=0.04, sign=1.0, mean=True, ratio_of=each_token):
     advantages, mask = batch["advantages"][:, None], batch["trained"][:, 1:]
-    ratio = (new - batch["old"]).exp()
+    ratio = ratio_of(new, batch["old"], mask)
     gain = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
     away = batch["reference"] - new
     loss = kl * (away.exp() - away - 1) - sign * gain
@@ -73,6 +85,13 @@ def test_another_loss_than_asked_for_departs(changes, stage):
     assert departing(**changes) == [stage]
 
 
+def test_gspo_token_is_told_from_a_ratio_of_each_token():
+    asked = {**SETTINGS, "importance_sampling_level": "sequence_token"}
+    assert departing(asked, ratio_of=gspo_token) == []
+    assert departing(asked, ratio_of=lambda *given: gspo_token(*given) * 0.5) != []
+    assert departing(ratio_of=gspo_token) == ["ratio and KL"]
+
+
 def test_rewards_that_are_all_alike_are_no_departure_by_the_rounding_of_their_mean():
     assert departing() == []
     assert departing(advantages=lambda rewards: rewards) == ["advantages"]
@@ -85,3 +104,47 @@ def test_what_the_settings_do_not_say_is_unknown():
     assert "`epsilon`" in told["loss"].text and told["advantages"].departs is None
     told = found({**SETTINGS, "loss_type": "dr_grpo"})
     assert "`max_completion_length`" in told["loss"].text
+
+
+def mask_of(completions):
+    ended = (completions == 0).int()
+    return ended.cumsum(1) - ended != 0
+
+
+def sampled(prompts):
+    ids = torch.tensor([[5, 6, 7, 0, 0], [5, 6, 0, 0, 0]])
+    rewards = torch.tensor([1.0, 0.0])
+    mask = mask_of(ids[:, 1:])
+    return [
+        {
+            "ids": ids,
+            "trained": torch.cat([torch.zeros(2, 1).bool(), mask], dim=1),
+            "rewards": rewards,
+            "advantages": rewards - rewards.mean(),
+        }
+    ]
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something follows the code already")
+def test_a_wrong_mask_is_traced_to_who_made_it_through_a_batch_of_many_things():
+    written = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    played = SimpleNamespace(inputs={"completion_mask": written, "tool_mask": 1 - written})
+    loop = SimpleNamespace(batches=sampled, prompts=["a"])
+    where = lines(loop, {}, [], departs("mask", "so"), played)
+    assert where[0].function == "mask_of"
+    assert "return ended.cumsum(1) - ended != 0" in [place.source for place in where]
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something follows the code already")
+def test_tokens_that_a_right_mask_does_not_name_are_traced_to_the_loss():
+    def on_padding(given, new):
+        mask = given["trained"][:, 1:]
+        spread = new * given["advantages"][:, None]
+        rows = spread.sum(1) / mask.sum(1)
+        return -rows.mean()
+
+    mask = batch()["trained"][:, 1:].long()
+    played = SimpleNamespace(inputs={"completion_mask": mask, "tool_mask": mask})
+    loop = SimpleNamespace(scored=lambda one: one["old"], loss=on_padding, prompts=["a"])
+    where = lines(loop, SETTINGS, [batch()], departs("mask", "so"), played)
+    assert {place.function.rpartition(".")[2] for place in where} == {"on_padding"}

@@ -2,10 +2,10 @@
 
 import ast
 import json
-import subprocess
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from flatline.bench.mutants.draw import Split, drawn, split_of
 from flatline.bench.mutants.heard import Heard, Value, _unpadded, kept, opened
 from flatline.bench.mutants.operators import OPERATORS
 from flatline.bench.mutants.planting import Ground, lines_executed
-from flatline.bench.mutants.results import healthy_runs, read, stages_of
+from flatline.bench.mutants.results import healthy_runs, missed_in, read, stages_of
 from flatline.bench.mutants.sites import Mutation, Sites
 from flatline.bench.mutants.study import MUTANTS_FILE, SEEDS_FILE, Study, rows_in
 from flatline.bench.mutants.tables import markdown, score
@@ -128,7 +128,7 @@ def test_only_lines_that_run_are_changed_and_nothing_that_runs_on_import():
 
 def test_a_mutant_of_another_release_is_refused_with_what_to_type():
     one = next(one for one in mutations(SOURCE, "module", EVERY) if one.before == "-ratio")
-    with pytest.raises(ConfigError, match="another release"):
+    with pytest.raises(ConfigError, match="the installed release is not"):
         mutated(SOURCE.replace("ratio", "factor"), one)
 
 
@@ -269,6 +269,10 @@ def value(*numbers):
     return Value(repr(numbers), np.array(numbers, dtype=float))
 
 
+FRACTIONS = value(1, 2)._replace(digest="1.0, 2.0")
+"""The usual completions in numbers of another kind."""
+
+
 def heard(log="1", **stages):
     """One step of a training; what is not given is as always."""
     step = {
@@ -289,7 +293,9 @@ def heard(log="1", **stages):
         (heard(log="2"), Effect.LOG, ""),
         (heard(completions=value(1, 3), rewards=value(0, 0)), Effect.CHANGES, "completions"),
         (heard(dealt=value(1, 2), gradient=value(9, 4)), Effect.CHANGES, "rows"),
-        (heard(rewards=value(0, 0), dealt=value(1, 2)), Effect.CHANGES, "rewards"),
+        (heard(rewards=value(0, 0), gradient=value(9, 4)), Effect.CHANGES, "rewards"),
+        (heard(dealt=value(2, 1)), Effect.ROUNDING, "rows"),
+        (heard(completions=FRACTIONS), Effect.ROUNDING, "completions"),
         (heard(update=value(1, -1)), Effect.CHANGES, "update"),
         (heard(gradient=value(3, 4 + 1e-7)), Effect.ROUNDING, "gradient"),
         (heard(gradient=value(30, 40)), Effect.SCALE, "gradient"),
@@ -420,6 +426,14 @@ def test_an_alarm_on_what_is_the_same_is_looked_at_in_every_other_study_of_the_c
     assert told["elsewhere"] == {"script": "c.py", "arguments": [], "stage": "loss"}
 
 
+def test_once_time_is_up_only_mutants_that_were_begun_are_finished():
+    bench = object.__new__(_Bench)
+    bench._until = 0.0
+    asked = deque(_Job(None, what) for what in ("compare", "checkup", "seed", "elsewhere"))
+    bench._drop_if_late(asked)
+    assert [job.what for job in asked] == ["checkup", "elsewhere"]
+
+
 def test_splits_are_counted_apart_and_the_commit_is_told(kept_study, tmp_path):
     kept_study([row("changes")], name="a")
     kept_study([row("changes"), row("same")], name="b", split=Split.DEVELOPMENT)
@@ -511,6 +525,35 @@ def test_seeds_that_were_trained_are_not_trained_again(kept_study):
     assert [one and one.number for one in study.untrained(1)] == [None, 1, 2]
 
 
+def test_no_change_is_drawn_that_another_study_has_looked_at_whatever_its_line_is_now(kept_study):
+    looked_at = kept_study([row("changes", number=1)]).folder
+    change = Mutation("trainer.py", 5, "sign", 40, "Trainer.loss", "-x", "x")
+    other = replace(change, number=6, before="-y")
+    study = replace(kept_study([], name="two"), beside=looked_at)
+    every = [
+        one
+        for split in Split
+        for one in replace(study, split=split).waiting({"trainer.py": [change, other]})
+    ]
+    assert every == [other]
+
+
+def test_only_what_a_study_missed_is_tried_again_and_it_is_no_test_any_more(kept_study):
+    shown = [{"file": "trainer.py", "line": 12, "function": "Trainer.loss"}]
+    named = {"hypothesis": "H56", "text": "", "where": shown}
+    rows = [row("changes", "H56", number=at, stage="loss") for at in range(3)]
+    rows[0]["checkup"]["alarms"] = [named]
+    rows[2]["checkup"]["alarms"] = []
+    for at, one in enumerate(rows):
+        one["mutation"] |= {"before": f"-{at}"}
+    missed = missed_in(kept_study(rows).folder)
+    assert {change[3] for change in missed} == {"-1", "-2"}
+    again = replace(kept_study([], name="two"), only=missed)
+    assert again.to_json()["split"] == "again"
+    possible = [Mutation(**one["mutation"]) for one in rows]
+    assert [one.before for one in again.waiting({"trainer.py": possible})] == ["-1", "-2"]
+
+
 def test_a_half_written_last_result_does_not_count_and_the_next_one_is_whole(kept_study):
     study = kept_study([row("same")])
     file, whole = study.folder / MUTANTS_FILE, json.dumps(row("same"))
@@ -531,55 +574,6 @@ def test_results_of_other_settings_are_not_mixed(kept_study):
 def test_a_folder_without_results_says_what_to_type(tmp_path):
     with pytest.raises(ConfigError, match="flatline bench mutants run"):
         read(tmp_path)
-
-
-LOOP = """
-import subprocess
-import sys
-
-import torch
-
-torch.manual_seed(int(sys.argv[1]))
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-
-def wanted(x):
-    unused = 1 - 1
-    return x.sum(dim=1, keepdim=True)
-
-
-def train():
-    for _ in range(4):
-        x = torch.randn(8, 3)
-        loss = ((model(x) - wanted(x)) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-train()
-"""
-
-
-def test_a_team_learns_which_defects_of_its_own_script_nobody_would_notice(tmp_path):
-    script, out = tmp_path / "train.py", tmp_path / "out"
-    script.write_text(LOOP)
-    command = ["bench", "mutants", "--script", f"{script} 3", "--count", "12", "--out", str(out)]
-    code = "import sys; from flatline.cli import main; sys.exit(main())"
-    said = subprocess.run(
-        [sys.executable, "-c", code, *command, "--jobs", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert said.returncode == 0, said.stderr
-    rows = rows_in(out / MUTANTS_FILE)
-    assert {one["effect"] for one in rows} >= {"changes", "same"}
-    report = markdown(figures_of(out))
-    assert "train.py 3" in report and "train.py 3" in said.stdout
-    silent = figures_of(out)["splits"]["development"]["silent"]
-    assert any("zero_grad" in one or "wanted" in one or "train" in one for one in silent)
 
 
 def test_the_page_shows_the_shares_of_the_kept_development_mutants():

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.hypotheses.base import Evidence, Finding, Level
 from tests.traces import healthy_trace
 

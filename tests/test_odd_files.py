@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.errors import ConfigError, FlatlineError, TraceError
 from flatline.files import RefusedFile, bytes_in, json_in, open_plain
 from flatline.heldout import read_scores

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.errors import TraceError
 from flatline.trace import Trace
 from flatline.trace.importers import open_log

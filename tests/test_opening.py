@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.hypotheses.base import Evidence, Finding, Level
 from flatline.report.charts import Chart, figure, points
 from flatline.report.opening import opening_of

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from flatline.ci.fail_on import FailOn
-from flatline.ci.github import annotations
-from flatline.ci.junit import to_junit
-from flatline.ci.sarif import to_sarif
 from flatline.cli import app
-from flatline.diagnosis import Report, diagnose, guarded
+from flatline.diagnosis.checkup import _first_that_tells, _looks
+from flatline.diagnosis.lacking import Origin, next_step, origin_of
+from flatline.diagnosis.outcome import COMMON, Outcome
+from flatline.diagnosis.renderers.ci.fail_on import FailOn
+from flatline.diagnosis.renderers.ci.github import annotations
+from flatline.diagnosis.renderers.ci.junit import to_junit
+from flatline.diagnosis.renderers.ci.sarif import to_sarif
+from flatline.diagnosis.report import Report, diagnose, guarded
 from flatline.errors import NotRecorded
-from flatline.examination import _first_that_tells, _looks
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.trend import trend_of
-from flatline.lacking import Origin, next_step, origin_of
-from flatline.outcome import COMMON, Outcome
 from flatline.report.run_page import verdict_of
 from flatline.trace import Recorder, Trace
 from tests.report_pages import record

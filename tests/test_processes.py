@@ -3,7 +3,7 @@
 import pytest
 
 import flatline
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import ALARMS
 from tests.launched import launched
 from tests.ranks_child import FAULTS
@@ -11,7 +11,7 @@ from tests.ranks_child import FAULTS
 FAULTY = {
     "same_prompts": "draw the same 3 prompts",
     "groups_dealt_out": "are not one prompt",
-    "gathered_backwards": "arrive at other rows",
+    "gathered_backwards": "do not arrive at the rows",
     "loss_times_processes": "multiplied by the number of processes",
     "weights_apart": "not the same in all 2 processes",
     "gradients_not_averaged": "not the mean over the processes",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import flatline
-from flatline.chosen import chosen
+from flatline.diagnosis.chosen import chosen
 from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import Level

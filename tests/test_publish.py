@@ -10,15 +10,15 @@ import pytest
 from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
-from flatline import publish as publishing
 from flatline.cli import app
-from flatline.diagnosis import Report
+from flatline.diagnosis.renderers import trackers as publishing
+from flatline.diagnosis.renderers.trackers import parse, publish
+from flatline.diagnosis.renderers.trackers.message import message_of
+from flatline.diagnosis.renderers.trackers.wandb_run import _name
+from flatline.diagnosis.report import Report
 from flatline.errors import ConfigError, TraceError
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Evidence, Finding, HasSign, Level
-from flatline.publish import parse, publish
-from flatline.publish.message import message_of
-from flatline.publish.wandb_run import _name
 from flatline.trace.importers import open_log
 from flatline.trace.importers.log import Log
 from flatline.trace.importers.wandb_file import _records, identity_of
@@ -193,7 +193,7 @@ def test_wandb_takes_the_diagnosis_of_an_offline_run(tmp_path, monkeypatch):
 
 
 def test_a_target_of_mlflow_must_name_a_run():
-    from flatline.publish.mlflow_run import _split
+    from flatline.diagnosis.renderers.trackers.mlflow_run import _split
 
     with pytest.raises(ConfigError, match="which run"):
         _split("sqlite:///mlflow.db")
@@ -237,7 +237,7 @@ def test_tensorboard_takes_the_diagnosis_beside_the_scalars(tmp_path):
 
 
 def test_a_tensorboard_folder_must_be_there(tmp_path):
-    from flatline.publish.tensorboard_text import write
+    from flatline.diagnosis.renderers.trackers.tensorboard_text import write
 
     with pytest.raises(ConfigError, match="There is no folder"):
         write(str(tmp_path / "no"), message_of(report(Level.OK)))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.outcome import Outcome
+from flatline.diagnosis.report import Report, diagnose
 from flatline.hypotheses.base import Level
-from flatline.outcome import Outcome
 from flatline.trace.importers import open_log
 
 FIGURES = json.loads((Path(__file__).parent / "fixtures" / "real_logs.json").read_text())
@@ -74,7 +74,7 @@ def test_a_setting_that_a_log_does_not_name_rules_nothing_out(tmp_path, name):
 
 def test_rows_that_are_means_of_several_steps_are_not_called_steps(tmp_path):
     report = reading(tmp_path, "qhy991__8B_R16_0615_ckpt310.json")
-    assert "over 155 rows of 2 steps" in report.trend.text
+    assert "over 155 rows 2 steps apart" in report.trend.text
     slow = reading(tmp_path, "OmSPatel20_FinReason__grpo_training_log.json")
     assert "245 steps" in next(f.text for f in slow.findings if f.hypothesis == "H24")
 

@@ -2,17 +2,19 @@
 
 import json
 import random
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import Level
 from flatline.remarks import remarks_of
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
+from flatline.trace.importers.aliases import CAVEATS, COLUMNS
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from real_logs import said_of
@@ -113,6 +115,66 @@ def test_the_schedule_is_told():
     assert "rises to 1e-05 until step 20, then falls to 0" in told
 
 
+def test_a_rate_that_somebody_changed_jumps_and_is_no_warm_up():
+    rate = np.repeat([3e-5, 6e-4], 30)
+    told = said(log(reward=wobbling(1.0), learning_rate=rate))
+    assert "The learning rate jumps from 3e-05 to 0.0006 at step 31." in told
+    assert "rises" not in told
+
+
+def test_a_setting_that_changes_on_the_way_is_told_whatever_it_is_called():
+    told = said(log(reward=wobbling(1.0), my_weight=np.repeat([0.1, 0.001], 30)))
+    assert "`my_weight` jumps from 0.1 to 0.001 at step 31." in told
+    assert "jumps" not in said(log(reward=wobbling(1.0), my_weight=wobbling(0.1)))
+
+
+def test_a_kl_that_explodes_in_some_rows_is_told_with_its_largest():
+    kl = np.full(60, 0.02)
+    kl[[33, 40, 45, 50, 52, 57]] = [7, 12, 22, 5, 3, 2]
+    told = said(log(reward=wobbling(1.0), kl=kl))
+    assert "above 1 in 6 of the 27 rows since step 34, and 22 at most (step 46)" in told
+    assert "The KL goes" not in told
+
+
+def test_rows_without_a_finite_gradient_are_told():
+    norm = wobbling(1.0)
+    norm[[22, 30]] = np.nan
+    assert "no number in 2 of 60 rows (steps 23, 31)" in said(log(reward=norm * 0, grad_norm=norm))
+
+
+def test_a_part_that_does_not_move_has_not_come_to_a_ceiling():
+    part = np.minimum(wobbling(0.1, by=0.08), 0.1)
+    told = said(log(reward=part + wobbling(1.0), rewards__a=part, rewards__b=wobbling(1.0)))
+    assert "ceiling at the end" not in told
+
+
+def test_a_part_that_is_length_is_told_and_one_that_is_not_is_not():
+    length, other = wobbling(40, by=0.3), wobbling(0.5)
+    parts = {"rewards__a": 0.01 * length, "rewards__b": other}
+    told = said(log(reward=0.01 * length + other, completion_length=length, **parts))
+    assert "`a` follows the length of completions" in told
+    assert "`b` follows" not in told
+
+
+def test_a_share_that_goes_to_nothing_while_the_reward_rises_is_told():
+    gain = np.linspace(1, 10, 60) + wobbling(0.2)
+    share = np.where(np.arange(60) < 40, np.abs(wobbling(0.4, by=0.4)), 0.0)
+    assert "while the reward rises" in said(log(reward=gain, checked=share))
+    assert "while the reward" not in said(log(reward=gain, checked=np.abs(wobbling(0.4, by=0.4))))
+
+
+def test_a_share_that_the_trainer_logs_is_told_where_it_surely_moves():
+    solved = np.linspace(0.3, 0.7, 60) + 0.05 * RNG.normal(size=60)
+    rows = [
+        {"step": at + 1, "reward": 0.5, "metrics": {"batch/solve_all": value, "epoch": at / 60}}
+        for at, value in enumerate(solved.tolist())
+    ]
+    run = {"source": "import:jsonl", "unrecognised": [], "settings": {}}
+    told = said(Trace.from_rows(run=run, steps=rows))
+    assert re.search(r"`batch/solve_all` rises from 0\.[34]\d* to 0\.6", told)
+    assert "epoch" not in told
+
+
 def test_recorded_rollouts_and_other_sources_have_no_remarks():
     assert remarks_of(Trace.from_rows(run={"source": "attach"}, steps=[{"step": 1}])) == ()
 
@@ -133,11 +195,22 @@ def test_renaming_reward_functions_and_columns_changes_no_finding(tmp_path, name
     own = own or set(trace.run["unrecognised"])
     names = dict(zip(sorted(own), invented(len(own), seed), strict=True))
     renamed = tmp_path / name
-    renamed.write_text(rewritten(text, names))
+    renamed.write_text(rewritten(text, {**names, **other_trainers(trace, seed)}))
     before, after = diagnose(trace), diagnose(open_log(renamed))
     assert levels(after) == levels(before)
     assert after.trend == before.trend
     assert told(after, {new: old for old, new in names.items()}) == told(before, {})
+
+
+def other_trainers(trace, seed):
+    """What the columns may be called in somebody else's log."""
+    draw = random.Random(seed)
+    names = {}
+    for column, name in trace.run["aliases"].items():
+        other = [one for one in COLUMNS[column] if "*" not in one and one not in CAVEATS]
+        unit = re.search(r" [(\[].*", name)  # it says what the numbers are, under any name
+        names[name.removeprefix("train/")] = draw.choice(other) + (unit[0] if unit else "")
+    return names
 
 
 def functions(trace):
@@ -153,8 +226,10 @@ def invented(count, seed):
 
 
 def rewritten(text, names):
+    """The same log under other names: all are taken away before any new one comes."""
     for at, old in enumerate(names):
-        text = text.replace(f"rewards/{old}/", f"rewards/<{at}>/").replace(f'"{old}"', f'"<{at}>"')
+        text = text.replace(f"rewards/{old}/", f"rewards/<{at}>/")
+        text = text.replace(f'"{old}"', f'"<{at}>"').replace(f'"train/{old}"', f'"train/<{at}>"')
         head, *rest = text.split("\n")
         if "," in head and '"' not in head:  # the head of a CSV file
             head = ",".join(f"<{at}>" if name == old else name for name in head.split(","))
@@ -189,3 +264,50 @@ def test_the_longest_of_many_lengths_is_no_limit_though_some_rows_share_it():
     longest = RNG.integers(512, 560, 300).astype(float)
     found = remarks_of(log(reward=RNG.random(300), **{"completions/max_length": longest}))
     assert not any("limit" in text for text in found)
+
+
+def test_a_reward_that_stops_to_be_paid_is_told_with_the_step_and_with_what_goes_on():
+    reward = np.concatenate([wobbling(0.5, 30), np.zeros(20)])
+    norm = np.concatenate([wobbling(1.0, 30), np.zeros(20)])
+    told = said(log(reward=reward, grad_norm=norm, completion_length=wobbling(40, 50)))
+    assert "The reward is 0 in all 20 rows since step 31, and completions are as long" in told
+    assert "The gradient norm is 0 in all 20 rows since step 31" in told
+
+
+def test_a_policy_that_falls_silent_does_not_write_as_before():
+    reward = np.concatenate([wobbling(0.5, 30), np.zeros(20)])
+    length = np.concatenate([wobbling(40, 30), np.ones(20)])
+    told = said(log(reward=reward, completion_length=length))
+    assert "since step 31." in told
+    assert "as long as before" not in told
+
+
+def test_completions_of_a_step_are_not_told_where_steps_may_be_left_out():
+    lengths = RNG.integers(160, size=39) / 16 + 20
+    steps = [
+        {"step": 2 * at + 2, "reward": 0.5, "completion_length": length}
+        for at, length in enumerate(lengths.tolist())
+    ]
+    for source, told in (("import:trl", True), ("import:csv", False)):
+        trace = Trace.from_rows(run={"source": source, "settings": {}}, steps=steps)
+        assert ("(8 a step)" in said(trace)) is told
+
+
+def test_a_reward_that_is_the_length_is_told_whatever_it_is_called():
+    length = wobbling(40)
+    told = said(log(reward=-0.1 * length, rewards__correct=-0.1 * length, completion_length=length))
+    assert "follows the length of completions (r = -1.00): lower where they are longer" in told
+    assert "follows the length" not in said(log(reward=wobbling(1.0), completion_length=length))
+
+
+def test_a_part_that_stands_while_the_total_does_not_move_is_told():
+    part, other = wobbling(0.5), wobbling(0.5, by=0.6)
+    told = said(log(reward=part + other, rewards__a=part, rewards__b=other))
+    assert re.search(r"`a` stays at 0\.[45]\d*, from start to end", told)
+
+
+def test_the_largest_of_a_few_means_is_no_ceiling():
+    part = np.linspace(0.4, 0.6, 12) + 0.001 * np.arange(12) ** 2 % 0.01
+    assert "ceiling" not in said(log(reward=part + 0.1, rewards__a=part, rewards__b=part * 0))
+    full = np.where(np.arange(60) % 4, 1.0, 0.98)
+    assert "`a` is at its ceiling" in said(log(reward=full + 0.1, rewards__a=full))

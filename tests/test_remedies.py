@@ -1,6 +1,8 @@
 """Every hypothesis has a remedy or says why not; a remedy repairs its fault and nothing else."""
 
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,13 @@ def trained(trainer):
     return [weight.detach().clone() for weight in trainer.model.parameters()]
 
 
+@cache
+def healthy(kind=GRPOTrainer, reward=correct, **asked):
+    """The weights that a training without fault and remedy ends with."""
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(trainer_of(Path(folder), kind, reward, **asked))
+
+
 def close(some, others):
     return all(torch.allclose(a, b, atol=1e-4) for a, b in zip(some, others, strict=True))
 
@@ -122,7 +131,7 @@ class SoonEnded(GRPOTrainer):
 def test_a_healthy_trainer_is_trained_bit_for_bit_as_without_it(tmp_path, code):
     how = (SoonEnded, odd) if code in LONGER else (GRPOTrainer, correct)
     asked = SETTINGS.get(code, {})
-    plain = trained(trainer_of(tmp_path, *how, **asked))
+    plain = healthy(*how, **asked)
     trainer = trainer_of(tmp_path, *how, **asked)
     assert not alike(trainer.model.parameters(), plain)
     with remedied(trainer, [code]) as made:
@@ -312,19 +321,18 @@ REPAIRED = {
 @pytest.mark.parametrize("code", REPAIRED)
 def test_a_faulty_script_trains_what_the_healthy_one_does_under_its_remedy(tmp_path, code):
     asked = {"per_device_train_batch_size": 16, "max_steps": 8}
-    healthy = trained(trainer_of(tmp_path, **asked))
-    assert not close(trained(trainer_of(tmp_path, REPAIRED[code], **asked)), healthy)
+    right = healthy(**asked)
+    assert not close(trained(trainer_of(tmp_path, REPAIRED[code], **asked)), right)
     trainer = trainer_of(tmp_path, REPAIRED[code], **asked)
     with remedied(trainer, [code]) as made:
-        assert close(trained(trainer), healthy)
+        assert close(trained(trainer), right)
     assert made.tallies[code].acted
 
 
 def test_a_scorer_without_the_temperature_is_repaired(tmp_path):
-    healthy = trained(trainer_of(tmp_path))
     trainer = trainer_of(tmp_path, NoTemperature)
     with remedied(trainer, ["H54"]):
-        assert close(trained(trainer), healthy)
+        assert close(trained(trainer), healthy())
 
 
 def test_a_right_answer_is_paid_as_right_and_what_is_not_marked_as_the_function_pays_it(tmp_path):

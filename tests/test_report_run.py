@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasSign
 from flatline.report import examples, page_of, run_charts

@@ -70,6 +70,42 @@ def test_the_parts_of_our_own_tasks_are_known():
     assert right_part(trace) == "exact_match"
 
 
+def answered(paid_by, *, outweighs=9.0, held=True):
+    """Groups of eight in which half of the answers are gold; `paid_by` gives one part of each text,
+    and another part that has nothing to do with it decides the reward."""
+    rng = np.random.default_rng(0)
+    rows, rewards = [], []
+    for group in range(20):
+        golds = rng.permutation(8) < 4
+        texts = [f"so #### {group if gold and held else 900 + at}" for at, gold in enumerate(golds)]
+        parts = [{"x": float(paid_by(gold, rng)), "short": rng.random()} for gold in golds]
+        rewards.append([part["x"] + outweighs * part["short"] for part in parts])
+        rows += [
+            {"completion": text, "gold": str(group), "parts": part}
+            for text, part in zip(texts, parts, strict=True)
+        ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return trace_of(rewards, run=run_facts(correct=None), **columns)
+
+
+def test_a_part_that_pays_gold_alone_says_right_although_the_reward_follows_another():
+    assert right_part(answered(lambda gold, _: gold)) == "x"
+
+
+@pytest.mark.parametrize(
+    "paid_by",
+    [lambda gold, rng: rng.random() < 0.9, lambda gold, _: not gold, lambda gold, _: 0.0],
+    ids=["form", "wrong answers", "nothing"],
+)
+def test_a_part_that_pays_other_answers_too_or_none_is_asked_about(paid_by):
+    assert right_part(answered(paid_by)) is None
+
+
+def test_a_part_that_could_have_met_gold_by_chance_is_asked_about():
+    rare = iter([True] * 3 + [False] * 157)
+    assert right_part(answered(lambda gold, _: gold and next(rare))) is None
+
+
 # -- the question
 
 
@@ -209,6 +245,7 @@ def test_a_collapse_that_hangs_on_which_part_is_right_is_asked_about():
         late = row["step"] > 2
         row["model_tokens"] = 1 if late else 60
         row["parts"] = {"a": 0.0 if late else row["parts"]["exact_match"], "b": float(late)}
+        row["gold"] = None  # which part pays for it would decide
         row["reward"] = sum(row["parts"].values())
     report = flatline.diagnose(Trace.from_rows(run=UNTOLD, **rows))
     collapse = next(one for one in report.findings if one.hypothesis == "H43")

@@ -1,8 +1,6 @@
 """`flatline run` and `investigate --script`: somebody's script, unchanged, with flatline in it."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -115,19 +113,6 @@ def test_a_remedy_that_does_not_exist_is_refused_before_the_script_runs(tmp_path
     script.write_text("raise SystemExit('it ran')")
     with pytest.raises(ConfigError, match="no remedy"):
         run_script(ScriptRun(script=script, remedies=("H37",)))
-
-
-def test_it_runs_under_accelerate_launch(given, tmp_path):
-    command = [
-        *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"),
-        *("-m", "flatline", "run", "--remedy", "H09", "--record", str(tmp_path / "run")),
-        *("--seed", "2", "--output", str(tmp_path / "out")),
-        *(str(SUMS), *given, "--steps", "1", "--fault", "mask"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "remedy for H09: this run gives the model ones" in done.stderr
-    assert Trace.open(tmp_path / "run").run["seed"] == 2
 
 
 # -- investigate --script

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flatline.cli import app
-from flatline.several import diagnose_several
+from flatline.diagnosis.several import diagnose_several
 from flatline.trace.importers.several import logs_in
 
 LOGS = Path(__file__).parents[1] / "docs" / "real-logs"

@@ -16,7 +16,15 @@ from flatline.spec.logprobs import logprobs
 from flatline.spec.loss import bonus, of_no_token, shares
 from flatline.spec.mask import loss_mask
 from flatline.spec.prompts import prompt_ids, without_padding
-from flatline.spec.ratio import correction, distance, highest_entropy, kl, ratio, token_loss
+from flatline.spec.ratio import (
+    correction,
+    distance,
+    highest_entropy,
+    kl,
+    policy_loss,
+    ratio,
+    token_loss,
+)
 from flatline.spec.rewards import penalised, total
 from flatline.spec.rows import broken_groups, visited_at_least
 from flatline.spec.schedule import rate
@@ -114,6 +122,25 @@ def test_the_ratio_is_of_each_token_or_of_the_sequence():
     new, old = torch.log(torch.tensor([0.4, 0.1])), torch.log(torch.tensor([0.2, 0.2]))
     assert ratio(ASKED, new, old, ON).tolist() == pytest.approx([2.0, 0.5])
     assert ratio(replace(ASKED, level="sequence"), new, old, ON).tolist() == pytest.approx([1, 1])
+
+
+def test_gspo_token_has_the_sequences_ratio_and_each_tokens_own_gradient():
+    """Ratios of 2 and 8: the sequence's is 4, beyond the clip at 1.2. With an advantage of 1 a
+    token's loss then no longer moves; with one of -1 it moves by 4 per nat of that token alone."""
+    new = torch.log(torch.tensor([0.4, 0.8])).requires_grad_()
+    old = torch.log(torch.tensor([0.2, 0.1]))
+    asked = replace(ASKED, level="sequence_token")
+    found = ratio(asked, new, old, ON)
+    assert found.tolist() == pytest.approx([4.0, 4.0])
+    by_token = torch.autograd.functional.jacobian(lambda x: ratio(asked, x, old, ON), new)
+    assert by_token.tolist() == [pytest.approx([4.0, 0.0]), pytest.approx([0.0, 4.0])]
+    whole = replace(asked, level="sequence")
+    by_sequence = torch.autograd.functional.jacobian(lambda x: ratio(whole, x, old, ON), new)
+    assert by_sequence.tolist() == [pytest.approx([2.0, 2.0])] * 2
+    lost = policy_loss(asked, new, found, torch.tensor([1.0, -1.0]))
+    assert lost.tolist() == pytest.approx([-1.2, 4.0])
+    lost.sum().backward()
+    assert new.grad.tolist() == pytest.approx([0.0, 4.0])
 
 
 def test_the_kl_is_schulmans_third_estimator():
@@ -357,6 +384,7 @@ def test_gmpo_takes_the_geometric_mean_of_ratios_clipped_to_one_side(advantage, 
 def test_a_group_of_like_rewards_may_be_off_by_the_rounding_of_its_mean():
     reward_B = np.array([1.2, 1.2, 0.0, 1.0])
     most_B = rounded_by(ASKED, reward_B)
+    assert most_B.tolist() == rounded_by(ASKED, reward_B[:, None]).tolist()
     in_float32 = np.float32(1.2000001) - np.float32(1.2)
     assert in_float32 / 1e-4 < most_B[0] < 1e-2
     assert most_B[3] < 1e-5

@@ -113,7 +113,7 @@ def test_a_step_that_trains_another_client_is_refused_before_it_trains(service):
     before = copy.deepcopy(training._model.state_dict())
     loop = Grpo()
     asked = flatline.tinker.Training(service, training, lambda _: loop.step(training), SETTINGS)
-    with pytest.raises(ConfigError, match="another client"):
+    with pytest.raises(ConfigError, match="does not train the client"):
         flatline.checkup(asked)
     assert all(torch.equal(before[name], one) for name, one in training._model.state_dict().items())
 

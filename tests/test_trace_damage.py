@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.outcome import Outcome
+from flatline.diagnosis.report import diagnose
 from flatline.errors import TraceError
 from flatline.heldout import FILE as HELD_OUT
 from flatline.heldout import HeldOutScore, lines_of, read_scores
 from flatline.hypotheses.base import Level
 from flatline.live.hooks import Guard
-from flatline.outcome import Outcome
 from flatline.report.series import Run, heldout_plays
 from flatline.trace import Recorder, Trace, account, files, writer
 from flatline.trace.account import Account

@@ -129,7 +129,7 @@ def test_a_reward_that_is_no_number_stops_the_run_and_keeps_the_last_step(tmp_pa
         return Score(reward=float("nan") if bad else plays["n"] / 100, parts={"f1": 0.0})
 
     monkeypatch.setattr(episode, "score", score)
-    with pytest.raises(DataError, match="no number"):
+    with pytest.raises(DataError, match="not a number"):
         train(tiny(tmp_path, eval_limit=0))
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from flatline.hypotheses.trend import FEWEST, too_short, trend_of
+from flatline.hypotheses.trend import FEWEST, rescaled_at, too_short, trend_of
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
 from tests.traces import healthy_trace, rollout_rows, run_facts
@@ -48,6 +48,7 @@ def test_a_reward_that_ends_at_nothing_falls_however_smooth_its_curve_is():
     steps = [{"step": at, "reward": max(0.0, 0.8 - 0.03 * at)} for at in range(1, 41)]
     trend = trend_of(Trace.from_rows(steps=steps))
     assert trend.falls and "falls to nothing" in trend.text
+    assert "since." in trend.text
 
 
 def test_a_single_bad_step_is_no_fall_to_nothing():
@@ -242,7 +243,7 @@ def test_rows_say_how_many_steps_they_stand_for():
     rng = np.random.default_rng(0)
     steps = [{"step": 5 * at, "reward": float(rng.normal(0.5, 0.3))} for at in range(1, 31)]
     trend = trend_of(Trace.from_rows(run={"source": "import:jsonl"}, steps=steps))
-    assert "30 rows of 5 steps" in trend.text
+    assert "30 rows 5 steps apart" in trend.text
     assert "more rows would settle it" in trend.text
 
 
@@ -252,3 +253,22 @@ def test_noise_has_no_level_that_changes(keep):
     curves = [smoothed(rng.normal(0.5, 0.06, 80), keep=keep) for _ in range(100)]
     told = [logged(curve).text for curve in curves]
     assert sum("up to step" in text or "Since step" in text for text in told) <= 3
+
+
+def test_one_row_that_is_far_off_is_no_new_level():
+    rewards = 0.14 + 0.002 * np.random.default_rng(0).standard_normal(40)
+    rewards[37] = 0.21
+    assert "up to step" not in logged(rewards).text
+
+
+def test_a_reward_on_another_scale_is_no_rise():
+    reward = (0.5 + 0.05 * np.tile([1, -1], 30)) * np.repeat([1.0, 100.0], 30)
+    rows = [{"step": at + 1, "reward": float(value)} for at, value in enumerate(reward)]
+    trend = trend_of(Trace.from_rows(run={"source": "import:csv", "settings": {}}, steps=rows))
+    assert not trend.rises
+    assert "Since step 31 the reward is on another scale" in trend.text
+
+
+def test_a_reward_that_is_learnt_is_on_one_scale():
+    reward = 1 / (1 + np.exp(-(np.arange(60) - 30) / 2))
+    assert rescaled_at(reward, np.arange(60.0)) is None

@@ -12,6 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import flatline
 from flatline.errors import TraceError
+from flatline.hypotheses import find
 from flatline.hypotheses.base import Level
 from flatline.live.inputs import select, trimmed
 from flatline.live.measure.played import fixed_logps
@@ -310,9 +311,14 @@ def test_a_sampler_that_never_hears_of_new_weights_is_found_without_log_probs(tm
 class Seeing(Qwen2Model):
     """Adds to every token of a row what its image shows, as Qwen's vision models are given it."""
 
+    shown_BD = None
+    """What a sampler sees that is not handed images."""
+
     def forward(self, input_ids, pixel_values=None, image_grid_thw=None, **kwargs):
         kwargs.pop("inputs_embeds", None)
         words_BTD = self.embed_tokens(input_ids)
+        if self.shown_BD is not None:
+            words_BTD = words_BTD + self.shown_BD[:, None]
         if pixel_values is not None:
             parts = pixel_values.split(image_grid_thw.prod(-1).tolist())
             words_BTD = words_BTD + torch.stack([part.mean(0) for part in parts])[:, None]
@@ -331,12 +337,37 @@ class VisionTrainer(GRPOTrainer):
         return {**found, "num_images": [1] * len(sizes)}
 
 
-def vision_trainer(folder, **changes):
+class LookingTrainer(VisionTrainer):
+    """Its sampler sees images as well, all of one size. `turned` is by how many rows those that are
+    scored with are off."""
+
+    turned = 0
+
+    def _generate_and_score_completions(self, inputs):
+        seeing = self.accelerator.unwrap_model(self.model).model
+        shown = [torch.randn(32, generator=torch.manual_seed(row["picture"])) for row in inputs]
+        seeing.shown_BD = torch.stack(shown)
+        try:
+            found = GRPOTrainer._generate_and_score_completions(self, inputs)
+        finally:
+            seeing.shown_BD = None
+        found["pixel_values"] = torch.stack(shown).roll(self.turned, 0).repeat_interleave(2, 0)
+        found["image_grid_thw"] = torch.tensor([[1, 1, 2]] * len(shown))
+        return {**found, "num_images": [1] * len(shown)}
+
+
+class BlindTrainer(LookingTrainer):
+    def _get_per_token_logps_and_entropies(self, *args, pixel_values=None, **kwargs):
+        kwargs.pop("image_grid_thw", None)
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+
+def vision_trainer(folder, kind=VisionTrainer, **changes):
     model = model_and_tokenizer()[0]
     model.model.__class__ = Seeing
     rows = [{**row, "picture": i} for i, row in enumerate(QUESTIONS)]
     changes |= {"rows": Dataset.from_list(rows), "remove_unused_columns": False}
-    return trainer_in(folder, model=model, kind=VisionTrainer, **changes)
+    return trainer_in(folder, model=model, kind=kind, **changes)
 
 
 def test_a_rollout_is_scored_with_its_own_image_wherever_it_stands(tmp_path):
@@ -358,3 +389,20 @@ def test_a_trainer_with_images_is_looked_at_without_a_defect_or_a_fault(tmp_path
     assert not [one.text for one in report.findings if "defect of flatline" in one.text]
     assert not [one.text for one in report.findings if one.level is Level.FAULT]
     assert found(report, "H15").level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "turned", "level", "text"),
+    [
+        (LookingTrainer, 0, Level.OK, "With its own image"),
+        (LookingTrainer, 4, Level.FAULT, "the image of another prompt"),
+        (BlindTrainer, 0, Level.FAULT, "does not see them"),
+    ],
+)
+def test_a_rollout_must_be_scored_with_the_image_it_was_sampled_with(
+    tmp_path, kind, turned, level, text
+):
+    trainer = vision_trainer(tmp_path, kind)
+    trainer.turned = turned
+    told = find("H67").probe(TrlSubject(trainer))
+    assert told.level is level and text in told.text

@@ -59,3 +59,25 @@ def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
     assert "3 rows call a tool, and none gets a reply" in judged(*alone).text
     assert judged(*alone, max_tool_calling_iterations=0) is None
     assert judged(*alone, max_completion_length=3) is None
+
+
+def test_a_later_call_without_a_reply_departs_where_there_is_room_and_leave():
+    two = ([IDS, IDS], [MASK, MASK], [[CALL, REPLY, END], [CALL, REPLY, CALL]])
+    assert "row 1 calls a tool for time 2 and gets no reply" in judged(*two).text
+    assert judged(*two, max_tool_calling_iterations=1) is None
+    assert judged(*two, max_completion_length=len(IDS) + len(GIVEN)) is None
+
+
+def test_a_reply_that_there_is_no_leave_for_departs():
+    one = ([IDS, [3, EOS]], [MASK, [1, 1]], [[CALL, REPLY, END], [END]])
+    told = judged(*one, max_tool_calling_iterations=0)
+    assert told.departs and told.stage == "completions"
+    assert "1 of 2 rows get more replies of tools than were asked for: up to 1" in told.text
+    assert judged(*one, max_tool_calling_iterations=1) is None
+    assert judged([IDS], [MASK], [[CALL, REPLY, END]], max_tool_calling_iterations=None) is None
+
+
+def test_several_replies_to_one_turn_are_one_time():
+    given = reply_ids(Words(), [REPLY, REPLY], None, {})
+    ids, mask = [3, EOS, *given, 8, EOS], [1, 1, *[0] * len(given), 1, 1]
+    assert judged([ids], [mask], [[CALL, REPLY, REPLY, END]], max_tool_calling_iterations=1) is None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from flatline.examination import checkup
+from flatline.diagnosis.checkup import checkup
 from flatline.hypotheses import HYPOTHESES
 from flatline.live.verl.engine import Engine
 from flatline.live.verl.sampler import DRAWN

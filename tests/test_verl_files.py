@@ -5,7 +5,7 @@ Written by `python benchmarks/verl_live.py --keep tests/fixtures/verl`.
 
 from pathlib import Path
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import Level
 from flatline.trace import Trace
 from flatline.trace.importers import open_log

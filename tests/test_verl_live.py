@@ -355,7 +355,7 @@ def test_settings_are_those_of_a_trace():
 
 def test_a_checkup_can_be_asked_for_where_there_is_no_trl():
     """verl 0.9.1 does not start beside a new TRL."""
-    code = "import sys; sys.modules['trl'] = None; import flatline.examination, flatline.verl"
+    code = "import sys; sys.modules['trl'] = None; import flatline.diagnosis.checkup, flatline.verl"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

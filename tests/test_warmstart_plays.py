@@ -232,5 +232,5 @@ def test_the_labs_problems_are_played_in_the_words_of_the_lab_policy():
 def test_a_task_without_a_gold_play_is_named():
     task = tiny.ToyTask()
     chat = ChatFormat(tiny.tokenizer_with(), task.tools)
-    with pytest.raises(DataError, match="no gold play of problem 'p0'"):
+    with pytest.raises(DataError, match="no gold episode of problem 'p0'"):
         imitate(chat, task, tiny.problem(), rng=random.Random(0), careless=0)

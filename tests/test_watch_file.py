@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from typer.testing import CliRunner
 from flatline.alarms import following
 from flatline.cli import app
 from flatline.trace import Recorder
+from tests import tracker_logs
 
 
 def rows_of(rewards):
@@ -120,3 +124,66 @@ def test_ctrl_c_leaves_no_traceback(tmp_path):
 def test_a_log_is_followed_without_torch():
     code = "import sys, flatline.alarms.following; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def csv_file(folder, rows):
+    folder.mkdir(parents=True)
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    (folder / "log.csv").write_text("\n".join(lines))
+
+
+def printed_by_trl(folder, rows):
+    folder.mkdir(parents=True)
+    told = [{**row, "epoch": row["step"] / 100} for row in rows]
+    (folder / "train.out").write_text("\n".join(map(str, told)))
+
+
+def printed_by_verl(folder, rows):
+    folder.mkdir(parents=True)
+    told = [" - ".join(f"{name}:{value}" for name, value in row.items()) for row in rows]
+    (folder / "train.log").write_text("\n".join(told))
+
+
+def trackio(folder, rows):
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "p.db")) as store, store:
+        store.execute("CREATE TABLE metrics (id, run_name, step, metrics)")
+        kept = [(row["step"], "r", row["step"], json.dumps(row)) for row in rows]
+        store.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", kept)
+
+
+FORMATS = {
+    tracker_logs.trainer_state: "",
+    tracker_logs.verl_file: "",
+    tracker_logs.prime_rl_monitor: "",
+    tracker_logs.plain_jsonl: "metrics.jsonl",
+    tracker_logs.tensorboard: "",
+    tracker_logs.mlflow_database: "mlflow.db#r",
+    tracker_logs.wandb_offline: "",
+    csv_file: "log.csv",
+    printed_by_trl: "train.out",
+    printed_by_verl: "train.log",
+    trackio: "trackio:p/r",
+}
+"""Writer -> what is watched, in its folder."""
+
+
+@pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
+def test_a_log_of_every_format_is_followed_while_it_grows(tmp_path, monkeypatch, write):
+    folder, rows = tmp_path / "run", rows_of([*noise(20, 0.6), *noise(20, 0.2, 3)])
+    monkeypatch.setenv("TRACKIO_DIR", str(folder))
+    lengths = [20, 30, 40]
+
+    def grow(_):
+        if not lengths:
+            raise KeyboardInterrupt
+        shutil.rmtree(folder)
+        write(folder, rows[: lengths.pop(0)])
+
+    write(folder, rows[:10])
+    monkeypatch.setattr(following.time, "sleep", grow)
+    watched = FORMATS[write]
+    source = watched if watched.startswith("trackio:") else str(folder / watched)
+    result = CliRunner().invoke(app, ["watch", source])
+    assert result.stdout.count("reward-falls") == 1, result.output
+    assert result.exit_code == 1

@@ -162,6 +162,18 @@ def test_a_crashed_run_is_shown_as_one(tmp_path):
     assert "it crashed or was killed" in client.get("/run/crashed").text
 
 
+def test_a_diagnosed_run_is_listed_with_its_answer_and_found_by_its_code(tmp_path):
+    run = record(tmp_path / "a", steps=2)
+    record(tmp_path / "b", steps=2)
+    first = {"level": "fault", "hypothesis": "H09", "name": "loss-mask-as-attention"}
+    said = {"headline": "Your trainer cannot see the question.", "findings": [first]}
+    (run / "diagnosis.json").write_text(json.dumps(said))
+    listed = asking(tmp_path).get("/", params={"q": "h09"}).text
+    assert "Your trainer cannot see the question.</span>" in listed
+    shown = [row for row in listed.split("<tr")[2:] if not row.startswith(" hidden")]
+    assert len(shown) == 1 and "not diagnosed yet" not in shown[0]
+
+
 def test_a_run_of_another_schema_is_listed_with_the_reason(tmp_path):
     path = record(tmp_path / "future", steps=1)
     facts = json.loads((path / RUN_FILE).read_text())

@@ -200,3 +200,88 @@ def test_a_value_is_followed_through_a_tuple_that_also_holds_what_is_no_data(wri
         "    return paid\n"
     )
     assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "rolled = rewards.roll(1)"
+
+
+def test_a_value_is_followed_through_a_with_around_its_return(written):
+    theirs = written(
+        "import contextlib\n"
+        "def made(rewards):\n"
+        "    wrong = rewards + 7\n"
+        "    return wrong\n"
+        "def wrapper(rewards):\n"
+        "    with contextlib.nullcontext():\n"
+        "        return made(rewards)\n"
+        "def outer(rewards):\n"
+        "    found = wrapper(rewards)\n"
+        "    return found\n"
+    )
+    assert lines_behind(lambda: theirs.outer(REWARDS))[0] == "wrong = rewards + 7"
+
+
+def test_the_condition_that_chose_a_statement_over_another_is_shown(written):
+    theirs = written(
+        "def advantages(rewards, scale):\n"
+        "    means = rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
+        "    if scale != 'none':\n"
+        "        centred = rewards - 3 * means\n"
+        "    else:\n"
+        "        centred = rewards - means\n"
+        "    half = centred / 2\n"
+        "    return half\n"
+    )
+    found = lines_behind(lambda: theirs.advantages(REWARDS, "group"))
+    assert found.index("if scale != 'none':") < found.index("half = centred / 2")
+
+
+def test_a_turn_of_a_loop_that_is_left_early_is_shown(written):
+    theirs = written(
+        "def centred(rewards):\n"
+        "    found = rewards + 0\n"
+        "    for _ in range(2):\n"
+        "        if rewards.any():\n"
+        "            continue\n"
+        "        found = found - rewards.view(-1, 2).mean(1).repeat_interleave(2)\n"
+        "    return found\n"
+    )
+    assert "if rewards.any():" in lines_behind(lambda: theirs.centred(REWARDS))[:5]
+
+
+def test_a_constant_where_a_right_value_was_scaled_is_shown(written):
+    """What it was multiplied with is a specified value, so the product is one too."""
+    theirs = written(
+        "def advantages(rewards, means):\n"
+        "    centred = 1\n"
+        "    centred = centred * means\n"
+        "    wrong = rewards + 5 * centred\n"
+        "    return wrong\n"
+    )
+    found = lines_behind(lambda: theirs.advantages(REWARDS, MEANS.float()))
+    assert found[0] == "wrong = rewards + 5 * centred" and "centred = 1" in found[:4]
+
+
+def test_a_value_is_followed_through_what_tokenizers_give(written):
+    theirs = written(
+        "from collections import UserDict\n"
+        "def prompts(rewards):\n"
+        "    told = UserDict(ids=rewards + 7)\n"
+        "    ids = told['ids']\n"
+        "    return ids\n"
+    )
+    assert lines_behind(lambda: theirs.prompts(REWARDS))[0] == "told = UserDict(ids=rewards + 7)"
+
+
+def test_behind_a_statement_come_its_sources_and_then_what_ran_before_it(written):
+    theirs = written(
+        "def suffix(ids, end):\n"
+        "    prefix = ids[:2]\n"
+        "    whole = ids + [4]\n"
+        "    if end:\n"
+        "        pass\n"
+        "    return whole[len(prefix):]\n"
+    )
+    follower = Follower()
+    with follower.following():
+        theirs.suffix([1, 2, 3], True)
+    trail = Trail(follower.events, Right((), 0.0))
+    found = [one.statement.source for one in trail.behind(follower.events[-1])]
+    assert found == ["return whole[len(prefix):]", "whole = ids + [4]", "prefix = ids[:2]", "pass"]

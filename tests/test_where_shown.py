@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 from sarif_pydantic import Sarif
 
-from flatline.ci.fail_on import FailOn
-from flatline.ci.github import annotations
-from flatline.ci.junit import to_junit
-from flatline.ci.sarif import to_sarif
-from flatline.diagnosis import Report
+from flatline.diagnosis.renderers.ci.fail_on import FailOn
+from flatline.diagnosis.renderers.ci.github import annotations
+from flatline.diagnosis.renderers.ci.junit import to_junit
+from flatline.diagnosis.renderers.ci.sarif import to_sarif
+from flatline.diagnosis.renderers.trackers.message import message_of
+from flatline.diagnosis.report import Report
 from flatline.hypotheses.base import Finding, Level
 from flatline.live.where.place import Where
-from flatline.publish.message import message_of
 from flatline.report.pages import environment
 
 HOSTILE = "x = '</code><script>alert(1)</script>' # \x1b[31m {0} ::error::"

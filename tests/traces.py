@@ -163,7 +163,10 @@ def _rollouts(rng: Any, step: int, right: np.ndarray, tidy: np.ndarray) -> list[
         trained_tokens=PIECE.count(M),
         as_sampled=1,
         prompt="Who wrote it?",
-        completion=[f"<answer>{'right' if c else 'wrong'}</answer>" for c in correct],
+        completion=[
+            f"{'' if form else 'well '}<answer>{'right' if answer else 'wrong'}</answer>"
+            for answer, form in zip(correct, tidy.ravel(), strict=True)
+        ],
         gold="right",
     )
 
@@ -221,6 +224,7 @@ def _step(
         "learning_rate": SETTINGS["learning_rate"],
         "completion_length": float(len(PIECE)),
         "truncated_share": 0.03,
+        "heldout_rows": 0.0,
         "metrics": {"reward": rewards.mean(), "frac_reward_zero_std": (deviations == 0).mean()},
     }
 

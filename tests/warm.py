@@ -4,6 +4,7 @@ A test that kills a process, or needs two of them, is about processes and not ab
 imports in each.
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -57,6 +58,7 @@ def _ended(started):
 
 
 def _play(code, arguments, words, environment):
+    gc.freeze()  # else the first collection looks through all imports, and copies their pages
     os.environ.update(environment)
     file = os.open(words, os.O_WRONLY | os.O_CREAT, 0o644)
     os.dup2(file, 1)

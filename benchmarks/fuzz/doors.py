@@ -37,7 +37,7 @@ from tests.odd_files import ODD, SECRET, put
 from tests.traces import healthy_rows, healthy_trace
 from tests.web_runs import record
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.errors import FlatlineError
 from flatline.heldout import read_scores
 from flatline.loopback import Bind

@@ -8,11 +8,13 @@ Another release of TRL, unpacked from its wheel, is put in front: `PYTHONPATH=tr
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from flatline.bench.mutants.draw import Split
-from flatline.bench.mutants.study import Study
-from flatline.bench.mutants.work import run
+from flatline.bench.mutants.results import missed_in
+from flatline.bench.mutants.study import STUDY_FILE, Change, Study
+from flatline.bench.mutants.work import planned, run
 from flatline.cli.bench_mutants import TRAINER, Progress
 
 HERE = Path(__file__).resolve().parent
@@ -48,10 +50,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/mutants"))
     parser.add_argument("--only", help="configurations, with commas")
     parser.add_argument("--share", type=float, default=1.0, help="of the mutants that are drawn")
+    parser.add_argument(
+        "--beside", type=Path, help="draw no change that was tried in these studies"
+    )
+    parser.add_argument("--one-in", type=int, default=ONE_IN, help="of those that change nothing")
     parser.add_argument("--seeds", type=int, default=0, help="whole trainings of each that learns")
+    parser.add_argument(
+        "--again", type=Path, help="only what these studies have missed: no test any more"
+    )
+    parser.add_argument("--plan", action="store_true", help="count the mutants, run none")
     args = parser.parse_args()
     names = args.only.split(",") if args.only else list(CONFIGURATIONS)
     studies = [_study(name, args) for name in names]
+    if args.again:
+        studies = [study for study in studies if study.only]
+    if args.plan:
+        _print_plan(studies)
+        return
     left = run(studies, jobs=args.jobs, minutes=args.minutes, on_done=Progress())
     print(f"{left[0]} mutants and {left[1]} trainings are left.")
 
@@ -67,9 +82,23 @@ def _study(name: str, args: argparse.Namespace) -> Study:
         split=args.split,
         count=max(1, round(count * args.share)),
         seed=list(CONFIGURATIONS).index(name),
-        one_in=ONE_IN,
+        one_in=args.one_in,
         seeds=args.seeds,
+        beside=args.beside.resolve() if args.beside else None,
+        only=_missed(args.again / name) if args.again else None,
     )
+
+
+def _missed(folder: Path) -> frozenset[Change]:
+    return missed_in(folder) if (folder / STUDY_FILE).is_file() else frozenset()
+
+
+def _print_plan(studies: Sequence[Study]) -> None:
+    """Mutants that would be drawn and are not tried yet, beside all of this half that are left."""
+    waiting = planned(studies)
+    for study, (drawn, left) in zip(studies, waiting, strict=True):
+        print(f"{study.folder.name}: {drawn} drawn of {left}")
+    print(f"{sum(drawn for drawn, _ in waiting)} drawn of {sum(left for _, left in waiting)}")
 
 
 if __name__ == "__main__":

@@ -21,21 +21,25 @@ EXHIBIT = Exhibit(
 
 
 def run(folder: Path) -> dict[str, Any]:
-    return looked(_trainer(folder), folder)
+    return looked(trainer(folder), folder)
 
 
 def symptom(folder: Path) -> str:
-    trainer = _trainer(folder)
+    return moved(trainer(folder))
+
+
+def moved(trainer: Any) -> str:
+    """Magnitudes that training changes."""
     own = {n: p for n, p in trainer.model.named_parameters() if "magnitude" in n}
     before = {name: one.detach().clone() for name, one in own.items()}
     trainer.train()
-    moved = sum(int((one != before[name]).sum()) for name, one in own.items())
+    changed = sum(int((one != before[name]).sum()) for name, one in own.items())
     count = sum(one.numel() for one in own.values())
     kinds = sorted({str(one.dtype).removeprefix("torch.") for one in own.values()})
-    return f"{moved} of {count} magnitudes ({', '.join(kinds)}) changed in training"
+    return f"{changed} of {count} magnitudes ({', '.join(kinds)}) changed in training"
 
 
-def _trainer(folder: Path) -> Any:
+def trainer(folder: Path, algorithm: str = "GRPO") -> Any:
     from peft import LoraConfig
 
     model, tokenizer = lab.parts()
@@ -43,5 +47,5 @@ def _trainer(folder: Path) -> Any:
     adapter = LoraConfig(
         r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=True
     )
-    more = {"peft_config": adapter}
-    return lab.trainer(folder, parts=(model, tokenizer), more=more, learning_rate=1e-3)
+    given = {"algorithm": algorithm, "more": {"peft_config": adapter}, "learning_rate": 1e-3}
+    return lab.trainer(folder, parts=(model, tokenizer), **given)

@@ -11,7 +11,7 @@ from museum.exhibit import Exhibit
 from museum.play import looked
 
 EXHIBIT = Exhibit(
-    bad="0.26.2",
+    bad="0.26.0",
     good="0.27.0",
     beside=TRANSFORMERS_4,
     lines="trl/trainer/grpo_trainer.py, `unwrap_model_for_generation` without `generation_kwargs`",

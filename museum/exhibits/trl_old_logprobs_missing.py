@@ -14,7 +14,7 @@ EXHIBIT = Exhibit(
     bad="0.19.1",
     good="0.20.0",
     beside=TRANSFORMERS_4_51,
-    lines="trl/trainer/grpo_trainer.py:1292-1300",
+    lines="trl/trainer/grpo_trainer.py:1211-1219",
     expects=("H55", "H17", "H54", "H22"),
     later=1,
 )

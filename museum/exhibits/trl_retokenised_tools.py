@@ -88,9 +88,8 @@ def trainer(folder: Path, parts: tuple[Any, Any], **given: Any) -> Any:
     return lab.trainer(
         folder,
         parts=parts,
-        rewards=[used_the_tool],
         data=[{"prompt": task.messages(one)} for one in problems],
         more={"tools": [retrieve_documents]},
         max_completion_length=192,
-        **given,
+        **{"rewards": [used_the_tool]} | given,
     )

@@ -16,8 +16,8 @@ from flatline.errors import FlatlineError
 
 if TYPE_CHECKING:
     from flatline.alarms.training import Alarms
-    from flatline.diagnosis import diagnose
-    from flatline.examination import checkup
+    from flatline.diagnosis.checkup import checkup
+    from flatline.diagnosis.report import diagnose
     from flatline.faults import plant
     from flatline.live.attach import attach
     from flatline.live.loop.loop import Loop
@@ -49,8 +49,8 @@ _WHERE = {
     "Recorder": "flatline.trace",
     "Trace": "flatline.trace",
     "attach": "flatline.live.attach",
-    "checkup": "flatline.examination",
-    "diagnose": "flatline.diagnosis",
+    "checkup": "flatline.diagnosis.checkup",
+    "diagnose": "flatline.diagnosis.report",
     "plant": "flatline.faults",
     "watch": "flatline.live.watch.watch",
 }

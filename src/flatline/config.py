@@ -22,7 +22,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, ModelError
 from flatline.files import toml_from
 
 LAB = "lab"
@@ -57,21 +57,21 @@ class RunConfig:
     model: str = LAB
     """`lab` (embedded), a folder with safetensors, or a hub name."""
     chat_template: str | None = None
-    """`hermes`, a file, or a template that TRL ships; the tokenizer's own where absent."""
+    """`hermes`, a file, or a template that TRL ships; by default the tokenizer's own."""
     datasets: str = LAB
     """Training problems as `path,config,split[slice]`, several joined with `;`."""
     eval_datasets: str | None = None
-    """Held-out problems, written the same way; `validation` of `datasets` where absent."""
+    """Held-out problems, written the same way; by default `validation` of `datasets`."""
     noise: float | None = None
-    """MuSiQue: share of the non-supporting paragraphs kept; all where absent."""
+    """MuSiQue: share of the non-supporting paragraphs kept; by default all."""
     retriever: str | None = None
-    """MuSiQue: bm25, semantic, hybrid or golden; the task's own choice where absent."""
+    """MuSiQue: bm25, semantic, hybrid or golden; by default the task's own choice."""
     order: Order = "shuffled"
-    """`shuffled` anew for each seed; `file` as they lie; `hops` (MuSiQue) from few hops to many."""
+    """`shuffled` by seed; `file`: in file order; `hops` (MuSiQue) from few hops to many."""
     max_prompt_length: int | None = None
     """Tokens that a turn may see before it writes; see docs/design/max-prompt-length.md."""
     max_new_tokens: int | None = None
-    """Tokens of one turn, its end included; 256 where absent, for the lab policy 96."""
+    """Tokens of one turn, including its end; by default 256, for the lab policy 96."""
     max_turns: int = 8
     """Turns of the model in one episode."""
     temperature: float = 1.0
@@ -79,13 +79,13 @@ class RunConfig:
     top_p: float = 1.0
     """Sampler: keep the likeliest tokens up to this probability; 1 keeps all."""
     top_k: int = 0
-    """Sampler: keep so many of the likeliest tokens; 0 keeps all."""
+    """Sampler: keep this many of the likeliest tokens; 0 keeps all."""
     min_p: float = 0.0
     """Sampler: drop tokens below this share of the likeliest one; 0 keeps all."""
     num_epochs: float | None = None
-    """Passes over the training problems; 1 where neither this nor `max_steps` is given."""
+    """Passes over the training problems; 1 if neither this nor `max_steps` is given."""
     max_steps: int | None = None
-    """Optimizer steps; goes before `num_epochs`. Where neither is given, the lab trains for 30."""
+    """Optimizer steps; overrides `num_epochs`. If neither is given, the lab trains for 30."""
     batch_size: int = 64
     """Completions of one device and one backward pass."""
     num_generations: int = 8
@@ -94,7 +94,7 @@ class RunConfig:
     """Backward passes of one optimizer step."""
     passes: Passes = "shuffled"
     """Which completions share a backward pass: dealt out at random and all padded to the step's
-    longest, or those of like length, padded to the longest of the pass, which is faster."""
+    longest, or of similar length, padded to the longest of the pass, which is faster."""
     bf16: bool = False
     """Mixed precision; the weights that are trained stay in fp32."""
     reward: str = "combined"
@@ -120,7 +120,7 @@ class RunConfig:
     lora_targets: str = "all-linear"
     """Modules that get an adapter: `all-linear`, or names joined with commas."""
     learning_rate: float | None = None
-    """Where absent: lab 3e-3 with LoRA and 6e-4 without, any other model 1e-5 and 1e-6."""
+    """By default: lab 3e-3 with LoRA and 6e-4 without, any other model 1e-5 and 1e-6."""
     lr_scheduler_type: Schedule = "constant"
     """How the learning rate changes over the run."""
     warmup_steps: int = 0
@@ -144,13 +144,13 @@ class RunConfig:
     eval_steps: int = 0
     """Optimizer steps from one held-out evaluation to the next; 0: at start and end only."""
     eval_limit: int = 256
-    """Held-out problems played; 0 leaves held-out evaluation out."""
+    """Held-out problems to evaluate; 0 skips held-out evaluation."""
     eval_samples: int = 1
-    """Plays of each held-out problem."""
+    """Rollouts of each held-out problem."""
     output_dir: str = "outputs"
     """Folder of the run."""
     run_name: str | None = None
-    """Name in W&B and the like; the folder's name where absent."""
+    """Name in W&B and similar; by default the folder's name."""
     report_to: str = "none"
     """`wandb`, `tensorboard`, `trackio` (several joined with commas) or `none`."""
     resume_from_checkpoint: str | None = None
@@ -167,7 +167,7 @@ class RunConfig:
     vllm_memory: float = 0.3
     """Share of the GPU that `vllm-colocate` takes."""
     max_batch: int = 256
-    """Episodes that the embedded engine plays at once."""
+    """Episodes that the embedded engine runs at once."""
     fault: str | None = None
     """A defect planted on purpose: `name` or `name:strength`, several joined with `+`."""
 
@@ -219,6 +219,16 @@ class RunConfig:
                 f"Did you mean one of: {', '.join(near or known)}?"
             )
         return cls(**values)
+
+
+def refuse_missing_model(name: str) -> None:
+    """A path that does not exist would be looked up on the hub and give a puzzling message."""
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if looks_like_path and not Path(name).expanduser().is_dir():
+        raise ModelError(
+            f"There is no folder {name!r} to load a model from.\n"
+            "Give a folder with config.json, tokenizer and safetensors, a hub name, or `lab`."
+        )
 
 
 def load_config(path: Path, **changes: Any) -> RunConfig:
@@ -394,6 +404,6 @@ def _refuse_what_does_not_fit_together(config: RunConfig) -> None:
         raise ConfigError(
             f"--save-steps {config.save_steps} would save in the middle of the "
             f"{config.num_iterations} passes over one batch (--num-iterations).\n"
-            "A run resumed from there would sample another batch than the one it left.\n"
+            "A run resumed from there would not sample the batch that it left.\n"
             f"Type a multiple of {config.num_iterations}."
         )

@@ -149,8 +149,8 @@ def compare(a: Evaluation, b: Evaluation) -> Comparison:
     keys = [[(r.problem_id, r.sample) for r in side.rollouts] for side in (a, b)]
     if keys[0] != keys[1]:
         raise ConfigError(
-            "The two evaluations did not play the same problems the same number of times, so "
-            "their plays cannot be paired.\n"
+            "The two evaluations did not sample the same problems the same number of times, so "
+            "their rollouts cannot be paired.\n"
             "Evaluate both with the same --datasets, --limit and --samples."
         )
     pairs = list(zip(a.rollouts, b.rollouts, strict=True))

@@ -75,7 +75,7 @@ def unsealed(found: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def _checksum(facts: Mapping[str, Any]) -> str:
-    """Of the values, not of how they are laid out: an editor may do that anew."""
+    """Of the values, not of how they are laid out: an editor may do that again."""
     return f"{zlib.crc32(json.dumps(facts, sort_keys=True).encode()):08x}"
 
 

@@ -52,7 +52,7 @@ class HeldOutScore:
         if self.problems != earlier.problems:
             raise TraceError(
                 f"The evaluations at steps {earlier.step} and {self.step} are of different "
-                f"held-out problems: {len(earlier.problems)} plays and {len(self.problems)}.\n"
+                f"held-out problems: {len(earlier.problems)} rollouts and {len(self.problems)}.\n"
                 "A difference between them could be one between the problems.\n"
                 "Evaluate both with the same --eval-datasets, --eval-limit and --eval-samples."
             )
@@ -124,7 +124,7 @@ def _score(row: Mapping[str, Any]) -> HeldOutScore:
     rewards = [float(reward) for reward in row["rewards"]]
     problems = [str(problem) for problem in row["problems"]]
     if len(rewards) != len(problems) or not all(map(math.isfinite, rewards)):
-        raise ValueError("every play needs a problem and a reward")
+        raise ValueError("every rollout needs a problem and a reward")
     return HeldOutScore(
         step=int(row["step"]),
         problems=problems,

@@ -137,7 +137,7 @@ def _reason(place: str, key: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(
             f"{place}: {key} is switched off without a reason.\n"
-            "Whoever reads a report must know why a cause was not looked for.\n"
+            "Anyone who reads a report must know why a cause was not tested.\n"
             f'Write `{key} = "why it cannot be the cause here"`.'
         )
 
@@ -159,7 +159,7 @@ def _table(
         if not isinstance(values, dict):
             raise ConfigError(
                 f"{source.place('', table)}: `{table}` is a table.\n"
-                f"Write `[{'.'.join(filter(None, (source.prefix, table)))}]` on a line of its own, "
+                f"Write `[{'.'.join(filter(None, (source.prefix, table)))}]` on a separate line, "
                 "and one hypothesis a line below it."
             )
         said = {key: Said(value, source.place(table, key)) for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Releases of RL libraries with a known silent defect, and the release that mended each.
+"""Releases of RL libraries with a known silent defect, and the release that fixed each.
 
 One table: `flatline doctor` reads it, and every exhibit of the museum (docs/museum.md) shows one
 entry of it, under the same name.
@@ -26,7 +26,7 @@ class Defect:
     when: str = ""
     """Settings that it needs; empty where every run has it."""
     reference: str
-    """Where it was reported or mended."""
+    """Where it was reported or fixed."""
 
 
 DEFECTS: dict[str, Defect] = {
@@ -141,30 +141,6 @@ DEFECTS: dict[str, Defect] = {
         when="`use_vllm` with `max_prompt_length`",
         reference=TRL + "3651",
     ),
-    "trl_vllm_padding": Defect(
-        library="trl",
-        since="0.19.1",
-        mended="0.20.0",
-        what="vLLM gets the padding of prompts as text",
-        when="`use_vllm` with `max_prompt_length`, prompts of different lengths",
-        reference=TRL + "3698",
-    ),
-    "trl_top_k": Defect(
-        library="trl",
-        since="0.18.0",
-        mended="0.27.0",
-        what="tokens beyond the 50 likeliest are never drawn",
-        when="sampling with transformers and `top_k` not given",
-        reference=TRL + "4695",
-    ),
-    "trl_entropy_of_padding": Defect(
-        library="trl",
-        since="0.19.0",
-        mended="0.20.0",
-        what="the entropy threshold counts padding",
-        when="`token_entropy_percentile_threshold`",
-        reference=TRL + "3715",
-    ),
     "trl_old_logprobs_missing": Defect(
         library="trl",
         since="0.18.0",
@@ -216,7 +192,7 @@ DEFECTS: dict[str, Defect] = {
     "trl_generation_config": Defect(
         library="trl",
         since="0.14.0",
-        mended="0.27.0",
+        mended="0.26.2",
         what="sampling takes what the arguments leave at its default from the model's own file",
         when="a penalty or the like in the model's `generation_config`, sampling with transformers",
         reference=TRL + "4647",
@@ -285,6 +261,71 @@ DEFECTS: dict[str, Defect] = {
         when="passes of an epoch that `gradient_accumulation_steps` does not divide",
         reference="https://github.com/huggingface/transformers/pull/39659",
     ),
+    "trl_rloo_steps_twice": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="0.27.0",
+        what="every pass is counted twice, and half of what is sampled is never trained on",
+        when="RLOO with `steps_per_generation` above 1",
+        reference=TRL + "4706",
+    ),
+    "trl_rloo_dora_magnitude": Defect(
+        library="trl",
+        since="0.27.0",
+        mended="1.15.0",
+        what="DoRA's magnitudes are cast to bf16 and never change",
+        when="RLOO, DoRA on a quantised model",
+        reference=TRL + "7273",
+    ),
+    "trl_reference_of_another_precision": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="1.16.0",
+        what="the reference is loaded in float32, whatever the precision of the policy",
+        when="`beta` above 0 and a policy in bf16 that is given as an object, without an adapter",
+        reference="https://github.com/huggingface/trl/compare/v1.15.0...v1.16.0",
+    ),
+    "trl_gspo_token_denominator": Defect(
+        library="trl",
+        since="0.24.0",
+        mended="1.9.2",
+        what="a step is divided by the tokens of the whole generation",
+        when="`trl.experimental.gspo_token` with dapo, `steps_per_generation` other than "
+        "`gradient_accumulation_steps`",
+        reference="https://github.com/huggingface/trl/compare/v1.9.0...v1.9.2",
+    ),
+    "trl_clip_ratio_of_the_unclipped": Defect(
+        library="trl",
+        since="0.16.0",
+        mended="0.17.0",
+        what="the logged `clip_ratio` counts tokens that the clip does not touch",
+        reference=TRL + "3175",
+    ),
+    "trl_tool_calls_unlimited": Defect(
+        library="trl",
+        since="0.27.0",
+        mended="1.9.0",
+        what="a limit of 0 tool calls is taken for no limit",
+        when="`tools` with `max_tool_calling_iterations=0`",
+        reference=TRL + "6423",
+    ),
+    "trl_sleep_reloads_start": Defect(
+        library="trl",
+        since="0.29.0",
+        mended="1.10.0",
+        what="vLLM loads its checkpoint again after it was sent the trained weights",
+        when='`vllm_enable_sleep_mode` with `vllm_mode="colocate"`',
+        reference="https://github.com/huggingface/trl/issues/5312",
+    ),
+    "peft_scaled_embedding": Defect(
+        library="peft",
+        since="0.17.1",
+        mended="0.18.0",
+        what="an adapter on an embedding is scaled when merged, and not when it is trained",
+        when="LoRA on an embedding that scales its output (Gemma 3), where merged weights are "
+        "sampled",
+        reference="https://github.com/huggingface/peft/pull/2825",
+    ),
 }
 """By the name of the exhibit."""
 
@@ -298,7 +339,7 @@ def installed(library: str) -> str | None:
 
 
 def defects_of(library: str, release: str) -> dict[str, Defect]:
-    """What is known of a release, by the name of the exhibit; the one mended last comes last."""
+    """What is known of a release, by the name of the exhibit; the one fixed last comes last."""
     at = _numbers(release)
     known = {
         name: one

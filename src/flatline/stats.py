@@ -102,9 +102,9 @@ def pass_at_k(correct_P: ArrayLike, n: int, k: int) -> Estimate:
     """
     counts = np.asarray(correct_P, dtype=np.int64)
     if not 1 <= k <= n:
-        raise ValueError(f"k must be between 1 and the {n} plays a problem has, got {k}")
+        raise ValueError(f"k must be between 1 and the {n} rollouts a problem has, got {k}")
     if counts.size and (counts.min() < 0 or counts.max() > n):
-        raise ValueError(f"counts of right plays must lie between 0 and {n}")
+        raise ValueError(f"counts of right rollouts must lie between 0 and {n}")
     # Integers first: the binomials of large n overflow a float although their ratio does not.
     ways = math.comb(n, k)
     chance_by_count = np.array([1.0 - math.comb(n - c, k) / ways for c in range(n + 1)])

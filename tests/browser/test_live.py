@@ -1,20 +1,9 @@
 """Pages that follow a run while it trains, without being loaded again."""
 
-import subprocess
-import sys
-
-import pytest
-
 from flatline.experiment import load_plan
 from tests.browser.conftest import served, wait
 from tests.traces import healthy_rows
 from tests.web_runs import begin, investigate, log, record
-
-LAB = (
-    "from flatline.config import RunConfig; from flatline.training.run import train;"
-    "import sys; train(RunConfig(task='musique', max_steps=3, batch_size=8, num_generations=4,"
-    "eval_limit=0, output_dir=sys.argv[1]))"
-)
 
 
 def points(window) -> int:
@@ -125,23 +114,3 @@ def test_an_experiment_and_a_journal_follow_their_files(tmp_path, browser):
         wait(lambda: "Something new." in text())
         closed = "return document.querySelector('details').open"
         assert not window.execute_script(closed), "what the reader closed was opened again"
-
-
-@pytest.mark.timeout(600)
-def test_a_page_follows_a_real_training(tmp_path, browser):
-    pytest.importorskip("trl", reason="training is not installed")
-    run = tmp_path / "lab"
-    training = subprocess.Popen([sys.executable, "-c", LAB, str(run)], stderr=subprocess.DEVNULL)
-    window = browser()
-    try:
-        wait(lambda: (run / "run.json").exists(), seconds=300)
-        with served(tmp_path) as site:
-            window.get(f"{site}/run/lab")
-            window.execute_script("window.kept = true")
-            assert state(window) == "still running"
-            wait(lambda: state(window) == "finished", seconds=240)
-            wait(lambda: points(window) == 3)
-            assert window.execute_script("return window.kept")
-    finally:
-        training.kill()
-        training.wait()

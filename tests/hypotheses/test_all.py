@@ -29,6 +29,8 @@ HEADINGS = [
 ]
 BETWEEN_PROCESSES = "H60"
 """Its faults exist only where several processes train: planted in tests/ranks_child.py."""
+OF_IMAGES = "H67"
+"""Its faults exist only where a model is shown images: planted in tests/test_trl_breadth.py."""
 everyone = each("hypothesis", HYPOTHESES, ids=lambda one: one.id)
 
 
@@ -87,7 +89,13 @@ def test_every_fault_belongs_to_a_hypothesis_and_all_that_name_a_defect_have_one
     codes = {one.id for one in HYPOTHESES}
     assert planted <= codes
     stages = set(CODES.values())  # planted in a user's own script: benchmarks/foreign_faults.py
-    assert codes - planted <= {"H00", "H47", BETWEEN_PROCESSES, *stages}  # a control, and chance
+    assert codes - planted <= {
+        "H00",
+        "H47",
+        BETWEEN_PROCESSES,
+        OF_IMAGES,
+        *stages,
+    }  # a control, and chance
 
 
 def test_every_hypothesis_but_the_ladder_can_look():
@@ -110,7 +118,7 @@ def test_explain_prints_the_page_and_lists_all():
 def test_diagnosis_needs_no_torch():
     heavy = ("torch", "transformers", "trl")
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in heavy)
-    code = f"import sys; {blocked}import flatline.diagnosis, flatline.trace.importers"
+    code = f"import sys; {blocked}import flatline.diagnosis.report, flatline.trace.importers"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -16,6 +16,8 @@ from flatline.hypotheses.departure import CODES
 PRESET = "verifiers-0.1.3"
 BETWEEN_PROCESSES = "H60"
 """What is wrong there is code between processes: no field of a setup takes it away."""
+OF_IMAGES = "H67"
+"""The tasks of a setup have none."""
 EXPERIMENTS = [one for one in HYPOTHESES if isinstance(one, HasExperiment)]
 every_experiment = each("hypothesis", EXPERIMENTS, ids=lambda one: one.id)
 SETUPS = {
@@ -79,7 +81,7 @@ def differing(config, arms):
 
 def test_every_hypothesis_but_the_ladder_stages_of_a_step_and_processes_has_an_experiment():
     without = [one.id for one in HYPOTHESES if not isinstance(one, HasExperiment)]
-    assert without == ["H00", *CODES.values(), BETWEEN_PROCESSES]
+    assert without == ["H00", *CODES.values(), BETWEEN_PROCESSES, OF_IMAGES]
     assert all(one.mechanism.endswith(".") for one in EXPERIMENTS)
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flatline.diagnosis import rank
-from flatline.found import explained_by
+from flatline.diagnosis.found import explained_by
+from flatline.diagnosis.report import rank
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.departure import CODES, Departure, named_by_the_catalogue

@@ -209,3 +209,10 @@ def test_a_policy_that_was_never_near_is_not_sent_back():
     found = H03.sign(trace_of_kl([5.0] * 30, first=4))
     assert found.level is Level.SUSPECT
     assert "checkpoint" not in found.fix
+
+
+def test_a_policy_that_began_at_its_reference_is_not_asked_to_start_there():
+    found = H03.sign(trace_of_kl([0.0, 0.1, 0.3, 0.8, *[2.0] * 26]))
+    assert found.level is Level.SUSPECT
+    assert "Start policy and reference" not in found.fix
+    assert "raise" in found.fix

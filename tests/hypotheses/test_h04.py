@@ -50,6 +50,7 @@ def test_completions_that_are_cut_off_are_no_alarm_while_the_reward_rises():
         rows = healthy_rows(steps=20, gain=gain)
         for row in rows["rollouts"]:
             row["finish"] = "length" if row["rollout"] % 2 else "eos"
+            row["reward"] *= 0.8 if row["rollout"] % 2 else 1.0
         return Trace.from_rows(run=run_facts(), **rows)
 
     assert H04.sign(cut(0.4)).level is Level.OK
@@ -106,3 +107,97 @@ def test_observations_are_looked_at_where_no_finish_was_recorded():
     tokens = trace.tables["tokens"].to_table().to_pylist()
     unfinished = Trace.from_rows(run=run_facts(), rollouts=rows, tokens=tokens)
     assert H04.sign(unfinished).level is Level.SUSPECT
+
+
+@pytest.mark.parametrize(
+    ("paid", "level"), [(lambda cut: 0.5 - 0.4 * cut, "suspect"), (lambda cut: 0.5, "note")]
+)
+def test_completions_that_are_cut_off_are_suspected_only_where_that_is_paid_less(paid, level):
+    finish = ["length", "length", "length", "eos"] * 12
+    rng = np.random.default_rng(1)
+    groups = [[paid(k < 3) + rng.normal(0, 0.1) for k in range(4)] for _ in range(12)]
+    assert H04.sign(trace_of(groups, finish=finish)).level == level
+
+
+def test_completions_that_are_all_cut_off_are_suspected_whatever_they_are_paid():
+    assert H04.sign(trace_of(GROUPS, finish="length")).level is Level.SUSPECT
+
+
+@pytest.mark.parametrize(("right", "level"), [(False, "note"), (True, "suspect")])
+def test_a_part_for_brevity_does_not_make_a_cut_cost_anything(right, level):
+    """Half of each group is cut and therefore long; the other part pays all alike, or only what
+    ended."""
+    rng = np.random.default_rng(1)
+    finish = ["length", "length", "eos", "eos"] * 12
+    tokens = [40 if end == "length" else int(rng.integers(5, 30)) for end in finish]
+    parts = [
+        {"word": float(end == "eos") if right else float(rng.random()), "short": -0.1 * length}
+        for end, length in zip(finish, tokens, strict=True)
+    ]
+    rewards = np.array([sum(part.values()) for part in parts]).reshape(12, 4).tolist()
+    run = run_facts(reward_weights={"word": 1.0, "short": 1.0})
+    trace = trace_of(rewards, run=run, finish=finish, completion_tokens=tokens, parts=parts)
+    assert H04.sign(trace).level == level
+
+
+NAMES = ("Anselm", "Berta", "Cornelius", "Dorothea", "Eberhard", "Franziska", "Gottfried", "Hedwig")
+THINGS = ("marbles", "stamps", "shells", "apples", "pencils")
+
+
+def questions(count=24):
+    rng = np.random.default_rng(2)
+    made = []
+    for _ in range(count):
+        name, thing = rng.choice(NAMES), rng.choice(THINGS)
+        told = [f"{name} {does} {thing}." for does in ("finds", "buys seven", "loses some")]
+        rng.shuffle(told)
+        made.append(f"{' '.join(told)} How many {thing} does {name} have in the end?")
+    return made
+
+
+def prompted(texts, gold="3"):
+    """A trace with one group for each of these prompts, a token to a character."""
+    letters = sorted(set("".join(texts)) | {"$"})
+    ids = {letter: at for at, letter in enumerate(letters)}
+    rows = rollout_rows([[0.0, 1.0]] * len(texts), gold=gold, finish="eos")
+    tokens = [
+        {
+            "step": row["step"],
+            "rollout": row["rollout"],
+            "prompt_ids": [ids[letter] for letter in texts[row["group"]] + "$"],
+            "ids": [ids["$"]],
+            "author": [M],
+            "trained": [1],
+        }
+        for row in rows
+    ]
+    vocabulary = [{"id": at, "text": letter} for letter, at in ids.items()]
+    return Trace.from_rows(run=run_facts(), rollouts=rows, tokens=tokens, vocabulary=vocabulary)
+
+
+def test_prompts_that_are_cut_in_the_middle_of_a_word_are_suspected():
+    found = H04.sign(prompted([text[:61] for text in questions()]))
+    assert found.level is Level.SUSPECT and found.headline == "Your prompts are cut off."
+    assert "have exactly 61 characters" in found.text
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        questions(),
+        [f"What is {a} plus {b}" for a, b in zip(range(10, 34), range(40, 64), strict=True)],
+        [
+            f"Spell {word}"
+            for word in ("cat", "dog", "Spe", "hen", "fox", "owl", "ape", "Sp1", "ant")
+        ],
+        [text[:61] for text in questions(6)],
+    ],
+    ids=["whole", "of one form", "single words", "few"],
+)
+def test_prompts_that_end_or_have_one_form_or_are_few_are_not_called_cut(texts):
+    assert H04.sign(prompted(texts)).level is not Level.SUSPECT
+
+
+def test_the_beginning_of_a_text_may_be_what_is_to_be_continued():
+    beginnings = [text[:61] for text in questions()]
+    assert H04.sign(prompted(beginnings, gold=None)).level is not Level.SUSPECT

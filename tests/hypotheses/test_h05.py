@@ -64,6 +64,40 @@ def test_a_part_that_is_certainly_followed_more_is_suspected_sooner():
     assert noise.level is not Level.SUSPECT and 0.4 < noise.measured.high < 0.6
 
 
+def outweighed(weight, groups=20, correct="right", **settings):
+    """Groups of eight, four of them right; a part for brevity that knows nothing of that."""
+    rng = np.random.default_rng(1)
+    parts = [{"right": float(at % 2), "brief": float(rng.random())} for at in range(groups * 8)]
+    rewards = [part["right"] + weight * part["brief"] for part in parts]
+    weights = {"right": 1.0, "brief": float(weight)}
+    run = run_facts(correct=correct, reward_weights=weights, **settings)
+    grouped = np.array(rewards).reshape(groups, 8).tolist()
+    return trace_of(grouped, run=run, parts=parts, completion=[str(at) for at in range(len(parts))])
+
+
+def test_a_part_that_outweighs_the_answer_is_suspected_with_its_size():
+    found = H.sign(outweighed(20.0))
+    assert found.level is Level.SUSPECT and found.headline.startswith("Another part")
+    assert "`brief` moves the reward by up to 1" in found.text
+    assert "`right` by up to 1: in " in found.text
+    assert "of 20 groups a wrong answer earns more than a right one" in found.text
+    assert found.measured.n == 20 and found.measured.low > 0.25
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.5, 0.99])
+def test_a_part_that_weighs_less_than_the_answer_never_outweighs_it(weight):
+    assert H.sign(outweighed(weight)).level is not Level.SUSPECT
+
+
+def test_wrong_answers_ahead_in_too_few_groups_are_not_enough():
+    assert H.sign(outweighed(20.0, groups=2)).level is not Level.SUSPECT
+
+
+def test_parts_that_are_normalised_by_themselves_do_not_outweigh_by_their_size():
+    found = H.sign(outweighed(20.0, multi_objective_aggregation="normalize_then_sum"))
+    assert not found.headline.startswith("Another part")
+
+
 def test_one_completion_with_two_rewards_is_suspected():
     rng = np.random.default_rng(0)
     rewards = rng.random((8, 8)).tolist()
@@ -126,14 +160,14 @@ def test_a_reward_that_is_no_number_is_suspected():
         changed(lambda row, rng: {"reward": np.nan if row["step"] > 5 else row["reward"]})
     )
     assert found.level is Level.SUSPECT
-    assert "no number, from step 6 on" in found.text
+    assert "not a number, from step 6 on" in found.text
 
 
 def test_a_logged_reward_that_is_no_number_is_suspected_and_a_missing_one_is_not():
     steps = [{"step": s, "reward": np.nan if s > 20 else 0.5} for s in range(1, 61)]
     found = H.sign(Trace.from_rows(steps=steps))
     assert found.level is Level.SUSPECT
-    assert "40 of 60 steps is no number, from step 21 on" in found.text
+    assert "40 of 60 steps is not a number, from step 21 on" in found.text
     sparse = [{"step": s, "reward": None if s % 2 else 0.5} for s in range(1, 61)]
     with pytest.raises(NotRecorded):
         H.sign(Trace.from_rows(steps=sparse))

@@ -92,6 +92,29 @@ def test_a_sampler_that_stays_with_the_reference_never_got_any_weights():
     assert StaleCache().sign(trace).level is Level.UNKNOWN
 
 
+def played_again(rows, *, follows):
+    """Every step plays the prompts of the first, to the same tokens."""
+    first = {row["rollout"]: row for row in rows["tokens"] if row["step"] == 1}
+    for row in rows["tokens"]:
+        then = first[row["rollout"]]
+        row |= {name: then[name] for name in ("prompt_ids", "ids")}
+        row["trainer"] = np.asarray(then["trainer"]) + (row["step"] - 1) * 0.03
+        row["sampler"] = np.asarray(then["sampler"]) + (row["step"] - 1) * follows
+
+
+def test_a_sampler_whose_log_probs_stay_behind_prompts_that_come_again_got_no_weights():
+    trace = rebuilt(lambda rows: played_again(rows, follows=0.0))
+    finding = H06.sign(trace)
+    assert finding.level is Level.FAULT
+    assert "came again after the same text" in finding.text
+    assert StaleCache().sign(trace).level is Level.UNKNOWN
+
+
+def test_a_sampler_that_follows_in_part_has_left_the_start():
+    trace = rebuilt(lambda rows: played_again(rows, follows=0.02))
+    assert H06.sign(trace).level is Level.SUSPECT
+
+
 def test_one_weight_version_for_all_steps_is_a_fault():
     def freeze(rows):
         for row in rows["rollouts"]:

@@ -9,6 +9,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h08_evaluation_mismatch import EvaluationMismatch
+from flatline.hypotheses.held_out import left_behind
 from flatline.trace import Trace
 
 H = EvaluationMismatch()
@@ -78,3 +79,31 @@ def test_the_probe_names_what_differs(changes, says):
 def test_the_probe_passes_equal_paths():
     assert H.probe(path()).level is Level.OK
     assert H.probe(path(problems=0)).level is Level.UNKNOWN
+
+
+def log_of(heldout, gain):
+    """A log whose reward rises by `gain`, with an evaluation every sixth row."""
+    rows = [
+        {"step": at + 1, "reward": 0.5 + gain * at / 59 + 0.02 * (-1) ** at} for at in range(60)
+    ]
+    for at, score in enumerate(heldout):
+        rows[6 * at]["heldout_reward"] = score
+    return Trace.from_rows(run={"source": "import:csv", "settings": {}}, steps=rows)
+
+
+STILL = (0.31, 0.33, 0.3, 0.32, 0.31, 0.33, 0.3, 0.32)
+
+
+def test_an_evaluation_that_does_not_follow_a_rise_is_a_note_that_points_at_it():
+    finding = H.sign(log_of(STILL, gain=0.4))
+    assert (finding.level, finding.points_at_cause) == (Level.NOTE, True)
+    assert "the held-out reward does not follow" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("heldout", "gain"),
+    [([0.3 + 0.05 * at for at in range(8)], 0.4), (STILL, 0.0), (STILL[:4], 0.4)],
+    ids=["it follows", "nothing rises", "too few evaluations"],
+)
+def test_nothing_is_said_of_an_evaluation_that_follows_or_has_nothing_to(heldout, gain):
+    assert left_behind(log_of(heldout, gain)) is None

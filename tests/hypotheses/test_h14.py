@@ -1,6 +1,9 @@
 """H14: ended completions are taken for cut ones."""
 
+from types import SimpleNamespace
+
 import numpy as np
+from tests.hypotheses.edited import subject
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.hypotheses.base import Level
@@ -65,3 +68,25 @@ def test_what_a_stop_string_ended_is_fine_unless_the_loss_leaves_it_out():
 
 def test_a_healthy_run_is_fine():
     assert H14.sign(healthy_trace(steps=2)).level is Level.OK
+
+
+def going_on(*, past, turn_end=7):
+    """A probe of cut completions of one turn, of which some hold the end of a turn."""
+    rows = healthy_rows(steps=1)
+    for at, (rollout, row) in enumerate(zip(rows["rollouts"], rows["tokens"], strict=True)):
+        rollout |= {"finish": "length", "turns": 1}
+        row["ids"] = 100 + np.arange(len(row["ids"]))
+        row["ids"][2] = 7 if past(at) else 102
+    trace = Trace.from_rows(run=run_facts(), **rows)
+    fit = SimpleNamespace(turn_end=turn_end)
+    return H14.probe(subject(trace=trace, tokenizer_fit=lambda: fit))
+
+
+def test_completions_that_go_on_behind_the_end_of_the_turn_are_a_fault():
+    finding = going_on(past=lambda at: at % 8)
+    assert finding.level is Level.FAULT and finding.proven
+
+
+def test_completions_that_a_limit_cuts_before_the_end_of_the_turn_are_not():
+    assert going_on(past=lambda at: at % 32 == 0).level is Level.OK
+    assert going_on(past=lambda at: True, turn_end=None).level is Level.OK

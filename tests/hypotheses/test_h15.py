@@ -88,3 +88,14 @@ def test_the_probe_scores_rollouts_alone(difference, settings, level):
 
 def test_a_batch_without_padding_rules_it_out():
     assert "Does not apply" in probed(5.0, padding=0).text
+
+
+def test_padding_is_seen_in_a_later_step_where_the_first_has_none():
+    rows = healthy_rows(steps=3)
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        later = rollout["step"] > 1
+        rollout["prompt_tokens"] = 10 + rollout["group"] % 8 if later else 10
+        if later and rollout["group"] % 8 < 7:
+            row["trainer"] = np.asarray(row["trainer"]) - 0.2
+    trace = Trace.from_rows(run=run_facts(), **rows)
+    assert H15.sign(trace).level is Level.FAULT

@@ -41,6 +41,14 @@ def test_dropout_in_the_adapter_is_not_taken_for_a_rounded_merge():
     assert H18.sign(dropped).level is Level.UNKNOWN
 
 
+def test_in_16_bits_an_adapter_rounds_as_soon_as_it_adds_something():
+    def gap(step):
+        return 2e-7 if step == 1 else 0.001 * step
+
+    assert H18.sign(parting(gap, precision="bfloat16")).level is Level.OK
+    assert H18.sign(parting(gap, precision="float32")).level is Level.SUSPECT
+
+
 def test_a_sampler_that_parts_later_has_another_cause():
     assert H18.sign(parting(lambda step: 1e-7 if step < 4 else 0.1)).level is Level.OK
 

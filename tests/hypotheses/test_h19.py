@@ -49,6 +49,28 @@ def test_without_an_adapter_a_sampler_that_parts_with_the_first_update_is_suspec
     assert H19.sign(trace).level is Level.SUSPECT
 
 
+def parted_behind(shared):
+    """Sampler and trainer part with the first update; prompts begin with so many equal tokens."""
+    rows = healthy_rows(steps=5)
+    rng = np.random.default_rng(0)
+    for row in rows["steps"][1:]:
+        row["logprob_gap"] = 1e-7 if row["step"] == 1 else 0.05
+    for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
+        own = np.random.default_rng([rollout["step"], rollout["group"]]).integers(0, 100, 40)
+        row["prompt_ids"] = np.concatenate([np.zeros(shared, int), own])
+        row["prompt_attended"] = np.ones(len(row["prompt_ids"]), np.uint8)
+        at = model_tokens(row)
+        row["trainer"][at] += rng.normal(0, 0.05 * (row["step"] > 1), len(at)).astype(np.float32)
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def test_what_parts_behind_prompts_of_which_nothing_was_read_before_is_no_cache():
+    finding = H19.sign(parted_behind(shared=6))
+    assert finding.level is Level.UNKNOWN
+    assert "32 prompts whose first 16 tokens" in finding.text and "see H06" in finding.text
+    assert H19.sign(parted_behind(shared=20)).level is Level.SUSPECT
+
+
 def test_with_an_adapter_it_looks_like_a_merge_that_rounds_and_is_noted():
     finding = H19.sign(parting(lambda step: 1e-7 if step == 1 else 0.01))
     assert finding.level is Level.NOTE

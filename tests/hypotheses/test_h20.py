@@ -53,3 +53,10 @@ def test_few_prompts_say_nothing():
 def test_mixed_precision_is_compared_with_float32():
     assert H20.experiment(RunConfig()) is None
     assert H20.experiment(RunConfig(bf16=True)).change == {"bf16": False}
+
+
+def test_precision_is_not_blamed_for_what_dropout_in_the_model_may_do():
+    finding = H20.sign(noisy(0.02, bf16=False, dropout=0.1))
+    assert finding.level is Level.UNKNOWN
+    assert "disable_dropout" in finding.text
+    assert H20.sign(noisy(1e-6, bf16=False, dropout=0.1)).level is Level.OK

@@ -66,3 +66,21 @@ def test_few_prompts_and_missing_log_probs_cannot_be_told():
     assert H21.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
     with pytest.raises(NotRecorded):
         H21.sign(without("tokens", "sampler"))
+
+
+@pytest.mark.parametrize(("nats", "named"), [(0.08, True), (1e-6, False), (0.0, False)])
+def test_an_unasked_parameter_is_the_reason_where_it_makes_the_gap(nats, named):
+    def apart(row):
+        row["trainer"] = np.asarray(row["trainer"]) + rng_of(row).normal(0, 0.1, 14)
+
+    trace = edited(apart)
+    trace.run["unasked_sampling"] = {"repetition_penalty": 1.1, "nats": nats}
+    found = H21.sign(trace)
+    assert ("`repetition_penalty` 1.1" in found.text) is named
+    assert (found.level is Level.SUSPECT) is named
+
+
+def test_an_unasked_parameter_that_changes_nothing_is_nobodys_fault():
+    trace = healthy_trace(steps=1)
+    trace.run["unasked_sampling"] = {"top_k": 50.0, "nats": 1e-7}
+    assert H21.sign(trace).level is Level.OK

@@ -124,3 +124,14 @@ def test_the_share_of_the_update_that_is_noise_is_told():
 def test_a_batch_without_trained_tokens_cannot_be_told():
     nothing = dict.fromkeys(ScoredTwice.__dataclass_fields__, float("nan"))
     assert twice(**nothing).level is Level.UNKNOWN
+
+
+def test_rollouts_that_are_trained_after_an_update_are_compared_before_it():
+    def later(row):
+        alike(row)
+        row["old"] = np.array(row["trainer"])
+        row["trainer"] = row["trainer"] - 0.3 * (row["rollout"] % 2)
+
+    dealt_out = {"steps_per_generation": 4, "gradient_accumulation_steps": 1}
+    assert H23.sign(edited(later, settings=dealt_out)).level is Level.OK
+    assert H23.sign(edited(later)).level is Level.FAULT

@@ -152,3 +152,20 @@ def test_a_step_that_moves_nothing_is_left_to_others():
 
 def test_a_rate_of_zero_is_left_to_h26():
     assert "H26" in H.probe(subject(0.0, rate=0.0)).text
+
+
+def test_a_run_that_ends_in_its_warm_up_is_suspected():
+    warming = {"warmup_steps": 5000, "lr_scheduler_type": "linear"}
+    recorded, live = run(steps=30, max_steps=30, **warming), subject(2e-3, **warming)
+    for found in (H.sign(recorded), H.probe(live)):
+        assert found.level is Level.SUSPECT
+        assert "warm-up" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("warmup", "schedule"),
+    [(40, "linear"), (5000, "constant"), (5000, "given"), (5000, None), (0, "cosine")],
+)
+def test_a_warm_up_that_ends_or_is_not_used_is_fine(warmup, schedule):
+    found = H.probe(subject(2e-3, warmup_steps=warmup, lr_scheduler_type=schedule))
+    assert found.level is Level.OK

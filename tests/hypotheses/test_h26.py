@@ -12,7 +12,7 @@ from flatline.hypotheses.h26_optimizer_not_stepping import OptimizerNotStepping
 from flatline.trace import Trace
 
 H = OptimizerNotStepping()
-NAMES = ("q.lora_A", "q.lora_B", "v.lora_A", "v.lora_B")
+NAMES = tuple(f"{layer}.{half}.weight" for layer in "qv" for half in ("lora_A", "lora_B"))
 
 
 def trace_with(weights=lambda row: {}, steps=lambda row: {}, n=5):
@@ -22,14 +22,21 @@ def trace_with(weights=lambda row: {}, steps=lambda row: {}, n=5):
     return Trace.from_rows(run=run_facts(), **rows)
 
 
-def subject(*, norms=(0, 1, 0, 1), updates=(0, 1, 0, 1), held=(1, 1, 1, 1), rate=1e-3, advantage=1):
+def subject(
+    *,
+    norms=(0, 1, 0, 1),
+    updates=(0, 1, 0, 1),
+    held=(1, 1, 1, 1),
+    rate=1e-3,
+    advantage=1,
+    zero=(0, 1, 0, 1),
+):
     census = SimpleNamespace(
         names=NAMES,
-        kinds=tuple(name[2:] for name in NAMES),
         norms=np.array(norms, float),
         in_optimizer=np.array(held, bool),
         total_norm=float(np.linalg.norm(norms)),
-        lora_untrained=True,
+        zero=np.array(zero, bool),
     )
     step = SimpleNamespace(
         gradients=census,
@@ -172,3 +179,12 @@ def test_zeros_that_a_loggers_rounding_may_have_made_are_no_fault():
 def test_a_schedule_that_comes_to_0_at_the_last_step_is_no_fault():
     found = H.sign(rates(lambda step: 1e-6 * (12 - step)))
     assert "learning rate is 0" not in found.text
+
+
+def test_what_zeros_beside_it_multiply_has_no_gradient_yet():
+    found = H.probe(subject(norms=(0, 1, 0, 1)))
+    assert found.level is Level.OK
+    started = H.probe(subject(norms=(0, 1, 0, 1), zero=(0, 0, 0, 0)))
+    assert started.level is Level.SUSPECT
+    without = H.probe(subject(norms=(0, 0, 0, 1), updates=(0, 0, 0, 1)))
+    assert without.level is Level.SUSPECT and "1 have no gradient" in without.text

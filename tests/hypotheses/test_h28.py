@@ -7,7 +7,7 @@ from tests.traces import healthy_rows, run_facts
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h28_loss_normalisation import LossNormalisation
-from flatline.live.step_records import Accumulation
+from flatline.live.step_records import Accumulation, ShortStep
 from flatline.trace import Trace
 
 H28 = LossNormalisation()
@@ -62,6 +62,23 @@ def test_a_loss_that_other_things_move_says_nothing():
 )
 def test_the_gradient_must_not_depend_on_the_passes(ratio, kind, level):
     assert probed(ratio, kind).level is level
+
+
+@pytest.mark.parametrize(
+    ("ratio", "steps", "level"),
+    [
+        (0.5, 2, Level.SUSPECT),
+        (0.5, 200, Level.NOTE),
+        (1.0, 2, Level.OK),
+        (float("nan"), 2, Level.OK),
+    ],
+)
+def test_the_short_step_at_the_end_of_an_epoch_is_divided_by_its_own_passes(ratio, steps, level):
+    short = ShortStep(passes=1, usual=2, steps=steps, ratio=ratio)
+    found = Accumulation(passes=(1, 2), norms=(1.0, 1.0), cosine=1.0, short=short)
+    finding = H28.probe(subject(accumulation=lambda: found, settings={"loss_type": "grpo"}))
+    assert finding.level is level
+    assert level is Level.OK or "ends with a step of 1 instead of 2 passes" in finding.text
 
 
 def test_a_batch_that_cannot_be_halved_says_nothing():

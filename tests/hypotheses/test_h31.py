@@ -9,8 +9,8 @@ from tests.hypotheses.edited import subject
 from tests.traces import healthy_rows, run_facts
 
 from flatline.config import RunConfig
-from flatline.diagnosis import rank
-from flatline.found import explained_by
+from flatline.diagnosis.found import explained_by
+from flatline.diagnosis.report import rank
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h24_learning_rate import LearningRate
 from flatline.hypotheses.h31_kl_anchor import KlAnchor

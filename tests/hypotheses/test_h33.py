@@ -149,6 +149,28 @@ def test_problems_that_share_their_prompt_cannot_be_told_apart():
         assert "1000 rows" in found.text
 
 
+def one_prompt_of(golds, **settings):
+    def alike(rows):
+        for row in rows:
+            row["prompt_id"] = "same"
+            row["gold"] = str(row["group"] % golds)
+
+    return H.sign(changed(alike, **{"prompt_texts": 1, "dataset_size": 64, **settings}))
+
+
+def test_one_prompt_for_rows_with_different_answers_is_a_fault():
+    found = one_prompt_of(7)
+    assert found.level is Level.FAULT and found.headline.startswith("All rows")
+    assert "All 64 rows of the data have the same prompt" in found.text
+    assert "7 different answers" in found.text
+
+
+def test_one_prompt_is_no_fault_where_answers_agree_or_more_is_shown_than_a_text():
+    assert one_prompt_of(1).level is not Level.FAULT
+    assert one_prompt_of(7, prompt_texts=None).level is not Level.FAULT
+    assert one_prompt_of(7, prompt_texts=2).level is not Level.FAULT
+
+
 def test_a_data_set_smaller_than_a_step_must_repeat_prompts():
     def few(rows):
         for row in rows:

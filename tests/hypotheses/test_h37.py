@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.traces import healthy_trace, trace_of
+from tests.traces import healthy_trace, run_facts, trace_of
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
@@ -30,6 +30,17 @@ def test_a_reward_that_follows_form_more_than_answers_is_suspected():
 
 def test_form_is_found_by_its_values_and_not_by_its_name():
     assert H.sign(run(3.0, name="bonus")).level is Level.SUSPECT
+
+
+def test_a_part_that_is_the_length_is_no_form():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(5, 60, 320)
+    right = (rng.random(320) < 0.5).astype(float)
+    parts = [{"right": r, "short": -float(t)} for r, t in zip(right, tokens, strict=True)]
+    rewards = (right - tokens).reshape(40, 8).tolist()
+    run = run_facts(correct="right")
+    trace = trace_of(rewards, run=run, parts=parts, completion_tokens=tokens.tolist())
+    assert "no part of the reward is about form" in H.sign(trace).text
 
 
 def test_a_part_that_goes_with_the_answer_is_no_form():

@@ -184,3 +184,25 @@ def test_other_words_that_are_paid_as_right_may_be_aliases():
         return {"gold": "New York", "completion": f"<answer>{words}</answer>", **paid}
 
     assert H.sign(changed(alias)).level is not Level.SUSPECT
+
+
+def test_what_a_part_about_the_form_pays_is_not_taken_for_right():
+    """Two parts that could both say right, of which one is always 0: their sum has two values."""
+
+    def formed(parts):
+        def change(row):
+            paid = float(row["rollout"] % 2)
+            return {
+                "completion": "#### 7" if paid else "no answer",
+                "gold": "5",
+                "finish": "eos",
+                "reward": paid,
+                "parts": parts(paid),
+            }
+
+        return change
+
+    both = changed(formed(lambda paid: {"right": 0.0, "one_answer": paid}))
+    assert H.sign(both).level not in (Level.FAULT, Level.SUSPECT)
+    alone = changed(formed(lambda paid: {}))
+    assert H.sign(alone).level is Level.SUSPECT

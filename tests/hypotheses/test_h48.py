@@ -1,11 +1,13 @@
 """H48 logs-lie."""
 
+import numpy as np
 import pytest
-from tests.traces import healthy_rows, healthy_trace, run_facts
+from tests.traces import healthy_rows, healthy_trace, run_facts, trace_of
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h48_logs_lie import LogsLie
+from flatline.hypotheses.logged import _cut
 from flatline.trace import Trace
 
 H = LogsLie()
@@ -57,3 +59,8 @@ def test_a_loop_that_records_itself_may_give_its_reward_as_a_column():
         row["reward"] = 9.0
     trace = Trace.from_rows(run={**run_facts(), "source": "recorder"}, **rows)
     assert H.sign(trace).level is Level.SUSPECT
+
+
+def test_what_ended_on_a_stop_may_be_logged_as_cut_or_as_whole():
+    trace = trace_of([[0.0, 1.0, 0.0, 1.0]], finish=["length", "stop", "eos", "eos"])
+    assert _cut(trace, np.arange(4)) == (0.25, 0.5)

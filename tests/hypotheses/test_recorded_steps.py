@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.traces import healthy_rows, run_facts
 
-from flatline.diagnosis import diagnose, explained_by
+from flatline.diagnosis.report import diagnose, explained_by
 from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.hypotheses.base import ALARMS, Level
@@ -85,6 +85,42 @@ def test_advantages_over_the_spread_of_a_batch():
             row["advantage"] = advantage
     assert told("H53", tables, scale_rewards="batch").level is Level.OK
     assert told("H53", tables).level is Level.FAULT
+
+
+def in_float32(reward_B, group=8):
+    """As a trainer computes them."""
+    reward_PG = np.float32(reward_B).reshape(-1, group)
+    # One last bit: what a sum of eight in float32 is off by, whatever order it is taken in.
+    mean_P1 = np.nextafter(reward_PG.mean(1, keepdims=True), np.float32(0))
+    spread_P1 = reward_PG.std(1, ddof=1, keepdims=True) + np.float32(1e-4)
+    return ((reward_PG - mean_P1) / spread_P1).ravel()
+
+
+def test_a_group_of_equal_rewards_may_be_off_by_the_last_bit_of_its_mean():
+    tables = rows()
+    for row in tables["rollouts"]:
+        row["reward"] = 1.2
+    advantage_B = in_float32([row["reward"] for row in tables["rollouts"]])
+    assert np.abs(advantage_B).max() > 1e-3
+    for row, advantage in zip(tables["rollouts"], advantage_B, strict=True):
+        row["advantage"] = advantage
+    assert told("H53", tables).level is Level.OK
+    for row in tables["rollouts"]:
+        row["advantage"] = 0.01
+    assert told("H53", tables).level is Level.FAULT
+
+
+def test_rewards_normalised_one_by_one_may_round_to_anything_where_no_group_differs():
+    tables = rows()
+    for number, row in enumerate(tables["rollouts"]):
+        row["reward"] = 1.2
+        row["parts"] = {"exact_match": 1.2, "format": 1.2}
+        row["advantage"] = 0.9 if number // 8 % 2 else -0.9
+    asked = {"multi_objective_aggregation": "normalize_then_sum"}
+    assert told("H53", tables, **asked).level is Level.OK
+    for number, row in enumerate(tables["rollouts"]):
+        row["parts"] = {"exact_match": float(number % 2), "format": 1.0}
+    assert told("H53", tables, **asked).level is Level.FAULT
 
 
 def test_what_is_not_specified_is_unknown():
@@ -173,6 +209,56 @@ def test_a_reward_that_remembers():
     assert found.level is Level.SUSPECT and "it remembers something" in found.text
 
 
+def unjudged(row, advantage=0.0):
+    """A rollout for which every function returned None."""
+    row |= {"parts": {}, "reward": None, "advantage": advantage}
+
+
+def test_a_trainer_that_makes_nothing_judged_into_0_is_named_before_log_judge_and_advantages():
+    """Another function loses a part of its rows as well, which a sound sum leaves out."""
+    tables = rows()
+    for row in tables["rollouts"]:
+        if row["rollout"] % 8 == 0:
+            unjudged(row, advantage=-0.7)
+        elif row["rollout"] % 8 == 1:
+            row["parts"].pop("format")
+    for row in tables["steps"]:
+        if "metrics" in row:
+            row["metrics"]["reward"] *= 0.875
+    report = diagnose(trace(tables))
+    assert report.alarms[0].hypothesis == "H52"
+    assert "makes up a reward for what nobody judged" in report.alarms[0].text
+    follows = explained_by(report.findings)
+    assert {follows[code] for code in ("H48", "H53", "H68")} == {"H52"}
+
+
+def test_a_judge_that_gives_up_in_a_sound_trainer_is_the_judges_where_a_part_is_lost():
+    tables = rows()
+    for row in tables["rollouts"]:
+        if row["rollout"] % 8 == 1:
+            row["parts"].pop("format", None)
+            row["reward"] = 0.9 * row["parts"]["exact_match"]
+    assert told("H52", tables).level is Level.OK
+    assert told("H68", tables).level is Level.SUSPECT
+
+
+def test_a_judge_that_gives_up_whole_rows_in_a_sound_trainer_is_nobodys_fault():
+    tables = rows()
+    for row in tables["rollouts"]:
+        if row["rollout"] % 8 == 0:
+            unjudged(row)
+    assert told("H52", tables).level is Level.OK
+    assert told("H68", tables).level is not Level.SUSPECT
+
+
+def test_a_step_at_which_no_function_was_heard_says_nothing_of_the_trainer():
+    tables = rows()
+    for row in tables["rollouts"]:
+        if row["step"] == 3:
+            unjudged(row, advantage=row["advantage"])
+    assert told("H52", tables).level is Level.OK
+
+
 def test_tokens_that_lost_their_loss():
     tables = rows()
     for row in tables["rollouts"]:
@@ -196,3 +282,30 @@ def test_the_first_stage_is_the_finding_and_later_ones_its_consequence():
 
 def test_a_healthy_run_has_no_alarm():
     assert [one for one in diagnose(trace()).findings if one.level in ALARMS] == []
+
+
+def without_old():
+    tables = rows()
+    for row in tables["tokens"]:
+        del row["old"]
+    return tables
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gradient_accumulation_steps": 3, "steps_per_generation": 2},
+        {"steps_per_generation": 2},
+        {"num_iterations": 2},
+    ],
+)
+def test_rollouts_that_are_trained_after_an_update_need_old_log_probs(asked):
+    found = told("H54", without_old(), algorithm="grpo", **asked)
+    assert found.level is Level.FAULT and "given no old log-probs" in found.text
+    assert told("H54", algorithm="grpo", **asked).level is not Level.FAULT
+
+
+def test_a_loss_that_needs_no_old_log_probs_is_left_alone():
+    for asked in ({}, {"gradient_accumulation_steps": 4, "steps_per_generation": 2}):
+        assert told("H54", without_old(), algorithm="grpo", **asked).level is Level.UNKNOWN
+    assert told("H54", without_old(), num_iterations=2).level is Level.UNKNOWN, "no known algorithm"

@@ -10,11 +10,11 @@ from tests.traces import healthy_rows, run_facts
 
 import flatline.hypotheses
 from flatline.config import RunConfig
-from flatline.diagnosis import guarded
+from flatline.diagnosis.lacking import Origin
+from flatline.diagnosis.report import guarded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import Hypothesis, Level
 from flatline.hypotheses.wording import FLATLINE, PLAIN, TRL, names_of, worded
-from flatline.lacking import Origin
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
 

@@ -5,6 +5,7 @@ differ in reward, and a greedy play that shows how much sampling noise costs. Th
 validation split never occur in training.
 """
 
+import json
 import random
 from functools import lru_cache
 
@@ -16,6 +17,7 @@ from flatline.evaluate import evaluate
 from flatline.rollout.engine import Engine, Job, Limits
 from flatline.rollout.sampling import Sampling, filtered_logprobs, uniforms
 from flatline.tasks import make_task
+from flatline.training.lab import build
 from flatline.training.models import load_policy
 from tests.quality.report import report
 
@@ -156,3 +158,11 @@ def border_distance(model, rollout, at, *, seed):
     drawn = sum(rollout.loss_mask[:at])
     u = uniforms(seed, rollout.problem_id, rollout.sample, drawn + 1)[drawn]
     return float((logps_TV[at].double().exp().cumsum(-1) - u).abs().min())
+
+
+def test_building_on_a_cpu_gives_a_policy_that_loads(tmp_path):
+    recipe = build.Recipe(plays=40, drills=20, drill_steps=2, steps=4, batch=8, width=32)
+    build.build(recipe, tmp_path)
+    policy = load_policy(str(tmp_path))
+    assert policy.model.config.hidden_size == 32
+    assert json.loads((tmp_path / "build.json").read_text())["recipe"]["steps"] == 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatline.config import RunConfig
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.experiment import RayExecutor
 from flatline.heldout import read_scores
 from flatline.hypotheses import find
@@ -60,6 +60,19 @@ def test_a_pilot_of_two_processes_compares_both_gradients(given, tmp_path):
     found = json.loads(path.read_text())
     assert found["processes"] == 2
     assert all(one["cosine"] < 0.9 for one in found["gradient"])
+
+
+def test_it_runs_under_accelerate_launch(given, tmp_path):
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"),
+        *("-m", "flatline", "run", "--remedy", "H09", "--record", str(tmp_path / "run")),
+        *("--seed", "2", "--output", str(tmp_path / "out")),
+        *(str(SUMS), *given),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "remedy for H09: this run gives the model ones" in done.stderr
+    assert Trace.open(tmp_path / "run").run["seed"] == 2
 
 
 class Said:

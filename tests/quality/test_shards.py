@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 import flatline
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import ALARMS
 from tests.launched import launched
 from tests.quality.report import report

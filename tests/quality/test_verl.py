@@ -2,7 +2,7 @@
 
 import pytest
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import ALARMS
 from flatline.trace import Trace
 from tests.quality.report import report

@@ -29,7 +29,7 @@ from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from flatline.examination import checkup  # noqa: E402
+from flatline.diagnosis.checkup import checkup  # noqa: E402
 from flatline.live.hooks import Guard  # noqa: E402
 from flatline.live.verl.engine import Engine  # noqa: E402
 from flatline.live.verl.sampler import SamplerEar  # noqa: E402

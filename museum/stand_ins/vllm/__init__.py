@@ -27,6 +27,7 @@ ENGINES: list["LLM"] = []
 
 class LLM:
     def __init__(self, model: str, **options: Any) -> None:
+        self.path = model
         self.model = AutoModelForCausalLM.from_pretrained(model).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         self.caching = bool(options.get("enable_prefix_caching"))
@@ -43,6 +44,14 @@ class LLM:
         own = self.model.state_dict()
         for name, value in weights:
             own[name].copy_(value)
+
+    def collective_rpc(self, method: str) -> None:
+        getattr(self, method)()
+
+    def reload_weights(self) -> None:
+        """From the checkpoint, as vLLM's worker does."""
+        start = AutoModelForCausalLM.from_pretrained(self.path)
+        self.load_weights(start.state_dict().items())
 
     def reset_prefix_cache(self) -> None:
         self.prefixes.clear()
@@ -104,7 +113,7 @@ class LLM:
         length = ids.index(end) + 1 if end in ids else len(ids)
         self.drawn.append((prompt, ids[:length], true[:length]))
         pairs = zip(ids[:length], shown, strict=False)
-        logprobs = [{a: SimpleNamespace(logprob=b)} for a, b in pairs]
+        logprobs = [{a: SimpleNamespace(logprob=b, rank=1)} for a, b in pairs]
         return SimpleNamespace(token_ids=ids[:length], logprobs=logprobs)
 
     def _prefix(self, prompt: list[int]) -> tuple[Any, int]:

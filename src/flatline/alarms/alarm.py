@@ -1,4 +1,4 @@
-"""One alarm, as it is told everywhere."""
+"""One alarm, as it is reported everywhere."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ TREND = "trend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """What is wrong, told once."""
+    """What is wrong, reported once."""
 
     step: int
     """The latest step when it was seen."""

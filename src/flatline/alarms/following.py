@@ -1,4 +1,5 @@
-"""A record that grows: a run directory, or a log of any format that flatline reads."""
+"""A record that grows: a run directory, a log of any format that flatline reads, or a run that a
+tracker knows by name."""
 
 import time
 from collections.abc import Iterator
@@ -11,25 +12,27 @@ from flatline.errors import TraceError
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
 from flatline.trace.importers.mlflow_store import split_run
+from flatline.trace.importers.tracked import tracker_of
 
 EVERY = 2.0
 """Seconds between two looks at whether there is more; a look that takes longer waits as long
 again, so that a large log does not keep a core busy."""
+ASKED_EVERY = 30.0
+"""The same where a tracker is asked, which may be on another machine."""
 
 
-def follow(path: Path) -> Iterator[Alarm]:
+def follow(source: str) -> Iterator[Alarm]:
     """Alarms as they come, until the run is over; of a log nobody knows when that is."""
     lookout, known = Lookout(), ""
-    trace = open_log(path)
+    trace = open_log(source)
     while True:
         begun = time.monotonic()
         yield from lookout.look(trace)
         if is_over(trace):
             return
-        took = time.monotonic() - begun
-        known = _wait_for_more(path, known, max(EVERY, took))
-        with suppress(TraceError):  # a file that is being written anew, and is short of its end
-            trace = open_log(path)
+        known = _wait_for_more(source, known, took=time.monotonic() - begun)
+        with suppress(TraceError):  # a file that is being written again, and is short of its end
+            trace = open_log(source)
 
 
 def is_over(trace: Trace) -> bool:
@@ -38,11 +41,14 @@ def is_over(trace: Trace) -> bool:
     return not imported and bool(trace.run.get("ended") or trace.stopped)
 
 
-def _wait_for_more(path: Path, known: str, pause: float) -> str:
-    """How the files look when they have changed."""
+def _wait_for_more(source: str, known: str, *, took: float) -> str:
+    """How the files look when they have changed; a tracker is asked again whatever it has."""
+    if tracker_of(source):
+        time.sleep(max(ASKED_EVERY, took))
+        return known
     while True:
-        time.sleep(pause)
-        found = _state(path)
+        time.sleep(max(EVERY, took))
+        found = _state(Path(source).expanduser())
         if found != known:
             return found
 

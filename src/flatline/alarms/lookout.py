@@ -4,18 +4,18 @@ Every look is a whole diagnosis of the latest steps; what it calls a cause is an
 often must not raise the chance of a false one:
 
 - a fault is a broken invariant. Arithmetic rules out that a right step shows it, however often one
-  looks: it is told at once.
-- a suspicion is beyond what healthy runs show when they are looked at once. It is told when every
+  looks: it is reported at once.
+- a suspicion is beyond what healthy runs show when looked at once. It is reported when every
   look has said so while the steps doubled: what comes by chance goes when as much again is seen.
-- a trend is told by a test that holds at all looks together (`trends`).
+- a trend is reported by a test that holds at all looks together (`trends`).
 """
 
 import numpy as np
 
 from flatline.alarms.alarm import Alarm
 from flatline.alarms.trends import Trends
-from flatline.answer import claim
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.answer import claim
+from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.base import Finding, Level
 from flatline.trace import Trace
 
@@ -23,7 +23,7 @@ WINDOW = 32
 """Latest steps that a look is at: what broke after a thousand right ones is not outvoted by them,
 and a look costs the same however long the run is."""
 FEWEST = 5
-"""Steps that a suspicion lasts before it is told, at least."""
+"""Steps that a suspicion lasts before it is reported, at least."""
 
 
 class Lookout:
@@ -41,9 +41,9 @@ class Lookout:
         """Rows of steps at the last look."""
 
     def look(self, trace: Trace) -> list[Alarm]:
-        """The alarms that nobody was told of yet."""
+        """The alarms that have not been reported yet."""
         steps = whole_steps(trace)
-        if len(steps) < self._looked:  # a training that began anew replaced the old one
+        if len(steps) < self._looked:  # a training that began again replaced the old one
             self._begin()
         if len(steps) == self._looked:
             return []

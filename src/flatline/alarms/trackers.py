@@ -1,16 +1,16 @@
 """Alarms in the tracker that the trainer itself reports to, through the callback that it has.
 
 Nothing is imported and no run is opened: where the trainer logs, there the alarm goes. What a model
-wrote may be quoted in one, so it is escaped as in `flatline.publish`.
+wrote may be quoted in one, so it is escaped as in `flatline.diagnosis.renderers.trackers`.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from flatline.alarms.alarm import Alarm
+from flatline.diagnosis.renderers.trackers.message import LONGEST
 from flatline.hypotheses.base import Level
-from flatline.journal.escape import inline
-from flatline.publish.message import LONGEST
+from flatline.markdown import inline
 from flatline.trace.announce import say
 
 

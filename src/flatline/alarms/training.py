@@ -2,11 +2,10 @@
 
     flatline.attach(trainer, "runs/x", alarms=flatline.Alarms())
 
-Looking takes a hundredth of the training's time, and the first and the last look: after a step it
-is done where that time has been earned, so at every step of a few seconds or more, and seldom where
-steps are short. It reads what is recorded and touches nothing of the trainer but, with
-`on_fault="stop"`, the flags by which transformers ends a run. What goes wrong in it is said once
-and never reaches the training.
+Looking takes a hundredth of the training's time (`earned`): it is done at every step of ten seconds
+or more, and seldom where steps are short. It reads what is recorded and touches nothing of the
+trainer but, with `on_fault="stop"`, the flags by which transformers ends a run. What goes wrong in
+it is said once and never reaches the training.
 """
 
 import time
@@ -16,14 +15,12 @@ from typing import Any, Literal
 
 from flatline.alarms import trackers
 from flatline.alarms.alarm import Alarm
+from flatline.alarms.earned import Earned
 from flatline.alarms.lookout import Lookout
 from flatline.errors import ConfigError
 from flatline.hypotheses.base import Level
 from flatline.live.trl.recorder.attach import Attachment
 from flatline.trace.announce import say
-
-SHARE = 0.01
-"""Of the training's time that looking may take."""
 
 
 class Alarms:
@@ -41,15 +38,16 @@ class Alarms:
             raise ConfigError(
                 f"on_fault={on_fault!r} is neither 'warn' nor 'stop'.\n"
                 "What to do with a run that is broken must be known before it is.\n"
-                "Leave it out to be told, or give on_fault='stop' to end the run."
+                "Leave it out to be warned, or pass on_fault='stop' to end the run."
             )
         self.told: list[Alarm] = []
         """Every alarm so far."""
         self._tell, self._stops = tell, on_fault == "stop"
         self._lookout = Lookout()
         self._start: float | None = None
-        self._spent = self._last = 0.0
-        """Seconds of all looks, and of the last one."""
+        self._earned = Earned()
+        self._resumed_at: int | None = None
+        """The step before the first that was heard of."""
         self._broken = False
 
     def attached(self, attachment: Attachment) -> None:
@@ -65,19 +63,18 @@ class Alarms:
 
     def step_ended(self, attachment: Attachment, control: Any) -> None:
         """Called after every step that was recorded."""
-        if self._earned():
+        state = attachment.trainer.state
+        if self._resumed_at is None:
+            self._resumed_at = state.global_step - 1
+        done, planned = (n - self._resumed_at for n in (state.global_step, state.max_steps))
+        if self._earned.pays(done, planned, time.perf_counter() - (self._start or 0.0)):
             self._look(attachment)
         if self._stops and any(one.level == Level.FAULT.value for one in self.told):
             control.should_training_stop = control.should_save = True
 
     def training_ended(self, attachment: Attachment) -> None:
-        """Called when the trace is complete: what there was no time for is looked at now."""
+        """Called when all steps are in the trace: what no look has seen is looked at now."""
         self._look(attachment)
-
-    def _earned(self) -> bool:
-        """Whether another look is within the share; the first is taken at once."""
-        trained = time.perf_counter() - (self._start or 0.0)
-        return self._spent + self._last <= SHARE * trained
 
     def _look(self, attachment: Attachment) -> None:
         if self._broken or int(attachment.trainer.accelerator.process_index) > 0:
@@ -92,8 +89,8 @@ class Alarms:
             with suppress(Exception):  # even what describes itself badly
                 why = f"{type(error).__name__}: {error}"
                 say(f"no more alarms, training and recording go on: {why}. Please report it.")
-        self._last = time.perf_counter() - begun
-        self._spent += self._last
+        steps = int(attachment.trainer.state.global_step) - (self._resumed_at or 0)
+        self._earned.took(time.perf_counter() - begun, max(steps, 1))
 
     def _say(self, attachment: Attachment, alarm: Alarm) -> None:
         say(str(alarm))

@@ -43,7 +43,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What every mistake on a command line is; typer has no public name for it."""
 BAD_INPUT, INTERRUPTED = 2, 130
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""A full or read-only disk is for the user to mend: it is told without a traceback."""
+"""A full or read-only disk is for the user to fix: it is reported without a traceback."""
 
 
 class _Root(TyperGroup):

@@ -30,17 +30,15 @@ Arguments = Annotated[
 ]
 Modules = Annotated[
     list[str] | None,
-    typer.Option(
-        "--module", metavar="NAME", help="Change this module; TRL's trainer where absent."
-    ),
+    typer.Option("--module", metavar="NAME", help="Change this module; by default TRL's trainer."),
 ]
 Own = Annotated[
     str | None,
     typer.Option(
         "--script",
         metavar="SCRIPT",
-        help="Change your own training script, and tell what nobody would notice. "
-        "Its arguments stand behind it, in the same quotes.",
+        help="Change your own training script, and list what nobody would notice. "
+        "Its arguments follow it, inside the same quotes.",
     ),
 ]
 Half = Annotated[
@@ -50,7 +48,7 @@ Count = Annotated[int, typer.Option(min=1, help="Mutants to draw, as many of eve
 Steps = Annotated[int, typer.Option(min=1, help="Steps that are compared bit for bit.")]
 Seed = Annotated[int, typer.Option(help="Of the draw.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Mutants at once; each has one thread.")]
-Minutes = Annotated[float | None, typer.Option(help="Start no mutant after so many minutes.")]
+Minutes = Annotated[float | None, typer.Option(help="Start no mutant after this many minutes.")]
 Seeds = Annotated[
     int,
     typer.Option(
@@ -80,7 +78,7 @@ def own(
         return
     if script is None:
         raise ConfigError(
-            "`flatline bench mutants` changes code that trains, and was not told whose.\n"
+            "`flatline bench mutants` changes code that trains, and needs to know whose.\n"
             "`--script train.py` changes your own script; `run SCRIPT` changes TRL beneath one; "
             "`report DIR` prints what was found."
         )
@@ -104,7 +102,7 @@ def run(
     minutes: Minutes = None,
     out: Out = Path("runs/mutants"),
 ) -> None:
-    """Draw mutants of what a script runs, train and check up each. Goes on where it stopped."""
+    """Draw mutants of what a script runs, train and check each. Continues where it stopped."""
     given = {"split": split, "count": count, "steps": steps, "seed": seed, "seeds": seeds}
     _run(_study(script, arguments or (), module or TRAINER, out, **given), jobs, minutes)
     say(f"Next: `flatline bench mutants report {out}`.")
@@ -120,8 +118,8 @@ def _study(
         raise options.not_installed("The benchmark", error) from error
     if not script.is_file():
         raise ConfigError(
-            f"{script} is no file.\nMutants are changes of what a training script runs.\n"
-            "Give the path of a script that trains with TRL, or with a loop of its own."
+            f"{script} is not a file.\nMutants are changes to what a training script runs.\n"
+            "Give the path of a script that trains with TRL, or with its own loop."
         )
     script = script.resolve()
     return Study(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatline.ci.fail_on import FailOn
 from flatline.cli import options
 from flatline.cli.delivery import (
     Baseline,
@@ -26,9 +25,10 @@ from flatline.cli.delivery import (
 )
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
+from flatline.diagnosis.renderers.ci.fail_on import FailOn
 
 if TYPE_CHECKING:
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
     from flatline.training.trainer import Built
 
 Ladder = Annotated[
@@ -81,7 +81,7 @@ def look(
     try:
         from transformers.utils import logging
 
-        from flatline.examination import checkup as examine
+        from flatline.diagnosis.checkup import checkup as examine
         from flatline.training.run import check_all, refuse_no_folder
         from flatline.training.trainer import built_aside
     except ImportError as error:
@@ -100,8 +100,8 @@ def look(
 
 
 def _with_ladder(report: "Report", config: RunConfig, say: Callable[[str], None]) -> "Report":
-    from flatline.diagnosis import rank
-    from flatline.ladder import climb_ladder
+    from flatline.diagnosis.ladder import climb_ladder
+    from flatline.diagnosis.report import rank
 
     say("Climbing the ladder")
     finding = climb_ladder(config, on_rung=lambda climb: say(f"Ladder: past {climb.rung.part}"))
@@ -109,7 +109,7 @@ def _with_ladder(report: "Report", config: RunConfig, say: Callable[[str], None]
 
 
 def _with_tools(report: "Report", built: "Built", say: Callable[[str], None]) -> "Report":
-    from flatline.counterfactual import tool_use, with_tool_use
+    from flatline.diagnosis.counterfactual import tool_use, with_tool_use
 
     use = tool_use(built, on_play=lambda what: say(f"Sampling with {what}"))
     return with_tool_use(report, use, built.task.name)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatline.ci.fail_on import FailOn, fails
 from flatline.cli.output import print_json, tell_runner
+from flatline.diagnosis.renderers.ci.fail_on import FailOn, fails
 from flatline.errors import ConfigError
 
 if TYPE_CHECKING:  # these would bring numpy
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
 
 PASSED, FAILED = 0, 1
 """Exit codes; 2 is bad input."""
@@ -75,11 +75,11 @@ class Delivery:
         else:
             from rich.console import Console
 
-            from flatline.console import to_console
+            from flatline.diagnosis.renderers.console import to_console
 
             Console(highlight=False).print(to_console(report, everything=self.everything))
         if self.github:
-            from flatline.ci.github import annotations
+            from flatline.diagnosis.renderers.ci.github import annotations
 
             for line in annotations(report, about=self.about):
                 tell_runner(line, err=self.json)
@@ -87,7 +87,7 @@ class Delivery:
 
     def _compared(self, report: "Report") -> "Report":
         """With what is known; what is written as known counts as known at once."""
-        from flatline.ci.baseline import against, baseline_of
+        from flatline.diagnosis.renderers.ci.baseline import against, baseline_of
 
         if self.baseline is not None and self.write_baseline is not None:
             raise ConfigError(
@@ -101,8 +101,8 @@ class Delivery:
         return report if file is None else against(report, file)
 
     def _write(self, report: "Report") -> None:
-        from flatline.ci.junit import to_junit
-        from flatline.ci.sarif import to_sarif
+        from flatline.diagnosis.renderers.ci.junit import to_junit
+        from flatline.diagnosis.renderers.ci.sarif import to_sarif
 
         if self.junit is not None:
             _write_file("--junit", self.junit, lambda: to_junit(report, fail_on=self.fail_on))

@@ -14,7 +14,7 @@ from flatline.cli import options
 from flatline.config import RunConfig
 
 if TYPE_CHECKING:
-    from flatline.diagnosis import Report
+    from flatline.diagnosis.report import Report
     from flatline.training.run import Result
 
 FAULT = "verifiers-0.1.3"
@@ -85,7 +85,7 @@ class _Story:
 def demo(
     output_dir: Folder = Path("runs/demo"), steps: Steps = 20, problems: Problems = 256
 ) -> None:
-    """Solve the mystery of the flat reward on the embedded model: break, find, mend, prove."""
+    """Solve the mystery of the flat reward on the embedded model: break, find, fix, prove."""
     _refuse_half_a_story()
     console = Console(highlight=False)
     story = _Story(console=console, folder=output_dir, steps=steps, problems=problems)
@@ -144,7 +144,7 @@ def _control(story: _Story) -> None:
 
 
 def _checkup(story: _Story) -> "Report":
-    from flatline.examination import checkup
+    from flatline.diagnosis.checkup import checkup
     from flatline.training.trainer import built_aside
 
     story.chapter("3. The checkup", _CHECKUP)
@@ -156,7 +156,7 @@ def _checkup(story: _Story) -> "Report":
 
 
 def _diagnosis(story: _Story) -> None:
-    from flatline.diagnosis import diagnose, save
+    from flatline.diagnosis.report import diagnose, save
     from flatline.trace import Trace
 
     run = story.folder / "broken"
@@ -197,7 +197,7 @@ def _answer(story: _Story, broken: "Result", mended: "Result", report: "Report")
 
 
 def _page(story: _Story) -> None:
-    """The story to look at and to send on: the broken run, with the mended one laid over it."""
+    """The story to look at and to send on: the broken run, with the fixed one laid over it."""
     from flatline.cli.report import written
 
     runs = story.folder / "broken", story.folder / "mended"

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from flatline.ci.fail_on import FailOn
 from flatline.cli import delivery, options
 from flatline.cli.several import tell_several
 from flatline.cli.text import visible
+from flatline.diagnosis.renderers.ci.fail_on import FailOn
 from flatline.errors import ConfigError
 
 Source = Annotated[
@@ -60,9 +60,9 @@ def diagnose(
     write_baseline: delivery.WriteBaseline = None,
 ) -> None:
     """Ask every hypothesis what it sees in a recorded run."""
-    from flatline.diagnosis import diagnose as look
-    from flatline.diagnosis import save
-    from flatline.publish import parse, publish
+    from flatline.diagnosis.renderers.trackers import parse, publish
+    from flatline.diagnosis.report import diagnose as look
+    from flatline.diagnosis.report import save
     from flatline.trace.folder import RUN_FILE
     from flatline.trace.importers.several import logs_in
 

@@ -4,7 +4,7 @@ import typer
 
 
 def doctor() -> None:
-    """Say which installed releases have a known silent defect, and which release mended it."""
+    """List installed releases with a known silent defect, and the release that fixed it."""
     from flatline.releases import defects_of, installed, libraries
 
     releases = {name: installed(name) for name in sorted(libraries())}

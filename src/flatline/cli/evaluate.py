@@ -229,7 +229,7 @@ def _refuse_what_cannot_be_saved(output: Path | None) -> None:
         if holds:
             raise ConfigError(
                 f"--output {output} cannot be written: {fault}.\n"
-                "Give the path of a file in a folder that exists, such as plays.jsonl."
+                "Give the path of a file in a folder that exists, such as rollouts.jsonl."
             )
 
 

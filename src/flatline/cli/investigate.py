@@ -48,16 +48,16 @@ Outcome = Annotated[
     ),
 ]
 Smallest = Annotated[
-    float, typer.Option("--smallest-effect", help="The least gain of the outcome that matters.")
+    float, typer.Option("--smallest-effect", help="The smallest gain in the outcome that matters.")
 ]
 Seeds = Annotated[int, typer.Option("--seeds", help="Matched seeds at most; checked from 3 on.")]
 Where = Annotated[str, typer.Option("--executor", help="local, or ray.")]
 Jobs = Annotated[
-    int | None, typer.Option(help="Runs at once; one a GPU or a core where no number is given.")
+    int | None, typer.Option(help="Runs at once; by default one per GPU, or per core.")
 ]
 Command = Annotated[
     str | None,
-    typer.Option(help="A command of your own: `python train.py --beta {kl_beta} --seed {seed}`."),
+    typer.Option(help="Your own command: `python train.py --beta {kl_beta} --seed {seed}`."),
 ]
 ArmsOption = Annotated[
     str | None,
@@ -66,7 +66,7 @@ ArmsOption = Annotated[
 ScriptOption = Annotated[
     Path | None,
     typer.Option(
-        "--script", help="A training script of your own; its arguments come after `--`, at the end."
+        "--script", help="Your own training script; its arguments come after `--`, at the end."
     ),
 ]
 ScriptWords = Annotated[list[str] | None, typer.Option("--script-word", hidden=True)]
@@ -78,7 +78,7 @@ Launch = Annotated[
 ]
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", min=1, help="With --script: end every run after so many steps."),
+    typer.Option("--steps", min=1, help="With --script: end every run after this many steps."),
 ]
 Budget = Annotated[
     str | None,
@@ -102,7 +102,7 @@ class InvestigateCommand(TrainCommand):
 
 
 def investigate(**given: Any) -> None:
-    """Test hypotheses: is the mechanism there, and does taking it away help? Then say so."""
+    """Test hypotheses: is the mechanism present, and does removing it help?"""
     asked = {name: given.pop(name) for name in _OWN}
     journal = _journal(asked["journal"])
     setup = _setup(asked, given, journal)
@@ -231,7 +231,7 @@ def _conclusions(
         return investigate(setup, hypotheses, executor, listener)
     if command is None or choice is None or len(hypotheses) != 1:
         raise ConfigError(
-            "An experiment with a command of your own needs one hypothesis, the command, and the "
+            "An experiment with your own command needs one hypothesis, the command, and the "
             'values to compare.\nType `flatline investigate H03 --command "python train.py '
             '--beta {kl_beta} --seed {seed}" --arms kl_beta=0.04,0.0`.'
         )

@@ -93,7 +93,7 @@ def new(what: What, folder: Folder, json: options.Json = False) -> None:
 
 @group.command()
 def status(folder: Folder, json: options.Json = False) -> None:
-    """Show where every hypothesis stands, and bring the table in README.md up to date."""
+    """Show the status of every hypothesis, and bring the table in README.md up to date."""
     from flatline.journal import Journal, board
 
     journal = Journal.open(folder)

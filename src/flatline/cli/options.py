@@ -20,7 +20,7 @@ Data = Annotated[
 ]
 Split = Annotated[str, typer.Option(help="Split to read where --datasets names none.")]
 Limit = Annotated[
-    int | None, typer.Option(min=1, help="At most so many problems; for `lab`, 256 unless given.")
+    int | None, typer.Option(min=1, help="At most this many problems; for `lab`, 256 by default.")
 ]
 Retriever = Annotated[str | None, typer.Option(help="MuSiQue: bm25, semantic, hybrid or golden.")]
 Noise = Annotated[

@@ -24,12 +24,12 @@ Evaluate = Annotated[
     bool,
     typer.Option(
         "--evaluate",
-        help="Play held-out rows with the script's reward functions, before and after.",
+        help="Score held-out rows with the script's reward functions, before and after.",
     ),
 ]
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", min=1, help="End after so many optimizer steps of the script's own."),
+    typer.Option("--steps", min=1, help="End after this many optimizer steps of the script."),
 ]
 MeasuredWith = Annotated[
     str, typer.Option("--measured-with", hidden=True, help="Remedies of the reward, as measured.")
@@ -54,7 +54,7 @@ def run(
     measured_with: MeasuredWith = "none",
     pilot: PilotOption = None,
 ) -> None:
-    """Run a training script of your own as it is, recorded, or with a cause taken away."""
+    """Run your own training script as it is, recorded, or with a cause removed."""
     try:
         from flatline.script.run import ScriptRun, run_script
     except ImportError as error:

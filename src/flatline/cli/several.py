@@ -7,19 +7,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flatline.ci.fail_on import FailOn, fails
 from flatline.cli.delivery import FAILED, PASSED
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
+from flatline.diagnosis.renderers.ci.fail_on import FailOn, fails
 from flatline.errors import TraceError
 
 if TYPE_CHECKING:  # it would bring numpy
-    from flatline.several import Several
+    from flatline.diagnosis.several import Several
 
 
 def tell_several(runs: list[str], *, json: bool, fail_on: FailOn, correct: str | None) -> int:
     """Print them; the exit code is that of the worst run."""
-    from flatline.several import diagnose_several
+    from flatline.diagnosis.several import diagnose_several
 
     several = diagnose_several(runs, correct=correct)
     if not several.reports:
@@ -33,7 +33,7 @@ def tell_several(runs: list[str], *, json: bool, fail_on: FailOn, correct: str |
 
 
 def _print(several: "Several") -> None:
-    from flatline.several import answer_in_short, trend_in_short
+    from flatline.diagnosis.several import answer_in_short, trend_in_short
 
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("run", "answer", "training reward"):
@@ -44,7 +44,7 @@ def _print(several: "Several") -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(Text("What differs", style="bold"))
-    for text in several.differs or ("Nothing that these runs tell of themselves.",):
+    for text in several.differs or ("Nothing that these runs recorded.",):
         console.print(Text(visible(f"  {text}")))
     for why in several.unread.values():
         console.print(Text(visible(f"Left out: {why}")))

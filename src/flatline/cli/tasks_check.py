@@ -21,7 +21,7 @@ def check(
     task: options.TaskName,
     data: options.Data = options.LAB,
     split: options.Split = "validation",
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many problems.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many problems.")] = None,
     retriever: options.Retriever = None,
     noise: options.Noise = None,
     json: options.Json = False,

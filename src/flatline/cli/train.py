@@ -20,7 +20,7 @@ from flatline import config as config_module
 from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
-from flatline.config import LAB, RunConfig, flag, load_config
+from flatline.config import LAB, RunConfig, flag, load_config, refuse_missing_model
 
 if TYPE_CHECKING:
     from flatline.training.run import Result
@@ -50,6 +50,7 @@ def config_of(given: Mapping[str, Any]) -> RunConfig:
 
 
 def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
+    refuse_missing_model(config.model)  # before the seconds that torch takes to be imported
     try:
         from transformers.utils import logging
 

@@ -17,7 +17,7 @@ def ui(
         Path | None,
         typer.Argument(
             metavar="PATH",
-            help="A run, a log, a folder of them or a journal; `runs` or `.` where absent.",
+            help="A run, a log, a folder of them or a journal; by default `runs` or `.`.",
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = PORT,

@@ -102,7 +102,7 @@ def warmstart(
 def _run(
     values: dict[str, Any], bf16: bool | None, *, share: float, careless: float, as_json: bool
 ) -> None:
-    RunConfig(**values)  # a wrong flag is told before torch is imported
+    RunConfig(**values)  # a wrong flag is reported before torch is imported
     try:
         import torch
         from transformers.utils import logging

@@ -1,6 +1,5 @@
 """`flatline watch`: alarms about a run that is still going on, as they come."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,7 +7,7 @@ import typer
 from flatline.cli.text import visible
 
 Source = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="RUN|LOG", help="What `flatline diagnose` reads, and somebody still writes."
     ),

@@ -204,7 +204,7 @@ class Conductor:
         return matched_seeds(self._plan, self.finished, below=self._plan.looks[-1])
 
     def _is_settled(self) -> bool:
-        # Judged anew: a look that an older flatline took may not be enough for this one.
+        # Judged again: a look that an older flatline took may not be enough for this one.
         return bool(self._looks) and self._judged().settled
 
     def _judged(self) -> Judged:

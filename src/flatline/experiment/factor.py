@@ -29,7 +29,7 @@ def refuse_other_than_one_factor(factor: str, control: "Arm", treated: "Arm") ->
         told = ", ".join(f"{name} ({a!r} and {b!r})" for name, (a, b) in differing.items())
         raise ConfigError(
             f"{control.name!r} and {treated.name!r} should differ in {factor}, and differ in: "
-            f"{told}.\nAn effect could then be the work of any of them.\n"
+            f"{told}.\nAn effect could then come from any of them.\n"
             "Change one factor at a time: make an experiment of each."
         )
     if factor == FAULT and control.config is not None:
@@ -67,5 +67,5 @@ def _refuse_several_faults(
         raise ConfigError(
             f"{control.name!r} and {treated.name!r} differ in several faults: "
             f"{', '.join(sorted(names))} (of {', '.join(sorted(touched))}).\n"
-            "An effect could then be the work of any of them.\nTake out one at a time."
+            "An effect could then come from any of them.\nTake out one at a time."
         )

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.errors import ConfigError, NotRecorded, TraceError
 from flatline.experiment.plan import HELDOUT, LESS, METRIC, REWARD
 from flatline.files import json_in, write_atomically
@@ -129,7 +129,7 @@ def measure(folder: Path, trace: Path, *, seconds: float) -> Outcome:
         seconds=seconds,
         steps=steps,
         trace=_relative(trace, folder),
-        problems_digest=_digest(evaluations[0].problems) if evaluations else None,
+        problems_digest=digest_of(evaluations[0].problems) if evaluations else None,
         outcomes=dict(_measures(read, evaluations)),
         findings={
             one.hypothesis: Sight(level=one.level.value, text=one.text, proven=one.proven)
@@ -230,7 +230,8 @@ def _thirds(values: "np.ndarray[Any, Any]") -> tuple[float, float, Estimate] | N
     return float(early.mean()), float(late.mean()), difference_of_means(early, late)
 
 
-def _digest(problems: Sequence[str]) -> str:
+def digest_of(problems: Sequence[str]) -> str:
+    """Of held-out problems: runs that have the same can be compared."""
     return hashlib.sha256(json.dumps(list(problems)).encode()).hexdigest()
 
 

@@ -217,7 +217,7 @@ def _refuse_bad_names(plan: Plan) -> None:
     if twice:
         raise ConfigError(
             f"Two arms are called {twice[0]!r}, so their runs could not be distinguished.\n"
-            "Give each arm a name of its own."
+            "Give each arm a different name."
         )
 
 

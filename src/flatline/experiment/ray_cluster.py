@@ -13,6 +13,10 @@ from flatline.experiment.local import TICK, OnDone
 from flatline.experiment.outcome import OUTCOME_FILE
 from flatline.experiment.runs import GRACE, Job, run
 
+LOST = 2
+"""How often a run is begun again whose node or worker was lost; `run` empties its folder. One whose
+command failed is not."""
+
 
 class RayExecutor:
     """A Ray cluster; one on this machine where no address is given."""
@@ -43,9 +47,8 @@ class RayExecutor:
 
     def execute(self, jobs: Sequence[Job], on_done: OnDone, on_tick: Callable[[], None]) -> None:
         ray = self._ray
-        # A crashed run is the conductor's to repeat: Ray would do so without emptying its folder.
         asked = {"num_cpus": self._cpus * self._each, "num_gpus": self._share * self._each}
-        task = ray.remote(**asked, max_retries=0)(run)
+        task = ray.remote(**asked, max_retries=LOST)(run)
         environment = {"OMP_NUM_THREADS": str(max(1, self._cpus))}
         waiting = {task.remote(job, environment=environment): job for job in jobs}
         try:

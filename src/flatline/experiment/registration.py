@@ -51,7 +51,7 @@ def _unchanged(plan: Plan, path: Path) -> Plan:
             f"{path} registers another plan under the name {plan.name!r}:\n"
             + "".join(f"  {line}\n" for line in differences)
             + "A plan is not changed once it is registered: what counts would be chosen after the "
-            "fact.\nGo on with the registered one, or give this one a name of its own."
+            "fact.\nContinue with the registered one, or give this one a different name."
         )
     return found
 

@@ -18,6 +18,7 @@ from flatline.faults.calls_punished import CallsPunished
 from flatline.faults.calls_unread import CallsUnread
 from flatline.faults.clip_tight import ClipTight
 from flatline.faults.context_cut import ContextCut
+from flatline.faults.drafts_accepted import DraftsAccepted
 from flatline.faults.dropout_in_scoring import DropoutInScoring
 from flatline.faults.earlier_turns_stripped import EarlierTurnsStripped
 from flatline.faults.end_token_untrained import EndTokenUntrained
@@ -25,6 +26,7 @@ from flatline.faults.entropy_penalised import EntropyPenalised
 from flatline.faults.eval_is_train import EvalIsTrain
 from flatline.faults.eval_other_path import EvalOtherPath
 from flatline.faults.excess_paid import ExcessPaid
+from flatline.faults.experts_rerouted import ExpertsRerouted
 from flatline.faults.finished_left_out import FinishedLeftOut
 from flatline.faults.first_token_doubled import FirstTokenDoubled
 from flatline.faults.format_paid import FormatPaid
@@ -32,6 +34,7 @@ from flatline.faults.generation_prompt_missing import GenerationPromptMissing
 from flatline.faults.gradient_clip_low import GradientClipLow
 from flatline.faults.groups_mixed import GroupsMixed
 from flatline.faults.hop_factor import HopFactor
+from flatline.faults.judge_failing import JudgeFailing
 from flatline.faults.kl_anchor import KlAnchor
 from flatline.faults.kl_heavy import KlHeavy
 from flatline.faults.kl_sign import KlSign
@@ -46,6 +49,7 @@ from flatline.faults.mask_off_by_one import MaskOffByOne
 from flatline.faults.merge_rounded import MergeRounded
 from flatline.faults.only_tool_tokens_trained import OnlyToolTokensTrained
 from flatline.faults.optimizer_not_stepping import OptimizerNotStepping
+from flatline.faults.packed_unmasked import PackedUnmasked
 from flatline.faults.padding_attended import PaddingAttended
 from flatline.faults.parser_broken import ParserBroken
 from flatline.faults.policy_noised import PolicyNoised
@@ -57,12 +61,16 @@ from flatline.faults.reward_conflict import RewardConflict
 from flatline.faults.reward_noise import RewardNoise
 from flatline.faults.sampler_every_n import SamplerEveryN
 from flatline.faults.sampler_never_updated import SamplerNeverUpdated
+from flatline.faults.sampler_other_adapter import SamplerOtherAdapter
+from flatline.faults.sampler_requantised import SamplerRequantised
 from flatline.faults.sampler_rounded import SamplerRounded
 from flatline.faults.sampler_temperature import SamplerTemperature
 from flatline.faults.sampler_top_k import SamplerTopK
 from flatline.faults.samples_duplicated import SamplesDuplicated
 from flatline.faults.sequence_weights import SequenceWeights
+from flatline.faults.shards_apart import ShardsApart
 from flatline.faults.shortcut_paid import ShortcutPaid
+from flatline.faults.slow_dropped import SlowDropped
 from flatline.faults.sorted_with_hop_factor import SortedWithHopFactor
 from flatline.faults.tool_failing import ToolFailing
 from flatline.faults.tool_schema_missing import ToolSchemaMissing
@@ -136,6 +144,14 @@ FAULTS: tuple[Fault, ...] = (
     PolicyNoised(),
     EvalIsTrain(),
     LogSmoothed(),
+    PackedUnmasked(),
+    ExpertsRerouted(),
+    SamplerRequantised(),
+    ShardsApart(),
+    JudgeFailing(),
+    SlowDropped(),
+    SamplerOtherAdapter(),
+    DraftsAccepted(),
 )
 """Every fault there is."""
 

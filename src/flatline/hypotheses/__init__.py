@@ -66,6 +66,15 @@ from flatline.hypotheses.h57_gradient_departs import GradientDeparts
 from flatline.hypotheses.h58_update_departs import UpdateDeparts
 from flatline.hypotheses.h59_delivery_departs import DeliveryDeparts
 from flatline.hypotheses.h60_processes_apart import ProcessesApart
+from flatline.hypotheses.h61_packed_neighbours import PackedNeighbours
+from flatline.hypotheses.h62_expert_routing import ExpertRouting
+from flatline.hypotheses.h63_growing_mismatch import GrowingMismatch
+from flatline.hypotheses.h64_shard_borders import ShardBorders
+from flatline.hypotheses.h65_slow_dropped import SlowDropped
+from flatline.hypotheses.h66_speculative_drafts import SpeculativeDrafts
+from flatline.hypotheses.h67_another_image import AnotherImage
+from flatline.hypotheses.h68_verifier_failures import VerifierFailures
+from flatline.hypotheses.h69_adapters_mixed_up import AdaptersMixedUp
 from flatline.hypotheses.symptoms import near_symptoms
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
@@ -130,6 +139,15 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     UpdateDeparts(),
     DeliveryDeparts(),
     ProcessesApart(),
+    PackedNeighbours(),
+    ExpertRouting(),
+    GrowingMismatch(),
+    ShardBorders(),
+    SlowDropped(),
+    SpeculativeDrafts(),
+    AnotherImage(),
+    VerifierFailures(),
+    AdaptersMixedUp(),
 )
 """In the order of their codes; a code is never reused."""
 

@@ -143,7 +143,8 @@ def _gold(text: str) -> str:
 
 
 def _paid(trace: Trace) -> tuple[np.ndarray, str]:
-    """What the run says about right and wrong: its own part, else a reward of two values."""
+    """What the run says about right and wrong: its own part, else a reward of two values, unless
+    several parts make it: the one that varies may be about the form."""
     name = right_part(trace)
     reward = trace.rollouts["reward"]
     if not np.isfinite(reward).any():
@@ -151,7 +152,7 @@ def _paid(trace: Trace) -> tuple[np.ndarray, str]:
     if name is not None:
         return trace.parts()[name], f"`{name}`"
     values = np.unique(reward[np.isfinite(reward)])
-    if len(values) == 2:
+    if len(values) == 2 and len(trace.parts()) < 2:
         return np.where(np.isfinite(reward), (reward == values[1]) * 1.0, np.nan), "the reward"
     return np.full(len(reward), np.nan), "the reward"
 

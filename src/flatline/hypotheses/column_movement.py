@@ -12,6 +12,10 @@ SURE, SURER = 1.7, 2.5
 a third: how alike they are is then hardly known. `python benchmarks/remarks.py` counts what is said
 of noise."""
 FEW = 10
+STILL, KNOWN = 0.15, 0.25
+"""Relative change that is none, and how well it must be known."""
+LEFT = 6
+"""Rows that a third must be worth for that, where neighbours are alike."""
 SHORT = 30
 """Rows below which a column counts as smooth on the least sign of it."""
 
@@ -29,13 +33,16 @@ def metric(trace: Trace, name: str) -> np.ndarray:
         return np.zeros(0)
 
 
-def change_of(values: np.ndarray, step: np.ndarray) -> Estimate | None:
-    """Last third less first; None where there are too few rows."""
+def change_of(
+    values: np.ndarray, step: np.ndarray, *, careful: bool | None = None
+) -> Estimate | None:
+    """Last third less first; None where there are too few rows. Who is `careful` counts rows as
+    alike on the least sign of it, as is done with few of them."""
     found = thirds(values, step) if len(values) else None
     if found is None:
         return None
     known = values[np.isfinite(values)]
-    rows = rows_in_one(known, careful=len(known) < SHORT)
+    rows = rows_in_one(known, careful=len(known) < SHORT if careful is None else careful)
     return widened(difference_of_means(found.early, found.late), rows)
 
 
@@ -53,3 +60,15 @@ def ends(values: np.ndarray, step: np.ndarray) -> tuple[float, float]:
     found = thirds(values, step)
     assert found is not None
     return float(found.early.mean()), float(found.late.mean())
+
+
+def stands(values: np.ndarray, step: np.ndarray) -> bool:
+    """Whether a change that counts is excluded."""
+    change = change_of(values, step)
+    if change is None or not np.nanmax(values) > np.nanmin(values):
+        return change is not None
+    if surely(change) or change.n < LEFT:
+        return False
+    before, _ = ends(values, step)
+    half = (change.high - change.low) / 2
+    return abs(change.value) <= STILL * abs(before) and half <= KNOWN * abs(before)

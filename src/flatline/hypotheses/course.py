@@ -3,7 +3,7 @@
 The split that parts a stretch best is taken where the means on both sides differ by more than
 noise makes them differ at the best of all splits, and both sides are looked at again. Noise is
 measured between neighbours, which hardly know a slope, and lasts the longer the more alike they
-are. A smoothed curve has no changes that could be told.
+are. A smoothed curve has no changes that could be determined.
 """
 
 import math
@@ -18,6 +18,8 @@ SHORTEST = 4
 """Rows of a stretch, at least; a tenth of all where that is more."""
 BEYOND = 4.5
 """Standard errors between two stretches. What is said of noise: `python benchmarks/remarks.py`."""
+KEPT = BEYOND / 2
+"""The same without the row of either that says so most."""
 SMOOTH = 0.4
 """Likeness of neighbours from which on a curve was smoothed, and no change is looked for. Eight
 real logs: at most 0.1."""
@@ -88,11 +90,19 @@ def _cuts(values: np.ndarray, start: int, noise: float, shortest: int) -> list[i
     after = (values.sum() - before * at) / (n - at)
     apart = np.abs(after - before) / np.sqrt(1 / at + 1 / (n - at))
     best = int(apart.argmax())
-    if not apart[best] > BEYOND * noise:
-        return []
     cut = int(at[best])
+    if not (apart[best] > BEYOND * noise and _without_extremes(values, cut) > KEPT * noise):
+        return []
     return [
         *_cuts(values[:cut], start, noise, shortest),
         start + cut,
         *_cuts(values[cut:], start + cut, noise, shortest),
     ]
+
+
+def _without_extremes(values: np.ndarray, cut: int) -> float:
+    """How far the sides of a cut are apart without the row of each that says so most, in what noise
+    makes of one row. A single row that is far off is no new level."""
+    up = 1 if values[cut:].mean() > values[:cut].mean() else -1
+    before, after = np.sort(up * values[:cut])[1:], np.sort(up * values[cut:])[:-1]
+    return float((after.mean() - before.mean()) / np.sqrt(1 / len(before) + 1 / len(after)))

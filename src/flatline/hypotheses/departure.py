@@ -48,8 +48,9 @@ LOOK_ALIKES = (
     "H31",
     "H32",
     "H41",
+    "H48",
 )
-"""What a step that departs often looks like from outside."""
+"""What a step that departs often looks like from outside, and in its log."""
 
 
 class Departure(Hypothesis):
@@ -133,7 +134,8 @@ def named_by_the_catalogue(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis]
 ) -> list[Finding]:
     """The same findings; what accounts for a departure also explains it, and lies where the first
-    stage that departs was made."""
+    stage that departs was made. A departure that was seen directly, and so explains it, is not its
+    consequence."""
     departing = {one.hypothesis: one for one in findings if one.level in ALARMS}
     stages = [one for one in hypotheses if isinstance(one, Departure) and one.id in departing]
     where = next((departing[one.id].where for one in stages if departing[one.id].where), ())
@@ -145,5 +147,7 @@ def named_by_the_catalogue(
         if finding.level in ALARMS and more:
             explains = (*finding.explains, *more)
             finding = replace(finding, explains=explains, where=finding.where or where)
-        named.append(finding)
+        direct = [stage for stage in accounts if stage not in more]
+        kept = tuple(one for one in finding.explains if one not in direct)
+        named.append(replace(finding, explains=kept))
     return named

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 APART = 1e-3
 """Nats by which they part once the weights have changed. Healthy in float32: 7e-7 at most."""
+APART_BF16 = 0.05
+"""The same in 16 bits, as in H20: while an adapter adds nothing there is nothing of it to round, so
+that both may agree to the last bit before the first update and not after it. Healthy: 0.001."""
 FEWEST = 3
 """Steps after the first that are needed."""
 NEARLY = 0.02
@@ -46,7 +49,7 @@ class Following(NamedTuple):
 
 
 def followed(trace: Trace) -> Following | str:
-    """From the gaps of a run's steps; text where it cannot be told."""
+    """From the gaps of a run's steps; text where it cannot be determined."""
     step, gap = trace.steps["step"], trace.steps["logprob_gap"]
     # A later pass over the same completions is behind by design.
     known = np.isfinite(gap) & np.isin(step, trace.rollouts["step"])
@@ -63,7 +66,8 @@ def followed(trace: Trace) -> Following | str:
         return "rollouts name older weights; see H06 and H17"
     late = float(np.median(gap[1:]))
     # One update is enough to part them; what parts later has another cause.
-    nearly = gap[1] > ROUNDING and late > APART
+    limit = APART_BF16 if is_half(trace.settings) else APART
+    nearly = gap[1] > ROUNDING and late > limit
     text = (
         f"Sampler and trainer agree before the first update ({gap[0]:.2g} nat per token), differ "
         f"by {gap[1]:.2g} after it and by {late:.2g} later, with {_named(trace)}."

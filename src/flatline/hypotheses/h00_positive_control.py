@@ -2,7 +2,7 @@
 
 ## What goes wrong
 Some part of the stack between the sampler and the weights is broken, and no hyperparameter will
-mend it. "It learns GSM8K" does not prove that it is whole: format and brevity can be learnt
+fix it. "It learns GSM8K" does not prove that it works: format and brevity can be learnt
 without seeing the question at all. A positive control must need the pathway under suspicion.
 
 ## Sign
@@ -14,9 +14,9 @@ None that takes seconds; see Experiment.
 ## Experiment
 `flatline checkup TASK --ladder` trains the same setup a few steps for each of four rewards, from
 one that needs no context to the whole task: the format alone; a part that needs the question; a
-part that needs what the tool returned; the task. Each rung is judged on held-out problems, play
-by play. A rung is climbed when the interval of its gain excludes 0, failed when a gain of 0.05 is
-excluded, and undecided otherwise. The first failed rung names the subsystem.
+part that needs what the tool returned; the task. Each rung is judged on held-out problems, rollout
+by rollout. A rung is climbed when the interval of its gain excludes 0, failed when a gain of 0.05
+is excluded, and undecided otherwise. The first failed rung names the subsystem.
 
 ## Fix
 Look only at the subsystem that the first failed rung needs and the rung below does not: attention

@@ -10,7 +10,7 @@ rewards are .66 and .67 pulls as hard as one with 0 and 1. Where most groups dif
 Of the groups with any difference, the share whose deviation is below 2 % of the span of all
 rewards; where the reward does not follow the right answer inside groups, 2 % of the largest reward:
 a run may hold nothing but crumbs. Suspected where it certainly exceeds one half and the reward does
-not rise. Only with `scale_rewards="group"`. A fault in any run: advantages that are no numbers.
+not rise. Only with `scale_rewards="group"`. A fault in any run: advantages that are not numbers.
 
 ## Probe
 The sign on one batch, where the span is at least what gold earns: in one batch all may be crumbs.
@@ -20,8 +20,8 @@ First a replay of the stored rollouts: their advantages without the division by 
 Where these nearly agree with the ones that were trained on, the division is not the cause. Then
 `scale_rewards` `group` against `none`, matched seeds, or a planted fault against none; outcome is
 the held-out reward. Adam steps by the ratio of a gradient to its own size, so the arms go about
-equally far. A large constant beside the spread (`std + 0.1`) lies between the two arms: what it can
-change is what the undivided ones change, so it is no arm of its own.
+equally far. A large constant added to the spread (`std + 0.1`) lies between the two arms: what it
+can change is what the undivided ones change, so it is not a separate arm.
 
 ## Fix
 `scale_rewards="batch"` or `"none"`, or leave out groups with a deviation below a threshold.

@@ -1,4 +1,4 @@
-"""The loss mask marks other tokens than those the model wrote.
+"""The loss mask marks tokens other than those the model wrote.
 
 ## What goes wrong
 Tool output that carries loss is imitated or suppressed as if the model had chosen it, and drowns

@@ -79,6 +79,9 @@ VISIBLE = 1e-3
 
 STAYED = 0.25
 """Share of a run that must have been near its reference to go back to."""
+LEFT_SLOWLY = 3
+"""Rows near the reference of a policy that its updates took away; one that is far at the second may
+be compared with another model, or in another way."""
 MOSTLY = 0.5
 """Share of steps with a KL below 0; k1, the log-ratio itself, is below 0 now and then."""
 HEAVY = 1.0
@@ -267,7 +270,7 @@ class KlDivergence(Hypothesis):
                 evidence=_worst(trace, int(step)),
                 severity=typical / BROKEN,
                 headline="Your policy has drifted far away from its reference model.",
-                fix=_way_back(trace),
+                fix=_way_back(trace, start),
             )
         if len(kl) < FEWEST and start is None:
             return self.too_little(f"{len(kl)} steps have a KL; {FEWEST - len(kl)} more are needed")
@@ -288,14 +291,16 @@ class KlDivergence(Hypothesis):
         )
 
 
-def _way_back(trace: Trace) -> str | None:
-    """What to do where the policy was near for a while; None where it left at once."""
+def _way_back(trace: Trace, start: float | None) -> str | None:
+    """What to do where the policy was near for a while, or at least at first; else None."""
     kl, step = trace.steps["kl"], trace.steps["step"]
     far = np.flatnonzero(kl > BROKEN)
-    if far[0] < STAYED * len(kl):
+    if far[0] < STAYED * len(kl) and (start is None or far[0] < LEFT_SLOWLY):
         return None
+    if far[0] < STAYED * len(kl):  # it began at its reference, and its updates took it away
+        return "Lower {learning_rate} or raise {beta}, and start again."
     left = int(step[far[0]])
-    return f"Go back to a checkpoint before step {left}, and go on with a lower {{learning_rate}}."
+    return f"Go back to a checkpoint before step {left}, lower {{learning_rate}}, and go on."
 
 
 def _already(kl: np.ndarray, start_seen: bool) -> str:

@@ -9,12 +9,17 @@ ceiling that no training lifts.
 ## Sign
 Shares over prompts, suspected where the interval excludes the threshold: episodes that lost
 documents to the limit or ended on a full context (5 %), completions that a limit cut off while the
-reward does not rise (25 %), observations of one and the same length with some clearly shorter and
-none longer (half; where none is shorter, the tool has a fixed form), long prompts of exactly the
-greatest length (5 %, and three times as many as of any other length: where lengths are few, many
-are longest without being cut). A log without rollouts has the share of completions alone. Where all
-completions were cut and `mask_truncated_completions` leaves what was cut out of the loss, no token
-is trained: a fault, exact over the rollouts that were seen; of fewer than four prompts suspected.
+reward does not rise (25 %; where groups hold both, and what is cut still carries a loss, only if it
+is certainly paid less than what ended, not counting parts that pay for length itself: a reward that
+asks for no end loses nothing, and one for brevity pays what is long less, cut or not), observations
+of one and the same length with some clearly shorter and none longer (half; where none is shorter,
+the tool has a fixed form), long prompts of exactly the greatest length (5 %, and three times as
+many as of any other length: where lengths are few, many are longest without being cut), prompts of
+exactly the greatest number of characters (half of eight or more, where the data has gold answers),
+of which three or more end in the middle of a word that prompts have whole elsewhere. A log
+without rollouts has the share of completions alone. Where all completions were cut and
+`mask_truncated_completions` leaves what was cut out of the loss, no token is trained: a fault,
+exact over the rollouts that were seen; of fewer than four prompts suspected.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -47,7 +52,9 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out, longer_turns
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
+from flatline.hypotheses.lengths import cut_off, length_parts
 from flatline.hypotheses.logprobs import some_steps
+from flatline.hypotheses.prompt_ends import cut_prompts, prompt_texts
 from flatline.hypotheses.trend import thirds
 from flatline.rollout.record import Author
 from flatline.stats import Estimate, cluster_mean
@@ -74,14 +81,16 @@ PILED = 3.0
 """Times that a ceiling exceeds the next most common length; without one, lengths thin out there."""
 VARIED = 10
 """Other lengths that must have been seen: prompts of a fixed form have few."""
+FRAGMENTS = 3
+"""Prompts that must end in the middle of a word."""
 FEWEST = 4
 """Prompts that must have been played."""
+COMPARED = 2
+"""Groups with completions of both kinds, from which on it is asked whether a cut is paid less."""
 LIMIT = "max_completion_length"
 """TRL's name of the limit on a completion."""
 OF_NO_LOSS = ("H24", "H26", "H27")
 """What fires where no token is trained."""
-ENDED_BY_LENGTH = ("length", "turn_length")
-"""What rollouts that a limit cut off are said to end with."""
 
 COMPLETIONS = "A length limit cuts off your completions."
 LONGER_COMPLETIONS = "Raise {max_completion_length}, or make the model answer in fewer tokens."
@@ -109,15 +118,23 @@ class ContextTruncation(Hypothesis):
         if left_out is not None:
             return left_out
         found, missing = [], None
-        for look in (self._documents, self._completions, self._observations, self._prompts):
+        looks = (
+            self._documents,
+            self._completions,
+            self._observations,
+            self._prompts,
+            self._cut_prompts,
+        )
+        for look in looks:
             try:
                 found.append(look(trace))
             except NotRecorded as error:
                 missing = missing or error
         known = [finding for finding in found if finding is not None]
-        alarms = [finding for finding in known if finding.level in ALARMS]
-        if alarms:
-            return alarms[0]
+        for level in (*ALARMS, Level.NOTE):
+            told = [finding for finding in known if finding.level is level]
+            if told:
+                return told[0]
         if missing is not None and not known:
             raise missing
         if all(finding.level is Level.UNKNOWN for finding in known):
@@ -150,7 +167,7 @@ class ContextTruncation(Hypothesis):
         masked, most = settings.get("mask_truncated_completions"), settings.get(LIMIT)
         if level is None or not masked or "finish" not in trace.rollouts:
             return None
-        if not np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH).all():
+        if not cut_off(trace).all():
             return None  # some ended by themselves, which is H14's
         found = self.found(
             level,
@@ -176,13 +193,16 @@ class ContextTruncation(Hypothesis):
     def _completions(self, trace: Trace) -> Finding:
         if not len(trace.rollouts):
             return self._logged(trace)
-        cut = np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH)
+        cut = cut_off(trace)
         masked = trace.settings.get("mask_truncated_completions")
         left_out = ", and mask_truncated_completions leaves those out of the loss" if masked else ""
         text = f"of the completions were cut off by a limit{left_out}."
         found = self._share(trace, cut, CUT, text, learns=reward_rises(trace))
         if found.level is not Level.SUSPECT:
             return found
+        if not masked and _costs_nothing(trace, cut):
+            text = f"{found.text} They are not certainly paid less than those that ended."
+            return replace(found, level=Level.NOTE, text=text, evidence=())
         return replace(found, headline=COMPLETIONS, fix=LONGER_COMPLETIONS)
 
     def _logged(self, trace: Trace) -> Finding:
@@ -216,6 +236,30 @@ class ContextTruncation(Hypothesis):
             return None  # one long problem that was visited often
         text = f"of the prompts have exactly {longest:.0f} tokens, the greatest length."
         return self._share(trace, full, LOST, text)
+
+    def _cut_prompts(self, trace: Trace) -> Finding | None:
+        """Prompts that were cut to so many characters before a trainer saw them. Where no answer is
+        asked for, the beginning of a text may be what is to be continued."""
+        if "gold" not in trace.rollouts:
+            return None
+        cut = cut_prompts(prompt_texts(trace))
+        if cut is None:
+            return None
+        share = cluster_mean(cut.full, np.arange(len(cut.full)))
+        if share.low < SAME_LENGTH or len(cut.fragments) < FRAGMENTS:
+            return None
+        shown = ", ".join(repr(text) for text in cut.fragments[:3])
+        return self.found(
+            Level.SUSPECT,
+            f"{int(cut.full.sum())} of {len(cut.full)} prompts have exactly {cut.longest} "
+            f"characters, the greatest length, and {len(cut.fragments)} of them end in the middle "
+            f"of a word: {shown}.",
+            measured=share,
+            expected="questions that end",
+            severity=share.value / SAME_LENGTH,
+            headline="Your prompts are cut off.",
+            fix="Look at how the prompts are made, and cut none; filter out what is too long.",
+        )
 
     def _observations(self, trace: Trace) -> Finding | None:
         tokens = trace.tokens(some_steps(trace))
@@ -278,3 +322,25 @@ class ContextTruncation(Hypothesis):
             evidence=evidence if suspect else (),
             severity=share.value / limit,
         )
+
+
+def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
+    """Whether some groups hold completions of both kinds, and those that a limit cut off are not
+    certainly paid less."""
+    paid, group = _paid_besides_length(trace), trace.groups().index
+    known = np.isfinite(paid)
+    lost = [
+        paid[here & ~cut].mean() - paid[here & cut].mean()
+        for here in (known & (group == each) for each in np.unique(group))
+        if (here & cut).any() and (here & ~cut).any()
+    ]
+    return len(lost) >= COMPARED and not mean_of(np.array(lost)).low > 0
+
+
+def _paid_besides_length(trace: Trace) -> np.ndarray:
+    """The reward without its parts for length: those pay a cut completion less for being long.
+    Where the weights of the parts are not known, the whole."""
+    paid, weights = trace.rollouts["reward"], trace.settings.get("reward_weights") or {}
+    for name in length_parts(trace) & weights.keys():
+        paid = paid - weights[name] * np.nan_to_num(trace.parts()[name])
+    return np.asarray(paid)

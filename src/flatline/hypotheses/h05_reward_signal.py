@@ -8,15 +8,17 @@ citations, format), the policy learns that part, or nothing.
 ## Sign
 The correlation, inside groups, of the total reward with the part that says "right" (`exact_match`,
 `accuracy`, `correct...`). Suspected where it is certainly below 0.4, or below 0.6 while another
-part is certainly followed more; the part that the reward follows instead is named. Also suspected:
+part is certainly followed more; the part that the reward follows instead is named. In groups with
+right and wrong answers: suspected where certainly a quarter or more of the pairs rank the wrong one
+higher; the part that outweighs the answer is named with its size. Also suspected:
 the same completion of the same prompt is paid differently on three prompts or more, and a reward
-that is no number. Parts that fight each other inside groups are noted. Where the weights
-of the parts are known, it is told by how much each moves the reward inside groups, and which never
-does.
+that is not a number. Parts that fight each other inside groups are noted. If the weights
+of the parts are known, the text says by how much each moves the reward inside groups, and which
+never does.
 
 ## Probe
-Gold plays through the trainer's own reward. Each must earn the same; a wide scatter is noise, or a
-part that pays for something else.
+Gold episodes through the trainer's own reward. Each must earn the same; a wide scatter is noise, or
+a part that pays for something else.
 
 ## Experiment
 First a replay of the stored rollouts: the advantages of each part of the reward alone. Where those
@@ -45,10 +47,16 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
-from flatline.hypotheses.groups import EQUAL, unless_batch_alarms, within_correlation
+from flatline.hypotheses.groups import (
+    EQUAL,
+    mean_of,
+    unless_batch_alarms,
+    within_correlation,
+)
 from flatline.hypotheses.logs import not_numbers
+from flatline.hypotheses.repeats import repeats
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
-from flatline.hypotheses.right import needed_part, single_parts
+from flatline.hypotheses.right import needed_part, single_parts, two_valued
 from flatline.stats import Estimate
 from flatline.trace import Trace
 
@@ -69,6 +77,11 @@ FEWEST = 3
 """Prompts that must show it."""
 SCATTER = 0.1
 """Standard deviation of what gold earns. Healthy: 0; a factor for hops gives three values only."""
+OUTRANKED = 0.25
+"""Share of pairs of a right and a wrong answer of one group in which the wrong one earns more.
+Healthy: 0 where the other parts together weigh less than being right; chance alone gives half."""
+SUM = "sum_then_normalize"
+"""TRL's name for advantages of the weighted sum of the parts."""
 LEVELS = 4
 """Distinct gold rewards that a factor for difficulty explains."""
 
@@ -88,7 +101,12 @@ class RewardSignal(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the reward follow the answer inside groups?"""
-        return self._unpaid(trace) or self._moody(trace) or self._follows(trace)
+        return (
+            self._unpaid(trace)
+            or self._moody(trace)
+            or self._outweighed(trace)
+            or self._follows(trace)
+        )
 
     def probe(self, subject: "Subject") -> Finding:
         """Does gold always earn the same?"""
@@ -135,7 +153,7 @@ class RewardSignal(Hypothesis):
             return None
         return self.found(
             Level.SUSPECT,
-            f"The reward of {lost.sum()} of {len(lost)} {table.name} is no number, from step "
+            f"The reward of {lost.sum()} of {len(lost)} {table.name} is not a number, from step "
             f"{int(table['step'][lost].min())} on.",
             measured=float(lost.mean()),
             expected="0",
@@ -149,7 +167,7 @@ class RewardSignal(Hypothesis):
             return None
         reward = trace.rollouts["reward"]
         span = np.ptp(reward[np.isfinite(reward)]) if np.isfinite(reward).any() else 0.0
-        pairs = _repeats(trace, np.isfinite(reward))
+        pairs = repeats(trace, np.isfinite(reward))
         apart = [(a, b) for a, b in pairs if abs(reward[a] - reward[b]) > SAME_PAY * span > 0]
         groups = {int(trace.groups().index[a]) for a, _ in apart}
         if len(groups) < FEWEST or len(apart) < 0.5 * len(pairs):
@@ -163,6 +181,30 @@ class RewardSignal(Hypothesis):
             evidence=[_pair(trace, a, b) for a, b in apart[:3]],
             severity=2.0,
             headline="Your reward pays the same completion differently each time.",
+        )
+
+    def _outweighed(self, trace: Trace) -> Finding | None:
+        """Does another part rank wrong answers above right ones?"""
+        name, reward = needed_part(trace), trace.rollouts["reward"]
+        sizes = _reach(trace)
+        most = max(sizes, key=lambda part: sizes[part], default=name)
+        if not sizes.get(name) or most == name or not two_valued(trace.parts()[name]):
+            return None
+        lost = _wrong_ahead(reward, trace.parts()[name], trace.groups().index)
+        share = mean_of(lost)
+        if share.n < FEWEST or not share.low > OUTRANKED:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"Inside a group `{most}` moves the reward by up to {sizes[most]:.3g}, `{name}` by up "
+            f"to {sizes[name]:.3g}: in {int((lost > 0).sum())} of {len(lost)} groups a wrong "
+            f"answer earns more than a right one ({share.value:.0%} of such pairs).",
+            measured=share,
+            expected=f"below {OUTRANKED:.0%} of the pairs",
+            severity=share.value / OUTRANKED,
+            headline="Another part of your reward outweighs the right answer.",
+            fix=f"Give `{most}` so small a weight that it moves the reward by less than `{name}`, "
+            "or pay it to right answers alone.",
         )
 
     def _follows(self, trace: Trace) -> Finding:
@@ -198,35 +240,43 @@ class RewardSignal(Hypothesis):
         )
 
 
-def _repeats(trace: Trace, usable: np.ndarray) -> list[tuple[int, int]]:
-    """Rows that say what an earlier row of their group said: the first of these, and they.
-
-    Ids that are no text decode to U+FFFD, whatever they are; and other ids may decode to the same
-    words, mostly in another number of tokens.
-    """
-    texts, said = trace.rollouts.coded("completion")
-    rows = np.flatnonzero(usable & np.array([_says(text) for text in texts])[said])
-    key = np.stack([trace.groups().index[rows], said[rows], _lengths(trace)[rows]])
-    _, first, again = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    earlier = rows[first][again.reshape(-1)]
-    later = earlier != rows
-    return list(zip(earlier[later].tolist(), rows[later].tolist(), strict=True))
-
-
-def _says(text: str | None) -> bool:
-    return bool(text) and "\ufffd" not in str(text)
-
-
-def _lengths(trace: Trace) -> np.ndarray:
-    """Tokens of each completion; the same for all where that was not recorded."""
-    if "completion_tokens" not in trace.rollouts:
-        return np.zeros(len(trace.rollouts))
-    return np.asarray(np.nan_to_num(trace.rollouts["completion_tokens"], nan=-1.0))
-
-
 def _is(part: np.ndarray, reward: np.ndarray) -> bool:
     known = np.isfinite(part) & np.isfinite(reward)
     return bool(known.any()) and bool(np.all(np.abs(part - reward)[known] < EQUAL))
+
+
+def _reach(trace: Trace) -> dict[str, float]:
+    """By how much each part moves the reward inside a group at most; empty where weights are not
+    known, or where the reward is not the weighted sum."""
+    weights = trace.settings.get("reward_weights") or {}
+    if trace.settings.get("multi_objective_aggregation") not in (None, SUM):
+        return {}
+    group, parts = trace.groups().index, single_parts(trace)
+    return {
+        name: abs(weights[name]) * _widest(values, group)
+        for name, values in parts.items()
+        if name in weights
+    }
+
+
+def _widest(part: np.ndarray, group: np.ndarray) -> float:
+    known = np.isfinite(part)
+    spans = [np.ptp(part[known & (group == each)]) for each in np.unique(group[known])]
+    return float(max(spans, default=0.0))
+
+
+def _wrong_ahead(reward: np.ndarray, part: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """For every group with right and wrong answers, the share of pairs in which the wrong one earns
+    more. Right is whatever earns most of the part."""
+    known = np.isfinite(reward) & np.isfinite(part)
+    right = known & (part == np.max(part[known], initial=-np.inf))
+    found = []
+    for each in np.unique(group[known]):
+        here = group == each
+        good, bad = reward[here & right], reward[here & known & ~right]
+        if len(good) and len(bad):
+            found.append(float((bad[:, None] > good[None, :] + EQUAL).mean()))
+    return np.array(found)
 
 
 def _sizes(trace: Trace, group: np.ndarray) -> str:

@@ -1,34 +1,36 @@
 """Weights do not arrive where they are needed: at the sampler, at the reference, or in the adapter.
 
 ## What goes wrong
-The sampler has to play with the newest weights: one that never gets them, or gets the adapter
-merged twice, plays another policy than is trained. The reference has to keep the old ones: with the
-adapter left on, the KL is 0 whatever happens. And the adapter has to be trainable: while its B is
-frozen at zero, nothing moves and no error says so.
+The sampler has to sample with the newest weights: one that never gets them, or gets the adapter
+merged twice, samples from a policy other than the trained one. The reference has to keep the old
+ones: with the adapter left on, the KL is 0 whatever happens. And the adapter has to be trainable:
+while its B is frozen at zero, nothing moves and no error says so.
 
 ## Sign
 The sampler: one weight version for all of at least four steps; or log-probs that agree at the first
-step and part later although no rollout names older weights (mean gap above 1e-3 nat in float32, 0.1
-in 16 bits, over the last three recorded steps); where the sampler's are then those of the recorded
-reference to rounding, it never got any weights, which is a fault. Rollouts of vLLM and of players
-of somebody's own name none, so there the log-probs alone tell. The reference: policy and reference
-the same to the last bit after the weights have changed, with beta above 0. The adapter: an A that
-is trained, or held by the optimizer, without its B.
+step and diverge later although no rollout names older weights (mean gap above 1e-3 nat in float32,
+0.1 in 16 bits, over the last three recorded steps). It never got any weights, which is a fault, if
+the sampler's log-probs are then those of the recorded reference up to rounding, or, after prompts
+that come again, those that it had at the first step. Rollouts from vLLM and from custom samplers
+name no version, so there only the log-probs can show it. The reference: policy and reference the
+same to the last bit after the weights have changed, with beta above 0. The adapter: an A that is
+trained, or held by the optimizer, without its B.
 
 ## Probe
-Move every trainable weight until the trainer's log-probs shift visibly, play, restore, play again:
-the sampler must follow there and back. A sampler that gives no log-probs must write other tokens
-with moved weights, where so many are compared that a healthy one writes the same in fewer than one
-play in 10,000. With the adapters moved, the reference must stay. Three plays cannot tell a delivery
-that comes late (H17) from one that never comes.
+Move every trainable weight until the trainer's log-probs shift visibly, sample, restore, sample
+again: the sampler must follow there and back. A sampler that returns no log-probs must write other
+tokens with moved weights; enough are compared that a healthy one would write the same fewer than
+once in 10,000 times. With the adapters moved, the reference must stay. Sampling three times cannot
+distinguish a delivery that comes late (H17) from one that never comes.
 
 ## Experiment
 LoRA against all weights (`peft` on against off), as the seeds propose, matched seeds. Without a
 `learning_rate` each arm has the usual one of its kind, since one rate for both would test H24. The
 full arm has no adapter to freeze, merge or leave on, and with `sampler_weights` `auto` no copy of
-the weights to deliver to; with `copy`, both arms have one delivery, and the comparison cannot tell.
-A setup that trains all weights through a copy is compared with one that samples from the trainer's
-own (`sampler_weights` `live`), which cannot be stale. A planted fault is compared with none.
+the weights to deliver to; with `copy`, both arms have one delivery, and the comparison shows
+nothing. A setup that trains all weights through a copy is compared with one that samples from the
+trainer's own (`sampler_weights` `live`), which cannot be stale. A planted fault is compared with
+none.
 
 ## Fix
 Compare a checksum of one delivered tensor on both sides at every delivery, and stamp rollouts with
@@ -129,6 +131,8 @@ class LoraWeightSync(Hypothesis):
         reference = subject.reference_gap()
         if reference is not None and reference.moved_gap is not None:
             census = subject.one_step().gradients
+            if not census.kinds:
+                return self.too_little("no weight of the model is trainable, so none moves")
             held = [k for k, kept in zip(census.kinds, census.in_optimizer, strict=True) if kept]
             if held.count("lora_B") < held.count("lora_A"):
                 return self._frozen(held.count("lora_B"), held.count("lora_A"))
@@ -200,7 +204,7 @@ class LoraWeightSync(Hypothesis):
             return self.too_little("the sampler gives no log-probs")
         if chance < NEGLIGIBLE:
             return self._stays("The sampler gives the same tokens with moved weights.", 1.0)
-        likely = f"in up to {chance:.0%} of such plays" if chance >= 0.005 else "now and then"
+        likely = f"in up to {chance:.0%} of such samples" if chance >= 0.005 else "now and then"
         return self.too_little(
             "the sampler gives no log-probs, and the same tokens with moved weights, which a "
             f"healthy one does {likely}; longer completions are needed"
@@ -308,8 +312,8 @@ class LoraWeightSync(Hypothesis):
         if start is not None:
             return self.found(
                 Level.FAULT,
-                f"The sampler still has the weights of the start: its log-probs are those of the "
-                f"reference to {start:.2g} nat, and those of the trainer differ by {told}.",
+                f"The sampler still has the weights of the start: {start}, and the trainer's "
+                f"differ by {told}.",
                 measured=gap,
                 expected=f"below {limit:g}",
                 evidence=gaps.worst(trace, gaps.unsure),

@@ -7,17 +7,18 @@ learns how to begin and not how to go on. A task with one turn trains as it shou
 
 ## Sign
 For every rollout, which of the model's turns carry loss. A fault where all rollouts lose every turn
-from the same one on, and none before it. Also told, as a note: the sampler-trainer gap of the first
-step by turn, because a gap that begins with the second turn is one that only several turns show.
+from the same one on, and none before it. Also reported, as a note: the sampler-trainer gap of the
+first step by turn, because a gap that begins with the second turn is one that only several turns
+show.
 
 ## Probe
-None of its own: the sign is read off one batch.
+None: the sign is read from one batch.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. No other single setting
-takes the turns away: with one turn instead of eight the task itself is another, so the outcome
-moves whatever the trainer does. To bisect a setup of your own, climb the ladder of H00, whose rungs
-tell what needs the question from what needs a tool's answer.
+takes the turns away: with one turn instead of eight the task itself is a different one, so the
+outcome moves whatever the trainer does. To bisect your own setup, climb the ladder of H00, whose
+rungs separate what needs the question from what needs a tool's answer.
 
 ## Fix
 Take the loss mask from who wrote each token, over the whole rollout.

@@ -1,14 +1,16 @@
 """Evaluation and training measure different things: prompts, limits, sampling or scorer differ.
 
 ## What goes wrong
-Two code paths play and score: one in training, one in evaluation. Where they differ in a prompt, a
+Two code paths sample and score: one in training, one in evaluation. If they differ in a prompt, a
 turn limit, a temperature or a scorer, what is practised is not what is measured. A flat evaluation
 then says nothing about training, and the other way round.
 
 ## Sign
 The held-out reward before the first step against the training reward of the first steps, when the
 policy is still the same. Suspected where they certainly differ by more than a third of the reward's
-span. Other problems, or greedy decoding in evaluation, can also explain a difference.
+span. Other problems, or greedy decoding in evaluation, can also explain a difference. A note where
+a log's training reward certainly rises, and its held-out reward certainly less or not at all: few
+prompts may have been learnt by heart, or something is paid that evaluation does not measure.
 
 ## Probe
 The same problems with the same random numbers through both paths: prompts must be equal token by
@@ -24,7 +26,7 @@ One environment object and one scorer for both; evaluate with the sampling of tr
 ## Not to be confused with
 H39 reward-parser and H44 data-order: the training reward is itself wrong, so it differs from any
 other. H04 context-truncation: training is cut where evaluation is not. H06 and H17: both agree at
-the start and part later.
+the start and diverge later.
 
 ## References
 bdsaglam/rlvr, the investigation that this project began with, its H08: 22 % right in evaluation and
@@ -40,6 +42,8 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups
+from flatline.hypotheses.held_out import left_behind
+from flatline.hypotheses.trend import trend_of
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
 
@@ -72,6 +76,9 @@ class EvaluationMismatch(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Do both agree while the policy is the same?"""
         heldout, step = trace.steps["heldout_reward"], trace.steps["step"]
+        behind = self._left_behind(trace)
+        if behind is not None:
+            return behind
         groups = reward_groups(trace)
         known = np.isfinite(heldout)
         if not known.any():
@@ -102,6 +109,20 @@ class EvaluationMismatch(Hypothesis):
             measured=gap,
             expected=f"within {APART * span:.2g}",
             severity=abs(gap.value) / (APART * span),
+        )
+
+    def _left_behind(self, trace: Trace) -> Finding | None:
+        change, trend = left_behind(trace), trend_of(trace)
+        if change is None or trend is None:
+            return None
+        return self.found(
+            Level.NOTE,
+            f"The training reward rises by {trend.change.value:+.3g}, and the held-out reward does "
+            f"not follow: {change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between the "
+            "halves of the evaluations.",
+            measured=change,
+            headline="What it learns does not show in the evaluation.",
+            points_at_cause=True,
         )
 
     def probe(self, subject: "Subject") -> Finding:
@@ -153,8 +174,8 @@ def _examples(path: "HeldoutPath") -> list[Evidence]:
     apart = np.flatnonzero(np.abs(path.rescored - path.heldout_reward) > SAME)
     return [
         Evidence(
-            text=f"play {at}: evaluation pays {path.heldout_reward[at]:.3f}, the reward functions "
-            f"of training {path.rescored[at]:.3f}"
+            text=f"rollout {at}: evaluation pays {path.heldout_reward[at]:.3f}, the reward "
+            f"functions of training {path.rescored[at]:.3f}"
         )
         for at in apart[:3]
     ]

@@ -2,16 +2,16 @@
 
 ## What goes wrong
 The sampler's server renders messages with tools, a default system prompt and a header for each
-turn; the trainer renders them again without one of these. Every log-prob is then one of text that
-stood elsewhere, and the gradient improves the policy in a conversation that never takes place.
+turn; the trainer renders them again without one of these. Every log-prob then belongs to text in
+a different context, and the gradient improves the policy in a conversation that never takes place.
 
 ## Sign
 Where the recorder knows what the sampler had (flatline's own engine, transformers' `generate`), ids
 are compared one by one: a prompt that differs, or a completion that begins to differ where a turn
-begins, is a fault, and both texts are shown. Elsewhere the log-probs of the first step tell, where
-both sides hold the same weights. If the first turn agrees and the first three tokens of later turns
-do not, what stands between turns differs: a fault in float32 (above 1e-3 nat), suspected in bf16
-(above 0.3). If the first turn itself is off by more than 0.1 nat, from its first token on, and
+begins, is a fault, and both texts are shown. Elsewhere the log-probs of the first step show it,
+when both sides hold the same weights. If the first turn agrees and the first three tokens of later
+turns do not, what comes between turns differs: a fault in float32 (above 1e-3 nat), suspected in
+bf16 (above 0.3). If the first turn itself is off by more than 0.1 nat, from its first token on, and
 neither noise nor a temperature explains it, the prompts differ: suspected.
 
 ## Probe
@@ -46,7 +46,7 @@ from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefi
 from flatline.trace import Trace
 
 EDGE = 3
-"""Tokens at the start of a turn that feel most what stands before it."""
+"""Tokens at the start of a turn that feel most what comes before it."""
 APART, APART_BF16 = 1e-3, 0.3
 """Mean gap there, in nats. Healthy: 1e-6, and 0.025 in bf16; see docs/calibration.md."""
 AGREES, AGREES_BF16 = ROUNDING, 0.05

@@ -9,7 +9,7 @@ The gradient then lands on ids that were never sampled, at log-probs that can be
 Where the recorder knows what was sampled (flatline's own engine, transformers' `generate`), ids are
 compared one by one: a completion that begins to differ inside the model's own words is a fault, and
 both texts are shown.
-Elsewhere the log-probs of the first step tell, where both sides hold the same weights: rollouts
+Elsewhere the log-probs of the first step show it, when both sides hold the same weights: rollouts
 that agree to rounding up to a token inside a turn and jump there by more than 1 nat, in two prompts
 or more. In float32 that is a fault, since nothing else makes a clean rollout jump. In bf16 it is
 suspected where trainer log-probs below -10 meet sampler log-probs above -5 while most tokens agree.
@@ -113,7 +113,7 @@ class Retokenisation(Hypothesis):
 
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
         share = len(known.inside) / max(known.rollouts, 1)
-        text = f"Of {known.rollouts} rollouts {len(known.inside)} are trained on other ids than "
+        text = f"Of {known.rollouts} rollouts {len(known.inside)} are not trained on the ids that "
         if not known.inside:
             return self.found(
                 Level.OK,

@@ -3,7 +3,7 @@
 ## What goes wrong
 The trainer looks for an end token that the model does not use. With `mask_truncated_completions`
 every finished completion is then left out of the loss: the gradient is 0 while rewards differ.
-Without it, "truncated" statistics say 100 %, and whoever acts on them makes things worse.
+Without it, "truncated" statistics say 100 %, and acting on them makes things worse.
 
 ## Sign
 Rollouts that ended by themselves and have no trained token at all: more than one in twenty of them
@@ -14,10 +14,12 @@ count here if they have no trained token: a stop string may have ended them. Hea
 either (0 of 26 runs, interval 0 to 13 %; both are invariants).
 
 ## Probe
-The sign, read on one batch of the live trainer.
+The sign, read on one batch of the live trainer. And completions of one turn that hold the special
+token with which the chat template ends the model's turn, and were cut by the limit all the same:
+certainly more than a quarter is a fault, since it should have stopped them.
 
 ## Experiment
-A run with the planted fault against the same without it, matched seeds. On a trainer of yours:
+A run with the planted fault against the same without it, matched seeds. On your own trainer:
 `mask_truncated_completions` off against on.
 
 ## Fix
@@ -34,14 +36,21 @@ TRL pull requests 4970, 4976 and 7039 and issue 6369; torchtune issue 2967; MemG
 TRL's `mean_terminated_length` is 0 where this happens.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logprobs import some_steps
+from flatline.hypotheses.slow_rows import slow_are_left_out
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
+
+if TYPE_CHECKING:
+    from flatline.live.subject import Subject
 
 LEFT_OUT = 0.05
 """Share of ended rollouts without a trained token. An invariant: healthy runs have none."""
@@ -51,6 +60,8 @@ NEARLY_ALL = 0.8
 """Share of the rollouts that are called cut and ended below the limit."""
 ROOM = 0.95
 """Share of the trainer's limit that a completion which a limit did not end stays below."""
+PAST_THE_END = 0.25
+"""Share of the completions that go on behind the end of the model's turn. An invariant: none."""
 ENDED = ("answered", "eos")
 """What a rollout that ended by itself is said to end with."""
 STOPPED = "stop"
@@ -73,6 +84,39 @@ class EndOfSequence(Hypothesis):
         found = self._left_out(trace, finish) or self._never_ends(trace, finish)
         return found or self._fine(finish)
 
+    def probe(self, subject: "Subject") -> Finding:
+        """The sign on one batch; and does the model end its turn without being stopped?"""
+        seen = self.sign(subject.trace)
+        try:
+            end = subject.tokenizer_fit().turn_end
+        except NotRecorded:
+            end = None  # the sign needs no tokenizer
+        if seen.level in ALARMS or end is None:
+            return seen
+        return self._goes_on(subject.trace, end) or seen
+
+    def _goes_on(self, trace: Trace, end: int) -> Finding | None:
+        cut = trace.rollouts["finish"].astype(str) == "length"
+        if cut.sum() < FEWEST or _has_turns(trace):
+            return None
+        tokens = trace.tokens(some_steps(trace))
+        ended = np.bincount(tokens.row[tokens.ids == end], minlength=len(tokens.rollout_rows)) > 0
+        past = cut[tokens.rollout_rows] & ended
+        share = cluster_mean(past.astype(float), trace.groups().index[tokens.rollout_rows])
+        if share.low < PAST_THE_END:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"{share.value:.0%} of the completions write {trace.decode(np.array([end]))!r}, with "
+            "which the chat template ends the model's turn, and go on to the limit: it does not "
+            "stop the sampler.",
+            measured=share,
+            expected="0",
+            evidence=_examples(trace, tokens.rollout_rows[past]),
+            severity=share.value / PAST_THE_END,
+            proven=True,
+        )
+
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: flatline never leaves completions out."""
         return fault_taken_out(self, config)
@@ -91,7 +135,7 @@ class EndOfSequence(Hypothesis):
             expected="0",
             evidence=_examples(trace, np.flatnonzero(lost)),
             severity=share.value / LEFT_OUT,
-            proven=True,
+            proven=not slow_are_left_out(trace),  # of these H65 knows why
             points_at_cause=True,
         )
 

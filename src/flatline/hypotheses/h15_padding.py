@@ -2,16 +2,16 @@
 
 ## What goes wrong
 Prompts are padded on the left so that all rows of a batch are equally long. Where the attention
-mask or the positions do not know that, a row looks at padding, or its tokens stand in the wrong
+mask or the positions do not know that, a row looks at padding, or its tokens are in the wrong
 place, or logits are read one place off. The longest prompt of a batch is right, all others are not.
 
 ## Sign
-The first step, where both sides hold the same weights; tokens in doubt only, since others agree
-whatever is wrong. Rollouts of the longest prompt have no padding: if they agree with the sampler to
-rounding and the others certainly differ by more than 0.01 nat, the padding is the difference: a
-fault. In 16 bits or TF32 it cannot be told: padding alone rounds otherwise. Nor can prompts of one
-length show it. Healthy: 1e-6 with and without padding (0 of 26 runs, interval 0 to 13 %; an
-invariant).
+The first step, where both sides hold the same weights, or, where none of its prompts is padded, the
+first later one that has some; tokens in doubt only, since others agree whatever is wrong. Rollouts
+of the longest prompt have no padding: if they agree with the sampler to rounding and the others
+certainly differ by more than 0.01 nat, the padding is the difference: a fault. In 16 bits or TF32
+it cannot be determined: padding alone changes the rounding. Nor can prompts of one length show it.
+Healthy: 1e-6 with and without padding (0 of 26 runs, interval 0 to 13 %; an invariant).
 
 ## Probe
 The rollouts with the most padding are scored again, each alone and without any. In float32 the
@@ -43,7 +43,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights
+from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, recorded
 from flatline.trace import Trace
 from flatline.trace.settings import rounding
 
@@ -73,12 +73,14 @@ class Padding(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Do rollouts with padding differ from the sampler, and those without agree?"""
         gaps = at_equal_weights(trace)
-        prompt = _prompt_lengths(trace, gaps)
-        longest, doubt = prompt == prompt.max(initial=0), gaps.unsure
+        longest, doubt = _longest(trace, gaps), gaps.unsure
+        if gaps.mean(~longest & doubt).n < FEWEST:
+            gaps = _first_padded(trace) or gaps
+            longest, doubt = _longest(trace, gaps), gaps.unsure
         padded, whole = gaps.mean(~longest & doubt), np.abs(gaps.gap[longest & doubt])
         if padded.n < FEWEST:
             return self.not_applicable(
-                f"{padded.n} of the first step's prompts are padded and in doubt; {FEWEST} of "
+                f"{padded.n} of the prompts of a step are padded and in doubt; {FEWEST} of "
                 "different length would show it."
             )
         if len(whole) < FEWEST_UNSURE:
@@ -86,7 +88,7 @@ class Padding(Hypothesis):
         differ = whole.mean() < ROUNDING and padded.low > APART
         if differ and gaps.coarse:
             return self.too_little(
-                "in this precision padding rounds otherwise; `flatline checkup` can test it"
+                "in this precision padding changes the rounding; `flatline checkup` can test it"
             )
         text = (
             f"At equal weights rollouts of padded prompts differ from the sampler by "
@@ -121,6 +123,28 @@ class Padding(Hypothesis):
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
+
+
+def _first_padded(trace: Trace) -> Gaps | None:
+    """A later step with enough padded prompts, whose longest prompt has the sampler's log-probs: so
+    both sides hold the same weights there too."""
+    for step in trace.token_steps[1:]:
+        gaps = recorded(trace, [int(step)])
+        if not len(gaps):
+            continue
+        longest, doubt = _longest(trace, gaps), gaps.unsure
+        whole = np.abs(gaps.gap[longest & doubt])
+        if len(whole) < FEWEST_UNSURE or whole.mean() >= ROUNDING:
+            continue
+        if gaps.mean(~longest & doubt).n >= FEWEST:
+            return gaps
+    return None
+
+
+def _longest(trace: Trace, gaps: Gaps) -> np.ndarray:
+    """Which tokens stand behind the longest prompt."""
+    length = _prompt_lengths(trace, gaps)
+    return np.asarray(length == length.max(initial=0))
 
 
 def _prompt_lengths(trace: Trace, gaps: Gaps) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A special token stands twice, or the tokenizer is another model's.
+"""A special token appears twice, or the tokenizer belongs to another model.
 
 ## What goes wrong
 The chat template writes the token that begins a text and the tokenizer adds it again; or the
@@ -9,18 +9,21 @@ rather than another, however long adapters are trained.
 
 ## Sign
 Trained prompts whose first two tokens are the same: nothing that people or templates write begins
-so. All of them is a fault, some are noted. Healthy: none of 26 runs (interval 0 to 13 %); an
+like that. All of them is a fault, some are noted. Healthy: none of 26 runs (interval 0 to 13 %); an
 invariant.
 
 ## Probe
 The sign on one batch. Then the tokenizer against the model: ids that the model has no row for are a
-fault. So are tokens that the chat template wants the model to write and whose frozen rows of the
-output layer are equal to those of other tokens, if no rollout calls a tool; if some do, they spell
-it otherwise, and it is noted. Last, a templated prompt is encoded as plain text: if that doubles
-its first token it is noted, for code of yours that may do so.
+fault. So are prompts of which each holds another prompt inside its user's turn, and a template that
+writes something between prompt and answer but leaves it out of every prompt (templates that write
+nothing there, such as Mistral's, need no opening). So are tokens that the chat template wants the
+model to write and whose frozen rows of the output layer are equal to those of other tokens, if no
+rollout calls a tool; if some do, they spell it differently, and it is noted. Last, a templated
+prompt is encoded as plain text: if that doubles its first token it is noted, since your own code
+may do the same.
 
 ## Experiment
-A run with the planted fault against the same without it, matched seeds. On a trainer of yours:
+A run with the planted fault against the same without it, matched seeds. On your own trainer:
 `add_special_tokens=False` where templated text is encoded, against the default.
 
 ## Fix
@@ -29,11 +32,11 @@ one tokenizer and hand it to both sides.
 
 ## Not to be confused with
 H10 template-drift: the templates differ, not their tokens. H11 retokenisation: words are split
-otherwise.
+differently.
 
 ## References
 Llama, Gemma and Mistral write BOS in their templates. rlvr's troubleshooting page: a trainer that
-fell back to another model's tokenizer. verifiers and PRIME-RL take a tokenizer name of their own.
+fell back to another model's tokenizer. verifiers and PRIME-RL take a separate tokenizer name.
 Qwen2.5-Coder-1.5B-Instruct: 298 equal rows, `<tool_call>` and `</tool_call>` among them; a warm
 start of LoRA to a loss of 0.33 nats still never wrote a call that could be read.
 """
@@ -48,14 +51,18 @@ from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import MASK_STEPS, some_steps
 from flatline.hypotheses.logs import in_steps
+from flatline.hypotheses.prompt_ends import prompt_texts
 from flatline.trace import Trace
 from flatline.trace.tokens import Tokens
 
 if TYPE_CHECKING:
+    from flatline.live.records import TokenizerFit
     from flatline.live.subject import Subject
 
 ALL = 0.99
 """Share of the prompts that begin with a doubled token; a template is the same for all."""
+MARK = 12
+"""Characters of a template's beginning that show it inside a turn: the length of `<|im_start|>`."""
 SHOWN = 6
 """Tokens of a prompt that an example quotes."""
 
@@ -65,7 +72,7 @@ class SpecialTokens(Hypothesis):
     name = "special-tokens"
     headline = "Your tokenizer does not fit your model or your prompts."
     explains = ("H03", "H10", "H20", "H22", "H24")
-    meaning = "The model is trained on a text that begins as none it has ever read."
+    meaning = "The model is trained on a text that begins like nothing it has ever read."
     fix = "Encode templated text with add_special_tokens=False; use one tokenizer on both sides."
     mechanism = "Prompts begin with a doubled token; in the other arm they do not."
     on_one_batch = True
@@ -108,11 +115,45 @@ class SpecialTokens(Hypothesis):
                 measured=float(ids - rows + 1),
                 expected="no id beyond the model",
             )
-        return self._unwritable(subject) or self._if_encoded(fit.doubled) or seen
+        return (
+            self._template(subject.trace, fit)
+            or self._unwritable(subject)
+            or self._if_encoded(fit.doubled)
+            or seen
+        )
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
+
+    def _template(self, trace: Trace, fit: "TokenizerFit") -> Finding | None:
+        """Prompts that went through the template twice, or whose template opens no turn for the
+        answer. Only where every prompt of the batch went through it."""
+        texts = prompt_texts(trace) if fit.before_user.strip() else []
+        if not texts or not all(fit.before_user in text for text in texts):
+            return None
+        inner = fit.before_user[:MARK]
+        if not inner[0].isalnum() and all(fit.before_user + inner in text for text in texts):
+            return self.found(
+                Level.FAULT,
+                f"All {len(texts)} prompts hold a prompt inside a user's turn "
+                f"({fit.before_user + inner!r}): they went through the chat template twice.",
+                measured=1.0,
+                expected="once",
+                headline="Your prompts go through the chat template twice.",
+                fix="Give the messages to the trainer, and not the text that the template made.",
+            )
+        if not fit.unopened:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"Prompts end before {fit.unopened!r}, with which the chat template begins an answer: "
+            "it writes the same with and without `add_generation_prompt`.",
+            measured=1.0,
+            expected="the opening of the model's turn",
+            headline="Your chat template does not open the model's turn.",
+            fix="Let {chat_template} write the opening where `add_generation_prompt` is set.",
+        )
 
     def _unwritable(self, subject: "Subject") -> Finding | None:
         """Tokens of the format that the model cannot tell from others."""
@@ -125,11 +166,9 @@ class SpecialTokens(Hypothesis):
             Level.FAULT if silent else Level.NOTE,
             f"The model cannot distinguish tokens that it must write from others, because their "
             f"frozen rows of the output layer are the same: {told}."
-            + (
-                " No rollout calls a tool." if silent else " Some rollouts call tools all the same."
-            ),
+            + (" No rollout calls a tool." if silent else " Some rollouts call tools anyway."),
             measured=float(max(found.values())),
-            expected="rows of their own",
+            expected="rows that differ from all others",
             fix="Set {chat_template} to one that writes calls in plain text, or train these rows "
             "as well (`modules_to_save` of LoRA, or all weights).",
         )

@@ -1,4 +1,4 @@
-"""The sampler plays with weights from some steps ago.
+"""The sampler samples with weights from some steps ago.
 
 ## What goes wrong
 Rollouts that an older policy sampled are trained on as if they were the newest. Where the trainer
@@ -8,13 +8,13 @@ difference, and each step pulls towards what an older policy did.
 ## Sign
 Every rollout names the optimizer steps behind the weights that sampled it. It is behind by
 step - 1 - version, and may be so where one generation serves several updates. More than that, in
-more than half of the rollouts of two steps or more, is a fault; fewer are noted. Rollouts of vLLM
-and of players of somebody's own name no weights, so there it cannot be tested: H06 reads the
+more than half of the rollouts of two steps or more, is a fault; fewer are noted. Rollouts from vLLM
+and from custom samplers name no weights, so there it cannot be tested: H06 reads the
 log-probs.
 
 ## Probe
-Play the batch again as the next step would: the rollouts must name that step. What `generate` drew
-from the very model that is trained has its weights.
+Sample the batch again as the next step would: the rollouts must name that step. What `generate`
+drew from the very model that is trained has its weights.
 
 ## Experiment
 A run with the planted fault (weights delivered every so many steps) against the same without it,

@@ -9,10 +9,10 @@ arrives, and unmerging leaves a residue in the trainer's own base.
 LoRA in float32: sampler and trainer agree to rounding before the first update, and from the first
 update on differ by more than 1e-3 nat although rollouts name the newest weights: suspected. In
 bf16 the two differ anyway, and with dropout in the adapter the trainer differs from itself: there a
-trace cannot tell. Healthy: 7e-7 at most (0 of 26 runs, interval 0 to 13 %).
+trace cannot show it. Healthy: 7e-7 at most (0 of 26 runs, interval 0 to 13 %).
 
 ## Probe
-One real optimizer step, and some prompts played as the next step would: the sampler's log-probs
+One real optimizer step, and some prompts sampled as the next step would: the sampler's log-probs
 must follow to within 2 % of what the step changed (half of it in bf16). Healthy in the lab: 4e-6.
 A sampler that did not move at all, or ten times as far as the step, is H06's.
 

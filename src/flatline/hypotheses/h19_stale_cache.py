@@ -2,18 +2,20 @@
 
 ## What goes wrong
 A prefix cache is found by tokens, not by weights. After an update the new policy goes on from what
-the old one read. GRPO plays each prompt many times and all prompts share a system text, so nearly
+the old one read. GRPO samples each prompt many times and all prompts share a system text, so nearly
 everything is cached. The mismatch grows within a job and is gone after a restart.
 
 ## Sign
 Where prompts are visited again: their rollouts differ from the sampler's by certainly 0.02 nat more
 than those of prompts visited for the first time in the same steps: suspected. In float32 without
-LoRA, where nothing is merged: sampler and trainer agree before the first update and part with it,
-although rollouts name the newest weights: suspected. Healthy: 0 of 26 runs alarm (interval 0 to
-13 %), but none of them visits a prompt again in a recorded step, so the first part is by reason.
+LoRA, where nothing is merged: sampler and trainer agree before the first update and diverge with
+it, although rollouts name the newest weights: suspected. A cache holds what was read before, in
+whole blocks: if prompts of which less than a block was read before diverge as well, it is not the
+cause, and H06 decides. Healthy: 0 of 26 runs alarm (interval 0 to 13 %), but none of them visits a
+prompt again in a recorded step, so the first part is set by reasoning.
 
 ## Probe
-One real optimizer step, and some prompts of the batch played again: the sampler's log-probs must
+One real optimizer step, and some prompts of the batch sampled again: the sampler's log-probs must
 follow to within 2 % of what the step changed (half of it in bf16). With LoRA a merge that rounds
 looks the same from outside, so it is only noted.
 
@@ -43,8 +45,13 @@ from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.following import APART, NEARLY, Following, followed, followed_one_step
 from flatline.hypotheses.groups import prompts_of
-from flatline.hypotheses.logprobs import never_left_the_start, recorded, some_steps
-from flatline.stats import Estimate, difference_of_means
+from flatline.hypotheses.logprobs import (
+    never_left_the_start,
+    prompts_of_rows,
+    recorded,
+    some_steps,
+)
+from flatline.stats import Estimate, difference_of_means, mean_of_units
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -54,6 +61,8 @@ MORE = 0.02
 """Nats by which prompts visited again differ more. Kernels alone give 0.005 to 0.025 in both."""
 FEWEST = 4
 """Groups of each kind that are compared."""
+BLOCK = 16
+"""Tokens whose keys are kept together: vLLM's smallest block. By reason."""
 LOOKED_AT = 6
 """Recorded steps that are compared."""
 
@@ -82,6 +91,13 @@ class StaleCache(Hypothesis):
             )
         if never_left_the_start(trace) is not None:
             return self.too_little("the sampler still has the weights of the start; see H06")
+        unread = _unread(trace)
+        if unread is not None and unread.low > APART:
+            return self.too_little(
+                f"rollouts of {unread.n} prompts whose first {BLOCK} tokens were never sampled "
+                f"behind before differ by {unread.value:.2g} nat as well, and no cache has those; "
+                "see H06"
+            )
         return self._judge(followed(trace), APART, merged=bool(trace.settings.get("lora")))
 
     def probe(self, subject: "Subject") -> Finding:
@@ -112,13 +128,45 @@ def _visited_again(trace: Trace) -> Estimate | None:
     steps = [step for step in some_steps(trace, LOOKED_AT) if step > 1]
     if not steps:
         return None
-    groups, prompts = trace.groups(), prompts_of(trace)
-    first = dict(zip(prompts[::-1], groups.step[::-1], strict=True))
-    came_before = np.array([first[prompt] for prompt in prompts]) < groups.step
-    gaps = recorded(trace, steps)
-    unit, index = np.unique(gaps.prompt, return_inverse=True)
-    means = np.bincount(index, np.abs(gaps.gap)) / np.maximum(np.bincount(index), 1)
-    again = came_before[unit]
+    unit, means = _of_groups(trace, steps)
+    again = _came_before(trace)[unit]
     if min(again.sum(), (~again).sum()) < FEWEST:
         return None
     return difference_of_means(means[~again], means[again])
+
+
+def _unread(trace: Trace) -> Estimate | None:
+    """Mean |gap| of groups of whose prompts no earlier step has read a block, in the first steps
+    after an update; None where there are too few, or no prompt is known."""
+    steps = trace.token_steps[:LOOKED_AT].astype(int).tolist()
+    read: set[bytes] = set()
+    unread: list[int] = []
+    again = _came_before(trace)
+    for step in steps:
+        begun = {group: ids[:BLOCK].tobytes() for group, ids in _prompts(trace, step).items()}
+        unread += [one for one, ids in begun.items() if not again[one] and ids not in read]
+        read |= set(begun.values())
+    unit, means = _of_groups(trace, [step for step in steps if step > 1])
+    gaps = means[np.isin(unit, unread)]
+    return mean_of_units(gaps.tolist()) if len(gaps) >= FEWEST else None
+
+
+def _came_before(trace: Trace) -> np.ndarray:
+    """Whether the prompt of each group was sampled for at an earlier step."""
+    groups, prompts = trace.groups(), prompts_of(trace)
+    first = dict(zip(prompts[::-1], groups.step[::-1], strict=True))
+    return np.array([first[prompt] for prompt in prompts]) < groups.step
+
+
+def _of_groups(trace: Trace, steps: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of some steps, and the mean |gap| of each."""
+    gaps = recorded(trace, steps)
+    unit, index = np.unique(gaps.prompt, return_inverse=True)
+    return unit, np.bincount(index, np.abs(gaps.gap)) / np.maximum(np.bincount(index), 1)
+
+
+def _prompts(trace: Trace, step: int) -> dict[int, np.ndarray]:
+    """Ids of each group's prompt at a step; nothing where they were not recorded."""
+    tokens = trace.tokens([step])
+    groups = trace.groups().index[tokens.rollout_rows].tolist()
+    return dict(zip(groups, prompts_of_rows(tokens) or [], strict=False))

@@ -13,7 +13,10 @@ sampler's that differs from 1 by more than 0.05, with a fit of R² above 0.8, is
 A trainer that is never above the sampler and below it by more than 1e-3 nat on average has tokens
 that the sampler cut off. Both are suspected, and so is a `temperature` other than that of the loss
 where the run says both: a server may give log-probs at the loss's temperature whatever it draws at.
-Settings that cut are noted.
+Suspected by name is what `generate` has in force and nobody asked for (a penalty, a cut or a
+temperature of the model's own `generation_config`), where sampler and trainer are as far apart as
+H20 needs and at least half of that is what the sampler's own processors change. Settings that cut
+are noted.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -29,17 +32,20 @@ start vLLM with `--generation-config vllm` and ask for `processed_logprobs`.
 
 ## Not to be confused with
 H09 and H10: the gap does not follow the log-prob. H20 bf16 arithmetic: noise around 0 on both
-sides. H34: the same completions again and again, which a low temperature also gives.
+sides, and no parameter in force that nobody asked for. H34: the same completions again and again,
+which a low temperature also gives.
 
 ## References
-TRL issues 4159, 4163 and 4772; vLLM pull request 15281; NeMo-RL 3497. The seeds' runs sampled with
-T 0.5, top-p 0.95 and, from the model's own file, top-k 20.
+TRL issues 4159, 4163 and 4772; TRL up to 0.26.0 (`museum/exhibits/trl_generation_config.py`); vLLM
+pull request 15281; NeMo-RL 3497. The seeds' runs sampled with T 0.5, top-p 0.95 and, from the
+model's own file, top-k 20.
 """
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
 from flatline.trace import Trace
 
@@ -51,6 +57,9 @@ CUT = 1e-3
 """Mean gap in nats below the sampler, never above it. Healthy: 0 in the mean."""
 CUT_AT_MOST = 0.5
 """Mean gap in nats of which cutting tokens off is the reason; a lost context gives more."""
+ACCOUNTS = 0.5
+"""Share of a gap that the sampler's own processors must make, to be its reason. They make all of it
+or, beside a lost context or other weights, next to nothing."""
 FEWEST = 3
 """Prompts that a slope is taken over."""
 NOISE = 1e-2
@@ -96,7 +105,11 @@ class SamplingParameters(Hypothesis):
             return self.too_little(
                 f"{FEWEST - slope.n} more prompts with tokens in doubt are needed"
             )
-        finding = self._temperature(trace, gaps) or self._cut_off(trace, gaps, cuts)
+        finding = (
+            self._unasked(trace, gaps)
+            or self._temperature(trace, gaps)
+            or self._cut_off(trace, gaps, cuts)
+        )
         if finding is not None:
             return finding
         if cuts:
@@ -125,6 +138,25 @@ class SamplingParameters(Hypothesis):
             CUTS[name],
             control=f"{name} {getattr(config, name):g}",
             treated=f"{name} {CUTS[name]:g}",
+        )
+
+    def _unasked(self, trace: Trace, gaps: Gaps) -> Finding | None:
+        """What bends the distribution, by name. One that changes nothing is nobody's fault."""
+        unasked = dict(trace.run.get("unasked_sampling") or {})
+        bends = unasked.pop("nats", 0.0)
+        apart, limit = gaps.mean(), APART_BF16 if gaps.coarse else APART
+        if not unasked or apart.low <= limit or bends < ACCOUNTS * apart.value:
+            return None
+        named = ", ".join(f"`{name}` {value:g}" for name, value in unasked.items())
+        return self.found(
+            Level.SUSPECT,
+            f"The sampler draws with {named}, which no argument asks for: a `generation_config` "
+            f"fills it in, often the model's own. The trainer scores without it, {apart.value:.2g} "
+            f"[{apart.low:.2g}, {apart.high:.2g}] nat per token apart before any update.",
+            measured=apart,
+            expected=f"below {limit:g}",
+            evidence=gaps.worst(trace, gaps.unsure),
+            severity=apart.value / limit,
         )
 
     def _temperature(self, trace: Trace, gaps: Gaps) -> Finding | None:

@@ -14,7 +14,7 @@ H20's. Healthy: 26 runs of the lab have no correction; the thresholds are by rea
 run (mean 0.46).
 
 ## Probe
-None of its own: one batch of a trainer without vLLM has no weights.
+None: one batch of a trainer without vLLM has no weights.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. With vLLM: `sequence_mask`

@@ -11,7 +11,8 @@ they carry loss. A spread above 0.1 nat on average over prompts is a fault; a sm
 float32 does not explain (above 1e-3) is noted. Dropout in front of adapters that the run says it
 has is noted only: where each batch serves one update every ratio is 1, whatever the noise, and
 where it serves more, up to a spread as wide as the clip. The KL of step 1 shows it too, where beta
-is above 0.
+is above 0. Where a generation is dealt out to several updates, equal beginnings are trained by
+different weights: what is compared then is the old log-probs, which one set of weights gave.
 
 ## Probe
 Score one batch twice in each kind of pass, with the adapters as they are and moved a little

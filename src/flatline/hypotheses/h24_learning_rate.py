@@ -11,7 +11,8 @@ below 1e-4. Where no KL was recorded: neither the entropy nor the completion len
 a tenth, and the sampler does not part from the trainer. A KL above 0.1 from the start on shows a
 movement only by its change. Too high: against the first prompts of the
 run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token from
-a start below 0.1, or entropy or length have changed threefold.
+a start below 0.1, or entropy or length have changed threefold. Never reached: a warm-up that is at
+least twice as long as the run is planned to be.
 
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
@@ -40,8 +41,9 @@ Schulman et al., "LoRA Without Regret" (2025); TRL's guide to it (5e-5 and more)
 model). The seeds tried 1e-6 to 1e-5 with LoRA, the low end of what moves in 50 steps.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,6 +52,7 @@ from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
 from flatline.hypotheses.logs import spacing
+from flatline.spec.schedule import GIVEN
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
 
@@ -79,6 +82,10 @@ BEGINNING = 8
 """Groups that stand for the start: later ones were already played by another policy."""
 ENOUGH_KL = 1e-3
 """KL that a run needs to show anything. Healthy gains: 0.0014 (GSM8K), 0.009 (lab)."""
+REACHED = 0.5
+"""Share of the rate asked for that the warm-up must reach before the run ends."""
+NO_WARM_UP = ("constant", GIVEN)
+"""Schedules that have none, or of which it is not known."""
 LARGE_KL = 0.2
 """KL of one step that no healthy setup of the lab has: 3e-4 to 0.042; see docs/calibration.md. A
 run whose first step had 0.58 learned all the same, so it is worth a note and no more."""
@@ -91,6 +98,7 @@ MORE_TO_MOVE = (
 """Where no rate that was tried moves the policy enough."""
 
 TOO_LOW = "Your policy hardly moves: the learning rate is too low for this run."
+WARMS_UP = "Your run ends in the warm-up of its learning rate."
 TOO_HIGH = "Your updates are too large: the learning rate is too high."
 
 
@@ -109,7 +117,9 @@ class LearningRate(Hypothesis):
         """Has the behaviour moved, and not too far?"""
         if reward_rises(trace):
             return self.found(Level.OK, "The reward rises, so the rate moves the policy.")
-        return self._too_high(trace) or self._too_low(trace)
+        steps = trace.settings.get("max_steps")
+        warming = self._only_warms_up(trace.settings, steps)
+        return self._too_high(trace) or warming or self._too_low(trace)
 
     def probe(self, subject: "Subject") -> Finding:
         """How far does one step move the policy?"""
@@ -132,6 +142,9 @@ class LearningRate(Hypothesis):
                 f"{moved}; {np.ceil(ENOUGH_KL / kl):.0f} steps would show, and how many the run "
                 "has is not known (`max_steps`)."
             )
+        warming = self._only_warms_up(subject.settings, steps)
+        if warming is not None:
+            return warming
         steps = steps or 1
         reach = kl * steps
         low = reach < ENOUGH_KL
@@ -145,6 +158,23 @@ class LearningRate(Hypothesis):
             severity=ENOUGH_KL / max(reach, 1e-12),
             headline=TOO_LOW,
             fix=_advice(better) or MORE_TO_MOVE,
+        )
+
+    def _only_warms_up(self, settings: Mapping[str, Any], steps: int | None) -> Finding | None:
+        """A warm-up at whose first part the whole run ends."""
+        warm = settings.get("warmup_steps") or 0
+        schedule = str(settings.get("lr_scheduler_type") or GIVEN).split()[0]
+        if not steps or steps < 0 or schedule in NO_WARM_UP or steps > REACHED * warm:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"The warm-up takes {warm:g} steps and the run has {steps:g}: the rate never gets "
+            f"above {steps / warm:.1%} of the one that was asked for.",
+            measured=steps / warm,
+            expected=f"above {REACHED:.0%} of the rate asked for",
+            severity=REACHED * warm / steps,
+            headline=WARMS_UP,
+            fix="Set {warmup_steps} to a small part of the run, or train for more steps.",
         )
 
     def _too_far(self, kl: float, moved: str, subject: "Subject") -> Finding:

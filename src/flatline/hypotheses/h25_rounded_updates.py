@@ -26,7 +26,7 @@ Keep trained weights in float32: PEFT's `autocast_adapter_dtype=True` (its defau
 with a master copy (DeepSpeed bf16, `fp32` parameters with autocast), or stochastic rounding.
 
 ## Not to be confused with
-H26 optimizer-not-stepping: whole tensors stand still. H24 learning-rate: all elements move, too
+H26 optimizer-not-stepping: whole tensors do not change. H24 learning-rate: all elements move, too
 little. H18 merge-rounding: the trainer's weights move, the sampler's copy does not.
 
 ## References

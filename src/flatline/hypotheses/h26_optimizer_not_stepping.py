@@ -8,15 +8,16 @@ checkpointing cut the graph, a gradient scaler skips every step. The loss is log
 ## Sign
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
 all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
-although advantages are not; gradients that are no number. Each is exact. A tensor that no gradient
-reaches while others get one (a vision tower that sees only text, an adapter on a part that is not
-used) is noted, and suspected where such tensors hold half of the elements. A tensor in half
-precision may stand still because its updates are rounded away, which is noted. Without recorded
+although advantages are not; gradients that are not numbers. Each is exact. A tensor that no
+gradient reaches while others get one (a vision tower that sees only text, an adapter on a part that
+is not used) is noted, and suspected where such tensors hold half of the elements. A tensor in half
+precision may stay unchanged because its updates are rounded away, which is noted. Without recorded
 weights, a KL that grew from 0 shows that they move.
 
 ## Probe
-One optimizer step on one batch, undone afterwards: every trainable tensor must be in the optimizer,
-get a gradient and change. While the B of LoRA is 0 the gradient of A is 0, which is expected.
+One optimizer step on one batch, undone afterwards: something must be trainable, and every trainable
+tensor must be in the optimizer, get a gradient and change. While the B of LoRA is 0 the gradient of
+A is 0, which is expected.
 
 ## Experiment
 `gradient_checkpointing` on against off, which is where gradients are lost most often, or a planted
@@ -101,6 +102,13 @@ class OptimizerNotStepping(Hypothesis):
         """Does one step change every weight that it should?"""
         step = subject.one_step()
         census = step.gradients
+        if not census.names and census.frozen:
+            return self._alarm(
+                "No weight of the model is trainable.",
+                0.0,
+                fix="Check that the adapter is in the model (`model.print_trainable_parameters()`),"
+                " and that nothing freezes its weights afterwards.",
+            )
         if step.learning_rate == 0:
             return self._alarm("The configured learning rate is 0.", 0.0)
         if not len(step.advantage) and census.total_norm == 0:
@@ -108,13 +116,13 @@ class OptimizerNotStepping(Hypothesis):
                 "No token of the batch carries loss, so no tensor gets a gradient.",
                 0.0,
                 fix="Find what leaves every completion out of the loss: mask_truncated_completions,"
-                " or the mask of a player of your own.",
+                " or the mask of your own rollout function.",
             )
         if len(step.advantage) and not np.any(np.abs(step.advantage) > EQUAL):
             return self.too_little("every advantage of the batch is 0; another batch is needed")
         if not np.isfinite(census.total_norm):
             return self.too_little(
-                "the gradient of the batch is no number; another batch is needed"
+                "the gradient of the batch is not a number; another batch is needed"
             )
         lost = ~census.in_optimizer
         if lost.any():
@@ -180,7 +188,7 @@ class OptimizerNotStepping(Hypothesis):
             "steps.",
             without / len(known),
             headline="Your learning rate is 0 long before the end, so nothing more is trained.",
-            fix="Look at the scheduler: it was told of fewer steps than the run has.",
+            fix="Look at the scheduler: it was given fewer steps than the run has.",
         )
 
     def _no_number(self, trace: Trace) -> Finding | None:
@@ -305,9 +313,16 @@ def _no_gradient(table: Frame, step: np.ndarray, grad: np.ndarray) -> np.ndarray
 
 
 def _due(census: "GradientCensus") -> np.ndarray:
-    """Tensors that must have a gradient now."""
-    waiting = np.array([kind == "lora_A" for kind in census.kinds], dtype=bool)
-    return ~waiting if census.lora_untrained else np.ones(len(waiting), dtype=bool)
+    """Tensors that must have a gradient now. What a tensor of zeros beside it multiplies, as B of
+    LoRA does with A, has none before that one has moved."""
+    beside = {part for at in np.flatnonzero(census.zero) for part in _parents(census.names[at])}
+    near = np.array([not beside.isdisjoint(_parents(name)) for name in census.names], dtype=bool)
+    return np.asarray(~(near & ~census.zero & (census.norms == 0)))
+
+
+def _parents(name: str) -> set[str]:
+    """The modules just around a tensor: `q` of `q.lora_A.default.weight`."""
+    return {name.rsplit(".", cut)[0] for cut in (2, 3) if name.count(".") >= cut}
 
 
 def _named(names: list[str]) -> list[Evidence]:

@@ -17,7 +17,9 @@ have one (0 of 26 alarm, interval 0 to 13 %).
 ## Probe
 The gradient of the batch in as many passes as configured and in twice as many of half the size:
 the norms must agree to 1 %. A ratio beyond 5 % is a fault; `bnpo` normalises by pass on purpose
-and is noted. Healthy in the lab: 1e-8.
+and is noted. Where an epoch ends with fewer passes than a step has, the same passes as such a step:
+the norm must be theirs. What differs is suspected if one step in ten is so short, else noted.
+Healthy in the lab: 1e-8.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds; or one pass against several
@@ -32,7 +34,8 @@ H24 learning-rate and H27 gradient-clipping: the size of the gradient is right, 
 is not. Adam hides a constant factor, so the damage may be small.
 
 ## References
-The gradient accumulation bug of 2024 (transformers, Unsloth); TRL issue 6369 and its normalisers.
+The gradient accumulation bug of 2024 (transformers, Unsloth), and its rest in the last step of an
+epoch (transformers pull request 39659); TRL issue 6369 and its normalisers.
 """
 
 import math
@@ -48,6 +51,7 @@ from flatline.stats import LEVEL, Estimate, t_score
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
+    from flatline.live.step_records import ShortStep
     from flatline.live.subject import Subject
 
 BY_TOKENS = ("dapo", "bnpo", "dr_grpo")
@@ -58,6 +62,8 @@ STRAIGHT = 0.9
 """Correlation of the two over steps. Healthy: 0.98 and more."""
 FEWEST = 6
 """Steps with a loss."""
+OFTEN = 10
+"""Steps of an epoch, of which one is the last, up to which that one matters."""
 SAME, BROKEN = 0.01, 0.05
 """Difference of two norms that rounding explains, and one that it does not."""
 
@@ -103,13 +109,16 @@ class LossNormalisation(Hypothesis):
         )
 
     def probe(self, subject: "Subject") -> Finding:
-        """Is the gradient the same in twice as many passes?"""
+        """Is the gradient the same in twice as many passes, and at the end of an epoch?"""
         found = subject.accumulation()
         if found is None or not np.isfinite(found.ratio):
             return self.too_little("the batch cannot be halved, or has no gradient")
         off = abs(np.log(max(found.ratio, 1e-12)))
         local = subject.settings.get("loss_type") == "bnpo"
         level = Level.FAULT if off > BROKEN and not local else Level.OK
+        short = found.short
+        if level is Level.OK and short is not None and abs(short.ratio - 1) > BROKEN:
+            return self._short(short)
         turned = f" (cosine {found.cosine:.4f})" if np.isfinite(found.cosine) else ""
         return self.found(
             Level.NOTE if level is Level.OK and off > SAME else level,
@@ -118,6 +127,19 @@ class LossNormalisation(Hypothesis):
             measured=found.ratio,
             expected="1.00",
             severity=off / BROKEN,
+        )
+
+    def _short(self, short: "ShortStep") -> Finding:
+        return self.found(
+            Level.SUSPECT if short.steps <= OFTEN else Level.NOTE,
+            f"An epoch ends with a step of {short.passes} instead of {short.usual} passes, and "
+            f"passes are divided as if all were there: half of a step has a gradient "
+            f"{short.ratio:.3f} times as long as the same passes when they are a whole one.",
+            measured=short.ratio,
+            expected="1.00",
+            severity=abs(short.ratio - 1) / BROKEN,
+            fix="Take a dataset whose passes `gradient_accumulation_steps` divides, or "
+            "transformers 4.55 or later.",
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:

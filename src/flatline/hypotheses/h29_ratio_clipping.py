@@ -18,7 +18,7 @@ one of 26 runs that has a ratio (0 of 26 alarm, interval 0 to 13 %).
 Several updates on each batch under an epsilon below 0.02: one real step, undone, and the share of
 the next update that the clip would stop (tokens that have moved beyond it in the direction of their
 advantage, in units of what they could still move). Above 0.3 is suspected. With a usual epsilon it
-is not asked: Adam's first step is its largest, and healthy setups lose 19 to 58 % of a second.
+is not tested: Adam's first step is its largest, and healthy setups lose 19 to 58 % of a second.
 
 ## Experiment
 `epsilon` in use against 0.2, where it is smaller, or a planted fault against none; matched seeds.
@@ -28,7 +28,7 @@ One pass over each batch (`num_iterations=1`, and `steps_per_generation` no larg
 `gradient_accumulation_steps`), or a wider clip above (`epsilon_high=0.28`).
 
 ## Not to be confused with
-H31 kl-anchor: where the clip stops the reward's pull, the KL's looks strong beside it. H17
+H31 kl-anchor: where the clip stops the reward's pull, the KL's looks strong by comparison. H17
 stale-sampler and H23 dropout-in-scoring also move the ratio, without more passes. H22
 importance-weights: the ratio to the sampler. H24 learning-rate: steps so large that every second
 pass is clipped.
@@ -61,6 +61,8 @@ MOVED = 1e-4
 """Log-ratio that rounding explains."""
 FEWEST = 3
 """Steps with a ratio."""
+WHOLE = ("sequence", "sequence_token", "product")
+"""Levels at which a completion has one ratio."""
 STOPPED = 0.3
 """Share of the second update that a narrow clip stops."""
 USUAL = 0.2
@@ -90,7 +92,7 @@ class RatioClipping(Hypothesis):
         found = mean_of(share[moved])
         if found.n < FEWEST:
             return self.too_little(f"{FEWEST - found.n} more steps with a ratio are needed")
-        whole = trace.settings.get("importance_sampling_level") in ("sequence", "product")
+        whole = trace.settings.get("importance_sampling_level") in WHOLE
         many, noted = (MANY_WHOLE, NOTED_WHOLE) if whole else (MANY, NOTED)
         suspect = found.low > many and (_narrow(trace.settings) or not reward_rises(trace))
         return self.found(

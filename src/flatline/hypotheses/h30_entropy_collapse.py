@@ -1,4 +1,4 @@
-"""The policy has become so sure that all rollouts of a prompt are the same.
+"""The policy has become so certain that all rollouts of a prompt are the same.
 
 ## What goes wrong
 Probability gathers on what was rewarded first. Rollouts of a prompt become identical, their

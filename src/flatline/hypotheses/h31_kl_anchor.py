@@ -2,13 +2,14 @@
 
 ## What goes wrong
 The pull back to the reference grows with the distance, that of the reward does not. At some
-distance they cancel: the policy moves at first and then stands, at a KL that is the smaller the
+distance they cancel: the policy moves at first and then stops, at a KL that is smaller the
 larger beta is. Nothing is broken, and nothing is learnt from there on.
 
 ## Sign
 Beta of at least a tenth of a typical advantage (above one it is H03's), a KL that has left 0 and
-then stood still, and a reward that is certainly flat: suspected. So is one that rose and certainly
-stands since the middle of the run, while groups still differ, where beta is at least three tenths:
+then stopped moving, and a reward that is certainly flat: suspected. So is a reward that rose and
+has certainly stayed level since the middle of the run, while groups still differ, if beta is at
+least three tenths:
 the end of learning looks the same under a light beta. Such a beta alone is noted. Healthy: beta
 0.06 is 0.08 of a typical advantage (0 of 26 runs, interval 0 to 13 %).
 
@@ -16,8 +17,8 @@ the end of learning looks the same under a light beta. Such a beta alone is note
 The gradient a hundredth of an optimizer step away from the start, split into reward and KL. The
 pull of the KL, carried on to one whole step, in units of the reward's: above 1 the anchor holds
 before a second step is taken: suspected. It is measured again ten times as far away, and the lesser
-of both counts. A pull has grown tenfold there. One that has not even grown fivefold is no pull but
-rounding, as of a small step in bf16: cannot tell. Healthy in the lab: see `HOLDS`.
+of both counts. A pull has grown tenfold there. One that has not even grown fivefold is not a pull
+but rounding, as with a small step in bf16: then it is unknown. Healthy in the lab: see `HOLDS`.
 
 ## Experiment
 Beta in use against 0, or a planted fault against none; matched seeds.

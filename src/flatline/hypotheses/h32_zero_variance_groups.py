@@ -13,16 +13,16 @@ Above one half it is noted. A log that has only the spread over the batch is rea
 then no group differs. Elsewhere it cannot be tested.
 
 ## Probe
-Scripted wrong plays through the trainer's own reward: where most of them earn what gold earns, and
-groups of the played batch are dead too, no group can differ. Otherwise the sign is read off the
+Scripted wrong answers through the trainer's own reward: if most of them earn what gold earns, and
+groups of the sampled batch are dead too, no group can differ. Otherwise the sign is read from the
 batch.
 
 ## Experiment
-First a replay of the stored groups: how much of a step is left, had the dead groups told as much as
-the live ones. Where nearly all of it is left, dead groups are not the cause. Then `num_generations`
-against twice as many, from the same number of rollouts a step, so from half the prompts, or a
-planted fault against none; matched seeds, outcome is the held-out reward. A batch that does not
-hold whole groups of twice the size has no such arm.
+First a replay of the stored groups: how closely the step agrees with one in which the dead
+groups count as much as the live ones. If the two nearly agree, dead groups are not the cause. Then
+`num_generations` against twice as many, from the same number of rollouts a step, so from half the
+prompts, or a planted fault against none; matched seeds, outcome is the held-out reward. A batch
+that does not hold whole groups of twice the size has no such arm.
 
 ## Fix
 Prompts that the starting policy solves between 10 % and 90 % of the time; dynamic sampling; larger
@@ -62,13 +62,13 @@ WEAK = 0.5
 BEGINNING = 16
 """Groups that show how the run began; it is dead from the start or was worn out later."""
 SATURATED = 0.5
-"""Share of wrong plays that earn what gold earns above which the reward cannot tell."""
+"""Share of wrong answers that earn what gold earns above which the reward cannot tell."""
 
 
 class ZeroVarianceGroups(Hypothesis):
     id = "H32"
     name = "zero-variance-groups"
-    headline = "Your groups teach nothing: all rewards in a group are equal."
+    headline = "Most of your groups teach nothing: all rewards in them are equal."
     explains = ("H24", "H05", "H08")
     meaning = "Dead groups give no gradient: the effective batch is what is left of them."
     fix = "Choose prompts that are solved 10 % to 90 % of the time, or a reward that asks for more."
@@ -94,7 +94,7 @@ class ZeroVarianceGroups(Hypothesis):
         )
 
     def probe(self, subject: "Subject") -> Finding:
-        """Does the reward tell wrong plays from gold?"""
+        """Does the reward tell wrong answers from gold?"""
         oracle = subject.oracle()
         ties = [c for c in oracle.not_below_gold if abs(c.reward - c.gold_reward) < 1e-6]
         seen = self.sign(subject.trace)
@@ -116,7 +116,7 @@ class ZeroVarianceGroups(Hypothesis):
     def replay(self, trace: Trace) -> Replay:
         """What is left of a step: a cosine of the root of the live groups' share.
 
-        Had the dead groups a direction of their own, as long as that of the live ones, the step
+        Had the dead groups their own direction, as long as that of the live ones, the step
         would have had the live part and theirs; with the live part alone it has that cosine.
         """
         groups = reward_groups(trace)
@@ -124,7 +124,7 @@ class ZeroVarianceGroups(Hypothesis):
         value, low, high = (math.sqrt(max(end, 0.0)) for end in live[:3])
         return decide(
             Estimate(value, low, high, live.n),
-            "Had the dead groups told as much as the live ones",
+            "Had the dead groups counted as much as the live ones",
             told=f"{live.value:.0%} of {groups.n} groups differ.",
             unit="prompts",
         )

@@ -7,8 +7,9 @@ batch sizes derived before they were changed break that silently: advantages the
 instead of answers, or are paired with completions that did not earn them.
 
 ## Sign
-Exact: a group with two prompts; groups of one step that differ in size, or, in a run that was not
-resumed, have not `num_generations` rollouts; answers that equal the gold answer and are paid as
+Exact: a group with two prompts; one prompt for all rows of the data, whose answers differ, where a
+completion can know of nothing else; groups of one step that differ in size, or, in a run that was
+not resumed, have not `num_generations` rollouts; answers that equal the gold answer and are paid as
 wrong while others are paid as right, so often that pay and answer have nothing to do with each
 other (what one rollout earned was given to another). Statistical: advantages that do not follow the
 rewards of their own group (correlation certainly below one half; healthy: 1), prompts that stand in
@@ -20,8 +21,9 @@ for all images) and have no id, the last cannot be told.
 Reads off the trainer's sampler which rows it will visit: every run of `num_generations` must be one
 row, a step must not repeat a prompt, and an epoch must visit nearly all of the data. Then the sign
 is read off one played batch. At last rows beyond the first batch: whether the order follows the
-seed, or is that of the file where nothing is to be shuffled, and whether the next generation is
-sampled and dealt out, each completion as often as asked.
+seed, or is that of the file where nothing is to be shuffled, whether a generation has the rows that
+its passes need, and whether the next one is sampled and dealt out, each completion as often as
+asked, and shuffled over its passes where TRL does so.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. None is needed for mixed
@@ -109,6 +111,7 @@ class GroupIntegrity(Hypothesis):
         """Is every group one prompt, whole, and paid for what it did?"""
         return (
             self._mixed(trace)
+            or self._one_prompt(trace)
             or self._sizes(trace)
             or self._exchanged(trace)
             or self._advantages(trace)
@@ -181,6 +184,26 @@ class GroupIntegrity(Hypothesis):
                 )
                 for at in mixed[:3]
             ],
+        )
+
+    def _one_prompt(self, trace: Trace) -> Finding | None:
+        """All rows have one prompt, and answers that differ: nothing says which is asked for."""
+        rows = trace.settings.get("dataset_size")
+        if trace.settings.get("prompt_texts") != 1 or not rows or "gold" not in trace.rollouts:
+            return None
+        golds = {str(gold) for gold in trace.rollouts["gold"] if gold is not None}
+        if len(golds) < FEWEST:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"All {rows} rows of the data have the same prompt, and the {trace.groups().n} groups "
+            f"that were sampled have {len(golds)} different answers.",
+            measured=1 / rows,
+            expected="a prompt of its own for every row",
+            headline="All rows of your data have the same prompt.",
+            fix="Look at how the prompts are made: a variable that is read too late, or a constant "
+            "where a row's own question should stand.",
+            proven=True,
         )
 
     def _sizes(self, trace: Trace) -> Finding | None:

@@ -25,10 +25,10 @@ Leave the seed of requests unset, or give each one its own; seed replicas by ran
 temperature 1.
 
 ## Not to be confused with
-H32 zero-variance-groups: completions differ and earn the same. H33 group-integrity: prompts stand
-in a step several times, their completions differ. H21 sampling-parameters: the sampler draws from
-another distribution than the trainer assumes. A policy that has become sure of itself repeats
-itself too, as often as its log-probs say.
+H32 zero-variance-groups: completions differ and earn the same. H33 group-integrity: prompts appear
+several times in a step, but their completions differ. H21 sampling-parameters: the sampler draws
+from another distribution than the trainer assumes. A policy that has become certain repeats itself
+too, as often as its log-probs say.
 
 ## References
 ms-swift issue 3450 (3 of 6 completions equal, by rank); TRL seeds vLLM by rank.
@@ -63,7 +63,7 @@ class DuplicateSamples(Hypothesis):
     name = "duplicate-samples"
     headline = "Your samples of a prompt are copies of each other."
     meaning = "Copies cannot be compared: the group that is paid for is not the group there is."
-    fix = "Give every request a seed of its own, or none; do not sample greedily."
+    fix = "Give every request a different seed, or none; do not sample greedily."
     mechanism = "Rollouts of a prompt are copies of each other; in the other arm they are not."
     on_one_batch = True
 

@@ -6,13 +6,13 @@ token; a sum over the batch gives long ones more. Normalised twice, or not at al
 update: the policy grows longer or shorter and is no more right.
 
 ## Sign
-Two looks. A fault: the advantages that were trained on differ from those of the recorded rewards
-by a factor that follows the length of the rollout (correlation of the logarithms certainly beyond
+Two looks. A fault: the advantages that were trained on differ from those of the recorded rewards by
+a factor that follows the length of the rollout (correlation of the logarithms certainly beyond
 0.5). Suspected: the model's tokens per rollout certainly double or halve over the run while the
 reward does not rise, and inside groups the advantage certainly follows the length the same way.
-Otherwise it is noted: problems that get harder make rollouts longer, too. How the advantage follows
-the length inside groups is told: where long answers are right, it does (0.6 in the lab before
-training), and that alone is no defect.
+Otherwise it is noted: problems that get harder make rollouts longer, too. The text says how the
+advantage follows the length inside groups: where long answers are right, it does (0.6 in the lab
+before training), and that alone is no defect.
 
 ## Probe
 The first look, on one batch.

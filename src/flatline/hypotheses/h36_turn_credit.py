@@ -11,7 +11,7 @@ The correlation, inside groups, of the reward with how much of what is needed wa
 documents seen, or a part of the reward called recall or progress). Suspected where three things are
 certain: those who find more are right more often (above 0.2), the reward follows the right answer
 (above 0.4), and it does not follow finding (below 0.25). How often an episode that found everything
-is pushed down (advantage below 0) is told with it.
+is pushed down (advantage below 0) is reported with it.
 
 ## Probe
 The same, on one batch, where the batch is large enough.

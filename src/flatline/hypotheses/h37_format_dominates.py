@@ -3,13 +3,13 @@
 ## What goes wrong
 A reward for form is the easiest to earn, so it is learnt first. While it varies it owns the
 differences inside groups; once every rollout has it, nothing is left to learn from: the reward
-stands at the weight of the form, and the answers are what they were.
+stays at the weight of the form, and the answers are what they were.
 
 ## Sign
 The correlation, inside groups, of the reward with its part for form (of the parts that do not go
-with the answer, the one that the reward follows most) and with the part that says "right".
-Suspected where form is certainly above 0.7 and certainly ahead of right. A part for form that every
-rollout earns, while all groups are equal otherwise, is noted.
+with the answer and are not the length, the one that the reward follows most) and with the part that
+says "right". Suspected where form is certainly above 0.7 and certainly ahead of right. A part for
+form that every rollout earns, while all groups are equal otherwise, is noted.
 
 ## Probe
 The same, on one batch.
@@ -23,8 +23,9 @@ Make form a gate (no form, no reward) instead of a sum; a short supervised warm 
 better than rewards do.
 
 ## Not to be confused with
-H05 reward-signal: noise, or a part that is not about form, decides. H32 zero-variance-groups: all
-rollouts earn the same from the start. H39 reward-parser: the part for right is misread.
+H05 reward-signal: noise, or a part that is not about form, such as length, decides. H32
+zero-variance-groups: all rollouts earn the same from the start. H39 reward-parser: the part for
+right is misread.
 
 ## References
 open-r1 issues 373 and 255 (form is gamed, accuracy falls); trl issue 3903; Spurious Rewards
@@ -40,6 +41,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import reward_groups, within_correlation
+from flatline.hypotheses.lengths import length_parts
 from flatline.hypotheses.right import needed_part, of_our_task, single_parts
 from flatline.trace import Trace
 
@@ -119,7 +121,8 @@ def _form_part(trace: Trace, right: str) -> str | None:
     if of_our_task(trace):
         return OUR_FORM if OUR_FORM in trace.parts() else None
     group, reward = trace.groups().index, trace.rollouts["reward"]
-    others = {name: values for name, values in single_parts(trace).items() if name != right}
+    no_form = {right, *length_parts(trace)}
+    others = {name: values for name, values in single_parts(trace).items() if name not in no_form}
     follows = {
         name: float(np.nan_to_num(within_correlation(reward, values, group).value, nan=-2))
         for name, values in others.items()

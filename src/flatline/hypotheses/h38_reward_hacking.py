@@ -1,22 +1,22 @@
 """The reward is gamed: it rises, and what it stands for does not.
 
 ## What goes wrong
-A reward can be earned in a way that nobody meant: cite every document, give several answers, search
-for everything at once. It looks sound at first, because nobody does that yet. The policy finds the
-way, the training reward climbs, and the answers get no better or worse.
+A reward can be earned in a way that nobody intended: cite every document, give several answers,
+search for everything at once. It looks sound at first, because no rollout does that yet. The policy
+finds the way, the training reward climbs, and the answers get no better or worse.
 
 ## Sign
 Suspected where three things hold: the training reward certainly rises, the part that says "right"
 certainly falls (by 0.05 and more), and the reward followed the right answer in the first third of
 the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout that change by half
-are told with it. Another part that falls while the reward rises is noted. Of a log, which does not
-say which part is the right answer: suspected where the reward certainly rises and a held-out score
-certainly falls, noted where a part of the reward certainly falls.
+are reported with it. Another part that falls while the reward rises is noted. In a log, which does
+not say which part is the right answer: suspected where the reward certainly rises and a held-out
+score certainly falls, noted where a part of the reward certainly falls.
 
 ## Probe
-Scripted plays that try the known tricks (all documents fetched, all documents cited, two answers)
-through the trainer's own reward. Each must earn less than gold. A fault where gold earns the
-maximum, honest mistakes earn less, and a trick earns as much.
+Scripted episodes that try the known tricks (all documents fetched, all documents cited, two
+answers) through the trainer's own reward. Each must earn less than gold. A fault where gold earns
+the maximum, honest mistakes earn less, and a trick earns as much.
 
 ## Experiment
 A planted fault against none; matched seeds, outcome is the held-out reward, scored without the gap
@@ -65,7 +65,7 @@ PART_FALLS = 0.1
 HABIT = 0.5
 """Change of a habit, as a share of what it was, that is noted."""
 TRICKS = ("cite_everything", "dump_all_documents", "two_answers")
-"""Scripted plays that earn what nobody meant to pay, if anything is wrong."""
+"""Scripted episodes that earn what nobody meant to pay, if anything is wrong."""
 GOLD_IS_MAXIMUM = 0.02
 """What gold may lack of the maximum before the reward is misread, which is H39."""
 _SCORE = re.compile(

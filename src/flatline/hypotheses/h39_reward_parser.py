@@ -14,24 +14,24 @@ the reward that is 0 on every rollout is noted. Suspected in the same way: numbe
 gold number that are paid as right, where no right answer is paid as wrong.
 
 ## Probe
-Scripted plays through the reward functions that the trainer really has: gold must earn the maximum
-and no corruption may earn more than gold. Then the sign is read off one played batch.
+Scripted episodes through the reward functions that the trainer really has: gold must earn the
+maximum and no corruption may earn more than gold. Then the sign is read from one sampled batch.
 
 ## Experiment
 First a replay, and mostly that is all: right answers that were paid as wrong get what right answers
-usually earn, and the advantages are taken again. Where these nearly agree with the ones that were
-trained on, the parser is not the cause. Then a planted fault against none, matched seeds; a reward
-function of your own is no setting, so train it before and after the fix.
+usually earn, and the advantages are computed again. Where these nearly agree with the ones that
+were trained on, the parser is not the cause. Then a planted fault against none, matched seeds; your
+own reward function is not a setting, so train before and after the fix.
 
 ## Fix
 Normalise both sides, accept aliases, accept tool calls as dicts and as objects, and let a parse
 error raise or be counted; never turn it into 0.
 
 ## Not to be confused with
-H33 group-integrity: rewards belong to other rollouts, so wrong answers are paid as right too.
-H05 reward-signal: the reward is noisy or pays for something else. H32 zero-variance-groups: a
-reward so easy that almost every play earns it also pays wrong answers. H08 evaluation-mismatch: the
-two scorers differ; the training one may still be right.
+H33 group-integrity: rewards belong to other rollouts, so wrong answers are paid as right too. H05
+reward-signal: the reward is noisy or pays for something else. H32 zero-variance-groups: a reward so
+easy that almost every rollout earns it also pays wrong answers. H08 evaluation-mismatch: the two
+scorers differ; the training one may still be right.
 
 ## References
 The seeds' reward reads `completion[-1].tool_calls[-1].function.arguments` and maps errors to 0.
@@ -64,7 +64,7 @@ BOTH_WAYS = 0.5
 SHORT = 0.02
 """What gold may lack of the maximum: crumbs are H01's and H05's business."""
 SCATTERED = 4
-"""Distinct rewards of gold plays above which the reward is noisy or mixed, which is H05."""
+"""Distinct rewards of gold episodes above which the reward is noisy or mixed, which is H05."""
 SATURATED = 0.5
 """Share of the corruptions that earn as much as gold above which the reward is too easy: H32."""
 READ = 0.5
@@ -149,15 +149,15 @@ class RewardParser(Hypothesis):
         )
 
     def probe(self, subject: "Subject") -> Finding:
-        """Do scripted plays earn what they should?"""
+        """Do scripted episodes earn what they should?"""
         oracle = subject.oracle()
         if oracle.problems == 0:
             return self.too_little("no problem could be run")
         if len(np.unique(np.round(oracle.gold_R, 3))) > SCATTERED:
             return self.found(
                 Level.NOTE,
-                f"Gold plays earn from {oracle.gold_R.min():.2f} to {oracle.gold_R.max():.2f}: the "
-                "reward is no function of the answer alone, see H05 reward-signal.",
+                f"Gold answers earn from {oracle.gold_R.min():.2f} to {oracle.gold_R.max():.2f}: "
+                "the reward does not depend on the answer alone, see H05 reward-signal.",
                 points_at_cause=True,
             )
         short = [case for case in oracle.below_maximum if case.reward < 1 - SHORT]
@@ -169,19 +169,19 @@ class RewardParser(Hypothesis):
         if ties > SATURATED * oracle.played:
             return self.found(
                 Level.NOTE,
-                f"{text}, and so do {ties} of {oracle.played} wrong plays: the reward asks for too "
-                "little, see H32 zero-variance-groups.",
+                f"{text}, and so do {ties} of {oracle.played} wrong answers: the reward asks for "
+                "too little, see H32 zero-variance-groups.",
                 points_at_cause=True,
             )
         if ties:
             return self.found(
                 Level.SUSPECT,
-                f"{text}, but {ties} of {oracle.played} wrong plays earn as much.",
+                f"{text}, but {ties} of {oracle.played} wrong answers earn as much.",
                 measured=ties / oracle.played,
                 expected="0",
                 evidence=_cases(oracle.not_below_gold),
             )
-        sound = self.found(Level.OK, f"{text}, and {oracle.played} wrong plays earn less.")
+        sound = self.found(Level.OK, f"{text}, and {oracle.played} wrong answers earn less.")
         return unless_batch_alarms(sound, self.sign, subject.trace)
 
     def replay(self, trace: Trace) -> Replay:
@@ -211,7 +211,7 @@ class RewardParser(Hypothesis):
         return self.found(
             Level.FAULT,
             f"Gold earns less than the maximum on {len(short)} of {oracle.problems} problems, and "
-            f"{len(above)} of {oracle.played} wrong plays earn more than gold.",
+            f"{len(above)} of {oracle.played} wrong answers earn more than gold.",
             measured=len(short) / oracle.problems,
             expected="0",
             evidence=_cases((*short, *above)),

@@ -11,7 +11,7 @@ may be what a broken policy writes. Suspected where it is certainly above 0.1, a
 that the tool itself failed on are, in the first 32 groups. Also suspected: rollouts that hold the
 text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by themselves in one turn
 although no call was counted, certainly above 0.01 of the first eight groups: in several turns
-somebody has answered. A trainer that was given no tool has none to fail. Logs without rollouts:
+something has answered. A trainer that was given no tool has none to fail. Logs without rollouts:
 TRL's `tools/failure_frequency`.
 
 ## Probe
@@ -22,7 +22,7 @@ A planted fault against none; matched seeds, outcome is the held-out reward. Wha
 fails would give: `flatline checkup --tools`.
 
 ## Fix
-The parser that belongs to the template; errors as observations that say what to mend; retries; drop
+The parser that belongs to the template; errors as observations that say what to fix; retries; drop
 episodes that the backend broke.
 
 ## Not to be confused with
@@ -144,7 +144,7 @@ class ToolErrors(Hypothesis):
             return self.too_little(f"{FEWEST - share.n} more logged steps are needed")
         return self.found(
             Level.SUSPECT if share.low > FAILED else Level.OK,
-            f"{share.value:.1%} of the calls failed, as logged at {share.n} steps.",
+            f"{share.value:.1%} of the calls failed, as logged at the first {share.n} steps.",
             measured=share,
             expected=f"below {FAILED:.0%}",
             severity=share.value / FAILED,

@@ -7,7 +7,7 @@ cannot be finished, and the unfinished episode earns little. The policy learns t
 ## Sign
 The share of episodes that end at the turn limit. Suspected where it is certainly above 0.05 in the
 first steps and these episodes earn less than the mean. How it grows with the hops is
-told where they are known.
+reported if they are known.
 
 ## Probe
 The turns of the gold script of each problem (one per call, and one to answer) against the limit. A

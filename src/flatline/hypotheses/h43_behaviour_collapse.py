@@ -2,15 +2,15 @@
 
 ## What goes wrong
 A shortcut wins early: guessing without a search is nearly as good and never fails in between, or
-one phrase is safe. Variety goes, and with it everything that could be learnt from; the reward
-stands where the shortcut left it. The entropy may look fine.
+one phrase is safe. Variety disappears, and with it everything that could be learnt from; the reward
+stays where the shortcut left it. The entropy may look fine.
 
 ## Sign
 Suspected where the calls per rollout certainly fall to less than half of what they were while the
 reward does not rise. Also suspected: what the model writes in a rollout repeats itself (more than
 half of its groups of four tokens have been there before) certainly in the last steps and not in the
 first. And: the model certainly writes less than a fifth of what it wrote in the first step, and its
-answers are no better for it: it has stopped thinking, which can take two steps. It stands behind
+answers are no better for it: it has stopped thinking, which can take two steps. It ranks after
 every other suspect: a collapse is more often an effect than a cause. And: certainly nine in ten
 completions of the last third, to different prompts, are one text, and were not at first. Where no
 part of the reward can say how right answers are and the reward rises, either is a note that points
@@ -23,7 +23,7 @@ rewards are equal, and they and the mean length are one and the same, which is n
 certainly falls. Nothing is ruled out by the absence of a tool alone.
 
 ## Probe
-Only with `flatline checkup --tools`, since it plays four times: the same problems with the tool's
+Only with `flatline checkup --tools`, since it runs four times: the same problems with the tool's
 output empty, from other problems, or gold. A policy whose reward certainly loses less than 0.05
 without any output does not use its tool.
 
@@ -44,7 +44,7 @@ RAGEN (2504.20073: reward-std cliff, entropy drop, gradient spike); RAGEN-2; ver
 Thresholds: in 24 healthy lab runs with tools calls change by -9 to +20 %, and at most 15 % of what
 is written is repetition; 0 of 26 alarm (interval 0 to 13 %). In all 26 rollouts end at 0.98 to 1.63
 times the tokens of their first step; a real model on GSM8K at a rate of 2e-4 came to 0.03 within
-two steps (docs/real-model.md); 0.2 lies between. What is asked of a log was written for real logs
+two steps (docs/real-model.md); 0.2 lies between. What is tested in a log was written for real logs
 (docs/real-logs.md) and has no false-alarm rate.
 """
 

@@ -7,9 +7,9 @@ has never seen the rest. A reward that is multiplied by difficulty adds its own 
 policy that is right in 65, 50 and 40 % of problems with 2, 3 and 4 hops shows .65, .75 and .80.
 
 ## Sign
-The correlation of a problem's hops with the step that plays it. Suspected where it is certainly
+The correlation of a problem's hops with the step that samples it. Suspected where it is certainly
 above 0.5 in size; shuffled data has 0. Also suspected: the run itself says that it was sorted by
-hops. The best reward at each number of hops is told where it grows with them.
+hops. The best reward at each number of hops is reported if it grows with them.
 
 ## Probe
 The same correlation over the rows that the trainer's sampler will visit. Where hops are not known,

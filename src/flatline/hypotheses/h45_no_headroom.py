@@ -15,8 +15,8 @@ is. Where rollouts that no limit cut off are never right either, a limit does no
 best-of-group that is hardly ahead of a single try (0.1) is noted.
 
 ## Probe
-The same, on one batch. Where that leaves it open, 64 training problems are played once each, and
-the share that is solved has the same thresholds; only 32 where these rule it out. What a tool that
+The same, on one batch. If that leaves it open, 64 training problems are sampled once each, and
+the share that is solved has the same thresholds; only 32 if these rule it out. What a tool that
 cannot miss would add: `flatline checkup --tools`.
 
 ## Experiment

@@ -7,7 +7,9 @@ curve is flat because what is held out was in the base model's training data and
 
 ## Sign
 The run's own config: a held-out dataset that names the path, config and split of a training one,
-and rows that the other has too. A fault. The config of a trainer that is not ours is not recorded.
+and rows that the other has too. A fault. The config of a trainer that is not ours is not recorded;
+of TRL's trainers it is recorded which rows an evaluation sampled, and one of them in a loss that is
+trained through is a fault: evaluations must leave nothing behind.
 
 ## Probe
 Ids and questions of the held-out problems among those of the training data; for any TRL trainer the
@@ -27,12 +29,15 @@ H08 evaluation-mismatch: the two disagree where they should agree. H47 seed-nois
 too small to show anything.
 
 ## References
-verifiers' `Environment.evaluate` falls back to the training set where there is no other.
+verifiers' `Environment.evaluate` falls back to the training set where there is no other. TRL 0.17
+trains on what an evaluation outside of the schedule sampled.
 Threshold: by reason; the splits of the 26 healthy lab runs are drawn apart, and 0 of 26 alarm
 (interval 0 to 13 %).
 """
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import FlatlineError, NotRecorded
@@ -60,6 +65,9 @@ class EvaluationLeak(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the config hold out what it trains on?"""
+        evaluated = trace.steps["heldout_rows"] if "heldout_rows" in trace.steps else np.zeros(0)
+        if np.nansum(evaluated) > 0:
+            return self._trained_on(trace, evaluated)
         requested = trace.run.get("requested")
         if not isinstance(requested, dict) or not requested.get("datasets"):
             raise NotRecorded("run.requested.datasets")
@@ -75,6 +83,21 @@ class EvaluationLeak(Hypothesis):
             Level.FAULT,
             f"`{shared}` is trained on and held out.",
             expected="two splits",
+            proven=True,
+        )
+
+    def _trained_on(self, trace: Trace, evaluated: np.ndarray) -> Finding:
+        steps = trace.steps["step"][evaluated > 0].astype(int)
+        return self.found(
+            Level.FAULT,
+            f"{int(np.nansum(evaluated))} rows that an evaluation sampled were trained on, at "
+            f"{len(steps)} of {len(evaluated)} steps, step {steps[0]} the first.",
+            measured=float(np.nansum(evaluated)),
+            expected="0",
+            severity=10.0,
+            headline="Completions of your evaluation are trained on.",
+            fix="Let what an evaluation samples never reach the buffer that training reads from; "
+            "TRL from 0.18 on keeps the two apart.",
             proven=True,
         )
 

@@ -8,9 +8,9 @@ average (0.9) finds one in two of three runs without any. Weeks go into differen
 ## Sign
 Never an alarm: it is no cause. Noted where the smallest change that the run could have shown (the
 half width of the interval between its first and last third of steps) is above 0.05, with the number
-of steps that would do; and where the logged reward is a smoothed curve (correlation of neighbouring
-steps certainly above 0.8, while nothing else explains it). The smallest change counts a smoothed
-log by the raw rows that it is worth, which are few.
+of steps that would be needed; and where the logged reward is a smoothed curve (correlation of
+neighbouring steps certainly above 0.8, while nothing else explains it). The smallest change counts
+a smoothed log by the raw rows that it is worth, which are few.
 
 ## Probe
 None: one batch has no history.

@@ -8,7 +8,13 @@ its log says, while the rollouts say otherwise.
 ## Sign
 The trainer's logged reward against the mean of the recorded rollouts of the same step. Suspected
 where they differ by more than 0.001 of the rewards' span at more than one step in ten, and at three
-steps or more. Logs that average over several steps cannot be tested.
+steps or more. So is every other metric of TRL that the recording allows to be computed again: the
+share of clipped tokens, KL and entropy (from the passes), lengths, the share of cut completions,
+each function's mean, the spread of rewards and the share of groups without one. Releases average
+them in different ways; a metric is wrong where it lies outside of all of these, beyond rounding.
+Not tested: runs whose completions others than the model write in, KL, entropy and clipping of
+several processes, spreads under other scales than the group's. Logs that average over several
+steps cannot be tested.
 
 ## Probe
 None: a log needs a run.
@@ -22,13 +28,15 @@ Trust the recorded rollouts. Log raw means of each step, with the number of valu
 
 ## Not to be confused with
 H08 evaluation-mismatch: both numbers are true and of different plays. H47 seed-noise: true numbers
-that say little. H05 reward-signal: the reward itself is not about the answer.
+that say little. H05 reward-signal: the reward itself is not about the answer. H50 to H59: a step
+that departs is logged as the trainer took it; there the log is a consequence.
 
 ## References
 TRL's `reward_std` and `frac_reward_zero_std` (over the batch under batch scaling); the seeds' table
 of transcripts, which emptied the tool calls before it wrote them.
+TRL 0.16 counts unclipped tokens as clipped (pull request 3175).
 Threshold: in 26 healthy lab runs both agree to 1.2e-7 of the span; 0 of 26 alarm (interval 0 to
-13 %).
+13 %). Ranges of the other metrics are widened by 0.001 of themselves, or in 16 bits by 0.03.
 """
 
 import numpy as np
@@ -37,6 +45,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logged import Logged, logged_beside, one_generation
 from flatline.trace import Trace
 
 OFF = 1e-3
@@ -65,6 +74,8 @@ class LogsLie(Hypothesis):
             raise NotRecorded("rollouts.reward")
         reward = trace.rollouts["reward"]
         known = reward[np.isfinite(reward)]
+        if len(known) < len(reward) and not one_generation(trace.settings):
+            return self.too_little("rollouts without a reward count otherwise in each generation")
         span = (float(np.ptp(known)) if known.size else 0.0) or 1.0
         logged, earned, step = _both(trace, trace.rollouts["step"], reward)
         if len(step) < EVERY * len(np.unique(trace.rollouts["step"])):
@@ -81,7 +92,35 @@ class LogsLie(Hypothesis):
                 severity=float(off[wrong].mean() / OFF),
                 evidence=_examples(step[wrong], logged[wrong], earned[wrong]),
             )
-        return self.found(Level.OK, f"{text}.", measured=float(wrong.mean()), expected="0")
+        others = [one for one in logged_beside(trace) if len(one.step) >= EVERY * max(one.due, 1)]
+        lying = [one for one in others if _lies(one)]
+        if lying:
+            return self._other(lying)
+        agree = f", and {len(others)} other metrics agree with the recording" if others else ""
+        return self.found(Level.OK, f"{text}{agree}.", measured=float(wrong.mean()), expected="0")
+
+    def _other(self, lying: list[Logged]) -> Finding:
+        """Metrics besides the reward that are not those of the recorded steps."""
+        first = lying[0]
+        wrong = first.off > 0
+        also = "".join(f" `{one.name}` is wrong as well." for one in lying[1:3])
+        return self.found(
+            Level.SUSPECT,
+            f"The logged `{first.name}` is not that of the recorded step at {wrong.sum()} of "
+            f"{len(wrong)} steps: {first.logged[wrong].mean():.4g} on average instead of "
+            f"{_range(first.least[wrong].mean(), first.most[wrong].mean())}.{also}",
+            measured=float(wrong.mean()),
+            expected="0",
+            severity=1 + float(wrong.mean()),
+            evidence=[
+                Evidence(
+                    text=f"`{first.name}` is logged as {first.logged[at]:.4g}, the recorded step "
+                    f"has {_range(first.least[at], first.most[at])}",
+                    step=int(first.step[at]),
+                )
+                for at in np.flatnonzero(wrong)[:3]
+            ],
+        )
 
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
@@ -116,3 +155,12 @@ def _examples(step: np.ndarray, logged: np.ndarray, earned: np.ndarray) -> list[
         Evidence(text=f"logged {told:.4f}, earned {was:.4f}", step=int(at))
         for at, told, was in list(zip(step, logged, earned, strict=True))[:3]
     ]
+
+
+def _lies(one: Logged) -> bool:
+    wrong = one.off > 0
+    return bool(wrong.sum() >= FEWEST and wrong.mean() > SHARE)
+
+
+def _range(least: float, most: float) -> str:
+    return f"{least:.4g} to {most:.4g}"

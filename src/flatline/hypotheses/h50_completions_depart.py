@@ -13,7 +13,8 @@ A few tokens are sampled with TRL's own `generate`; the model's head, heard whil
 the sampler's log-probs. What the trainer takes over must be what was drawn, row by row, and each
 log-prob must be the policy's of that token behind that prompt alone, up to rounding. In TRL's tool
 loop: what stands between two turns must be the reply of the tool through the template, as often in
-the trained ids as in the messages that reward functions read, and calls must get replies.
+the trained ids as in the messages that reward functions read; calls must get replies, and none
+beyond `max_tool_calling_iterations`.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

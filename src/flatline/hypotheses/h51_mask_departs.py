@@ -14,13 +14,13 @@ that the model wrote and on no other, none on completions that were cut where
 `mask_truncated_completions` asks for that. Exact.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code and not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Build the mask from the sampled ids, and assert that its sum is the number of sampled tokens.
 
 ## Not to be confused with
-H02 token-masking: tool output is trained, or whole turns are not, which has a look of its own. H14
+H02 token-masking: tool output is trained, or whole turns are not, which is tested separately. H14
 end-of-sequence: only the last token. H09 loss-mask-as-attention: a right loss mask in the wrong
 place.
 
@@ -36,6 +36,6 @@ class MaskDeparts(DepartureAlong):
     name = "mask-departs"
     headline = "Your loss is not on exactly the tokens the model wrote."
     stage = "mask"
-    named_by = ("H02", "H07", "H09", "H11", "H12", "H14", "H36")
+    named_by = ("H02", "H07", "H09", "H11", "H12", "H14", "H36", "H65")
     meaning = "Some tokens are trained that were not sampled, or sampled ones are not."
     fix = "Make the loss mask from the sampled ids."

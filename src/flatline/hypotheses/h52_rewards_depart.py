@@ -2,13 +2,14 @@
 
 ## What goes wrong
 Rewards arrive at another row, a weight is ignored, a function pays a row by what its neighbours
-did, or the gold beside a question is that of another question. The group then ranks its completions
-by something that they did not do.
+did, a row that no function judged counts as one that earned 0, or the gold beside a question is
+that of another question. The group then ranks its completions by something that they did not do.
 
 ## Sign
-Along a recorded run: each reward is the sum of its parts with the weights asked for, exactly; and
-the same words for the same prompt are told right, or wrong, at every step alike (suspected where
-most of them, on three prompts or more, are not).
+Along a recorded run: each reward is the sum of its parts with the weights asked for, exactly; a row
+for which every function returned None has an advantage of 0; and the same words for the same prompt
+are told right, or wrong, at every step alike (suspected where most of them, on three prompts or
+more, are not).
 
 ## Probe
 Each reward function is heard: what it was given must be the row's own columns, what it paid must
@@ -31,7 +32,10 @@ Compare the first rows by hand: completion, gold, what each function paid, what 
 
 ## Not to be confused with
 H05 reward-signal and H39 reward-parser: the function judges its own row badly. H33 group-integrity:
-rewards that changed places inside the batch, with the gold to show it.
+rewards that changed places inside the batch, with the gold to show it. H68 verifier-failures: the
+judge fails and says 0, or one of several functions says nothing and the sum has no part of it; here
+the trainer makes 0 of a row that nobody judged. H48 logs-lie: only the log is wrong; a log of
+rewards that depart follows from them.
 
 ## References
 `docs/specification.md`, rewards.
@@ -45,6 +49,6 @@ class RewardsDepart(DepartureAlong):
     name = "rewards-depart"
     headline = "Your completions get rewards they did not earn."
     stage = "rewards"
-    named_by = ("H01", "H05", "H32", "H33", "H36", "H37", "H38", "H39", "H40")
+    named_by = ("H01", "H05", "H32", "H33", "H36", "H37", "H38", "H39", "H40", "H68")
     meaning = "Completions are compared by rewards that they did not earn."
     fix = "Check that each reward function sees its own row, and that weights are those asked for."

@@ -14,7 +14,7 @@ The trainer's advantages against the formula of `scale_rewards` on what each row
 precision.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code and not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Compute `(r - r.mean()) / (r.std() + 1e-4)` of the first group by hand; the finding shows both.
@@ -37,5 +37,5 @@ class AdvantagesDepart(DepartureAlong):
     headline = "Your advantages do not follow from your rewards."
     stage = "advantages"
     named_by = ("H01", "H22", "H33", "H35")
-    meaning = "The gradient is that of another objective than the one asked for."
+    meaning = "The gradient belongs to an objective other than the one asked for."
     fix = "Fix the code that turns rewards into advantages; the finding shows a group of both."

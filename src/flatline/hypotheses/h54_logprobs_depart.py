@@ -7,8 +7,9 @@ something else.
 
 ## Sign
 Along a recorded run: on the first pass over a batch the old log-probs are the policy's own, up to
-rounding. Where the loss takes its own for the old ones, with dropout, or where a generation is
-first trained after an update, it cannot be tested.
+rounding. A loss that is given none takes its own, which departs where rollouts are trained after
+an update (`num_iterations`, or a generation that is dealt out to several steps). With dropout, or
+where old ones are given and a generation is first trained after an update, it cannot be tested.
 
 ## Probe
 The log-probs in the passes, the old ones and those of the reference against each row scored alone,
@@ -27,7 +28,8 @@ H15 padding, H09 loss-mask-as-attention, H21 sampling-parameters, H23 dropout-in
 kl-anchor: known ways to get there. H20 numeric-mismatch: the size of rounding.
 
 ## References
-TRL 0.14 to 0.15 without temperature (pull request 3029); `docs/specification.md`, log-probs.
+TRL 0.14 to 0.15 without temperature (pull request 3029), 0.18 and 0.19 without old log-probs where
+generations and steps do not divide (3725); `docs/specification.md`, log-probs.
 """
 
 from flatline.hypotheses.departure import DepartureAlong
@@ -38,6 +40,21 @@ class LogprobsDepart(DepartureAlong):
     name = "logprobs-depart"
     headline = "Your trainer computes wrong log-probs for your model's tokens."
     stage = "log-probs"
-    named_by = ("H03", "H06", "H07", "H09", "H10", "H11", "H12", "H15", "H16", "H21", "H23", "H31")
+    named_by = (
+        "H03",
+        "H06",
+        "H07",
+        "H09",
+        "H10",
+        "H11",
+        "H12",
+        "H15",
+        "H16",
+        "H21",
+        "H23",
+        "H31",
+        "H61",
+        "H64",
+    )
     meaning = "Every ratio, KL and gradient of the step is computed from wrong log-probs."
     fix = "Score the token of the finding alone and find what the trainer does to it."

@@ -1,7 +1,7 @@
-"""Ratio, clip or KL are others than asked for.
+"""The ratio, the clip or the KL is not the one asked for.
 
 ## What goes wrong
-Clip bounds exchanged, old log-probs that never reach the loss, a KL term that is logged and not in
+Clip bounds are swapped, old log-probs never reach the loss, a KL term is logged but not in
 the loss: single tokens pull too much, too little or not at all.
 
 ## Sign
@@ -10,11 +10,11 @@ None: it takes the trainer itself.
 ## Probe
 The derivative of the loss by each token's log-prob against the specified one, on the values that
 the pass itself was given, with old log-probs set so that ratios lie inside the clip and beyond it
-on either side. Told from H56 by this: tokens of one row are out of proportion to each other. Where
-a known change of the arguments gives what was found, it is named.
+on either side. It differs from H56 in this: tokens of one row are out of proportion to each other.
+If a known change of the arguments explains what was found, it is named.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code and not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Look at the token of the finding: its advantage, its ratio, and what the loss should do with it.
@@ -37,5 +37,5 @@ class RatioDeparts(Departure):
     headline = "The ratio, clip or KL in your loss is not the configured one."
     stage = "ratio and KL"
     named_by = ("H03", "H22", "H29", "H30", "H31")
-    meaning = "Single tokens pull otherwise than the objective says."
+    meaning = "Single tokens do not pull as the objective says."
     fix = "Compare the loss with the formula of its arguments; the finding says what it looks like."

@@ -12,8 +12,8 @@ steps weights lie further from their start than one step takes them.
 
 ## Probe
 One step of the trainer's optimizer on the gradient it was given, with the user's own callbacks
-around it, against AdamW by its definition; and the rates of the whole schedule against the one
-asked for.
+around it, against AdamW by its definition, whose running means must be kept; and the rates of the
+whole schedule against the one asked for.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -12,7 +12,7 @@ The weights are moved visibly and a few tokens sampled with TRL's own `generate`
 the sampler had must be the moved policy's, up to rounding that grows with the move.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code and not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Sample with the model that is trained, or copy every weight after every step.
@@ -34,5 +34,5 @@ class DeliveryDeparts(Departure):
     headline = "Your sampler does not use the weights that you train."
     stage = "delivery"
     named_by = ("H06", "H17", "H18", "H19", "H20", "H21")
-    meaning = "What is rewarded was said by another policy than the one that learns from it."
+    meaning = "What is rewarded was not written by the policy that learns from it."
     fix = "Send all trained weights to the sampler after every step."

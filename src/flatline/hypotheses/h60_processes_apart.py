@@ -1,18 +1,18 @@
-"""Processes that should train one model together do not: they draw alike, gather amiss or drift.
+"""Processes that should train one model together do not: they draw alike, gather wrongly or drift.
 
 ## What goes wrong
-Several processes are one trainer only if each draws other prompts, if what they gather stands in
-the order in which it is cut up again, if the loss of all is the mean of their losses, and if all
-step the same weights by the same gradient. A sampler that is seeded alike and not split makes all
-of them do the same work: a batch of half the size. A gather in another order, or groups that are
-dealt out row by row, compares answers with the answers to other questions. A loss that is
+Several processes are one trainer only if each draws different prompts, if what they gather is in
+the order in which it is split up again, if the loss of all is the mean of their losses, and if all
+step the same weights by the same gradient. A sampler with the same seed everywhere and no split
+makes all of them do the same work: a batch of half the size. A gather in another order, or groups
+that are dealt out row by row, compares answers with the answers to other questions. A loss that is
 multiplied by the number of processes is a learning rate that grows with the machine. A model that
 is called without the wrapper that averages gradients trains as many models as there are processes,
 and saves one.
 
 ## Sign
 Two processes that draw the same prompts in the same order, over at least three groups with at least
-two different prompts. Healthy: never, unless one prompt stands in the data many times.
+two different prompts. Healthy: never, unless one prompt is in the data many times.
 
 ## Probe
 One real step of all processes: prompts of three generations of each; groups of `num_generations`
@@ -22,7 +22,7 @@ weights; and the gradient that each process holds against the same passes done b
 (cosine and length to the rounding of the precision).
 
 ## Experiment
-None: what is wrong is code. Mend it, and compare matched seeds on as many processes.
+None: what is wrong is code. Fix it, and compare matched seeds on as many processes.
 
 ## Fix
 Let accelerate split the data (`accelerator.prepare(dataloader)`), gather with `accelerator.gather`
@@ -116,7 +116,7 @@ class ProcessesApart(Hypothesis):
         return self.found(
             Level.FAULT,
             f"{len(found.differing)} weights are not the same in all {found.processes} processes: "
-            f"each trains a model of its own.",
+            f"each trains a different model.",
             measured=len(found.differing),
             expected="the same bits in every process",
             evidence=[Evidence(text=f"`{name}` differs") for name in found.differing[:3]],
@@ -137,7 +137,7 @@ class ProcessesApart(Hypothesis):
         if found.misplaced:
             return self.found(
                 Level.FAULT,
-                f"{found.misplaced} rewards arrive at other rows than they were paid for: what the "
+                f"{found.misplaced} rewards do not arrive at the rows they were paid for: what the "
                 "processes gather is not in their order.",
                 measured=found.misplaced,
                 expected="the rewards of process 0, then those of process 1, ...",
@@ -178,8 +178,8 @@ class ProcessesApart(Hypothesis):
         if not found.lengths or not math.isfinite(sum(found.lengths)):
             return self.found(
                 Level.UNKNOWN,
-                f"{found.processes} processes draw other prompts and gather in their order; "
-                "cannot tell whether they step together: no gradient could be looked at.",
+                f"{found.processes} processes draw different prompts and gather in order; "
+                "whether they step together is unknown: no gradient could be read.",
                 needs="Check it at the start of training, where rewards differ, without DeepSpeed",
             )
         return self.found(

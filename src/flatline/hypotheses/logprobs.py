@@ -121,7 +121,7 @@ class Gaps:
         return len(doubt) >= FEWEST_UNSURE and bool((doubt <= 2 * ROUNDING).mean() > 0.999)
 
     def example(self, trace: Trace, token: int) -> Evidence:
-        """One token with what stands before it."""
+        """One token with what comes before it."""
         same = self.rollout[max(token - 4, 0) : token] == self.rollout[token]
         before = self.ids[max(token - 4, 0) : token][same]
         step, number = self.place[self.rollout[token]]
@@ -183,26 +183,59 @@ def at_equal_weights(trace: Trace) -> Gaps:
 
 
 AS_AT_FIRST = 3.0
-"""Times the gap of the first step: what is no further from the reference has its weights."""
+"""Times the gap of the first step: what is no further from the start has its weights."""
 
 
 @once
-def never_left_the_start(trace: Trace) -> float | None:
-    """How far the sampler is from the reference in the last recorded steps, where that is no
-    further than rounding and the trainer has left both; else None. A cache that is old, or weights
-    that come late, are not the reference."""
+def never_left_the_start(trace: Trace) -> str | None:
+    """That the sampler still has the weights of the start in the last recorded steps, in words;
+    None where it is not so, or unknown. A cache that is old, or weights that come late, are
+    not the start."""
     steps = [int(step) for step in trace.token_steps if step > 1][-3:]
     if not steps:
         return None
-    try:
-        first, gaps, tokens = at_equal_weights(trace), recorded(trace, steps), trace.tokens(steps)
-        away = np.abs(tokens.sampler.astype(float) - tokens.reference.astype(float))
-    except NotRecorded:
-        return None
+    for look in (_as_the_reference, _as_at_the_first_step):
+        try:
+            words = look(trace, steps)
+        except NotRecorded:
+            continue
+        if words is not None:
+            return words
+    return None
+
+
+def _as_the_reference(trace: Trace, steps: list[int]) -> str | None:
+    gaps, tokens = recorded(trace, steps), trace.tokens(steps)
+    away = np.abs(tokens.sampler.astype(float) - tokens.reference.astype(float))
     known = away[tokens.trained & (tokens.author == Author.MODEL) & np.isfinite(away)]
-    near, left = AS_AT_FIRST * first.mean().value, gaps.mean().value
-    stays = len(known) > 0 and known.mean() <= near < left / AS_AT_FIRST
-    return float(known.mean()) if stays else None
+    if not _stays(trace, known, np.abs(gaps.gap)):
+        return None
+    return f"its log-probs are those of the reference to {known.mean():.2g} nat"
+
+
+def _as_at_the_first_step(trace: Trace, steps: list[int]) -> str | None:
+    """The same token after the same ones, behind the same prompt."""
+    first = beginnings(trace, [int(trace.token_steps[0])], "sampler")
+    then = {place[1:]: np.mean(values) for place, values in first.items()}
+    now, trainers = (beginnings(trace, steps, side) for side in ("sampler", "trainer"))
+    both = [place for place in now if place[1:] in then]
+    away = np.array([np.mean(now[place]) - then[place[1:]] for place in both])
+    left = np.array([np.mean(trainers[place]) - np.mean(now[place]) for place in both])
+    if len(both) < FEWEST_UNSURE or not _stays(trace, np.abs(away), np.abs(left)):
+        return None
+    return (
+        f"{len(both)} tokens that came again after the same text have its log-probs of the first "
+        f"step to {np.abs(away).mean():.2g} nat"
+    )
+
+
+def _stays(trace: Trace, away: np.ndarray, left: np.ndarray) -> bool:
+    """Whether the sampler is no further from the start than rounding, and the trainer is."""
+    near = AS_AT_FIRST * at_equal_weights(trace).mean().value
+    away, left = away[np.isfinite(away)], left[np.isfinite(left)]
+    if not len(away) or not len(left):
+        return False
+    return bool(away.mean() <= near < left.mean() / AS_AT_FIRST)
 
 
 def mean_over(values: np.ndarray, clusters: np.ndarray) -> Estimate:
@@ -224,27 +257,49 @@ def some_steps(trace: Trace, most: int = 3) -> list[int]:
 def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     """How much the trainer's log-probs differ where rollouts of a prompt begin alike, by prompt.
 
-    The same tokens after the same prompt have one log-prob. Nothing is known where no two rollouts
-    of a prompt begin alike. Rollouts without loss are left out: what the trainer computes for those
-    is not used, and TRL hides their completions from the model.
+    The same tokens after the same prompt have one log-prob, from one set of weights: where some
+    rollouts are trained after an update, those that were taken beforehand. Nothing is known where
+    no two rollouts of a prompt begin alike.
     """
+    found = beginnings(trace, steps, "old" if trains_later(trace.settings) else "trainer")
+    known = {place: np.array(values)[np.isfinite(values)] for place, values in found.items()}
+    spreads = {place: float(np.ptp(values)) for place, values in known.items() if len(values) > 1}
+    prompts = np.array([b"%d " % step + prompt for step, prompt, _ in spreads])
+    return mean_over(np.array(list(spreads.values())), prompts)
+
+
+Place = tuple[int, bytes, tuple[int, ...]]
+"""A step, a prompt, and the tokens of a completion up to one."""
+
+
+def beginnings(trace: Trace, steps: Collection[int], side: str) -> dict[Place, list[float]]:
+    """Log-probs of the first tokens of completions, together where the text so far is the same; no
+    token where no prompt is known. Rollouts without loss are left out: what the trainer computes
+    for those is not used, and TRL hides their completions from the model."""
     tokens = trace.tokens(steps)
-    if not _has_prompts(tokens):
-        return UNKNOWN
-    prompts = _split(tokens.prompt_ids, tokens.prompt_row, len(tokens.rollout_rows))
+    prompts = prompts_of_rows(tokens)
+    if prompts is None:
+        return {}
+    found: dict[Place, list[float]] = {}
     early = np.flatnonzero((tokens.position < PREFIX) & _with_loss(tokens)[tokens.row])
-    found: dict[tuple[bytes, tuple[int, ...]], list[float]] = {}
     for row, part in itertools.groupby(early, key=lambda token: tokens.row[token]):
         where = list(part)
-        ids, values = tokens.ids[where].tolist(), tokens.trainer[where].tolist()
-        step = trace.rollouts["step"][tokens.rollout_rows[row]]  # between steps weights differ
+        ids, values = tokens.ids[where].tolist(), getattr(tokens, side)[where].tolist()
+        step = int(trace.rollouts["step"][tokens.rollout_rows[row]])
         for length, value in enumerate(values, start=1):
-            key = (b"%d " % step + prompts[row].tobytes(), tuple(ids[:length]))
-            found.setdefault(key, []).append(value)
-    alike = {key: np.array(values) for key, values in found.items() if len(values) > 1}
-    known = {key: values[np.isfinite(values)] for key, values in alike.items()}
-    spreads = {key: float(np.ptp(values)) for key, values in known.items() if len(values) > 1}
-    return mean_over(np.array(list(spreads.values())), np.array([key[0] for key in spreads]))
+            place = (step, prompts[row].tobytes(), tuple(ids[:length]))
+            found.setdefault(place, []).append(value)
+    return found
+
+
+def prompts_of_rows(tokens: Tokens) -> list[np.ndarray] | None:
+    """Ids of each rollout's prompt; None where they were not recorded."""
+    try:
+        ids, row = tokens.prompt_ids, tokens.prompt_row
+    except NotRecorded:
+        return None
+    sizes = np.bincount(row, minlength=len(tokens.rollout_rows))
+    return np.split(ids, np.cumsum(sizes)[:-1]) if len(ids) else None
 
 
 def _with_loss(tokens: Tokens) -> np.ndarray:
@@ -254,18 +309,6 @@ def _with_loss(tokens: Tokens) -> np.ndarray:
         return np.asarray(np.bincount(tokens.row[tokens.trained], minlength=rows) > 0)
     except NotRecorded:
         return np.ones(rows, dtype=bool)
-
-
-def _has_prompts(tokens: Tokens) -> bool:
-    try:
-        return bool(len(tokens.prompt_ids))
-    except NotRecorded:
-        return False
-
-
-def _split(values: np.ndarray, row: np.ndarray, rows: int) -> list[np.ndarray]:
-    """Flat values as one array per rollout."""
-    return np.split(values, np.cumsum(np.bincount(row, minlength=rows))[:-1])
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> float | None:

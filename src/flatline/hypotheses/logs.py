@@ -39,9 +39,9 @@ def spacing(step: np.ndarray) -> float:
 
 
 def rows_in_words(rows: int, step: np.ndarray) -> str:
-    """`50 steps`, or `50 rows of 5 steps` where each stands for several."""
+    """`50 steps`, or `50 rows 5 steps apart`: means of five, or every fifth, a log seldom says."""
     every = spacing(step)
-    return f"{rows} steps" if every <= 1 else f"{rows} rows of {every:g} steps"
+    return f"{rows} steps" if every <= 1 else f"{rows} rows {every:g} steps apart"
 
 
 def not_numbers(frame: Frame, column: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Recorded steps beside the specified ones: what needs no model to be held against the definition.
 
 A checkup looks at one step. What goes wrong later, a rate that ends, weights that are put back, a
-reward that remembers, is seen along the run. Every number is computed anew from what was asked for
+reward that remembers, is seen along the run. Every number is computed again from what was asked for
 and from what came before it; limits are those of arithmetic, as in a checkup. Only what `attach`
 recorded is looked at: it alone says what was asked for.
 """
@@ -18,7 +18,7 @@ from flatline.hypotheses.weights import looked_at, trains_later, updates_once
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.rollout.record import Author
 from flatline.spec import STAGES, Asked, NotSpecified
-from flatline.spec.advantages import advantages, of_totals
+from flatline.spec.advantages import advantages, beyond_rounding, of_totals
 from flatline.spec.numerics import ADVANTAGE, PAID, TOLERANCE
 from flatline.spec.schedule import GIVEN, other_rate
 from flatline.trace import Trace
@@ -135,10 +135,35 @@ def _alone(trace: Trace) -> bool:
 def rewards(trace: Trace, asked: Asked) -> StageFound:
     """Is each reward the weighted sum of its parts, and paid alike whenever it is earned?"""
     return (
-        _weighted(trace, asked)
+        _unpaid(trace)
+        or _weighted(trace, asked)
         or _remembering(trace)
         or same("rewards", "Every reward is the weighted sum of its parts, at every step.")
     )
+
+
+def _unpaid(trace: Trace) -> StageFound | None:
+    """A row that no function pays has no reward: it is compared with nobody, and its advantage is
+    0. Of a step at which nothing was heard of any function nothing is known."""
+    paid_BF, table = _paid(trace), trace.rollouts
+    if paid_BF is None or "advantage" not in table:
+        return None
+    none_B, step_B = ~np.isfinite(paid_BF).any(axis=1), table["step"]
+    none_B &= np.isin(step_B, step_B[~none_B])
+    wrong = np.flatnonzero(none_B & (np.nan_to_num(table["advantage"]) != 0))
+    if not len(wrong):
+        return None
+    at = wrong[0]
+    found = departs(
+        "rewards",
+        f"No reward function pays {none_B.sum()} of {len(none_B)} rollouts, and {len(wrong)} of "
+        f"them are trained all the same, from step {int(step_B[wrong].min())} on: the trainer "
+        "makes up a reward for what nobody judged.",
+        f"{_place(trace, at)}: every function returns None, and the advantage is "
+        f"{table['advantage'][at]:.3f} instead of 0",
+        measured=len(wrong) / float(none_B.sum()),
+    )
+    return replace(found, direct=True)
 
 
 def _weighted(trace: Trace, asked: Asked) -> StageFound | None:
@@ -181,8 +206,8 @@ def _remembering(trace: Trace) -> StageFound | None:
         return replace(
             departs(
                 "rewards",
-                f"`{name}` pays {len(changed)} of {len(pairs)} completions otherwise than the same "
-                "words at an earlier step: it remembers something.",
+                f"`{name}` pays {len(changed)} of {len(pairs)} completions differently from the "
+                "same words at an earlier step: it remembers something.",
                 f"{_place(trace, b)} earns {part[b]:g}, the same words at step "
                 f"{int(table['step'][a])} earned {part[a]:g}",
                 measured=len(changed) / len(pairs),
@@ -197,13 +222,14 @@ def _pairs(trace: Trace, part: np.ndarray) -> tuple[list[tuple[int, int]], list[
     are paid otherwise."""
     table = trace.rollouts
     said, prompt = table.coded("completion"), table.coded("prompt_id")
+    tokens, step = table["completion_tokens"].tolist(), table["step"].tolist()
     readable = np.array([bool(text) and "\ufffd" not in str(text) for text in said.texts])
     seen: dict[tuple[int, int, float], int] = {}
     pairs = []
     for row in np.flatnonzero(np.isfinite(part) & readable[said.codes]).tolist():
-        key = (int(prompt.codes[row]), int(said.codes[row]), table["completion_tokens"][row])
+        key = (int(prompt.codes[row]), int(said.codes[row]), tokens[row])
         first = seen.setdefault(key, row)
-        if table["step"][first] != table["step"][row]:
+        if step[first] != step[row]:
             pairs.append((first, row))
     return pairs, [(a, b) for a, b in pairs if abs(part[a] - part[b]) > PAID]
 
@@ -228,10 +254,9 @@ def along_advantages(trace: Trace, asked: Asked) -> StageFound:
     found_B, rows = trace.rollouts["advantage"], _whole_batches(trace, asked)
     if not len(rows):
         return unknown("advantages", "No whole group was recorded.")
-    expected_B = np.concatenate([_expected(trace, asked, batch) for batch in rows])
-    at_B = np.concatenate(rows)
+    expected_B, at_B = _expected(trace, asked, rows), np.concatenate(rows)
     known_B = np.isfinite(found_B[at_B])
-    off_B = np.where(known_B, np.abs(found_B[at_B] - expected_B) / (1 + np.abs(expected_B)), 0.0)
+    off_B = np.where(known_B, _off(trace, asked, rows, expected_B), 0.0)
     steps = np.unique(trace.rollouts["step"][at_B])
     if not known_B.any():
         raise NotRecorded("rollouts.advantage")
@@ -259,18 +284,48 @@ def expected_advantages(trace: Trace) -> np.ndarray:
     found_B = np.full(len(trace.rollouts), np.nan)
     with suppress(NotRecorded, NotSpecified):
         asked = asked_in(trace)
-        for rows in _whole_batches(trace, asked):
-            found_B[rows] = _expected(trace, asked, rows)
+        if batches := _whole_batches(trace, asked):
+            found_B[np.concatenate(batches)] = _expected(trace, asked, batches)
     return found_B
 
 
-def _expected(trace: Trace, asked: Asked, rows: np.ndarray) -> np.ndarray:
+def _expected(trace: Trace, asked: Asked, batches: list[np.ndarray]) -> np.ndarray:
+    """Of every row of some batches."""
     if asked.aggregation == "sum_then_normalize":
-        return of_totals(asked, trace.rollouts["reward"][rows])
+        reward_B = trace.rollouts["reward"]
+        return np.concatenate(
+            [of_totals(asked, reward_B[rows]) for rows in _together(asked, batches)]
+        )
     paid_BF = _paid(trace)
     if paid_BF is None:
         raise NotSpecified("rewards of several functions with one name")
-    return advantages(asked, paid_BF[rows])
+    return np.concatenate([advantages(asked, paid_BF[rows]) for rows in batches])
+
+
+def _together(asked: Asked, batches: list[np.ndarray]) -> list[np.ndarray]:
+    """Rows that are reckoned with at once: all of them where no group knows of another."""
+    alone = asked.aggregation == "sum_then_normalize" and asked.scale in ("group", "none")
+    return [np.concatenate(batches)] if alone else batches
+
+
+def _off(
+    trace: Trace, asked: Asked, batches: list[np.ndarray], expected_B: np.ndarray
+) -> np.ndarray:
+    """How far the advantages of some batches are from the specified ones, beyond rounding."""
+    summed = asked.aggregation == "sum_then_normalize"
+    paid, found_B = (
+        trace.rollouts["reward"] if summed else _paid(trace),
+        trace.rollouts["advantage"],
+    )
+    assert paid is not None, "else nothing is expected of them"
+    parts = _together(asked, batches)
+    due = np.split(expected_B, np.cumsum([len(rows) for rows in parts])[:-1])
+    return np.concatenate(
+        [
+            beyond_rounding(asked, paid[rows], found_B[rows], due_B)
+            for rows, due_B in zip(parts, due, strict=True)
+        ]
+    )
 
 
 def _whole_batches(trace: Trace, asked: Asked) -> list[np.ndarray]:
@@ -298,7 +353,7 @@ def logprobs(trace: Trace, asked: Asked) -> StageFound:
     if given.get("algorithm") == "rloo":
         return unknown("log-probs", "RLOO keeps old log-probs of whole completions only.")
     if "old" not in _token_columns(trace):
-        return unknown("log-probs", "The loss takes each pass's own log-probs for the old ones.")
+        return _without_old(trace)
     if trains_later(given) or not updates_once({**given, "num_iterations": 1}):
         return unknown("log-probs", "Some rollouts are first trained after an update.")
     if given.get("dropout"):
@@ -330,6 +385,23 @@ def logprobs(trace: Trace, asked: Asked) -> StageFound:
     if not compared:
         raise NotRecorded("tokens.old")
     return same("log-probs", f"Old and policy agree on {compared} tokens of {len(looked)} steps.")
+
+
+def _without_old(trace: Trace) -> StageFound:
+    """A pass may take its own log-probs for the old ones only while nothing was updated since its
+    rollouts were sampled."""
+    given = trace.settings
+    once_each = updates_once(given) and not trains_later(given)
+    if once_each or given.get("algorithm") != "grpo" or len(np.unique(trace.token_steps)) < 2:
+        return unknown("log-probs", "The loss takes each pass's own log-probs for the old ones.")
+    names = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations")
+    asked = ", ".join(f"`{name}` {given.get(name)}" for name in names)
+    return departs(
+        "log-probs",
+        f"Some rollouts are trained after an update ({asked}), and the loss is given no old "
+        "log-probs: it takes what the policy has become for what sampled them, so that their ratio "
+        "is 1 and nothing is clipped.",
+    )
 
 
 def _token_columns(trace: Trace) -> set[str]:

@@ -1,7 +1,7 @@
 """What the trainer would have learnt from: advantages recomputed from the stored rewards.
 
 An update is the sum over rollouts of advantage times gradient. Under another rule (no division by
-the spread, one part of the reward alone, a mended parser) the gradients of the stored rollouts stay
+the spread, one part of the reward alone, a fixed parser) the gradients of the stored rollouts stay
 what they are and only the advantages change. So the cosine between the advantages that were trained
 on and those of the other rule says how much of the other update the run has made: at 0.8 it made
 four fifths of it. A run that keeps four fifths of a step does not go flat for want of the rest.
@@ -88,7 +88,7 @@ def _said(found: Estimate, unit: str, decided: bool) -> str:
     if decided:
         end = "the updates would have been nearly the same, so this does not make a reward flat"
     elif found.high < SAME:
-        end = "the updates would have been others; only training shows whether better ones"
+        end = "the updates would have been different; only training shows whether they are better"
     else:
         end = "that decides nothing"
     return (

@@ -1,15 +1,17 @@
 """Which part of the reward says that an answer is right: as the user named it, else by its values.
 
 A part that pays nothing or one amount may say right or wrong, and where it is the only one of that
-kind and what the reward follows most, it does. What it is called says nothing: people call such a
-function `equation_reward_func`, and one for form `correct_format`. Where values leave it open, the
-user is asked, and what hangs on the answer is unknown until then.
+kind and what the reward follows most, it does. So it does where it is the only one that pays no
+completion without the gold answer, whatever the reward follows. What it is called says nothing:
+people call such a function `equation_reward_func`, and one for form `correct_format`. Where values
+leave it open, the user is asked, and what hangs on the answer is unknown until then.
 """
 
 import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.groups import within_correlation
+from flatline.hypotheses.paid_gold import pays_gold_alone
 from flatline.tasks.base import ANSWER, COMBINED
 from flatline.trace import Trace
 from flatline.trace.memo import once
@@ -29,11 +31,14 @@ def right_part(trace: Trace) -> str | None:
     if told in parts:
         return str(told)
     found = candidates(trace)
-    return found[0] if len(found) == 1 and _decides(trace, found[0]) else None
+    if len(found) == 1 and _decides(trace, found[0]):
+        return found[0]
+    of_gold = [name for name in found if pays_gold_alone(trace, parts[name])]
+    return of_gold[0] if len(of_gold) == 1 else None
 
 
 def needed_part(trace: Trace) -> str:
-    """The same, where nothing can be told without it."""
+    """The same, where nothing can be determined without it."""
     name = right_part(trace)
     if name is None:
         raise NotRecorded(UNDECIDED if candidates(trace) else NO_PART)
@@ -47,7 +52,7 @@ def candidates(trace: Trace) -> list[str]:
     parts = trace.parts()
     for name, values in parts.items():
         again = any(np.array_equal(values, parts[other], equal_nan=True) for other in found)
-        if _two_valued(values) and not again:
+        if two_valued(values) and not again:
             found.append(name)
     return found
 
@@ -89,7 +94,7 @@ def _decides(trace: Trace, name: str) -> bool:
     return bool(follows[name] >= max(FOLLOWS, best))
 
 
-def _two_valued(values: np.ndarray) -> bool:
+def two_valued(values: np.ndarray) -> bool:
     """Nothing or less for wrong, one amount for right. What is always 0 or always 1 may be it: no
     answer, or every answer, was right so far."""
     seen = np.unique(values[np.isfinite(values)])

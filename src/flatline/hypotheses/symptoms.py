@@ -36,21 +36,25 @@ SYMPTOMS = (
         title="The reward is flat from the start",
         text="First make sure that it is: a mean over too few steps moves by chance, and data in "
         "an order hides a rise. Every report says how the reward moves, with an interval. A "
-        "flat reward beside a healthy-looking loss is the ordinary case: the loss of GRPO "
+        "flat reward with a healthy-looking loss is the usual case: the loss of GRPO "
         "says nothing about learning.",
         behind={
-            "Nothing to select from": ("H32", "H45", "H39", "H05", "H34", "H41", "H42", "H04"),
+            "Nothing to select from": (
+                *("H32", "H45", "H39", "H05", "H34", "H41", "H42", "H04", "H65"),
+            ),
             "The weights do not move, or not by the gradient": (
                 *("H26", "H24", "H25", "H27", "H58", "H57", "H28", "H56", "H29", "H55", "H22"),
                 *("H31", "H03"),
             ),
             "The trainer sees something else than the sampler did": (
                 *("H09", "H10", "H11", "H12", "H49", "H50", "H02", "H51", "H07", "H15", "H16"),
-                *("H54", "H20", "H21", "H23"),
+                *("H61", "H64", "H54", "H20", "H21", "H23", "H66", "H67"),
             ),
-            "The sampler does not have the trained weights": ("H06", "H17", "H18", "H19", "H59"),
+            "The sampler does not have the trained weights": (
+                *("H06", "H17", "H18", "H19", "H59", "H69"),
+            ),
             "Credit goes to the wrong rollouts": (
-                *("H33", "H52", "H53", "H01", "H36", "H37", "H40", "H60"),
+                *("H33", "H52", "H53", "H01", "H36", "H37", "H40", "H60", "H68"),
             ),
             "The curve misleads": ("H44", "H47", "H48", "H08"),
             "Which part of the stack cannot learn at all": ("H00",),
@@ -67,9 +71,23 @@ SYMPTOMS = (
         behind={
             "The KL term itself": ("H03", "H55"),
             "The tokens are scored in another context, or are others": (
-                *("H09", "H10", "H11", "H12", "H02", "H15", "H16", "H21", "H23", "H54"),
+                *(
+                    "H09",
+                    "H10",
+                    "H67",
+                    "H11",
+                    "H12",
+                    "H02",
+                    "H15",
+                    "H61",
+                    "H64",
+                    "H16",
+                    "H21",
+                    "H23",
+                    "H54",
+                ),
             ),
-            "The policy really left": ("H24", "H06", "H05"),
+            "The policy really left": ("H24", "H06", "H05", "H69"),
         },
     ),
     Symptom(
@@ -80,9 +98,11 @@ SYMPTOMS = (
         "gap between sampler and trainer that opens there say which.",
         signs=("H30",),
         behind={
-            "The policy collapses": ("H30", "H24", "H43", "H35", "H03", "H02", "H09", "H60"),
+            "The policy collapses": ("H30", "H24", "H43", "H35", "H03", "H02", "H09", "H60", "H66"),
             "The reward is gamed": ("H38", "H37", "H39"),
-            "Sampler and trainer drift apart": ("H20", "H17", "H18", "H19", "H22", "H29"),
+            "Sampler and trainer drift apart": (
+                *("H63", "H62", "H20", "H17", "H18", "H19", "H22", "H29"),
+            ),
             "The data changes": ("H44",),
         },
     ),
@@ -96,8 +116,8 @@ SYMPTOMS = (
             "They measure different things": (
                 *("H08", "H21", "H04", "H13", "H40", "H37", "H44", "H48", "H46"),
             ),
-            "What rises in training is not the skill": ("H38", "H39", "H05", "H36"),
-            "The evaluation uses other weights": ("H06", "H17", "H18", "H19"),
+            "What rises in training is not the skill": ("H38", "H39", "H05", "H36", "H68"),
+            "The evaluation uses other weights": ("H06", "H17", "H18", "H19", "H69"),
             "Training itself is broken": ("H09", "H32", "H24", "H01", "H47"),
         },
     ),
@@ -125,7 +145,9 @@ SYMPTOMS = (
         signs=("H43", "H14"),
         behind={
             "Length is paid for": ("H35", "H28", "H56", "H36", "H37", "H38"),
-            "Completions do not end, or are cut": ("H14", "H04", "H13", "H42", "H02", "H51"),
+            "Completions do not end, or are cut": (
+                *("H14", "H04", "H13", "H42", "H02", "H51", "H65"),
+            ),
             "The policy collapses": ("H43", "H30", "H34", "H24"),
         },
     ),
@@ -153,10 +175,13 @@ SYMPTOMS = (
         signs=("H20",),
         behind={
             "Other tokens, or another context": (
-                *("H09", "H10", "H11", "H12", "H15", "H16", "H02", "H49", "H50"),
+                *("H09", "H10", "H11", "H12", "H15", "H61", "H64", "H67", "H16", "H02"),
+                *("H49", "H50"),
             ),
-            "Other weights": ("H06", "H17", "H18", "H19", "H59"),
-            "Another distribution, or other digits": ("H21", "H23", "H20", "H54", "H55"),
+            "Other weights": ("H06", "H17", "H18", "H19", "H59", "H69"),
+            "Another distribution, or other digits": (
+                *("H21", "H23", "H20", "H62", "H63", "H54", "H55"),
+            ),
         },
     ),
     Symptom(
@@ -167,7 +192,7 @@ SYMPTOMS = (
         signs=("H41", "H43"),
         behind={
             "The tool does not answer, or too late": ("H41", "H42", "H13", "H04", "H45"),
-            "Using it does not pay": ("H36", "H43", "H37"),
+            "Using it does not pay": ("H36", "H43", "H37", "H65"),
             "The trainer does not see its output, or trains on it": ("H09", "H02", "H07", "H10"),
         },
     ),

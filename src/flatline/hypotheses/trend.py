@@ -1,7 +1,7 @@
 """Does the reward move at all? Asked of the raw rewards, never of a smoothed curve.
 
 The first third of the steps is compared with the last, and where the level certainly changes in
-between (`course.py`), that is told with it: a reward that rose and fell again has equal thirds. The
+between (`course.py`), that is said with it: a reward that rose and fell again has equal thirds. The
 unit is a group, one visit to one prompt: its rollouts are not independent, so they count once. Of a
 log without rollouts the unit is a row; where somebody smoothed it, so many rows as hold what one
 raw row would.
@@ -38,6 +38,8 @@ GONE = 0.1
 one in ten is 1 (`python benchmarks/trend.py --logs 1000`)."""
 LAST = 4
 """Steps at either end that say so, at least; at the end a tenth of the run where that is more."""
+SCALE = 10.0
+"""Factor between two scales of a reward."""
 STIFFEST = 0.99
 """The largest that is reckoned with: what is above it cannot be measured."""
 
@@ -62,7 +64,7 @@ class Trend:
     fell: bool
     """Its level certainly went up only, or down at last, where the thirds do not show it."""
     more: int | None
-    """Steps or rows that would tell, where it cannot be told yet."""
+    """Steps or rows that would tell, where it cannot be determined yet."""
 
     @property
     def rises(self) -> bool:
@@ -98,13 +100,19 @@ def trend_of(trace: Trace) -> Trend | None:
     lately = widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
     steps, by_step = _by_step(values, step)
     parts = stretches(by_step) if rows == 1 else []
-    gone, turned = _gone(by_step), _turned(parts, steps, change)
+    unit = "steps" if raw or spacing(step) <= 1 else "rows"
+    gone, turned = _gone(by_step, steps, unit), _turned(parts, steps, change)
     ups = np.sign(np.diff([part.mean for part in parts]))
     more = _more(change, found.steps, smallest) if _open(change, smallest) else None
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
-    unit = "steps" if raw or spacing(step) <= 1 else "rows"
-    text = _text(change, smallest, told, f"about {more} more {unit} would settle it")
+    units = unit[:-1] if more == 1 else unit
+    text = _text(change, smallest, told, f"about {more} more {units} would settle it")
     text += _since(change, lately, smallest, parts, steps)
+    if not raw and (at := rescaled_at(trace.steps["reward"], trace.steps["step"])) is not None:
+        before = np.nanmedian(trace.steps["reward"][trace.steps["step"] < at])
+        scales = f"{before:.3g} before, {np.nanmedian(values):.3g} since"
+        later = f"From there on, {text[0].lower()}{text[1:]}"
+        text = f"Since step {at:g} the reward is on another scale ({scales}). {later}"
     if hardly:
         text = f"The training reward hardly rises: from {_ends(found)} over {told}."
     return Trend(
@@ -159,7 +167,23 @@ def by_unit(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     if len(trace.rollouts):
         groups = trace.groups()
         return groups.known("reward").each(lambda rows: rows.mean(axis=-1)), groups.step
-    return trace.steps["reward"], trace.steps["step"]
+    values, step = trace.steps["reward"], trace.steps["step"]
+    at = rescaled_at(values, step)
+    return (values, step) if at is None else (np.where(step >= at, values, np.nan), step)
+
+
+def rescaled_at(values: np.ndarray, step: np.ndarray) -> float | None:
+    """The step from which on a log's reward is on another scale: every row before it is `SCALE`
+    times smaller than every one after it. Learning leaves rows in between."""
+    known = np.isfinite(values)
+    order = np.argsort(step[known], kind="stable")
+    values, step = values[known][order], step[known][order]
+    if len(values) < 2 * FEWEST or not values[0] > 0:
+        return None
+    most = np.maximum.accumulate(values)[FEWEST - 1 : -FEWEST]
+    least = np.minimum.accumulate(values[::-1])[::-1][FEWEST : len(values) - FEWEST + 1]
+    jumps = np.flatnonzero(least > SCALE * np.maximum(most, TINY))
+    return float(step[FEWEST + jumps[0]]) if len(jumps) else None
 
 
 def rows_in_one(values: np.ndarray, *, careful: bool = False) -> float:
@@ -220,14 +244,16 @@ def _by_step(values: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return steps, np.bincount(which, values[known]) / np.bincount(which)
 
 
-def _gone(by_step: np.ndarray) -> str:
+def _gone(by_step: np.ndarray, steps: np.ndarray, unit: str) -> str:
     """What to say where the last steps pay next to nothing of what the first third paid."""
     early, last = by_step[: len(by_step) // 3], by_step[-max(LAST, len(by_step) // 10) :]
     if len(early) < LAST or not early.min() > 0 or last.max() > GONE * early.min():
         return ""
+    at = int(np.flatnonzero(by_step > GONE * early.min())[-1])
+    since = by_step[at + 1 :]
     return (
-        f"The training reward falls to nothing: at least {early.min():.2g} in each of the first "
-        f"{len(early)} steps, at most {last.max():.2g} in the last {len(last)}."
+        f"The training reward falls to nothing: {by_step[: at + 1].mean():.2g} on average up to "
+        f"step {steps[at]:g}, at most {since.max():.2g} in the {len(since)} {unit} since."
     )
 
 

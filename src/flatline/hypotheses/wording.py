@@ -26,6 +26,7 @@ PLAIN: Mapping[str, str] = {
     "max_turns": "the limit of turns",
     "num_iterations": "the number of updates per batch",
     "scale_rewards": "the scaling of the rewards",
+    "warmup_steps": "the warm-up of the learning rate",
     "vllm_importance_sampling_mode": "the kind of importance weights",
 }
 """Every name that a fix may have, in words that fit any trainer."""
@@ -48,6 +49,7 @@ FLATLINE: Mapping[str, str] = {
     "max_turns": "`--max-turns`",
     "num_iterations": "`--num-iterations`",
     "scale_rewards": "`--scale-rewards`",
+    "warmup_steps": "`--warmup-steps`",
 }
 TRL_METRICS = frozenset(
     ("completions/clipped_ratio", "completions/mean_length", "frac_reward_zero_std")

@@ -223,7 +223,7 @@ class Inquiry:
                 verdict,
                 reason=f"The mechanism is {mechanism.control} in the control runs, and no setting "
                 "of this setup takes it away, so there is nothing to compare.",
-                would_change="An experiment with a command of your own: `--command` and `--arms`.",
+                would_change="An experiment with your own command: `--command` and `--arms`.",
             )
         return observed(
             hypothesis, self._setup, verdict, asked=hypothesis.mechanism, runs=self._control_runs
@@ -231,7 +231,7 @@ class Inquiry:
 
     def _climb(self, hypothesis: Hypothesis) -> Conclusion:
         """The ladder has a rule of its own: the first rung that fails is the answer."""
-        from flatline.ladder import climb_ladder
+        from flatline.diagnosis.ladder import climb_ladder
 
         found = ladder_of(
             self._setup.control,

@@ -54,7 +54,7 @@ def _lines(code: str, where: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _releases(where: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A cause inside a library may be one that a later release mended."""
+    """A cause inside a library may be one that a later release fixed."""
     named = {str(place["file"]).split("/")[0] for place in where} & libraries()
     known = [
         defect

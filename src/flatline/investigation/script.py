@@ -223,7 +223,7 @@ class _Inquiry:
             decide(hypothesis.id, [], self._setup.rule, mechanism),
             settled=True,
             reason=f"The remedy does not take {hypothesis.id} away: {treated.text}",
-            would_change=f"The cause mended by hand. {hypothesis.fix}",
+            would_change=f"Fix the cause by hand. {hypothesis.fix}",
         )
 
     def _changes_nothing(

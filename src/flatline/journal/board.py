@@ -6,8 +6,8 @@ from typing import Any
 from flatline.errors import ConfigError
 from flatline.journal import markers
 from flatline.journal.entry import LEVELS, Entry
-from flatline.journal.escape import inline, one_line, target
 from flatline.journal.folder import HYPOTHESES, README, Journal, Reading, read_text, write_text
+from flatline.markdown import inline, one_line, target
 
 SHORT = {"high": "HIGH", "medium": "MED", "low": "LOW"}
 _PHASES = {

@@ -150,7 +150,7 @@ def _codes(reading: Reading) -> Iterator[Problem]:
         )
     for entry in reading.entries:
         if entry.code.startswith("H") and entry.code not in registered:
-            text = f"flatline knows no {entry.code}; codes of your own begin with U."
+            text = f"flatline knows no {entry.code}; your own codes begin with U."
             yield _about(entry, "unknown-code", "code", text)
         for key, codes in (("related", entry.related), ("explains", entry.explains)):
             for code in sorted(set(codes) - registered - here):

@@ -6,11 +6,11 @@ from typing import Any
 from flatline.errors import ConfigError
 from flatline.journal.board import markdown_table
 from flatline.journal.entry import Entry
-from flatline.journal.escape import inline, target
 from flatline.journal.folder import HYPOTHESES, RESULTS, part
 from flatline.journal.new import sections
 from flatline.journal.pages import changes_of, effect_text
 from flatline.journal.results import arms_of
+from flatline.markdown import inline, target
 
 
 def fix_text(kept: Mapping[str, Any], entry: Entry) -> str:
@@ -52,7 +52,7 @@ def _tried(kept: Mapping[str, Any]) -> str:
     rows = [[f"`{name}`", inline(was), inline(now)] for name, was, now in changes_of(kept, treated)]
     if not rows:
         return f"The fixed arm was {inline(treated.get('name') or 'not named')}."
-    table = markdown_table(["setting", "as it was", "mended"], rows)
+    table = markdown_table(["setting", "as it was", "fixed"], rows)
     return f"The fixed arm of the experiment differs in this alone:\n\n{table}"
 
 

@@ -109,7 +109,7 @@ class Journal:
             raise ConfigError(
                 f"{self.path} has {code} more than once: {files}.\n"
                 "A result could not be given to either.\n"
-                "Give one of them another `code`, for one of your own `U01` or the like."
+                "Give one of them another `code`, such as `U01` if it is your own."
             )
         if not found:
             suspects = [b.error for b in reading.broken if b.file.name.startswith(code.lower())]

@@ -24,7 +24,7 @@ class Span(NamedTuple):
 
 
 def between(text: str, name: str) -> str | None:
-    """What stands between the markers of a name; None where there are none."""
+    """What comes between the markers of a name; None where there are none."""
     span = spans(text).get(name)
     return None if span is None else text[span.start : span.end]
 

@@ -10,8 +10,8 @@ from flatline.config import LAB
 from flatline.errors import ConfigError
 from flatline.journal import board, frontmatter
 from flatline.journal.entry import CODE, Entry
-from flatline.journal.escape import inline, one_line
 from flatline.journal.folder import HYPOTHESES, Journal, shown, write_text
+from flatline.markdown import inline, one_line
 
 if TYPE_CHECKING:
     from flatline.hypotheses.base import Hypothesis
@@ -47,7 +47,7 @@ def add_known(journal: Journal, one: "Hypothesis", entries: Iterable[Entry]) -> 
         raise ConfigError(
             f"{journal.path} already has {one.id}: {HYPOTHESES}/{there.file.name}.\n"
             "A code belongs to one file, or results could not be given to it.\n"
-            f"Write into that file, or give a title of your own."
+            f"Write into that file, or give it another title."
         )
     page = sections(one.manual())
     head = _front_matter(

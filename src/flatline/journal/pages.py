@@ -6,9 +6,9 @@ from typing import Any
 
 from flatline.journal.board import markdown_table
 from flatline.journal.entry import Entry, Status
-from flatline.journal.escape import inline, target
 from flatline.journal.folder import HYPOTHESES, RESULTS, part
 from flatline.journal.results import arms_of, is_number, runs_of
+from flatline.markdown import inline, target
 
 
 def effect_text(effect: Any) -> str:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from flatline.errors import ConfigError
 from flatline.journal import board, frontmatter, markers, pages, results
 from flatline.journal.entry import Entry, Status, read_entry
-from flatline.journal.escape import inline, one_line
 from flatline.journal.fixes import fix_text
 from flatline.journal.folder import (
     FIXES,
@@ -26,6 +25,7 @@ from flatline.journal.folder import (
     write_text,
 )
 from flatline.journal.new import add_known
+from flatline.markdown import inline, one_line
 
 _T = TypeVar("_T")
 NOTE = 160

@@ -1,6 +1,6 @@
 """Is it solved? The seeds' success criteria, asked of what the journal keeps.
 
-The mended setup is the treated arm of an experiment that validated its hypothesis. Only
+The fixed setup is the treated arm of an experiment that validated its hypothesis. Only
 `experimental-results/` and `setup.toml` are read: a journal can be judged without its runs.
 """
 
@@ -12,8 +12,8 @@ from flatline.config import LAB_STEPS
 from flatline.errors import ConfigError
 from flatline.journal import markers, results
 from flatline.journal.entry import Status
-from flatline.journal.escape import inline
 from flatline.journal.folder import README, Journal, part, read_text, write_text
+from flatline.markdown import inline
 from flatline.stats import Estimate, mean_of_units
 
 SEVERAL = 3
@@ -39,7 +39,7 @@ class Resolution:
 
     criteria: tuple[Criterion, ...]
     experiment: str | None
-    """The experiment whose mended arm was judged."""
+    """The experiment whose fixed arm was judged."""
     hypothesis: str | None
     """The cause that it validated."""
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from flatline.config import LAB, RunConfig, toml_of
 from flatline.errors import ConfigError
 from flatline.journal import board, frontmatter
-from flatline.journal.escape import inline
 from flatline.journal.folder import HYPOTHESES, RESULTS, SETUP, Journal, shown, write_text
+from flatline.markdown import inline
 
 _NOT_OF_THE_SETUP = ("output_dir", "run_name", "resume_from_checkpoint", "report_to", "seed")
 """Settings of one run on one machine; an experiment chooses its own."""

@@ -68,7 +68,7 @@ def at_rest(model: Any) -> None:
 
 def keeps_order(optimizer: Any) -> list[Any]:
     """What ZeRO-3 notes about the modules outside of them: their hooks, and their numbers in the
-    order in which they run. TRL gives both anew around each sampling."""
+    order in which they run. TRL gives both again around each sampling."""
     offload = getattr(optimizer, "parameter_offload", None)
     return [] if offload is None else [offload, offload.get_param_coordinator()]
 

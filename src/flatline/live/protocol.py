@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from flatline.live.measure.played import Played, Recorded
     from flatline.live.measure.step import Backward
     from flatline.live.measure.untouched import Snapshot
-    from flatline.live.records import DataOrder, Problems
+    from flatline.live.records import AdapterGaps, DataOrder, PaidAgain, Problems, Surprise
     from flatline.live.stage_found import StageFound
-    from flatline.live.step_records import Between
+    from flatline.live.step_records import Between, ShortStep
     from flatline.live.where.place import Where
     from flatline.rollout.engine import Engine
 
@@ -43,6 +43,12 @@ class Capability(StrEnum):
     """Log-probs of ids with any context, as the loss takes them."""
     REFERENCE = "the reference"
     """Log-probs that the policy is held close to."""
+    REWARD = "asking the reward functions again"
+    """About completions of the batch."""
+    ENTROPY = "the entropy of the policy"
+    """At every token of a rollout."""
+    ADAPTERS = "scoring with another adapter"
+    """One after the other, where a model has several."""
     GRADIENT = "the loss and its gradient"
     """The backward passes of one optimizer step."""
     PASSES = "backward passes of another size"
@@ -58,7 +64,7 @@ class Capability(StrEnum):
     HELDOUT = "the held-out problems"
     """What is evaluated on, beside what is trained on."""
     GOLD = "a task of flatline's own, with gold answers"
-    """Scripted plays through the reward functions; only such a task can be played by a script."""
+    """Scripted episodes through the reward functions; only such a task can be scripted."""
     EVALUATION = "a task of flatline's own, with an evaluation"
     """Held-out play as the evaluation does it."""
     SPECIFICATION = "arguments that specify a step"
@@ -161,6 +167,12 @@ class Trainer:
         return None
 
     @property
+    def short_step(self) -> "ShortStep | None":
+        """The step of an epoch that has fewer passes than the others; None where none has, or the
+        run ends before it."""
+        return None
+
+    @property
     def tokenizer(self) -> Any:
         """Turns text into ids."""
         raise NotImplementedError
@@ -227,6 +239,18 @@ class Trainer:
         """Log-probs without gradients, as those of the old policy are taken."""
         raise NotImplementedError
 
+    def paid_again(self, played: "Played") -> "PaidAgain":
+        """The completions of the batch, paid again by the same reward functions."""
+        raise NotImplementedError
+
+    def adapter_gaps(self, played: "Played", logps_BT: "Tensor") -> "AdapterGaps":
+        """How far the sampler's log-probs and these are from those with each adapter."""
+        raise NotImplementedError
+
+    def surprise(self, played: "Played") -> "Surprise":
+        """How likely sampled tokens are beside the entropy of the policy."""
+        raise NotImplementedError
+
     def reference_logps(self, played: "Played") -> "Tensor":
         """Log-probs of the reference, taken with the weights as they are now."""
         raise NotImplementedError
@@ -236,6 +260,11 @@ class Trainer:
     ) -> "Backward":
         """The gradients of one optimizer step on these. With a size, in passes of it and not
         clipped; with a beta, with that weight of the KL."""
+        raise NotImplementedError
+
+    def backward_short(self, played: "Played", *, size: int) -> "Backward":
+        """The same in passes of this size, as a step that lacks half of its passes: the last of an
+        epoch."""
         raise NotImplementedError
 
     def take_step(self, back: "Backward", scale: float) -> float:

@@ -135,6 +135,46 @@ class AloneVsBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BesideOthers:
+    """The same rollouts in the same passes, beside neighbours that say something else."""
+
+    rollouts: int
+    """How many were looked at; 0 where every pass has one."""
+    change: float
+    """Largest change of a log-prob of theirs, on trained tokens. The neighbours are as long as
+    before, so that nothing rounds otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """One completion of which some words were changed, a place at a time."""
+
+    prompt: int
+    """Tokens in front of it."""
+    places: Ints
+    """Where each change ends, in tokens of the completion."""
+    logp_T: Floats
+    """Log-probs without any change."""
+    moved_CT: Bools
+    """For every change, which tokens have another log-prob after it, if by the last bit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Experts that the sampler says it chose, against those of the trainer, token by token."""
+
+    layers: int
+    """That have experts."""
+    differing_R: Floats
+    """Share of the choices that differ, of each rollout whose sampler tells its own; empty where
+    none does."""
+    gap_T: Floats
+    """Sampler against trainer on trained tokens of these."""
+    rerouted_T: Bools
+    """Of these, whether some layer of the token in front of it went to other experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """Does the sampler follow the trainer's weights, there and back?
 
@@ -166,7 +206,7 @@ class GradientCensus:
     names: tuple[str, ...]
     """Parameter names."""
     kinds: tuple[str, ...]
-    """`lora_A`, `lora_B` or `weight`. While B is zero, the gradient of A is zero: expected."""
+    """`lora_A`, `lora_B` or `weight`."""
     missing: Bools
     """No gradient at all (`grad is None`)."""
     norms: Floats
@@ -179,6 +219,10 @@ class GradientCensus:
     """Where it is clipped; 0 for never."""
     lora_untrained: bool
     """Every B is zero."""
+    zero: Bools
+    """All elements are 0, as of what is added to a model and must change nothing at first."""
+    frozen: int
+    """Tensors of the model that are not trainable."""
     sizes: Ints
     """Elements of each tensor."""
     epsilon: float
@@ -257,6 +301,61 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaidAgain:
+    """The completions of the batch, paid again by the same reward functions, in weighted sums."""
+
+    before_R: Floats
+    """Of one asking after the first, which alone a function that remembers pays otherwise; of the
+    first where a judge takes too long to be asked twice more."""
+    now_R: Floats
+    """Of the next."""
+    group_R: Ints
+    """Group of each rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterGaps:
+    """Log-probs of some rollouts beside those with each adapter, and with `none`: mean distance."""
+
+    trained: tuple[str, ...]
+    """Adapters that are trained; none where the model has fewer than two."""
+    sampler: dict[str, float]
+    """From the sampler's; empty where it gives none."""
+    scorer: dict[str, float]
+    """From those that the loss is taken of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surprise:
+    """How likely sampled tokens are, beside how likely the policy's tokens are: sums by rollout."""
+
+    off_R: Floats
+    """Log-prob plus entropy: 0 in the mean where tokens are drawn from the policy."""
+    entropy_R: Floats
+    """Of the policy at these tokens."""
+    variance_R: Floats
+    """Of the first, where tokens are drawn from the policy."""
+    group_R: Ints
+    """Group of each rollout."""
+    tokens: int
+    """Trained tokens of all of them."""
+    apart: float
+    """Mean distance of the sampler's log-probs from these; 0 where it gives none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageGaps:
+    """Mean distances of log-probs with one choice of images from those with another."""
+
+    seen: float
+    """Of blank images from a rollout's own."""
+    own: float | None
+    """Of the sampler's log-probs from those with a rollout's own; None where it gives none."""
+    others: tuple[float, ...]
+    """The same with the images of the next prompt, of the one after it and so on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldoutPath:
     """Training and held-out evaluation on the same problems with the same random numbers."""
 
@@ -292,7 +391,7 @@ class OracleCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """Scripted plays scored by the reward functions and weights that the trainer really has."""
+    """Scripted episodes scored by the reward functions and weights that the trainer really has."""
 
     problems: int
     """How many problems were played."""
@@ -342,6 +441,13 @@ class TokenizerFit:
     doubled: str
     """The token that a templated prompt begins with twice if it is encoded with special tokens;
     empty without any."""
+    before_user: str = ""
+    """What the template writes in front of a user's first message; empty without a template."""
+    unopened: str = ""
+    """What the template writes between a prompt and an answer, and leaves out of the prompt
+    where the opening of the model's turn is asked for; empty where it leaves out nothing."""
+    turn_end: int | None = None
+    """The special token with which the template ends the model's turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

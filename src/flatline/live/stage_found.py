@@ -12,7 +12,7 @@ class StageFound:
     stage: str
     """One of `flatline.spec.STAGES`."""
     departs: bool | None
-    """Whether it is another; None where it could not be told."""
+    """Whether it is another; None where it could not be determined."""
     text: str
     """What was expected and what was found, in a sentence or two."""
     measured: float | None = None
@@ -35,7 +35,7 @@ def same(
 
 
 def unknown(stage: str, why: str) -> StageFound:
-    """It could not be told."""
+    """It could not be determined."""
     return StageFound(stage=stage, departs=None, text=why)
 
 

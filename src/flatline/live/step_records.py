@@ -22,6 +22,21 @@ class SteppedDelivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShortStep:
+    """The last step of an epoch, where passes are left that are not enough for a whole one."""
+
+    passes: int
+    """Of that step."""
+    usual: int
+    """Of the others."""
+    steps: int
+    """Of an epoch, this one among them."""
+    ratio: float = float("nan")
+    """Norm of some passes where twice as many are usual, over theirs where they are a whole step;
+    NaN without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
     """Some rollouts in one optimizer step, in passes as configured and in twice as many."""
 
@@ -31,6 +46,8 @@ class Accumulation:
     """Norms of the gradients, before clipping."""
     cosine: float
     """Of the two gradients; NaN where one is 0."""
+    short: "ShortStep | None" = None
+    """None where every step of an epoch has all of its passes."""
 
     @property
     def ratio(self) -> float:

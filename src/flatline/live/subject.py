@@ -13,27 +13,37 @@ from flatline.live import ranks
 from flatline.live.facts import dropout_of
 from flatline.live.measure import passes, replay, step, stepped
 from flatline.live.measure.context import Which, context_effect
+from flatline.live.measure.images import image_gaps
 from flatline.live.measure.moving import Move, visible_move
 from flatline.live.measure.part_of_batch import few, half, together
 from flatline.live.measure.played import Played, Recorded, batch_of, fixed_logps
+from flatline.live.measure.reach import reaches
+from flatline.live.measure.routing import routing
 from flatline.live.measure.tokenizer import tokenizer_fit
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer, needs
 from flatline.live.records import (
+    AdapterGaps,
     AloneVsBatch,
     Batch,
+    BesideOthers,
     ContextEffect,
     DataOrder,
     Delivery,
     Floats,
     GoldTurns,
     HeldoutPath,
+    ImageGaps,
     OneStep,
     Oracle,
+    PaidAgain,
     Problems,
+    Reach,
     ReferenceGap,
     Replay,
+    Routing,
     ScoredTwice,
+    Surprise,
     TokenizerFit,
 )
 from flatline.live.stage_found import StageFound
@@ -145,6 +155,27 @@ class Subject:
         given = (self.live, self._played, self._few_rows, *before, which)
         return self._take(("context", which), context_effect, *given)
 
+    @needs(Capability.REWARD)
+    def paid_again(self) -> PaidAgain:
+        """The completions of the batch, paid again by the same reward functions."""
+        return self._take("paid", self.live.paid_again, self._played)
+
+    @needs(Capability.SCORE)
+    def image_gaps(self) -> ImageGaps | None:
+        """Whose images the sampler saw; None where the model is shown none."""
+        return self._take("images", image_gaps, self.live, self._few)
+
+    @needs(Capability.ENTROPY)
+    def surprise(self) -> Surprise:
+        """How likely sampled tokens are beside the entropy of the policy."""
+        return self._take("surprise", self.live.surprise, self._played)
+
+    @needs(Capability.ADAPTERS)
+    def adapter_gaps(self) -> AdapterGaps:
+        """Whose log-probs the sampler's are, and those that the loss is taken of."""
+        given = (self._few, self._few_logps_BT)
+        return self._take("adapters", self.live.adapter_gaps, *given)
+
     @needs(Capability.REFERENCE)
     def reference_gap(self) -> ReferenceGap | None:
         """Policy minus reference; None where there is no reference and no adapter."""
@@ -159,6 +190,22 @@ class Subject:
         """Some rollouts scored alone and inside the padded batch."""
         given = (self.live, self._played, self._logps_BT, rollouts)
         return self._take(("alone", rollouts), passes.alone_vs_batch, *given)
+
+    @needs(Capability.SCORE)
+    def beside_others(self) -> BesideOthers:
+        """Some rollouts, after their neighbours in the pass were given other words."""
+        given = (self.live, self._few, max(1, min(self._together, self.live.size)))
+        return self._take("beside", passes.beside_others, *given)
+
+    @needs(Capability.SCORE)
+    def reaches(self) -> tuple[Reach, ...]:
+        """The longest completions: which later tokens a change of some of their words reaches."""
+        return self._take("reaches", reaches, self.live, self._played)
+
+    @needs(Capability.SCORE)
+    def routing(self) -> Routing | None:
+        """Experts of the sampler against those of the trainer; None of a model without any."""
+        return self._take("routing", routing, self.live, self._played)
 
     def unwritable_tokens(self) -> dict[str, int]:
         """Tokens of the format that frozen output rows cannot tell from others. Ours only."""
@@ -200,13 +247,13 @@ class Subject:
     @needs(Capability.SPECIFICATION)
     def departures(self) -> Mapping[str, StageFound]:
         """One real step beside the specified one, stage by stage (`flatline.spec.STAGES`)."""
-        given = (self._countable_order(), self._played, self._few, self._move, self.until)
+        given = (self._countable_order(), self._played, *self._specified_on, self.until)
         return self._take("departures", self.live.departures, *given)
 
     @needs(Capability.SPECIFICATION)
     def lines_of(self, found: StageFound) -> tuple[Where, ...]:
         """Lines of the running code that may have made a stage what it is, likeliest first."""
-        given = (self._countable_order(), self._played, self._few, self._move, found)
+        given = (self._countable_order(), self._played, *self._specified_on, found)
         return self._take(("lines", found.stage), self.live.lines_of, *given)
 
     # -- more play
@@ -254,7 +301,7 @@ class Subject:
     def standing_still(self) -> Iterator[None]:
         """Nobody trains inside: every measurement goes back to one and the same snapshot, which
         takes longer to make than many a measurement. They share the engine too: on a GPU it records
-        its steps, and a new one would have to record them anew."""
+        its steps, and a new one would have to record them again."""
         with suppress(Exception):
             self.between()
         with self.live.standing_still():
@@ -326,10 +373,18 @@ class Subject:
     @property
     def _few(self) -> Played:
         """These, as a batch of their own. What is compared on them is compared on trained tokens:
-        where a batch has none, nothing can be told."""
+        where a batch has none, nothing can be determined."""
         if not self._played.trained_B.any():
             raise NotRecorded("a trained token in the batch")
         return self._take("few", self._played.part, self._few_rows)
+
+    @property
+    def _specified_on(self) -> tuple[Played, Move]:
+        """Some rollouts, and how far to move the weights. Where no token is trained there is no
+        reason to move them, and the stages up to the mask can still be tested."""
+        if self._played.trained_B.any():
+            return self._few, self._move
+        return self._take("few", self._played.part, self._few_rows), Move(0.0, 0.0)
 
     @property
     def _fewer(self) -> Played:

@@ -60,9 +60,9 @@ class Bind:
         if self.is_loopback:
             return ""
         return (
-            f"{self.host} can be reached from other machines. Whoever has the token can read all "
-            "that is served here,\nand nothing is encrypted: who sees the traffic sees the token. "
-            f"On an open network, keep to {LOOPBACK} and\n"
+            f"{self.host} can be reached from other machines. Anyone who has the token can read "
+            "all that is served here,\nand nothing is encrypted: anyone who sees the traffic sees "
+            f"the token. On an open network, keep to {LOOPBACK} and\n"
             f"forward the port: ssh -L {self.port}:{LOOPBACK}:{self.port} THIS_MACHINE."
         )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import change_of, ends, surely
+from flatline.hypotheses.column_movement import change_of, column, ends, stands, surely
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.trace import Trace
 
@@ -26,10 +26,16 @@ NEARLY_NEVER = 0.8
 """Share of the rows in which a part that hardly pays is 0."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
+TOUCHED = 3
+"""Rows that have exactly its largest value, at least, where there is a ceiling."""
 NEXT_TO = 0.9
 """The same of the last third, where it has come there."""
 MOST = 0.8
 """Correlation of the reward with the part that it follows, to be told."""
+ENOUGH = 20
+"""Rows that show that a part does not move."""
+LAST = 5
+"""Rows at the end, at least, in which a share is gone; a tenth of the run where that is more."""
 SHOWN = 0.1
 """Share of the gain from which on a part of it is told."""
 
@@ -49,6 +55,8 @@ def parts(trace: Trace) -> Iterator[str]:
     yield from _opposed(found)
     yield from _gain(found, weights)
     yield from _leading(found, weights)
+    yield from _length(trace, found, weights)
+    yield from _against(found, weights)
 
 
 def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
@@ -116,6 +124,8 @@ def _seldom(found: Parts) -> Iterator[str]:
 def _ceiling(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     for name, values in found.moving.items():
         top = float(values.max())
+        if (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
+            continue
         reached = float((values == top).mean())
         early = values[: len(values) // 3].mean()
         late = values[-(len(values) // 3) :]
@@ -123,6 +133,8 @@ def _ceiling(found: Parts, weights: dict[str, float]) -> Iterator[str]:
         if top > 0 and reached > 0.2 and early >= CEILING * top and values.mean() >= CEILING * top:
             told = f"{values.mean():.3g} on average, and {most}"
             yield f"`{name}` is at its ceiling from the start: {told}."
+        elif stands(values, found.step):
+            continue  # it has not come anywhere
         elif top > 0 and (late == top).mean() > 0.2 and late.mean() >= NEXT_TO * top:
             yield f"`{name}` is next to its ceiling at the end: {late.mean():.3g}, and {most}."
 
@@ -187,7 +199,8 @@ def _opposed(found: Parts) -> Iterator[str]:
 
 def _gain(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     """Which part made the change of the reward; where it has none, which parts cancel."""
-    total = change_of(found.reward, found.step)
+    # As the trend tells it, beside which this stands: what is exact needs no more care.
+    total = change_of(found.reward, found.step, careful=False)
     moves = {name: change_of(values, found.step) for name, values in found.moving.items()}
     if total is None:
         return
@@ -207,6 +220,10 @@ def _gain(found: Parts, weights: dict[str, float]) -> Iterator[str]:
         before, after = ends(found.moving[name], found.step)
         word = "rises" if after > before else "falls"
         yield f"`{name}` {word} from {before:.3g} to {after:.3g}{hidden}."
+    still = [n for n, v in found.moving.items() if len(v) >= ENOUGH and stands(v, found.step)]
+    if still:
+        stay = _listed([f"`{name}` stays at {found.moving[name].mean():.3g}" for name in still])
+        yield f"{stay}, from start to end."
 
 
 def _leading(found: Parts, weights: dict[str, float]) -> Iterator[str]:
@@ -217,6 +234,39 @@ def _leading(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     name = max(follows, key=lambda one: abs(follows[one]))
     if abs(follows[name]) >= MOST:
         yield f"From row to row the reward follows `{name}` (r = {follows[name]:.2f})."
+
+
+def _length(trace: Trace, found: Parts, weights: dict[str, float]) -> Iterator[str]:
+    """Parts of a sum that are the length of what was written, whatever they are called."""
+    length = column(trace, "completion_length")
+    if len(weights) < 2 or not len(length):
+        return
+    length = length[np.isin(trace.steps["step"], found.step)]
+    if not np.isfinite(length).all() or not np.ptp(length) > 0:
+        return
+    for name in weights:
+        close = _alike(found.columns[name], length)
+        if abs(close) >= TWINS:
+            yield f"`{name}` follows the length of completions (r = {close:.2f})."
+
+
+def _against(found: Parts, weights: dict[str, float]) -> Iterator[str]:
+    """A share that is not paid, and moves against the reward: what is paid may not be meant."""
+    paid = surely(change_of(found.reward, found.step))
+    if found.named or weights or not paid:
+        return
+    reward = "rises" if paid > 0 else "falls"
+    for name, values in found.moving.items():
+        if values.min() < 0 or values.max() > 1:
+            continue
+        before, after = ends(values, found.step)
+        none = len(values) - 1 - int(np.flatnonzero(values)[-1])
+        if surely(change_of(values, found.step)) == -paid:
+            way = "falls" if paid > 0 else "rises"
+            yield f"`{name}` {way} from {before:.2g} to {after:.2g} while the reward {reward}."
+        elif paid > 0 and none >= max(LAST, SHOWN * len(values)) and before > 0:
+            since = f"in all {none} rows since step {found.step[-none]:g}"
+            yield f"`{name}` is 0 {since} ({before:.2g} at first), while the reward {reward}."
 
 
 def _listed(names: list[str]) -> str:

@@ -7,6 +7,7 @@ stage and no other.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -20,7 +21,7 @@ from flatline.live.trl.grpo import scored, scorer_of
 from flatline.live.trl.settings import stop_ids
 from flatline.remedies.base import Tally, Undo
 from flatline.spec import Asked
-from flatline.spec.advantages import advantages
+from flatline.spec.advantages import advantages, beyond_rounding
 from flatline.spec.completions import was_cut
 from flatline.spec.delivery import apart
 from flatline.spec.mask import loss_mask
@@ -66,7 +67,7 @@ def advantages_by_formula(trainer: Any, tally: Tally) -> list[Undo]:
     if _asked(trainer).kl_place == "reward" and trainer.args.beta:
         raise ConfigError(
             "Advantages with a KL in the reward (RLOO with `beta` above 0) have no remedy yet.\n"
-            "Set `beta` to 0, or mend the line that the checkup names."
+            "Set `beta` to 0, or fix the line that the checkup names."
         )
     return _mending(trainer, lambda heard, batch: _advantages(trainer, tally, heard, batch))
 
@@ -128,13 +129,16 @@ def _mask(trainer: Any, tally: Tally, heard: Heard, batch: Batch) -> Batch:
 def _advantages(trainer: Any, tally: Tally, heard: Heard, batch: Batch) -> Batch:
     if heard.paid_BF is None:
         return batch
-    right_B = torch.from_numpy(advantages(_asked(trainer), heard.paid_BF.double().cpu()))
+    asked, paid_BF = _asked(trainer), heard.paid_BF.double().cpu().numpy()
+    whole_B = advantages(asked, paid_BF)
     begin = trainer.accelerator.process_index * len(batch["advantages"])
-    right_B = right_B[begin : begin + len(batch["advantages"])]
-    own_B = batch["advantages"].detach().double().cpu()
-    off = own_B.shape != right_B.shape or bool(
-        ((own_B - right_B).abs() > ADVANTAGE * (1 + right_B.abs())).any()
-    )
+    here = slice(begin, begin + len(batch["advantages"]))
+    own_B, right_B = batch["advantages"].detach().double().cpu(), torch.from_numpy(whole_B[here])
+    off = own_B.shape != right_B.shape
+    if not off:
+        found_B = np.copy(whole_B)
+        found_B[here] = own_B.numpy()
+        off = bool((beyond_rounding(asked, paid_BF, found_B, whole_B) > ADVANTAGE).any())
     tally.count(off)
     return {**batch, "advantages": right_B.to(batch["advantages"])} if off else batch
 

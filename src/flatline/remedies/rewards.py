@@ -93,7 +93,8 @@ def _judge(trainer: Any) -> tuple[int, str]:
         return found[0]
     raise ConfigError(
         f"{len(found)} reward functions take a column with the right answer by its name "
-        f"({', '.join(GOLD_NAMES[:4])}, ...), and exactly one must: what it reads is mended.\n"
+        f"({', '.join(GOLD_NAMES[:4])}, ...), and exactly one must: "
+        "the remedy corrects what it reads.\n"
         "Name that column as an argument of the function that judges answers: "
         "`def correct(completions, answer, **kwargs)`."
     )

@@ -43,7 +43,7 @@ LOSS_ON_WHAT_WAS_WRITTEN = Remedy(
 )
 PROMPTS = Remedy(
     name="prompts-through-the-template",
-    what="renders each prompt through the chat template as it stands in the data",
+    what="renders each prompt through the chat template as it is in the data",
     apply=prompts_through_the_template,
 )
 IDS_AS_SAMPLED = Remedy(
@@ -146,7 +146,7 @@ REMEDIES: dict[str, Remedy] = {
     "H31": NO_KL,
     "H33": GROUPS,
     "H34": SAMPLER_OF_TRL,
-    "H35": with_setting("loss_type", "dr_grpo", "weighs all tokens alike"),
+    "H35": with_setting("loss_type", "dr_grpo", "weighs all tokens equally"),
     "H39": RIGHT_ANSWERS_PAID,
     "H42": doubled("max_tool_calling_iterations", "lets episodes have twice as many turns"),
     "H44": Remedy(
@@ -167,6 +167,8 @@ REMEDIES: dict[str, Remedy] = {
     "H57": GRADIENT,
     "H58": STEP,
     "H59": both(WEIGHTS_DELIVERED, SAMPLER_OF_TRL),
+    "H61": LOGPROBS,
+    "H64": LOGPROBS,
 }
 """By the code of the hypothesis."""
 
@@ -174,9 +176,9 @@ WITHOUT: dict[str, str] = {
     "H00": "It is a ladder of positive controls and names no cause; climb it with `--ladder`.",
     "H05": "What a reward should pay for is the user's to say: take the noisy part out of "
     "`reward_funcs`, or give it a smaller weight in `reward_weights`.",
-    "H08": "It lies in the evaluation and not in the training: evaluate with the prompts, sampler "
-    "and limits of training.",
-    "H12": "Only the code that rewrites the history knows what stood there: keep the sampled ids "
+    "H08": "The problem is in the evaluation, not in the training: evaluate with the prompts, "
+    "sampler and limits of training.",
+    "H12": "Only the code that rewrites the history knows what was there: keep the sampled ids "
     "of earlier turns.",
     "H16": "Tokenizer and template are made before the trainer: take the model's own, and let only "
     "one of the two add special tokens.",
@@ -184,7 +186,7 @@ WITHOUT: dict[str, str] = {
     "adapter itself.",
     "H19": "The cache is the sampler's own: empty it after every update (`reset_prefix_cache` of "
     "vLLM) and check that it is empty.",
-    "H20": "Both sides compute what they are told to, with other digits: set one precision for "
+    "H20": "Both sides compute what they are told to, with different digits: set one precision for "
     "sampler and trainer (`bf16`, the sampler's `dtype`).",
     "H24": "No single rate is right for a script: choose `learning_rate` by the checkup's KL of "
     "one step, and compare the two with `--command` and `--arms`.",
@@ -194,16 +196,29 @@ WITHOUT: dict[str, str] = {
     "90 % of the time.",
     "H36": "What a turn is worth is the user's to say: pay for it in a reward function.",
     "H37": "What form is worth is the user's to say: lower its weight in `reward_weights`.",
-    "H38": "Only a person can say what the reward should not pay for: mend the function that the "
+    "H38": "Only a person can say what the reward should not pay for: fix the function that the "
     "finding quotes.",
     "H40": "The factor is in the reward function: take it out there.",
-    "H41": "The tool or its parser must be mended: run the quoted call by hand.",
+    "H41": "The tool or its parser must be fixed: run the quoted call by hand.",
     "H43": "What was given up is no longer in the weights: start again from before the collapse.",
     "H45": "There is nothing to select from: take other problems or another starting policy.",
     "H46": "The split is made before the trainer: hold out other rows.",
     "H47": "More data per step is no repair of one: take more prompts a step, and more seeds.",
-    "H48": "It lies in what is logged and not in what is trained: mend what writes the log.",
-    "H60": "It lies between processes, in how the script is launched and gathers: let accelerate "
-    "split the data and prepare the model.",
+    "H48": "The problem is in what is logged, not in what is trained: fix what writes the log.",
+    "H60": "The problem is between processes, in how the script is launched and gathers: let "
+    "accelerate split the data and prepare the model.",
+    "H62": "Only the sampler knows which experts it chose: have it return them, and replay them "
+    "in the trainer.",
+    "H63": "What the sampler makes of weights is its own: let it take all of them at every "
+    "delivery, and quantise them again.",
+    "H65": "What never came back is not in the batch: let the trainer wait for it, or allow it to "
+    "be older.",
+    "H66": "How drafts are accepted is the sampler's own: turn speculative decoding off, or set "
+    "its exact rule.",
+    "H67": "Only the code that moves rows knows which images are theirs: move both together.",
+    "H68": "What fails is the judge, which only its owner can fix: return None for what could not "
+    "be judged, or ask again.",
+    "H69": "Which adapter a sampler is to use is said where it is asked: name the adapter with "
+    "every request.",
 }
 """Of those without a remedy, why, and what a person must change."""

@@ -17,7 +17,7 @@ OURS = ("transformers", "trl", "accelerate", "flatline")
 
 
 def gradient_of_the_loss(trainer: Any, tally: Tally) -> list[Undo]:
-    """What stands between the loss and the optimizer leaves gradients as they are."""
+    """What comes between the loss and the optimizer leaves gradients as they are."""
     undos = own_method(trainer, "training_step", tally)
     return undos + _kept(trainer, ["on_pre_optimizer_step"], _gradients, tally)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatline.diagnosis import Report
+from flatline.diagnosis.report import Report
 from flatline.errors import NotRecorded
 from flatline.hypotheses import logprobs
 from flatline.trace import Trace

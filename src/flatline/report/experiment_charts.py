@@ -52,7 +52,7 @@ def arms_chart(plan: Plan, values: Values) -> Chart:
         lead="How to read it",
         healthy="matched seeds, joined by a line, all go one way; negative controls stay at 0.",
         figure=made,
-        note="A point is a run. Beside the points: the mean over seeds with its 95 % interval.",
+        note="A point is a run. Next to the points: the mean over seeds with its 95 % interval.",
         by_step=False,
     )
 

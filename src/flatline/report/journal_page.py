@@ -86,7 +86,7 @@ def _texts(journal: Journal) -> Iterator[tuple[str, str]]:
     folders = [journal.path / name for name in (HYPOTHESES, FIXES)]
     below = [file for folder in folders for file in sorted(folder.glob("*.md"))]
     for file in (*top, *below):
-        if file.exists() or file.is_symlink():  # one that leads nowhere is told, too
+        if file.exists() or file.is_symlink():  # one that leads nowhere is reported, too
             yield file.relative_to(journal.path).as_posix(), _text(file)
 
 

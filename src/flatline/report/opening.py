@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flatline.diagnosis import Report
+from flatline.diagnosis.report import Report
 from flatline.errors import NotRecorded, TraceError
 from flatline.hypotheses.base import Finding
 from flatline.hypotheses.recorded_steps import expected_advantages

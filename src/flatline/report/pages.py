@@ -72,7 +72,7 @@ def data_block(name: str, value: Any) -> Markup:
 
 
 def coded(text: str) -> Markup:
-    """Text with what stands between backticks set as code, as messages of flatline write it."""
+    """Text with what comes between backticks set as code, as messages of flatline write it."""
     parts = visible(text).split("`")
     if len(parts) % 2 == 0:  # one backtick too many: it may belong to what a model wrote
         return escape(visible(text))

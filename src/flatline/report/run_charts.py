@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flatline.diagnosis import Report
+from flatline.diagnosis.report import Report
 from flatline.errors import NotRecorded
 from flatline.report import group_charts, policy_charts, reward_charts, weight_charts
 from flatline.report.charts import Chart, marked
@@ -84,6 +84,10 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H54": ("gap", "kl"),
     "H58": ("updates",),
     "H60": ("reward",),
+    "H61": ("gap",),
+    "H63": ("gap",),
+    "H65": ("lengths", "hops"),
+    "H68": ("parts", "reward"),
 }
 """Code of a hypothesis -> where its finding can be seen."""
 

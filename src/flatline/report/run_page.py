@@ -7,10 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flatline.diagnosis import Report, diagnose
-from flatline.found import explained_by
+from flatline.diagnosis.found import explained_by
+from flatline.diagnosis.outcome import Outcome
+from flatline.diagnosis.report import Report, diagnose
 from flatline.hypotheses.base import Finding, Level
-from flatline.outcome import Outcome
 from flatline.report import examples
 from flatline.report.charts import Chart, chart_data
 from flatline.report.opening import opening_of

@@ -1,6 +1,6 @@
 """Weights in the precision that autocast computes in, cast once a batch instead of once a step.
 
-Autocast remembers its casts only of weights that are trained; those under an adapter it casts anew
+Autocast remembers its casts only of weights that are trained; those under an adapter it casts again
 at every call. A step of decoding then reads them in fp32 and writes them in bf16 before it reads
 what it needs: four times the memory traffic. A cast is a cast: the results are the same bit by bit.
 """

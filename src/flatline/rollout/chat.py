@@ -246,7 +246,7 @@ class ChatFormat:
         if not last or last not in tail:
             raise ModelError(
                 f"The chat template of {_name(self.tokenizer)} ends a turn with {tail!r}, which is "
-                "not a token of its own.\nWhere a turn ends could not be seen in its text.\n"
+                "not a single token.\nWhere a turn ends could not be seen in its text.\n"
                 f"Pass another one, e.g. `--chat-template {HERMES}`."
             )
         return last
@@ -278,7 +278,7 @@ class ChatFormat:
         )
 
     def _frame(self, names: tuple[str, ...]) -> str:
-        """What stands between two turns of the model, with marks for the tools' texts."""
+        """What comes between two turns of the model, with marks for the tools' texts."""
         if names not in self._frames:
             marks = [_mark(i) for i in range(len(names))]
             text = self._render(_round(marks, names), generate=True)

@@ -41,7 +41,7 @@ from flatline.tasks.base import BadToolCall, Observation, Task, ToolCall
 __all__ = ["Engine", "Job", "Limits"]
 
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""All but cuDNN's, which plans anew for every shape it meets, and here each step has another: in
+"""All but cuDNN's, which plans again for every shape it meets, and here each step has another: in
 bf16 on an H200 that made a batch ten times slower. Training leaves it out too: there, with padded
 rows, its gradients were NaN."""
 
@@ -147,7 +147,7 @@ class Engine:
         self, plays: list[Play], seed: int, ended: Callable[[Play, Rollout], None]
     ) -> bool:
         """Play to the end. False where memory ran out: from then on half as many are in play, and
-        what has not ended is played anew, which gives the same tokens."""
+        what has not ended is played again, which gives the same tokens."""
         try:
             with evaluating(self.model), sdpa_kernel(KERNELS), self._loop.playing(self.model):
                 for play, finish, final in self._play_batch(plays, seed):

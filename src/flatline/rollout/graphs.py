@@ -26,7 +26,7 @@ later one a single step loads what its shape needs."""
 
 IDLE = "make_inputs_require_grads"
 """A hook of transformers that asks for gradients, of which there are none while playing. TRL has it
-hooked anew around every batch where activations are recomputed (gradient checkpointing)."""
+hooked again around every batch where activations are recomputed (gradient checkpointing)."""
 
 
 class Graphs:

@@ -1,7 +1,7 @@
 """Attention of a decoding step on a GPU in which every row reads its own keys and no others.
 
 torch's kernels take one width for all rows of a batch: a play of 300 tokens beside one of 6,000
-reads 6,000, and whatever grows wider is recorded anew. Here a row's length is a number on the
+reads 6,000, and whatever grows wider is recorded again. Here a row's length is a number on the
 device. A row is cut into parts that are read side by side, and a second kernel adds the parts up:
 few rows with many keys keep the device busy too.
 

@@ -69,7 +69,7 @@ class Static:
         self._alone = False
         """Whether rows read their own keys alone: steps then have one width."""
         self._columns = 0
-        """What the last batch needed, where its cache was let go: growing means recording anew."""
+        """What the last batch needed, where its cache was let go: growing means recording again."""
 
     @contextmanager
     def playing(self, model: Any) -> Iterator[None]:

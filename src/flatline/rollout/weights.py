@@ -56,7 +56,7 @@ class WeightCopy:
         if missing:
             raise ModelError(
                 f"{type(source).__name__} does not hold {', '.join(missing[:3])}, which its "
-                "architecture needs.\nA copy of it could not be played.\n"
+                "architecture needs.\nA copy of it could not be used for sampling.\n"
                 "Sample from the live model instead."
             )
 

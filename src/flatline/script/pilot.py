@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, set_seed
 
-from flatline.examination import checkup
+from flatline.diagnosis.checkup import checkup
 from flatline.live.hooks import Patch
 from flatline.remedies import Applied
 from flatline.script.heldout import Row, paid
@@ -107,7 +107,7 @@ def compared(trainer: Any, remedies: Applied) -> list[dict[str, float]]:
 
 
 def _gradient(trainer: Any, batch: Any, seed: int) -> torch.Tensor:
-    """Of one pass over rollouts that are sampled anew, with the same random numbers."""
+    """Of one pass over rollouts that are sampled again, with the same random numbers."""
     set_seed(seed)
     trainer._step, trainer._buffered_inputs = 0, None
     trainer.model.zero_grad()

@@ -66,7 +66,7 @@ def run_script(asked: ScriptRun) -> None:
             f"{asked.script} ended without training a GRPO trainer of TRL's, so nothing was "
             f"{'recorded' if asked.record else 'remedied'}.\n"
             "flatline takes hold of `trainer.train()`; a script that only trains under a flag must "
-            "be given that flag, and a loop of your own is recorded with `flatline.watch`."
+            "be given that flag, and your own loop is recorded with `flatline.watch`."
         )
 
 

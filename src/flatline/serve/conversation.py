@@ -1,6 +1,6 @@
 """Messages and tools -> token ids.
 
-A client sends the whole conversation with every turn, as text. Rendered and encoded anew, a turn
+A client sends the whole conversation with every turn, as text. Rendered and encoded again, a turn
 that the model wrote may come out as other tokens than those it sampled (another split of a word,
 another blank in a tool call), and whoever trains on it trains on tokens nobody drew. So the server
 keeps the ids of the turns it wrote: a conversation that goes on with tool answers gets the ids it

@@ -54,15 +54,47 @@ def of_totals(asked: Asked, reward_B: Floats, kl_B: ArrayLike | None = None) -> 
     return np.asarray(np.nan_to_num(found_PG.reshape(-1), nan=0.0))
 
 
-def rounded_by(asked: Asked, reward_B: Floats) -> Floats:
+def beyond_rounding(
+    asked: Asked, paid_BF: ArrayLike, found_B: ArrayLike, expected_B: ArrayLike
+) -> Floats:
+    """How far each advantage lies from the specified one, relative to 1 plus its size, beyond what
+    a trainer that computes in float32 may be off by. `paid_BF` are the rewards of every function,
+    or their sums alone."""
+    paid_BF, expected_B = np.asarray(paid_BF, dtype=np.float64), np.asarray(expected_B)
+    apart_B = np.abs(np.asarray(found_B) - expected_B) - rounded_by(asked, paid_BF)
+    return np.asarray(np.maximum(apart_B, 0) / (1 + np.abs(expected_B)))
+
+
+def rounded_by(asked: Asked, paid_BF: Floats) -> Floats:
     """How far the rounding of a mean in float32 may take each advantage. In a group whose rewards
     are all alike it is divided by nothing but `TINY`."""
+    if asked.aggregation == "normalize_then_sum" and paid_BF.ndim == 2:
+        return _rounded_twice(asked, paid_BF)
+    reward_B = total(asked, paid_BF) if paid_BF.ndim == 2 else paid_BF
     reward_PG = reward_B.reshape(-1, asked.group)
-    size_PG = np.abs(np.nan_to_num(reward_PG)).max(1, keepdims=True) + 0 * reward_PG
     below = {"group": spread(reward_PG), "batch": spread(reward_PG.reshape(1, -1))}
-    step_PG = ROUNDINGS * float(np.finfo(np.float32).eps) * size_PG
+    step_PG = _rounding(reward_PG)
     found_PG = step_PG if asked.scale == "none" else step_PG / (below.get(asked.scale, 0) + TINY)
     return np.asarray(np.nan_to_num(found_PG).reshape(-1))
+
+
+def _rounding(values_PG: Floats) -> Floats:
+    """Of the mean of each line, in float32."""
+    size_P = np.abs(np.nan_to_num(values_PG)).max(1, keepdims=True)
+    return np.asarray(ROUNDINGS * float(np.finfo(np.float32).eps) * size_P + 0 * values_PG)
+
+
+def _rounded_twice(asked: Asked, paid_BF: Floats) -> Floats:
+    """What the first normalisation rounds, the second divides by the spread of the batch: where no
+    group differs, that spread is itself nothing but rounding."""
+    paid_PGF = paid_BF.T.reshape(paid_BF.shape[1], -1, asked.group)
+    each = [_rounding(paid_PG) / (spread(paid_PG) + TINY) for paid_PG in paid_PGF]
+    step_BF = np.nan_to_num(np.stack([one.reshape(-1) for one in each], axis=1))
+    step = float((step_BF @ np.abs(weights(asked, paid_BF.shape[1]))).max())
+    summed_B = _summed(asked, paid_BF)
+    left = max(float(spread(summed_B[None])[0, 0]) - step, 0.0) + TINY
+    off_B = np.abs(np.nan_to_num(summed_B - _mean(summed_B[None])[0])) / left
+    return np.asarray((2 + off_B) * step / left)
 
 
 def leave_one_out(reward_PG: Floats) -> Floats:
@@ -98,6 +130,13 @@ def _mean(values_PG: Floats) -> Floats:
 
 
 def _normalised_then_summed(asked: Asked, paid_BF: Floats) -> Floats:
+    reward_1B = _summed(asked, paid_BF)[None]
+    scaled_1B = (reward_1B - _mean(reward_1B)) / (spread(reward_1B) + TINY)
+    return np.asarray(np.nan_to_num(scaled_1B[0], nan=0.0))
+
+
+def _summed(asked: Asked, paid_BF: Floats) -> Floats:
+    """Each reward normalised in its group, then their weighted sum; NaN without any."""
     each = []
     for paid_B in paid_BF.T:
         paid_PG = paid_B.reshape(-1, asked.group)
@@ -105,5 +144,4 @@ def _normalised_then_summed(asked: Asked, paid_BF: Floats) -> Floats:
         each.append((centred_PG / (spread(paid_PG) + TINY)).reshape(-1))
     reward_B = np.nansum(np.stack(each, 1) * weights(asked, len(each)), axis=1)
     reward_B[np.isnan(paid_BF).all(axis=1)] = np.nan
-    scaled_1B = (reward_B[None] - _mean(reward_B[None])) / (spread(reward_B[None]) + TINY)
-    return np.asarray(np.nan_to_num(scaled_1B[0], nan=0.0))
+    return np.asarray(reward_B)

@@ -41,8 +41,8 @@ class Asked:
     loss: str = "grpo"
     """How token losses become one number."""
     level: str = "token"
-    """What has an importance ratio: each `token`, the whole `sequence` by its mean token, or the
-    `product` of all its tokens."""
+    """What has an importance ratio: each `token`, the whole `sequence` by its mean token, the same
+    at each token with that token's gradient (`sequence_token`), or the `product` of its tokens."""
     clip_low: float = 0.2
     """The ratio is clipped below 1 minus this."""
     clip_high: float = 0.2

@@ -2,6 +2,7 @@
 
     rho_t = pi(o_t) / pi_old(o_t)                               each token: PPO, GRPO
     rho   = (prod_t rho_t) ^ (1 / |o|)                          sequence: Zheng et al., 2025, GSPO
+    rho_t = sg(rho) pi(o_t) / sg(pi(o_t)), rho the sequence's   sequence_token: GSPO-token
     rho   = prod_t rho_t                                        product: Ahmadian et al., 2024, RLOO
     policy loss = -min(rho A, clip(rho, 1 - low, 1 + high) A)   Shao et al., 2024; Yu et al., 2025
     policy loss = -(prod_t clip_A(rho_t)) ^ (1 / |o|) A         Zhao et al., 2025, GMPO
@@ -30,12 +31,16 @@ CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "rloo")
 
 
 def ratio(asked: Asked, new_T: Tensor, old_T: Tensor, mask_T: Tensor) -> Tensor:
-    """Importance ratio of each token, or one for the sequence."""
+    """Importance ratio of each token, or one for the sequence. GSPO-token has the sequence's ratio
+    at every token, and the gradient of that token alone: advantages may then differ by token."""
     log_T = new_T - old_T
     if asked.level == "token":
         return torch.exp(log_T)
+    mean = (log_T * mask_T).sum() / mask_T.sum().clamp(min=1)
     if asked.level == "sequence":
-        return torch.exp((log_T * mask_T).sum() / mask_T.sum().clamp(min=1)).expand_as(log_T)
+        return torch.exp(mean).expand_as(log_T)
+    if asked.level == "sequence_token":
+        return torch.exp(mean.detach() + new_T - new_T.detach())
     if asked.level == "product":
         return torch.exp((log_T * mask_T).sum()).expand_as(log_T)
     raise NotSpecified(f"an importance ratio of each {asked.level}")

@@ -128,7 +128,7 @@ class Episode(ABC):
         """Counts of `tool_calls`, `tool_errors`, `malformed_calls` and `malformed_answers`."""
 
     def observe(self, call: ToolCall | BadToolCall) -> Observation:
-        """Answer one call. What is wrong with it is the observation, so the model can mend it."""
+        """Answer one call. What is wrong with it is the observation, so the model can fix it."""
         if isinstance(call, BadToolCall):
             self.events["malformed_calls"] += 1
             return Observation(text=f"Error: {call.reason}")

@@ -36,7 +36,8 @@ def numbered_rows(specs: str, *, split: str, name: str, lab: Generator) -> list[
             if id in rows:
                 raise DataError(
                     f"{row.place} is asked for twice by `{specs}`.\n"
-                    "Its plays would be taken for one problem's; give slices that do not overlap."
+                    "Its rollouts would be counted as one problem's; "
+                    "give slices that do not overlap."
                 )
             rows[id] = row
     return list(rows.items())

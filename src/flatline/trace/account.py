@@ -1,4 +1,4 @@
-"""What a recording could not record, told to whoever reads the trace and not only to the terminal.
+"""What a recording could not record, for whoever reads the trace and not only for the terminal.
 
 `recording.rR.S.json` is there while process R records: a run that ended has it no more, and what it
 told is in `run.json`. Its full size is taken at once and it is written over in place, so that a

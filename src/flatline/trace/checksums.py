@@ -3,7 +3,7 @@
     START END CRC32 CHECK
 
 is a line for the bytes from START to END: one message of a stream, one column of a row group, the
-footer. CHECK is the checksum of the line itself, so that a damaged line is told from damaged data.
+footer. CHECK is the checksum of the line itself, so a damaged line is not taken for damaged data.
 Lines follow each other without a gap from byte 0 to the end of the table: one that is lost,
 repeated or out of place is therefore seen. Traces from before CHECK was added have lines without.
 """

@@ -6,7 +6,7 @@ its line is damaged. Arrow alone would read a flipped bit as data. The stream st
 Arrow reader takes. Parquet has checksums of its own, but not of its footer and of the heads of its
 pages: its `.parquet.crc` has a line for every column of a row group, and one for the footer.
 
-What has no line is read and told: nobody can vouch for it.
+What has no line is read and reported: nobody can vouch for it.
 """
 
 import os
@@ -249,9 +249,13 @@ class ParquetPiece:
     def lengths(self) -> list[int]:
         return [self._rows(group) for group in self._groups]
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._file.schema_arrow.names)
+
     def read(self, chunk: int, column: str) -> pa.Array | pa.ChunkedArray:
         group, kind = self._groups[chunk], TABLES[self.table].field(column).type
-        if column not in self._file.schema_arrow.names:
+        if column not in self._names:
             return pa.nulls(self._rows(group), kind)
         try:
             return self._read(group, column).cast(kind)
@@ -277,7 +281,8 @@ class ParquetPiece:
             span = self._spans.get(chunk.start)
             if span is not None:
                 span.of(self._buffer)
-        found = self._file.read_row_group(group, columns=[column]).column(0)
+        # One column is read faster by the thread that asks for it.
+        found = self._file.read_row_group(group, columns=[column], use_threads=False).column(0)
         if len(found) != self._rows(group):
             raise ValueError(f"it has {len(found)} values for {self._rows(group)} rows")
         return found
@@ -292,8 +297,7 @@ class ParquetPiece:
     @cached_property
     def _groups(self) -> list[int]:
         """The row groups that can be placed: without step and rollout a row is no use."""
-        names = set(self._file.schema_arrow.names)
-        keys = [name for name in ("step", "rollout") if name in names]
+        keys: list[str] = [name for name in ("step", "rollout") if name in self._names]
         return [group for group in range(self._file.num_row_groups) if self._placed(group, keys)]
 
     def _placed(self, group: int, keys: list[str]) -> bool:

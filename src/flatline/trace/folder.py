@@ -81,7 +81,7 @@ def read_run(path: Path, warn: Callable[[str], None] = lambda _: None) -> dict[s
     facts, sound = unsealed(found) if isinstance(found, dict) else ({}, True)
     if not sound:
         warn(
-            f"{RUN_FILE} has changed since it was written, so its settings may be others than the "
+            f"{RUN_FILE} has changed since it was written, so its settings may differ from the "
             "run's. If you changed it yourself, take its `checksum` out as well."
         )
     return facts
@@ -145,7 +145,7 @@ def _unknown(told: Iterable[Told]) -> Iterator[str]:
 
 
 def _stops(told: Iterable[Told], segments: Segments) -> Iterator[str]:
-    """Where recordings broke off; not where a later start of the run recorded it anew."""
+    """Where recordings broke off; not where a later start of the run recorded it again."""
     for one in told:
         stop = one.facts.get("stopped")
         if not isinstance(stop, dict) or not isinstance(stop.get("step"), int):
@@ -178,7 +178,7 @@ def merge_account(run: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
 def _is_closed(
     path: Path, run: dict[str, Any], told: list[Told], names: Sequence[FileName]
 ) -> bool:
-    if not run:  # lost, which is told: nobody knows
+    if not run:  # lost, which is reported: nobody knows
         return True
     newest = max((name.segment for name in names), default=0)
     ended = run.get("ended") and not any(one.segment == newest for one in told)

@@ -89,7 +89,7 @@ def _in_use(folder: Path, rank: int, *, ours: bool) -> TraceError:
         way_out = "Wait for it to end"
     return TraceError(
         f"{seen}\nTwo runs in one directory would be read as one.\n"
-        f"{way_out}, or give this run a directory of its own."
+        f"{way_out}, or give this run a separate directory."
     )
 
 

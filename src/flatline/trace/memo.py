@@ -11,7 +11,7 @@ Answer = TypeVar("Answer")
 
 
 def once(question: Callable[[Trace], Answer]) -> Callable[[Trace], Answer]:
-    """Keeps the answer as long as the trace lives; an error is raised anew each time."""
+    """Keeps the answer as long as the trace lives; an error is raised again each time."""
     known: WeakKeyDictionary[Trace, Answer] = WeakKeyDictionary()
 
     @wraps(question)

@@ -152,7 +152,7 @@ def _refuse_unknown_authors(row: Row) -> None:
         known = ", ".join(f"{author.value} {author.name.lower()}" for author in Author)
         raise TraceError(
             f"`author` of step {row.get('step')}, rollout {row.get('rollout')} holds "
-            f"{min(strange)}, so nobody could tell who wrote that token.\nThe authors are {known}."
+            f"{min(strange)}, which does not say who wrote that token.\nThe authors are {known}."
         )
 
 

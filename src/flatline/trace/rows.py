@@ -23,7 +23,7 @@ def to_batch(
 ) -> pa.RecordBatch:
     """The rows of one table, with every column of its schema.
 
-    Values that do not fit are an error; with `on_unfit` they are told there and become null.
+    Values that do not fit are an error; with `on_unfit` they are reported there and become null.
     """
     columns = []
     given: set[str] = set().union(*rows)

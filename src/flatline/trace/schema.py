@@ -36,11 +36,18 @@ STEPS = pa.schema(
         ("logprob_gap_max", pa.float64()),
         ("clip_share", pa.float64()),  # trained tokens, or sequences, whose ratio was clipped
         ("entropy", pa.float64()),
+        ("kl_least", pa.float64()),  # of the means that a trainer may log of it: over tokens or
+        ("kl_most", pa.float64()),  # completions, of the whole step or of each pass; and the most
+        ("clip_least", pa.float64()),
+        ("clip_most", pa.float64()),
+        ("entropy_least", pa.float64()),
+        ("entropy_most", pa.float64()),
         ("loss", pa.float64()),
         ("grad_norm", pa.float64()),  # before clipping
         ("learning_rate", pa.float64()),
         ("completion_length", pa.float64()),  # tokens, mean
         ("truncated_share", pa.float64()),  # rollouts that a limit ended
+        ("heldout_rows", pa.float64()),  # trained rows that an evaluation had sampled
         ("heldout_reward", pa.float64()),  # where the run evaluates itself; step 0 is the start
         ("metrics", _NAMED_NUMBERS),  # all that the trainer logged, under its own names
     ]

@@ -48,6 +48,7 @@ SETTINGS = (
     "multi_objective_aggregation",
     "dropout",
     "distinct_prompts",
+    "prompt_texts",
     "algorithm",
     "correct",
     "gold",
@@ -57,10 +58,11 @@ turn. `lora` is null or a dict of r, alpha, dropout and targets. `precision` is 
 in the trainer's passes: `float32`, `tf32`, `float16` or `bfloat16`. `lr_scheduler_type` is `given`
 where the user made the schedule. `reward_weights` are by the name of the reward function, as asked
 for; null where two have one name. `dropout` is the largest in the model, `distinct_prompts` how
-many prompts the data has. `algorithm` is `grpo` or `rloo`. `correct` is the part of the reward and
-`gold` the column of the dataset that, as the user says, tell which answers are right.
-`loss_temperature` is what the loss divides logits by, where it does not take `temperature`. The
-other names are those of TRL."""
+many prompts the data has, by their ids where it has any, and `prompt_texts` how many of them differ
+in what the model is shown; null where that is more than a text. `algorithm` is `grpo` or `rloo`.
+`correct` is the part of the reward and `gold` the column of the dataset that, as the user says,
+tell which answers are right. `loss_temperature` is what the loss divides logits by, where it does
+not take `temperature`. The other names are those of TRL."""
 
 NO_NUMBERS = frozenset(
     {

@@ -133,7 +133,7 @@ def refuse(differences: list[Difference]) -> None:
         lines = "\n".join(map(str, differences))
         raise ConfigError(
             f"The trainer is not set up as asked:\n{lines}\n"
-            "The run would answer another question than yours.\n"
+            "The run would not answer your question.\n"
             "This is a change in TRL, PEFT or transformers: use the pinned versions "
             "(constraints.txt), or report it."
         )

@@ -88,7 +88,7 @@ def _other_problems(path: Path, kept: Sequence[str], now: Sequence[str]) -> Conf
 
 
 def _counted(plays: Sequence[str]) -> str:
-    return f"{len(set(plays))} held-out problems in {len(plays)} plays"
+    return f"{len(set(plays))} held-out problems in {len(plays)} rollouts"
 
 
 def _row(rollout: Rollout) -> tuple[str, int, float, dict[str, float]]:

@@ -1,7 +1,7 @@
 """Freed memory stays with the process instead of going back to the system after every pass.
 
 On a CPU the tensors of a pass are large enough that glibc hands each back when it is freed and
-asks for it anew in the next pass, page by page: around 100,000 page faults a step of the lab, and
+asks for it again in the next pass, page by page: around 100,000 page faults a step of the lab, and
 how many depends on what small thing happens to lie between two large ones. A training needs the
 same amount again a moment later.
 """

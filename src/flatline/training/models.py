@@ -1,17 +1,16 @@
 """Loads policies: the embedded lab policy, a local folder or a hub name."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from flatline.config import LAB, refuse_missing_model
 from flatline.errors import ModelError
 from flatline.rollout.chat import load_chat_template
 from flatline.training.lab.tokenizer import checkpoint_folder
 
-LAB = "lab"
 _SMALL = 10_000_000
 """Parameters up to which one CPU thread is the fastest."""
 
@@ -32,7 +31,7 @@ def load_policy(
 ) -> LoadedPolicy:
     """`lab`, a folder with safetensors, or a hub name."""
     place = checkpoint_folder() if name == LAB else name
-    _refuse_what_cannot_be_a_model(name, place)
+    refuse_missing_model(name)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place)
@@ -64,14 +63,4 @@ def _refuse_random_tensors(name: str, missing: Sequence[str]) -> None:
             f"The weights of {name!r} lack {len(missing)} tensors, the first is `{missing[0]}`. "
             "They would be random numbers.\n"
             "Save the whole model, or give the folder of a checkpoint that was written to its end."
-        )
-
-
-def _refuse_what_cannot_be_a_model(name: str, place: str) -> None:
-    """A path that does not exist would be looked up on the hub and give a puzzling message."""
-    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if looks_like_path and not Path(place).expanduser().is_dir():
-        raise ModelError(
-            f"There is no folder {name!r} to load a model from.\n"
-            "Give a folder with config.json, tokenizer and safetensors, a hub name, or `lab`."
         )

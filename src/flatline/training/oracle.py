@@ -1,4 +1,4 @@
-"""Measurements that need to know the task: scripted plays and the evaluation's path."""
+"""Measurements that need to know the task: scripted episodes and the evaluation's path."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def oracle(built: "Built", problems: Sequence[Problem]) -> Oracle:
 
 
 def _cases(task: Task, problem: Problem) -> Iterator[tuple[str, Score]]:
-    """Scripted plays. Gold is about the reward, not the search: it is played with a retriever that
+    """Scripted episodes. Gold is about the reward, not the search: it is run with a retriever that
     cannot miss, where the task has one."""
     choose = getattr(task, "with_retriever", None)
     sure = task if choose is None else choose("golden")

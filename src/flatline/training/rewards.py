@@ -75,9 +75,9 @@ def _finite(rewards: Sequence[float], problems: Sequence[str] = ()) -> list[floa
         if not math.isfinite(reward):
             whose = f"problem {problems[i]!r}" if problems else f"rollout {i} of the batch"
             raise DataError(
-                f"The reward of {whose} is {reward}, which is no number.\n"
+                f"The reward of {whose} is {reward}, which is not a number.\n"
                 "TRL would leave the rollout out without a word and train on the rest of its "
-                "group.\nLook at the task's scoring: `flatline tasks check` plays known answers."
+                "group.\nLook at the task's scoring: `flatline tasks check` tries known answers."
             )
     return list(rewards)
 

@@ -171,7 +171,7 @@ def _checkpoint(config: RunConfig) -> str | None:
 
 
 def _say_what_broke_off(folder: Path, checkpoint: str | None) -> None:
-    """A run that is begun anew takes the place of the one that lies there."""
+    """A run that is begun again takes the place of the one that lies there."""
     try:
         run = read_run(folder)
     except (OSError, ValueError):

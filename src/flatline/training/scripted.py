@@ -66,7 +66,7 @@ class ScriptedPlay:
 
     def _misread(self, text: str) -> DataError:
         return DataError(
-            f"The gold play of problem {self.problem.id!r} holds {text[-80:]!r}, which would be "
+            f"The gold episode of problem {self.problem.id!r} holds {text[-80:]!r}, which would be "
             "read as something else.\nA model that imitates it would learn to write that.\n"
             "Leave the problem out."
         )

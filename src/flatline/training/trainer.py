@@ -306,7 +306,7 @@ def _refuse_other_precision(trainer: Trainer, config: RunConfig) -> None:
         raise ConfigError(
             f"The accelerate config says `mixed_precision: {found}`, and the run is one with "
             f"{'--bf16' if config.bf16 else '--no-bf16'}.\n"
-            "DeepSpeed would keep the weights in another precision than the trainer.\n"
+            "DeepSpeed would not keep the weights in the trainer's precision.\n"
             f"Type `{'--bf16' if found == 'bf16' else '--no-bf16'}`, or `accelerate launch "
             f"--mixed_precision {asked}`."
         )

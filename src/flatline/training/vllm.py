@@ -70,6 +70,6 @@ def check_server(url: str, model: str) -> None:
     if model not in served:
         raise ConfigError(
             f"The vLLM server at {url} serves {', '.join(served) or 'nothing'}, and --model is "
-            f"{model}.\nIts completions would come from another model than the one that is trained."
+            f"{model}.\nIts completions would not come from the model that is trained."
             f"\nStart it with the same name:\n  {SERVE.format(model=model)}"
         )

@@ -51,7 +51,7 @@ def refuse_too_few(plays: Sequence[Rollout], left_out: Counter[str]) -> None:
         return
     reason, count = left_out.most_common(1)[0]
     raise DataError(
-        f"{left_out.total()} of {len(plays) + left_out.total()} plays cannot be imitated, "
+        f"{left_out.total()} of {len(plays) + left_out.total()} episodes cannot be imitated, "
         f"{count} of them because: {reason}.\n"
         "What is left would teach the easy problems only.\n"
         "Raise the limit that is named, or choose another `--retriever`, such as hybrid."
@@ -64,9 +64,9 @@ def refuse_unwritable_tokens(model: Any, chat: ChatFormat) -> None:
     if found:
         told = ", ".join(f"{text!r} ({count} others)" for text, count in found.items())
         raise ModelError(
-            f"The model cannot tell tokens of its chat template from others, because their rows of "
-            f"the output layer are the same: {told}.\n"
-            "It would imitate every play and still write another token.\n"
+            f"The model cannot distinguish tokens of its chat template from others, because their "
+            f"rows of the output layer are the same: {told}.\n"
+            "It would imitate every episode and still write another token.\n"
             f"Type `--chat-template {JSON}`, which writes calls in plain text, or `--no-peft`, "
             "which trains these rows too."
         )

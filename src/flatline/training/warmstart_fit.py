@@ -54,7 +54,7 @@ def fit(
     except torch.OutOfMemoryError as error:
         longest = max(len(play.prompt_ids) + len(play.completion_ids) for play in plays)
         raise ConfigError(
-            f"Memory ran out with {config.batch_size} plays of up to {longest} tokens at once.\n"
+            f"Memory ran out with {config.batch_size} episodes of up to {longest} tokens at once.\n"
             f"Take fewer: `--batch-size {max(1, config.batch_size // 2)}`."
         ) from error
     return listener.losses

@@ -118,8 +118,8 @@ def _chosen_script(
     script = wrong[rng.choice(sorted(wrong))] if wrong else task.gold(problem)
     if not script or not isinstance(script[-1], str):
         raise DataError(
-            f"There is no gold play of problem {problem.id!r}: {task.name} has no final message "
-            "for it.\nA warm start imitates gold plays.\nLeave the problem out."
+            f"There is no gold episode of problem {problem.id!r}: {task.name} has no final message "
+            "for it.\nA warm start imitates gold episodes.\nLeave the problem out."
         )
     return script
 

@@ -33,7 +33,7 @@ def chosen(problems: Sequence[Problem], share: float, seed: int) -> list[Problem
 def write_rest(config: RunConfig, used: Collection[str], folder: Path) -> str | None:
     """Write the problems that were not imitated; the spec to train on, None where none is left.
 
-    They are loaded anew, for `--noise` has taken paragraphs from those at hand.
+    They are loaded again, for `--noise` has taken paragraphs from those at hand.
     """
     problems = make_task(config.task).load(config.datasets, split="train")
     rest = [problem for problem in problems if problem.id not in used]

@@ -93,7 +93,7 @@ class Rule:
             if abs(difference) > LARGEST:
                 raise ConfigError(
                     f"The difference of matched seed number {number} is {difference:g}: no reward "
-                    "or metric is that large, and its square is no number any more.\n"
+                    "or metric is that large, and its square overflows.\n"
                     "Look at what that seed's runs logged as the outcome; a loss that diverged "
                     "is no outcome."
                 )

@@ -128,7 +128,7 @@ def _absent(case: _Case) -> _Answer:
     seen = " ".join(case.mechanism.text.split()).rstrip(".").replace(". ", "; ")
     reason = "The mechanism is absent in the control runs" + (f" ({seen})" if seen else "")
     if case.moved:
-        reason += f"; the outcome moved by {case.seen} all the same, so something else did it"
+        reason += f"; the outcome moved by {case.seen} anyway, so something else did it"
     return _Answer(
         Ruling.INVALIDATED,
         True,

@@ -25,7 +25,9 @@ _ORDER = tuple(
     part for stage in STAGES for part in ((DEALT, stage) if stage == "log-probs" else (stage,))
 )
 """As a step makes them. What is dealt out to passes is of the stage `rows`."""
-_DISCRETE = (DEALT, "rows", "prompts", "completions", "mask")
+_DISCRETE = ("rows", "prompts", "completions", "mask")
+"""What is the same or is not. In which order a step adds up the rows of its passes is not among
+them: where that matters, the gradient is another."""
 
 
 class Effect(StrEnum):
@@ -139,17 +141,29 @@ def _size(reference: Heard, found: Heard) -> Effect:
     if len(reference.steps) != len(found.steps):
         return Effect.CHANGES
     pairs = list(zip(reference.steps, found.steps, strict=True))
-    if any(_digests(a, stage) != _digests(b, stage) for a, b in pairs for stage in _DISCRETE):
+    if any(_other(a, b, stage) for a, b in pairs for stage in _DISCRETE):
         return Effect.CHANGES
     moves = max(_apart(_joined(a, "update"), _joined(b, "update")) for a, b in pairs)
     if moves > SAME_MOVE:
         return Effect.CHANGES
-    stages = ("advantages", "loss", "gradient")
+    reordered = any(_digests(a, DEALT) != _digests(b, DEALT) for a, b in pairs)
+    stages = ("gradient",) if reordered else ("advantages", "loss", "gradient")
     apart = max(_apart(_joined(a, s), _joined(b, s)) for a, b in pairs for s in stages)
     if apart <= ROUNDING:
         return Effect.ROUNDING
     beside = max(_direction(_joined(a, "gradient"), _joined(b, "gradient"))[1] for a, b in pairs)
     return Effect.SCALE if beside <= PARALLEL else Effect.CHANGES
+
+
+def _other(one: Step, other: Step, stage: str) -> bool:
+    """Whether ids or masks are others. A mask is the same in whole numbers and in fractions."""
+    if _digests(one, stage) == _digests(other, stage):
+        return False
+    a, b = (step.get(stage, []) for step in (one, other))
+    numbers = len(a) == len(b) and all(value.numbers.size for value in (*a, *b))
+    return not numbers or any(
+        not np.array_equal(x.numbers, y.numbers) for x, y in zip(a, b, strict=True)
+    )
 
 
 def _joined(step: Step, stage: str) -> Array:

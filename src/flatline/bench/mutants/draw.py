@@ -1,7 +1,7 @@
 """Which mutants are tried: as many of every operator, half of them kept for the end.
 
 The half is decided by the text of the change alone, before anything has run: `development` may be
-looked at and mended for, `test` is run once, on what is then there, and published as it falls.
+looked at and fixed for, `test` is run once, on what is then there, and published as it falls.
 """
 
 import hashlib
@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import chain, zip_longest
+from typing import TypeVar
 
 from flatline.bench.mutants.sites import Mutation
+
+T = TypeVar("T")
 
 
 class Split(StrEnum):
@@ -32,13 +35,14 @@ def drawn(mutations: Iterable[Mutation], split: Split, count: int, seed: int) ->
     for one in mutations:
         if split_of(one) is split:
             by_operator[one.operator].append(one)
-    return _in_turn([_shuffled(some, seed) for _, some in sorted(by_operator.items())])[:count]
+    return in_turn(_shuffled(some, seed) for _, some in sorted(by_operator.items()))[:count]
 
 
 def _shuffled(mutations: Sequence[Mutation], seed: int) -> list[Mutation]:
     return random.Random(seed).sample(mutations, len(mutations))
 
 
-def _in_turn(lists: Sequence[Sequence[Mutation]]) -> list[Mutation]:
+def in_turn(lists: Iterable[Sequence[T]]) -> list[T]:
+    """One of each, again and again: broken off, none has been left out."""
     turns = chain.from_iterable(zip_longest(*lists))
     return [one for one in turns if one is not None]

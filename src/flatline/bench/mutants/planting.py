@@ -50,7 +50,7 @@ class Ground:
     def plant(self, mutation: Mutation) -> None:
         """From now on the function of the mutation runs with the change, whoever holds it.
 
-        Its code is exchanged and the function stays: nothing has to be imported anew, and what
+        Its code is exchanged and the function stays: nothing has to be imported again, and what
         other modules imported from this one is changed too.
         """
         codes = _functions_in(self.code(mutation))
@@ -61,7 +61,7 @@ class Ground:
         }
         if not changed:
             raise ConfigError(
-                f"{mutation.name} lies in no function that is loaded ({mutation.function}).\n"
+                f"{mutation.name} is in no function that is loaded ({mutation.function}).\n"
                 "A change can be planted only in code that a process has imported."
             )
         for function, code in changed.items():

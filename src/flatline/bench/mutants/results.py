@@ -12,7 +12,9 @@ from flatline.bench.mutants.study import (
     MUTANTS_FILE,
     SEEDS_FILE,
     STUDY_FILE,
+    Change,
     Row,
+    change_of,
     rows_in,
     trace_name,
 )
@@ -23,6 +25,8 @@ from flatline.hypotheses.departure import Departure
 from flatline.stats import UNKNOWN, mean_of_units
 
 PEERS_FILE = "peers.jsonl"
+LINES = 5
+"""Among so many shown lines the changed one should be."""
 UNCHANGED_RUN = "unchanged"
 OWN_TO_SAY = ("rows", "prompts", "rewards")
 """Stages of which the script itself is the only statement of intent."""
@@ -90,6 +94,39 @@ class Tried:
             self.alarms[0]["hypothesis"], self.row.get("step", 1), loop=loop
         )
 
+    @property
+    def missed(self) -> bool:
+        """Whether it trains otherwise and is not named: nothing, another stage, another place."""
+        if self.effect is not Effect.CHANGES or self.refused:
+            return False
+        staged = not self.row.get("stage") or self.right_stage
+        return not (self.alarms and staged and self.function_first and self.line_shown)
+
+    @property
+    def line_shown(self) -> bool:
+        """Whether the changed line is among those that the first alarm shows."""
+        lines = {self.change["line"], self.row.get("statement")}
+        return any(one["line"] in lines and self._holds(one) for one in self._where[:LINES])
+
+    @property
+    def function_first(self) -> bool:
+        """Whether the first of them is in the changed function."""
+        return any(
+            str(one["function"]).replace(".<locals>", "") == self.change["function"]
+            and self._holds(one)
+            for one in self._where[:1]
+        )
+
+    @property
+    def _where(self) -> list[Row]:
+        return list(self.alarms[0].get("where", ())) if self.alarms else []
+
+    def _holds(self, place: Row) -> bool:
+        """Whether a place is in the changed file."""
+        name = str(self.change["module"])
+        file = name if name.endswith(".py") else name.rpartition(".")[2] + ".py"
+        return str(place["file"]).replace("\\", "/").rpartition("/")[2] == file
+
 
 def stages_of(hypothesis: str, step: int, *, loop: bool = False) -> set[str]:
     """Stages whose departure a hypothesis names or accounts for, by its own declaration, and those
@@ -115,6 +152,11 @@ def stages_of(hypothesis: str, step: int, *, loop: bool = False) -> set[str]:
     if loop and found & BEFORE_REWARDS:
         found.add("rewards")
     return found
+
+
+def missed_in(folder: Path) -> frozenset[Change]:
+    """Changes of a kept study that were not named."""
+    return frozenset(change_of(one.change) for one in read(folder) if one.missed)
 
 
 def read(folder: Path) -> list[Tried]:

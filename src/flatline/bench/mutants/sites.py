@@ -92,8 +92,8 @@ class Sites:
         if place is None:
             raise ConfigError(
                 f"{mutation.name} ({mutation.operator}: {mutation.before!r}) does not fit this "
-                f"{mutation.module}: another release is installed than the one it was drawn from.\n"
-                "Mutants of this release go into a folder of their own: `--out DIR`."
+                f"{mutation.module}: the installed release is not the one it was drawn from.\n"
+                "Put the mutants of this release into a separate folder: `--out DIR`."
             )
         others = OPERATORS[mutation.operator](place.node, place.around)
         return place, next(other for other in others if _text(other) == mutation.after)

@@ -11,6 +11,7 @@ FOLDER/
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ LEARNS_OTHERWISE = (Effect.CHANGES, Effect.SCALE)
 """What is trained whole, to see whether it hurts."""
 
 Row = dict[str, Any]
+Change = tuple[str | int, ...]
+"""Where a change stands and what it is; the same in one release."""
+AGAIN = "again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,12 @@ class Study:
     """Of mutants that change nothing, so many share one checkup."""
     seeds: int = 0
     """Whole trainings of each mutant that learns otherwise."""
+    beside: Path | None = None
+    """Studies whose mutants were looked at: no change that one of them has tried is drawn again, in
+    whatever setting or release it was tried."""
+
+    only: frozenset[Change] | None = None
+    """Changes that were tried before and are tried again, to see what was mended: no test."""
 
     def to_json(self) -> Row:
         """What decides the results; how many there are may grow."""
@@ -57,8 +67,9 @@ class Study:
             "arguments": list(self.arguments),
             "steps": self.steps,
             "modules": [Path(name).name for name in self.modules],
-            "split": self.split.value,
+            "split": self.split.value if self.only is None else AGAIN,
             "seed": self.seed,
+            "beside": self.beside and self.beside.name,
             "versions": versions_of(("flatline", "trl", "torch", "transformers", "peft")),
         }
 
@@ -88,9 +99,13 @@ class Study:
 
     def waiting(self, possible: Mapping[str, list[Mutation]]) -> list[Mutation]:
         """Drawn, and not tried yet."""
-        every = [one for some in possible.values() for one in some]
+        looked_at = _texts_in(self.beside) if self.beside else frozenset()
+        every = [one for some in possible.values() for one in some if _text(one) not in looked_at]
         done = {_key(row["mutation"]) for row in rows_in(self.folder / MUTANTS_FILE)}
-        chosen = drawn(every, self.split, self.count, self.seed)
+        if self.only is None:
+            chosen = drawn(every, self.split, self.count, self.seed)
+        else:
+            chosen = [one for one in every if change_of(named(one)) in self.only]
         return [one for one in chosen if _key(named(one)) not in done]
 
     def untrained(self, seed: int) -> list[Mutation | None]:
@@ -108,6 +123,22 @@ class Study:
 
     def trace(self, mutation: Mutation | None) -> Path:
         return self.folder / TRACES / trace_name(named(mutation) if mutation else None)
+
+
+@cache
+def _texts_in(folder: Path) -> frozenset[tuple[str, ...]]:
+    rows = [row for file in sorted(folder.rglob(MUTANTS_FILE)) for row in rows_in(file)]
+    return frozenset(_text(Mutation(**row["mutation"])) for row in rows)
+
+
+def _text(mutation: Mutation) -> tuple[str, ...]:
+    """What a change is, wherever its line stands."""
+    module = Path(mutation.module).name
+    return (module, mutation.function, mutation.before, mutation.after)
+
+
+def change_of(mutation: Row) -> Change:
+    return tuple(mutation[name] for name in ("module", "line", "function", "before", "after"))
 
 
 def learns_otherwise(row: Row) -> bool:

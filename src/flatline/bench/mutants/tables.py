@@ -11,9 +11,6 @@ from flatline.bench.mutants.study import Row
 from flatline.bench.shares import exact_share
 from flatline.bench.tables import table_head, table_row
 
-LINES = 5
-"""Among so many shown lines the changed one should be."""
-
 EVERYTHING = "all"
 
 Holds = Callable[[Tried], bool]
@@ -111,8 +108,10 @@ def _shares(tried: Sequence[Tried]) -> dict[str, Any]:
         "hurt, with an alarm: right stage first": _share(
             [one for one in placed if one.hurts], lambda one: one.right_stage
         ),
-        "with an alarm: the changed line among the first 5": _share(alarmed, _line_shown),
-        "with an alarm: its function first": _share(alarmed, _function_first),
+        "with an alarm: the changed line among the first 5": _share(
+            alarmed, lambda one: one.line_shown
+        ),
+        "with an alarm: its function first": _share(alarmed, lambda one: one.function_first),
         "change nothing: alarm": _share(same, _alarm),
     }
 
@@ -184,40 +183,20 @@ def _peers(runs: Sequence[tuple[Mapping[str, Row], Sequence[Row]]]) -> dict[str,
         "diagnosed": len(runs),
         "flatline, diagnosis": sum(bool(alarms) for _, alarms in runs),
         "peers": {
-            name: exact_share(
-                sum(bool(said[name]["alarms"]) for said, _ in runs if name in said),
-                sum(name in said for said, _ in runs),
-            )
+            name: exact_share(sum(bool(one["alarms"]) for one in told), len(told))
             for name in names
+            for told in [[said[name] for said, _ in runs if _answered(said.get(name))]]
         },
     }
 
 
+def _answered(said: Row | None) -> bool:
+    """Silence of a tool that failed is none."""
+    return said is not None and not said.get("failure")
+
+
 def _alarm(one: Tried) -> bool:
     return bool(one.alarms) or one.refused
-
-
-def _where(one: Tried) -> list[Row]:
-    return list(one.alarms[0].get("where", ())) if one.alarms else []
-
-
-def _line_shown(one: Tried) -> bool:
-    lines = {one.change["line"], one.row.get("statement")}
-    return any(place["line"] in lines and _same_file(one, place) for place in _where(one)[:LINES])
-
-
-def _function_first(one: Tried) -> bool:
-    return any(
-        str(place["function"]).replace(".<locals>", "") == one.change["function"]
-        and _same_file(one, place)
-        for place in _where(one)[:1]
-    )
-
-
-def _same_file(one: Tried, place: Row) -> bool:
-    name = str(one.change["module"])
-    file = name if name.endswith(".py") else name.rpartition(".")[2] + ".py"
-    return str(place["file"]).replace("\\", "/").rpartition("/")[2] == file
 
 
 def _first(one: Tried) -> str:

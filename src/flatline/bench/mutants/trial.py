@@ -18,7 +18,7 @@ from flatline.bench.mutants.planting import Ground, lines_executed
 from flatline.bench.mutants.script import Reached, run_until_train
 from flatline.bench.mutants.sites import Mutation
 from flatline.bench.mutants.whole import scored, trained_whole
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.text import shortened
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
@@ -74,15 +74,19 @@ def checked(setup: Setup, mutation: Mutation | None) -> Found:
     """What the checkup says before the first step; of a loop, what it asks flatline itself."""
     asked: list[Report] = []
 
-    def look(trainer: Any) -> Found:
-        import flatline
-
+    def show() -> None:
         if mutation is not None:
             ground = setup.grounds[mutation.module]
             show_changed(ground.file, ground.sites.text(mutation))
+
+    def look(trainer: Any) -> Found:
+        import flatline
+
+        show()
         return _told(flatline.checkup(trainer))
 
     def heard(check: Any, trainer: Any) -> Report:
+        show()
         report: Report = check(trainer)
         asked.append(report)
         return report

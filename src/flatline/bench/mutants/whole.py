@@ -8,7 +8,7 @@ from flatline.live.hooks import Patch
 
 PROBLEMS = 64
 """Rows of the training data on which a policy is scored."""
-AT_ONCE = 8
+AT_ONCE = 32
 """Rows that are sampled together, each as often as a group is large."""
 SCORING_SEED = 1234
 

@@ -5,12 +5,14 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flatline.bench.mutants import nursery, trial
 from flatline.bench.mutants.difference import Effect, difference
+from flatline.bench.mutants.draw import in_turn
 from flatline.bench.mutants.heard import Heard, opened
 from flatline.bench.mutants.planting import Ground
 from flatline.bench.mutants.sites import Mutation
@@ -58,6 +60,29 @@ def run(
         return bench.try_mutants(), bench.train_seeds()
 
 
+def planned(studies: Sequence[Study]) -> list[tuple[int, int]]:
+    """Of each study, how many mutants would be tried next, and how many of its half are left. The
+    scripts are run once, without a change, to see which lines they execute."""
+    nursery.warm()
+    asked = deque(_Job(study, "lines") for study in studies)
+    found: dict[Study, tuple[int, int]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        done = nursery.each(
+            asked,
+            lambda job: trial.executed(_setup(job.study)),
+            at_once=1,
+            limit=3600.0,
+            log=lambda job: Path(scratch) / "log.txt",
+        )
+        for job, row in done:
+            grounds = _setup(job.study).grounds
+            possible = {name: grounds[name].sites.at(at) for name, at in row["lines"].items()}
+            every = replace(job.study, count=sum(map(len, possible.values())))
+            both = (len(one.waiting(possible)) for one in (job.study, every))
+            found[job.study] = (next(both), next(both))
+    return [found[study] for study in studies]
+
+
 class _Bench:
     def __init__(
         self, studies: Sequence[Study], scratch: Path, jobs: int, until: float, on_done: OnDone
@@ -91,7 +116,7 @@ class _Bench:
             first, second = (self._heard(study, k, found) for k in (0, 1))
             if difference(first, second).effect is not Effect.SAME:
                 raise ConfigError(
-                    f"{study.script} trains otherwise each time, with the same seed.\n"
+                    f"{study.script} trains differently each time, with the same seed.\n"
                     "Then no change can be distinguished from chance.\n"
                     "Set its seeds (`seed=` of the trainer's arguments), and train on a CPU."
                 )
@@ -118,10 +143,9 @@ class _Bench:
     def try_mutants(self) -> int:
         """What each does in a few steps, and a checkup where it needs one."""
         asked = deque(
-            _Job(study, "compare", one)
-            for study, known in self._known.items()
-            for one in study.waiting(
-                {name: known.setup.grounds[name].sites.at(at) for name, at in known.lines.items()}
+            in_turn(
+                [_Job(study, "compare", one) for one in study.waiting(_possible(known))]
+                for study, known in self._known.items()
             )
         )
         slowest = max(known.waited for known in self._known.values())
@@ -180,11 +204,13 @@ class _Bench:
     def train_seeds(self) -> int:
         """Whole trainings, seed by seed: broken off, all mutants have about as many."""
         asked = deque(
-            _Job(study, "seed", one, seed)
+            job
             for seed in range(max(study.seeds for study in self._studies))
-            for study in self._studies
-            if seed < study.seeds and self._known[study].has_trainer
-            for one in study.untrained(seed)
+            for job in in_turn(
+                [_Job(study, "seed", one, seed) for one in study.untrained(seed)]
+                for study in self._studies
+                if seed < study.seeds and self._known[study].has_trainer
+            )
         )
         left = len(asked)
         for job, found in self._in_time(asked, limit=20 * LEAST_PATIENCE):
@@ -209,7 +235,7 @@ class _Bench:
 
     def _drop_if_late(self, asked: deque[_Job]) -> None:
         if time.monotonic() > self._until:
-            begun = [one for one in asked if one.what != "compare"]
+            begun = [one for one in asked if one.what not in ("compare", "seed")]
             asked.clear()
             asked.extend(begun)
 
@@ -227,6 +253,10 @@ class _Bench:
         assert job.mutation is not None
         study = self._studies[job.seed] if job.what == "elsewhere" else job.study
         return trial.compared(self._setups[study], job.mutation, self._known[study].without)
+
+
+def _possible(known: _Known) -> dict[str, list[Mutation]]:
+    return {name: known.setup.grounds[name].sites.at(at) for name, at in known.lines.items()}
 
 
 def _needs_checkup(job: _Job, row: Row) -> bool:

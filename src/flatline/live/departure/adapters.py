@@ -8,6 +8,7 @@ them shows an adapter that adds something else than it should.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
+from flatline.live.where.statements import Statement, statements
 from flatline.live.where.tracing import Event, Follower
 
 OTHER_FORMS = ("use_dora", "use_qalora", "alora_invocation_tokens", "arrow_config")
@@ -26,6 +28,9 @@ ROUNDINGS = 16
 """Last bits of the layer's output that may be lost: what it adds is seen as a difference."""
 ASIDE = 1e-2
 """Share of what is added that may be another."""
+FRESH, ENOUGH = 0.2, 256
+"""Of so many elements, how far the mean square of a uniform draw may be off, relative."""
+BEGUN = "Before any step the adapter of "
 OPENING, MERGED = "The adapter of ", "Merged, the adapter of "
 """How findings of these looks begin."""
 
@@ -53,6 +58,56 @@ def judge_merging(model: Any) -> StageFound | None:
             text = f"{MERGED}`{one.name}` is not in the weight as it must be: {wrong} is wrong."
             return departs("delivery", text) if wrong else None
     return None
+
+
+def judge_beginning(model: Any) -> StageFound | None:
+    """None where no fresh adapter adds something: B begins with 0 (Hu et al., 2021). One that was
+    trained before may add what it likes, and is no draw of random numbers any more."""
+    with suppress(Exception):
+        for one in layers(model):
+            adapter = one.layer.active_adapters[0]
+            if model.peft_config[adapter].init_lora_weights is not True:
+                continue
+            b = one.layer.lora_B[adapter].weight.detach().double() * math.sqrt(
+                one.layer.lora_B[adapter].in_features
+            )
+            drawn = abs(float((3 * b.square()).mean()) - 1) < FRESH and float(b.abs().max()) <= 1
+            if b.numel() >= ENOUGH and drawn:
+                return departs(
+                    "log-probs",
+                    f"{BEGUN}`{one.name}` begins with random numbers in both of its matrices; B is "
+                    "0 in a fresh one, so that it adds nothing.",
+                )
+    return None
+
+
+def beginning(model: Any) -> Iterator[tuple[Statement, str]]:
+    """The statements that fill a fresh adapter, and their function."""
+    method = type(next(layers(model)).layer).reset_lora_parameters
+    filling = list(_naming(method.__code__, ("lora_A", "lora_B")))
+    known = statements(method.__code__.co_filename)
+    heads = {line for one, _ in filling for line in one.guards}
+    b = [one for one in filling if "lora_B" in one[0].source]
+    yield from b[:1]
+    yield from ((known[line], method.__qualname__) for line in sorted(heads))
+    yield from filling
+
+
+def scaled(model: Any) -> Iterator[tuple[Statement, str]]:
+    """The statements that set a layer's factor, where it is another than was asked for."""
+    for one in layers(model):
+        if not math.isclose(one.layer.scaling[one.layer.active_adapters[0]], one.scale):
+            yield from _naming(type(one.layer).update_layer.__code__, ("self.scaling[",))
+            return
+
+
+def _naming(code: CodeType, words: Sequence[str]) -> Iterator[tuple[Statement, str]]:
+    """Statements of a function that have one of these words in them."""
+    known = statements(code.co_filename)
+    lines = sorted({line for _, _, line in code.co_lines() if line in known})
+    for one in dict.fromkeys(known[line] for line in lines if line > code.co_firstlineno):
+        if any(word in one.source for word in words):
+            yield one, code.co_qualname
 
 
 def merged_wrongly(one: _Layer) -> str:

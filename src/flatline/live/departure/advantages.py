@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.spec import Asked, NotSpecified
-from flatline.spec.advantages import advantages, rounded_by
+from flatline.spec.advantages import advantages, beyond_rounding
 from flatline.spec.numerics import ADVANTAGE
 from flatline.spec.rewards import total
 
@@ -34,8 +34,7 @@ def judge_advantages(
         return unknown("advantages", f"Not specified: {missing}.")
     found_B = found.detach().double().cpu()
     reward_B = torch.from_numpy(total(asked, arrived_BF))
-    apart_B = (found_B - expected_B).abs() - torch.from_numpy(rounded_by(asked, reward_B.numpy()))
-    off_B = apart_B.clamp(min=0) / (1 + expected_B.abs())
+    off_B = torch.from_numpy(beyond_rounding(asked, arrived_BF.double().cpu(), found_B, expected_B))
     worst = float(off_B.max())
     if worst <= limit:
         return same("advantages", f"All {len(found_B)} are as specified.", worst, limit)

@@ -99,7 +99,7 @@ def judge_correction(asked: Asked, inputs: Inputs) -> StageFound | None:
     row, at = divmod(int(off_BT.argmax()), off_BT.shape[1])
     return departs(
         "ratio and KL",
-        f"Tokens are weighted otherwise for the engine that sampled them than "
+        f"Tokens are not weighted for the engine that sampled them as "
         f"{asked.correction[0]!r} asks.",
         f"row {row}, token {at}: {float(right_BT[row, at]):.4g} was expected, "
         f"{float(found_BT[row, at]):.4g} was found",
@@ -131,8 +131,8 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
     in_rows = "loss" if _in_proportion(passes, expected, limit) else "ratio and KL"
     return departs(
         stage or in_rows,
-        f"The loss weighs tokens otherwise than asked, by up to {weight:.2g} of the largest weight."
-        f"{instead}",
+        f"The loss does not weigh tokens as asked: off by up to {weight:.2g} of the largest weight."
+        f"{_beside(passes)}{instead}",
         _token_example(asked, passes, expected),
         measured=weight,
         limit=limit.weight,
@@ -140,7 +140,7 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
 
 
 def worst_pass(asked: Asked, passes: Sequence[Pass], tokens: int) -> int:
-    """Which pass is furthest from the specified one; the first where none can be told."""
+    """Which pass is furthest from the specified one; the first where none can be determined."""
     if any(one.weight_BT is None for one in passes):
         return 0
     off = [_off([one], [_specified(asked, one, tokens)]) for one in passes]
@@ -148,7 +148,7 @@ def worst_pass(asked: Asked, passes: Sequence[Pass], tokens: int) -> int:
 
 
 def both_stages(judged: StageFound) -> dict[str, StageFound]:
-    """One look at the loss for two stages: the first of them that departs is told."""
+    """One look at the loss for two stages: the first of them that departs is reported."""
     if judged.stage == "ratio and KL":
         later = unknown("loss", "Could not be tested: ratio or KL differ.")
         return {"ratio and KL": judged, "loss": later}
@@ -240,17 +240,27 @@ def _number(distance: Tensor | float) -> float:
 
 
 def _in_proportion(passes: Sequence[Pass], expected: Sequence[_Right], limit: Tolerance) -> bool:
-    """Whether every row is a multiple of the row that was expected."""
+    """Whether every row is a multiple of the row that was expected, in the tokens that carry a
+    loss: of the others there is no ratio, and whether they count is a matter of the sum."""
     top = max(float(right.weight_BT.abs().max()) for right in expected)
     for one, right in zip(passes, expected, strict=True):
         assert one.weight_BT is not None
-        for a_T, b_T in zip(one.weight_BT.double(), right.weight_BT.double(), strict=True):
+        found_BT = one.weight_BT * trained(one.inputs)
+        for a_T, b_T in zip(found_BT.double(), right.weight_BT.double(), strict=True):
             own = float(b_T @ b_T)
             times = float(a_T @ b_T) / own if own else 0.0
             left = _number((a_T - times * b_T).abs().max())
             if left > limit.weight * top * max(1.0, abs(times)):
                 return False
     return True
+
+
+def _beside(passes: Sequence[Pass]) -> str:
+    """How much of the loss is on tokens that carry none, in words; empty for nothing."""
+    known = [(one.weight_BT.abs(), one.inputs) for one in passes if one.weight_BT is not None]
+    total = sum(float(weight_BT.sum()) for weight_BT, _ in known)
+    beside = sum(float((weight_BT * ~trained(inputs)).sum()) for weight_BT, inputs in known)
+    return f" {beside / total:.0%} of it is on tokens that carry no loss." if beside else ""
 
 
 def _instead(

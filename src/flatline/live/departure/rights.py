@@ -55,9 +55,12 @@ def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
     yield Specified("old log-probs", old_BT, mask_BT, torch.zeros_like(old_BT))
     way_BT = leaf_BT - old_BT
     yield told("log-ratio", way_BT)
-    if asked.level == "sequence":
+    if asked.level in ("sequence", "sequence_token"):
         way_BT = ((way_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1))[:, None]
         yield told("log-ratio", way_BT[:, 0])
+    if asked.level == "sequence_token":
+        way_BT = way_BT.detach() + leaf_BT - leaf_BT.detach()
+        yield told("log-ratio", way_BT)
     if asked.level == "product":
         way_BT = (way_BT * mask_BT).sum(1, keepdim=True)
         yield told("log-ratio", way_BT)

@@ -54,7 +54,7 @@ def refuse_other_logps(
             raise ConfigError(
                 f"`logprobs` gives {own[at]:.3f} for a token whose log-prob is {heard[at]:.3f} in "
                 "the logits of the same pass.\n"
-                "The loss and every comparison would be of other numbers than log-probs.\n"
+                "The loss and every comparison would not be of log-probs.\n"
                 "Return the log-softmax of the logits at `ids[:, 1:]`: entry t of a row is that of "
                 "its token t + 1."
             )
@@ -130,7 +130,7 @@ def _other_way(weights: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
     cosine = float(a @ b) / size if size else 1.0
     if cosine > SAME_WAY:
         return ""
-    return f"`loss` weighs tokens otherwise than `step` (cosine {cosine:.2f} of their weights)"
+    return f"`loss` weighs tokens differently from `step` (cosine {cosine:.2f} of their weights)"
 
 
 def _other_rule(loop: Sequence[Row], adapter: Sequence[Row]) -> str:

@@ -89,7 +89,12 @@ def lines(
     """Lines of the loop that may have made a stage what it is, likeliest first."""
     if found.text.startswith((adapters.OPENING, adapters.MERGED)):
         return _shown(adapters.lines(loop.model, found, LIMIT.weight))
+    if found.text.startswith(adapters.BEGUN):
+        filled = [place_of(*one) for one in adapters.beginning(loop.model)]
+        return tuple(dict.fromkeys(filled))[:SHOWN]
     follower = Follower()
+    if found.stage == "mask" and settings.get("loss_type") and _says_what_was_written(played):
+        found = replace(found, stage="loss")
     if found.stage in ("completions", "log-probs", "delivery"):
         with follower.following(), torch.no_grad():
             loop.scored(batches[0])
@@ -103,8 +108,9 @@ def lines(
             sampled = loop.batches(loop.prompts)
         mask_BT = played.inputs["completion_mask"].double()
         known = [Specified("completion mask", mask_BT)] if len(sampled) == 1 else []
-        made = [follower.copies.of(one["trained"]) for one in sampled]
-        return _placed(follower, known, [one for one in made if one is not None])
+        known += [one for batch in sampled for one in _beside_the_mask(batch, mask_BT.shape[1])]
+        trained = [follower.copies.of(one["trained"]) for one in sampled]
+        return _placed(follower, known, [one for one in trained if one is not None])
     if found.stage not in ("advantages", "ratio and KL", "loss"):
         return ()
     if found.stage == "advantages":
@@ -119,6 +125,20 @@ def lines(
         one, wrong = _followed(loop, asked, settings, batches[0], follower)
         right = list(of_pass(asked, one, one.inputs))
     return _placed(follower, right, [one for one in wrong if one is not None])
+
+
+def _says_what_was_written(played: Played) -> bool:
+    """Whether the batch itself marks the tokens of the model, and who trains others is the loss."""
+    return torch.equal(played.inputs["tool_mask"], played.inputs["completion_mask"])
+
+
+def _beside_the_mask(batch: Batch, tokens: int) -> Iterator[Specified]:
+    """What a batch holds that no mask has made: it is not followed."""
+    ids_BL = batch["ids"].detach().double().cpu()
+    yield Specified("ids", ids_BL)
+    yield Specified("completion ids", ids_BL[:, -tokens:])
+    for name in ("rewards", "advantages"):
+        yield Specified(name, batch[name].detach().double().cpu())
 
 
 def _placed(
@@ -193,7 +213,7 @@ def _apart(
     if _as_wide(batch.get("old"), new_BT):
         if settings.get("epsilon") is None:
             raise NotSpecified("a clip without `epsilon`")
-        size = (len(new_BT), 1 if asked.level == "sequence" else new_BT.shape[1])
+        size = (len(new_BT), 1 if asked.level.startswith("sequence") else new_BT.shape[1])
         ways = torch.tensor(ways_apart(asked, LIMIT))
         drawn_BT = ways[torch.randint(len(ways), size, generator=draw)].expand_as(new_BT)
         given["old"] = (new_BT - drawn_BT).to(batch["old"])

@@ -99,7 +99,7 @@ def _refuse_odd(batch: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"A batch of `sample` has no {', '.join(missing)}.\n"
             "It needs `ids` and `trained` (rows x tokens), `rewards` and `advantages` (a number a "
-            "row); whatever else your loop uses may stand beside them."
+            "row); it may also hold whatever else your loop uses."
         )
     shape = tuple(batch["ids"].shape)
     for name in (*PER_TOKEN, *PER_ROW):
@@ -108,7 +108,7 @@ def _refuse_odd(batch: Mapping[str, Any]) -> None:
         wanted = shape if name in PER_TOKEN else shape[:1]
         if seen != wanted:
             raise ConfigError(
-                f"`{name}` of a batch of `sample` is {seen}, beside ids of {shape}.\n"
+                f"`{name}` of a batch of `sample` is {seen}, with ids of {shape}.\n"
                 "`ids` and `trained` are tensors of rows x tokens: `trained` says of token t "
                 "whether it has a loss, not of log-prob t, which is that of token t + 1. `rewards` "
                 "and `advantages` are tensors with a number for each row."

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from flatline.errors import ConfigError, TraceError
-from flatline.live.departure.adapters import MERGED, OPENING, judge_adapters, judge_merging
+from flatline.live.departure.adapters import (
+    MERGED,
+    OPENING,
+    judge_adapters,
+    judge_beginning,
+    judge_merging,
+)
 from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
@@ -168,7 +174,7 @@ class LoopTrainer(Trainer):
             return self._scored(inputs)
 
     def reference_logps(self, played: Played) -> Tensor:
-        """The adapter off: what a loop says of its reference is not taken anew."""
+        """The adapter off: what a loop says of its reference is not taken again."""
         with self.model.disable_adapter():  # type: ignore[operator]
             return self.plain_logps(played.inputs)
 
@@ -194,8 +200,9 @@ class LoopTrainer(Trainer):
         self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
     ) -> Mapping[str, StageFound]:
         found = examine(self._loop, self._loop.settings, self._batches(played), self._group)
+        begun = judge_beginning(self.model)
         with moved(self, move.amount):
-            looks = (judge_adapters(self.model), judge_merging(self.model))
+            looks = (judge_adapters(self.model), judge_merging(self.model), begun)
         return found | {one.stage: one for one in looks if one is not None}
 
     def lines_of(

@@ -15,6 +15,7 @@ from flatline.live.protocol import HasModel, Trainer
 from flatline.live.records import (
     AloneVsBatch,
     Batch,
+    BesideOthers,
     ReferenceGap,
     ScoredTwice,
 )
@@ -69,6 +70,21 @@ def alone_vs_batch(trainer: Trainer, played: Played, before_BT: Tensor, n: int) 
     )
 
 
+def beside_others(trainer: Trainer, played: Played, size: int) -> BesideOthers:
+    """Every second rollout, after the one before it has its completion in another order."""
+    looked_at = torch.arange(len(played.rows)) % 2 == 1
+    where_BT = played.trained_BT & looked_at[:, None]
+    if size < 2 or not where_BT.any():
+        return BesideOthers(rollouts=0, change=float("nan"))
+    before_BT = fixed_logps(trainer, played.inputs, size)
+    ids_BT = played.inputs["completion_ids"].clone()
+    for i in (~looked_at).nonzero().flatten().tolist():
+        ids_BT[i, played.mask_BT[i]] = ids_BT[i, played.mask_BT[i]].flip(0)
+    after_BT = fixed_logps(trainer, {**played.inputs, "completion_ids": ids_BT}, size)
+    change = _largest(before_BT, after_BT, where_BT)
+    return BesideOthers(rollouts=int(where_BT.any(1).sum()), change=change)
+
+
 def reference_gap(
     trainer: Trainer,
     played: Played,
@@ -101,9 +117,10 @@ def has_adapters(trainer: Trainer) -> bool:
 
 
 def lora_untrained(model: Any) -> bool:
-    """Whether every B is still zero, so that the adapters change nothing."""
+    """Whether every adapter still has its half of zeros, so that it changes nothing: B of a layer,
+    A of an embedding."""
     at_rest(model)
-    halves = [p for n, p in model.named_parameters() if "lora_B" in n or "lora_embedding_B" in n]
+    halves = [p for n, p in model.named_parameters() if "lora_B" in n or "lora_embedding_A" in n]
     return bool(halves) and not any(totals([float(read(half).any()) for half in halves], halves))
 
 

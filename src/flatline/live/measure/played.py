@@ -17,6 +17,15 @@ from flatline.rollout.record import Author
 from flatline.trace import Trace
 
 
+class Judged(NamedTuple):
+    """What the rewards of a batch were asked for with, and what came."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    paid_BF: Tensor
+    """By each function."""
+
+
 class Generated(NamedTuple):
     """What `_generate` gave, before log-probs and rewards."""
 
@@ -65,6 +74,8 @@ class Played:
     """Whether the very model that is trained was heard to sample it."""
     drawn: Sequence[Drawn] = ()
     """What the sampler drew for each row; empty where it was not heard."""
+    judged: Judged | None = None
+    """What the reward functions were asked with; None where they were not heard."""
 
     batch: Padded = field(init=False)
 

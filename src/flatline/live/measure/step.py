@@ -71,7 +71,7 @@ def one_step(
         learning_rate=rate,
         loss=back.loss,
         gradients=back.census,
-        changed_share=float((shares * sizes).sum() / sizes.sum()),
+        changed_share=float((shares * sizes).sum() / max(1, sizes.sum())),
         changed_share_of=shares,
         update_norms=norms,
         rollouts=np.array(rows, dtype=np.int64),
@@ -124,6 +124,7 @@ def census_of(model: nn.Module, optimizer: Any, max_grad_norm: float | None) -> 
     grads = [p.grad for _, p in weights]
     squares = [0.0 if grad is None else float(read(grad).float().square().sum()) for grad in grads]
     norms = np.sqrt(totals(squares, [p for _, p in weights]))
+    filled = [float(read(p).any()) for _, p in weights]
     return GradientCensus(
         names=tuple(name for name, _ in weights),
         kinds=tuple(_kind(name) for name, _ in weights),
@@ -133,9 +134,17 @@ def census_of(model: nn.Module, optimizer: Any, max_grad_norm: float | None) -> 
         total_norm=float(np.linalg.norm(norms)),
         max_grad_norm=float(max_grad_norm or 0.0),
         lora_untrained=lora_untrained(model),
+        zero=np.array(totals(filled, [p for _, p in weights])) == 0,
+        frozen=sum(not weight.requires_grad for weight in model.parameters()),
         sizes=np.array([elements(weight) for _, weight in weights], dtype=np.int64),
-        epsilon=float(optimizer.param_groups[0].get("eps") or 0.0),
+        epsilon=_epsilon(optimizer),
     )
+
+
+def _epsilon(optimizer: Any) -> float:
+    """What Adam adds to its denominator; 0 where there is none, or two (Adafactor's)."""
+    held = optimizer.param_groups[0].get("eps")
+    return float(held) if isinstance(held, int | float) else 0.0
 
 
 def _kind(name: str) -> str:
@@ -147,6 +156,8 @@ def _kind(name: str) -> str:
 
 def _changes(weights: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[Floats, Floats]:
     """Per tensor: share of elements that changed, and the norm of the change."""
+    if not weights:
+        return np.empty(0), np.empty(0)
     found = [_change(held(weight), kept) for weight, kept in zip(weights, old, strict=True)]
     counts, squares, sizes = (totals(each, weights) for each in zip(*found, strict=True))
     return np.array(counts) / sizes, np.sqrt(squares)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from flatline.live.measure.replay import played_gap, rows_to_play, short_turns
 from flatline.live.measure.short_plays import MOVED_TURN, MOVED_TURNS
 from flatline.live.measure.step import Backward
 from flatline.live.protocol import HasModel, Trainer
-from flatline.live.step_records import Accumulation, KlPull, SteppedDelivery
+from flatline.live.step_records import Accumulation, KlPull, ShortStep, SteppedDelivery
 
 Gradients = Mapping[str, Tensor]
 
@@ -75,7 +76,16 @@ def accumulation(trainer: Trainer, few: Played) -> Accumulation | None:
         passes=(rows // size, 2 * rows // size),
         norms=(norm(trainer, whole), norm(trainer, halves)),
         cosine=cosine(trainer, whole, halves),
+        short=_short(trainer, few, size, norm(trainer, whole)),
     )
+
+
+def _short(trainer: Trainer, few: Played, size: int, whole: float) -> ShortStep | None:
+    found = trainer.short_step
+    if found is None or not whole:
+        return found
+    lacking = trainer.backward_short(few, size=size).gradients
+    return replace(found, ratio=norm(trainer, lacking) / whole)
 
 
 def gradient_twice(trainer: Trainer, played: Played, back: Backward) -> float:

@@ -13,7 +13,40 @@ def tokenizer_fit(tokenizer: Any, model: Any) -> TokenizerFit:
         rows=rows(model.get_input_embeddings().weight),
         drops_thinking=_drops_thinking(tokenizer),
         doubled=_doubled(tokenizer),
+        before_user=_before_user(tokenizer),
+        unopened=_unopened(tokenizer),
+        turn_end=_turn_end(tokenizer),
     )
+
+
+ASKED = {"role": "user", "content": "asked-7Q"}
+SAID = {"role": "assistant", "content": "said-7A"}
+"""Messages that are found again in what a template makes of them."""
+
+
+def _before_user(tokenizer: Any) -> str:
+    text = _rendered(tokenizer, [ASKED]) or ""
+    before, found, _ = text.partition(ASKED["content"])
+    return before.removeprefix(getattr(tokenizer, "bos_token", None) or "") if found else ""
+
+
+def _unopened(tokenizer: Any) -> str:
+    """Templates such as Mistral's need no opening: the answer stands right behind the prompt. Where
+    a template has one, it must be able to write it without the answer."""
+    closed, opened = (_rendered(tokenizer, [ASKED], opening) for opening in (False, True))
+    whole = _rendered(tokenizer, [ASKED, SAID])
+    if closed is None or opened is None or whole is None or closed != opened:
+        return ""
+    between, found, _ = whole.removeprefix(opened).partition(SAID["content"])
+    return between.strip() if found and whole.startswith(opened) else ""
+
+
+def _turn_end(tokenizer: Any) -> int | None:
+    text = _rendered(tokenizer, [ASKED, SAID]) or ""
+    end = text.partition(SAID["content"])[2].strip()
+    ids = tokenizer(end, add_special_tokens=False)["input_ids"] if end else []
+    special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    return int(ids[0]) if ids and ids[0] in special else None
 
 
 def _drops_thinking(tokenizer: Any) -> bool | None:
@@ -34,10 +67,12 @@ def _doubled(tokenizer: Any) -> str:
     return str(tokenizer.decode(ids[:1])) if len(ids) > 1 and ids[0] == ids[1] else ""
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str | None:
+def _rendered(tokenizer: Any, messages: list[dict[str, str]], opening: bool = False) -> str | None:
     if not getattr(tokenizer, "chat_template", None):
         return None
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False))
+        return str(
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opening)
+        )
     except Exception:  # a template is a program of the user's; it may raise anything
         return None

@@ -28,7 +28,7 @@ EQUAL = 1e-4
 LOSS = 1e-3
 """Of a loss and of its formula, relative to 1 plus its size."""
 AGAINST = 0.3
-"""Correlation from which on a direction is told."""
+"""Correlation from which on a direction is reported."""
 FEWEST = 8
 """Rollouts with an advantage of which a direction is read."""
 
@@ -130,8 +130,8 @@ def _prompts(seen: Seen) -> StageFound:
     row, (begin, sample) = pairs[other[0]]
     return departs(
         "prompts",
-        f"{len(other)} of {len(pairs)} rows have another prompt than they were sampled with.",
-        f"sampled behind {_few(sample.prompt)}, trained behind {_few(row.given[:begin])}",
+        f"{len(other)} of {len(pairs)} rows do not have the prompt they were sampled with.",
+        f"sampled after {_few(sample.prompt)}, trained after {_few(row.given[:begin])}",
         measured=len(other) / len(pairs),
     )
 
@@ -199,10 +199,10 @@ def _advantages(seen: Seen) -> StageFound:
     paid = [(one.reward for _, one in seen.spans[at]) for at in seen.order]
     rewards = [next((value for value in one if value is not None), None) for one in paid]
     if any(one is None for one in rewards):
-        return unknown("advantages", "No rewards were told: call `flatline.tinker.rewards`.")
+        return unknown("advantages", "No rewards were given: call `flatline.tinker.rewards`.")
     of_all = told == "batch" and len(rewards) < len(seen.sampled(seen.steps[0]))
     if uneven or of_all or len(rewards) % seen.group:
-        return unknown("advantages", "Not specified: other advantages than one for each row.")
+        return unknown("advantages", "Not specified: advantages other than one per row.")
     found = torch.tensor([seen.rows[at].mean_advantage for at in seen.order])
     arrived = torch.tensor(rewards, dtype=torch.float64)[:, None]
     scales = [str(told)] if told is not None else ["none", "group", "batch"]
@@ -290,7 +290,7 @@ def _ratio(seen: Seen) -> StageFound:
         return same(
             "ratio and KL", f"Ratios of {known} tokens are taken to the sampler's log-probs."
         )
-    why = " They are those of the token beside." if shifted > apart / 2 else ""
+    why = " They are those of the neighbouring token." if shifted > apart / 2 else ""
     return departs(
         "ratio and KL",
         f"{apart} of {known} `logprobs` of the loss are not what the sampler gave for the same "

@@ -9,7 +9,7 @@
             training_client.optim_step(adam_params)
 
 The methods of the client classes are listened to, so every client is heard, whoever made it. Calls
-and results are passed on as they are. A step is written when the loop samples anew, or at the end:
+and results are passed on as they are. A step is written when the loop samples again, or at the end:
 its results must have come by then, and no call waits for them.
 """
 
@@ -282,7 +282,7 @@ class TinkerWatch(Closing):
     def _refuse_other(self, client: Any) -> None:
         if self._only is not None and client is not self._only:
             raise ConfigError(
-                "`step` trains another client than the one that it is given.\n"
+                "`step` does not train the client that it is given.\n"
                 "A checkup gives it a copy, since a step of the API cannot be taken back; nothing "
                 "was trained.\n"
                 "Let `step(training_client)` call `forward_backward` and `optim_step` of its "

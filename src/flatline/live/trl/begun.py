@@ -57,7 +57,7 @@ def in_training(trainer: GrpoTrainer, look: Callable[[], T]) -> T:
     if split[1]:
         raise ConfigError(
             "DeepSpeed splits the weights when training begins, and cannot take that back.\n"
-            "A checkup before it would look at another trainer than the one that trains.\n"
+            "A checkup before it would not look at the trainer that trains.\n"
             "Ask for it there: a callback with `def on_train_begin(self, args, state, control, "
             "**_): print(flatline.checkup(trainer))`."
         )

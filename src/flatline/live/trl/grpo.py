@@ -81,6 +81,9 @@ class GrpoTrainer(Protocol):
     def remove_callback(self, callback: Any) -> None:
         """By class or by instance."""
 
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        """What each reward function pays for each row, of all processes."""
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Rollouts, rewards and advantages of these rows."""
 

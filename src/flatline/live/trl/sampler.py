@@ -25,6 +25,19 @@ from flatline.live.hooks import Guard, Patch, listening, without_adapter
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
 
+KEEPS = {
+    "top_k": (0,),
+    "top_p": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "temperature": (),
+}
+"""What bends the distribution that `generate` draws from, and where it leaves it as it is. What a
+temperature ought to be is the user's to say."""
 SAMPLE = "sample"
 """How transformers calls drawing one token after another from a distribution."""
 
@@ -41,12 +54,22 @@ class Call(NamedTuple):
     """NaN where the sampler gave none."""
 
 
+class Calls(list[Call | None]):
+    """What was heard; None stands for a call that is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unasked: dict[str, float] = {}
+        """Parameters that bend what is drawn from and that nobody asked for, with their values."""
+        self.bent: list[float] = []
+        """By how many nats the processors change each drawn token, where there are such."""
+
+
 @contextmanager
-def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
+def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[Calls]:
     """Inside, every call of `generate`, on the model that is trained or on vLLM's engine beside it,
-    is heard; None stands for one that cannot be told. Other samplers say for themselves what they
-    drew."""
-    calls: list[Call | None] = []
+    is heard. Other samplers say for themselves what they drew."""
+    calls = Calls()
     model: Any = _sampled_from(trainer)
     engine = engine_beside(trainer)
     if engine is not None:
@@ -61,9 +84,13 @@ def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
 
     def listen(args: Any, kwargs: dict[str, Any], processors: Any, _: float) -> None:
         if under_way:
-            ear = _Ear(kwargs.get("generation_config", args[0] if args else None), guard)
+            config = kwargs.get("generation_config", args[0] if args else None)
+            ear = _Ear(config, guard)
             under_way[-1].append(ear)
             processors.append(ear)
+            calls.unasked |= _unasked(config, trainer.args)
+            if calls.unasked and not calls:  # the first call tells: it has the weights of the start
+                processors.insert(0, _Before(ear, trainer.args.temperature, guard))
 
     def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         under_way.append([])
@@ -72,6 +99,7 @@ def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
         finally:
             ears = under_way.pop()
         guard(lambda: calls.append(_call(ears, args, kwargs, found)))
+        guard(lambda: calls.bent.extend(_bent(ears, calls[-1])))
         return found
 
     with (
@@ -81,8 +109,19 @@ def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[list[Call | None]]:
         yield calls
 
 
+def _unasked(config: Any, args: Any) -> dict[str, float]:
+    """Of the configuration that is in force, whoever filled it in."""
+    given = getattr(args, "generation_kwargs", None) or {}
+    found = {}
+    for name, keeps in KEEPS.items():
+        value, asked = getattr(config, name, None), given.get(name, getattr(args, name, None))
+        if value is not None and value not in (*keeps, asked):
+            found[name] = float(value)
+    return found
+
+
 def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> list[Drawn]:
-    """What was drawn for each of these rows; empty where that cannot be told.
+    """What was drawn for each of these rows; empty where that cannot be determined.
 
     The first call is for all rows in their order, later ones for those of them that go on, as in
     TRL's tool loop. Rows that began alike cannot be told apart: turns that do not fit what is
@@ -131,7 +170,11 @@ class _Ear:
         self._guard = guard
         self._scores_BV: Tensor | None = None
         """What the next token is drawn from."""
+        self._heard_BV: Tensor | None = None
         self._logps: list[Tensor] = []
+        self.before_BV: Tensor | None = None
+        """The same before any processor, at the temperature asked for; None where nobody asks."""
+        self.bent: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if self.samples:
@@ -140,12 +183,16 @@ class _Ear:
 
     def _hear(self, ids_BL: Tensor, scores_BV: Tensor) -> None:
         self._settle(ids_BL[:, -1])
-        self._scores_BV = scores_BV
+        self._scores_BV, self._heard_BV = scores_BV, self.before_BV
 
     def _settle(self, drawn_B: Tensor) -> None:
         if self._scores_BV is not None:
             logps_BV, self._scores_BV = self._scores_BV.float().log_softmax(-1), None
             self._logps.append(logps_BV.gather(1, drawn_B[:, None])[:, 0])
+            if self._heard_BV is not None:
+                before_BV = self._heard_BV.float().log_softmax(-1)
+                before_B = before_BV.gather(1, drawn_B[:, None])[:, 0]
+                self.bent.append((self._logps[-1] - before_B).abs())
 
     def logps(self, sampled_BT: Tensor) -> Tensor | None:
         """Of what came of it. On a GPU a position more may have been computed than is kept."""
@@ -155,6 +202,30 @@ class _Ear:
         if not tokens or len(self._logps) < tokens:
             return None
         return torch.stack(self._logps[:tokens], dim=1)
+
+
+class _Before:
+    """The first of the logits processors. It changes nothing."""
+
+    def __init__(self, ear: _Ear, temperature: float, guard: Guard) -> None:
+        self._ear, self._temperature, self._guard = ear, temperature, guard
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._guard(self._hear, scores)
+        return scores
+
+    def _hear(self, scores_BV: Tensor) -> None:
+        self._ear.before_BV = scores_BV / self._temperature
+
+
+def _bent(ears: list[_Ear], call: Call | None) -> list[float]:
+    """Of every token that is kept."""
+    if call is None or not ears[0].bent:
+        return []
+    tokens = call.sampled_ids_BT.shape[1]
+    bent_BT = torch.stack(ears[0].bent[:tokens], 1)
+    kept_BT = call.sampled_mask_BT[:, : bent_BT.shape[1]].bool()
+    return bent_BT[kept_BT].tolist()
 
 
 def _call(ears: list[_Ear], args: Any, kwargs: dict[str, Any], found: Any) -> Call | None:

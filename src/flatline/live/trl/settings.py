@@ -18,10 +18,14 @@ from flatline.trace.settings import SETTINGS
 
 TRANSFORMERS = "transformers"
 """The engine that samples with the very model that is trained."""
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What decides the distribution that a completion is drawn from."""
 HALF = (torch.bfloat16, torch.float16)
 RLOO = "rloo"
 ALGORITHMS = {"GMPOTrainer": "gmpo", "RLOOTrainer": RLOO, "GRPOTrainer": "grpo"}
 """By the end of a trainer's name, its own or of what it is built on; the nearest counts."""
+SHOWN_BESIDES = frozenset({"image", "images", "video", "videos", "audio"})
+"""Columns of the data that a model is shown beside the prompt."""
 MOST_COUNTED = 20_000
 """Rows of data whose prompts are counted: a tenth of a second."""
 
@@ -43,6 +47,7 @@ def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     """The trainer's settings under the names of the trace; None where it has none."""
     args = trainer.args
     found = {name: _plain(getattr(args, name, None)) for name in SETTINGS}
+    found |= _drawn_with(args)
     found["per_device_batch_size"] = args.per_device_train_batch_size
     found["max_steps"] = trainer.state.max_steps or found["max_steps"]
     found["warmup_steps"] = _warmup(args, found["max_steps"])
@@ -56,8 +61,23 @@ def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     found["reward_weights"] = _weights(trainer)
     found["dropout"] = dropout_of(trainer.model)
     found["distinct_prompts"] = _distinct(getattr(trainer, "train_dataset", None))
+    found["prompt_texts"] = _texts(trainer)
     found["algorithm"] = algorithm_of(trainer)
     return found | (_of_rloo(args) if found["algorithm"] == RLOO else {})
+
+
+def _drawn_with(args: Any) -> dict[str, Any]:
+    """What `generation_kwargs` puts in the place of the arguments of the same name: TRL gives it to
+    the sampler alone, and the loss keeps `temperature`. Without sampling the temperature is 0."""
+    given = getattr(args, "generation_kwargs", None)
+    if not isinstance(given, dict):
+        return {}
+    found = {name: _plain(given[name]) for name in SAMPLING if given.get(name) is not None}
+    if given.get("do_sample") is False:
+        found["temperature"] = 0.0
+    if found.get("temperature", args.temperature) != args.temperature:
+        found["loss_temperature"] = args.temperature
+    return found
 
 
 def algorithm_of(trainer: GrpoTrainer) -> str | None:
@@ -139,10 +159,25 @@ def _weights(trainer: GrpoTrainer) -> dict[str, float] | None:
 
 def _distinct(dataset: Any) -> int | None:
     """How many prompts the data has; None where it is too long to count."""
+    return _different(dataset, (*PROMPT_NAMES, "prompt"))
+
+
+def _texts(trainer: GrpoTrainer) -> int | None:
+    """How many prompts differ; None where a row shows the model more than its prompt: images, or
+    what a tool, an environment or somebody's own player says."""
+    dataset = getattr(trainer, "train_dataset", None)
+    columns = getattr(dataset, "column_names", None) or ()
+    environments = getattr(trainer, "environment_factories", None)
+    more = environments or not SHOWN_BESIDES.isdisjoint(columns)
+    return None if more or _tools(trainer) != 0 else _different(dataset, ("prompt",))
+
+
+def _different(dataset: Any, names: Sequence[str]) -> int | None:
+    """Different values of the first of these columns that the data has."""
     size, columns = _length(dataset), getattr(dataset, "column_names", None)
     if size is None or size > MOST_COUNTED or not isinstance(columns, list):
         return None
-    name = next((one for one in (*PROMPT_NAMES, "prompt") if one in columns), None)
+    name = next((one for one in names if one in columns), None)
     return None if name is None else len({repr(value) for value in dataset[name]})
 
 

@@ -16,9 +16,9 @@ from flatline.live.measure.played import Played, Recorded, without_dropout
 from flatline.live.measure.step import Backward
 from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
-from flatline.live.records import DataOrder, Problems
+from flatline.live.records import AdapterGaps, DataOrder, PaidAgain, Problems, Surprise
 from flatline.live.stage_found import StageFound
-from flatline.live.step_records import Between
+from flatline.live.step_records import Between, ShortStep
 from flatline.live.trl.alone import WITHOUT, alone, without_hidden_steps
 from flatline.live.trl.departure import examine
 from flatline.live.trl.departure.lines import lines
@@ -26,10 +26,17 @@ from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure import backward
 from flatline.live.trl.measure.between import between
-from flatline.live.trl.measure.order import data_order, planned_steps, problems
+from flatline.live.trl.measure.order import data_order, planned_steps, problems, short_step
 from flatline.live.trl.measure.recorded import engine_at_hand, record
-from flatline.live.trl.measure.scoring import play, score_again, scoring_logps, trained_logps
-from flatline.live.trl.recorder.attach import another_algorithm
+from flatline.live.trl.measure.rescored import adapter_gaps, surprise
+from flatline.live.trl.measure.scoring import (
+    paid_again,
+    play,
+    score_again,
+    scoring_logps,
+    trained_logps,
+)
+from flatline.live.trl.recorder.attach import another_algorithm, another_inside
 from flatline.live.trl.recorder.callback import StepWatch
 from flatline.live.trl.settings import settings, truth
 from flatline.live.where.place import Where
@@ -91,6 +98,10 @@ class TrlTrainer(Trainer):
     @property
     def planned_steps(self) -> int | None:
         return planned_steps(self.settings, getattr(self.trl.args, "num_train_epochs", None))
+
+    @property
+    def short_step(self) -> ShortStep | None:
+        return short_step(self.trl)
 
     @property
     def tokenizer(self) -> Any:
@@ -183,6 +194,17 @@ class TrlTrainer(Trainer):
     def plain_logps(self, inputs: Inputs) -> Tensor:
         return scoring_logps(self.trl, inputs)
 
+    def paid_again(self, played: Played) -> PaidAgain:
+        return paid_again(self.trl, played)
+
+    def adapter_gaps(self, played: Played, logps_BT: Tensor) -> AdapterGaps:
+        with without_dropout(self):
+            return adapter_gaps(self.trl, played, logps_BT)
+
+    def surprise(self, played: Played) -> Surprise:
+        with without_dropout(self):
+            return surprise(self.trl, played)
+
     def reference_logps(self, played: Played) -> Tensor:
         """TRL's own reference pass; without one, the adapter off, or the adapter that TRL keeps as
         reference, as TRL does it."""
@@ -204,6 +226,9 @@ class TrlTrainer(Trainer):
             if size is None:
                 return backward.backward(self.trl, played)
             return backward.backward_in_passes(self.trl, played, size)
+
+    def backward_short(self, played: Played, *, size: int) -> Backward:
+        return backward.backward_short(self.trl, played, size)
 
     def take_step(self, back: Backward, scale: float) -> float:
         return backward.take_step(self.trl, back, scale)
@@ -232,7 +257,7 @@ class TrlTrainer(Trainer):
 
 
 def _refuse_what_cannot_be_looked_at(trainer: GrpoTrainer) -> None:
-    another = another_algorithm(trainer)
+    another = another_algorithm(trainer) or another_inside(trainer)
     if another:
         raise ConfigError(another)
     missing = [
@@ -250,7 +275,7 @@ def _refuse_what_cannot_be_looked_at(trainer: GrpoTrainer) -> None:
         raise ConfigError(
             "This trainer is in the middle of an optimizer step: some of its backward passes are "
             "done, and others are not.\n"
-            "A checkup takes a step of its own, and would leave half of one behind.\n"
+            "A checkup takes its own step, and would leave half a step behind.\n"
             "Call it before `trainer.train()`, or from `on_step_end` of a callback."
         )
     if ranks.count() > 1 and getattr(trainer, "use_vllm", False):

@@ -27,8 +27,8 @@ def hold(trainer: Any, correct: str | None) -> None:
     if made_by_verifiers(trainer):
         raise ConfigError(
             f"A checkup cannot look at verifiers' {type(trainer).__name__}.\n"
-            "It would have to play a batch again with moved weights, and here a thread of the "
-            "trainer's own plays against a server: what the server holds cannot be put back.\n"
+            "It would have to sample a batch again with moved weights, and here a thread of the "
+            "trainer samples from a server: what the server holds cannot be put back.\n"
             "Record it instead: `flatline.attach(trainer, run_dir)`, train three steps, then "
             "`flatline diagnose run_dir`."
         )

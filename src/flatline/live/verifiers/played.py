@@ -10,7 +10,7 @@ from flatline.tasks.base import Score
 
 def played(state: Mapping[str, Any], problem_id: str) -> Rollout | None:
     """One episode, token by token; None where the server does not say which ids it read and wrote
-    (vLLM does with `return_token_ids`, `flatline serve` always), or wrote its history anew."""
+    (vLLM does with `return_token_ids`, `flatline serve` always), or wrote its history again."""
     answers = state.get("responses") or ()
     read = [list(getattr(answer, "prompt_token_ids", None) or ()) for answer in answers]
     wrote = [list(getattr(answer.choices[0], "token_ids", None) or ()) for answer in answers]

@@ -96,7 +96,7 @@ class Pass:
         slope, off = _line(others.values, height)
         wide = (others.values[:, 0] - others.values[:, -1]) > SPAN
         self.slopes = torch.where(wide & (off < STRAIGHT), slope, torch.nan)
-        """1 / temperature at some positions; NaN where nothing can be told."""
+        """1 / temperature at some positions; NaN where nothing can be determined."""
         p = _scaled(logits, self.temperature).softmax(-1)
         left = 1 - p.gather(1, label)
         push = -gradient.gather(1, label) / left

@@ -2,7 +2,7 @@
 
 A row of a training batch is found again among the samples by the tokens in front of its completion:
 padding, order and the cut into batches are the loop's own business. Who wrote a token follows: what
-was sampled is the model's, what stands between two samples is not.
+was sampled is the model's, what comes between two samples is not.
 """
 
 from collections import deque
@@ -331,7 +331,7 @@ def _compared(
     sample = spans[0][1]
     begin = start - len(sample.prompt)
     told: Row = {"as_sampled": 1}
-    # What stands before it is padding, unless the model is told to look at it.
+    # What comes before it is padding, unless the model is told to look at it.
     more = attended is not None and attended.min() == 0 and attended[: max(begin, 0)].any()
     if more or not _same_prompt(sample, ids, start):
         begin, told = hidden, {"as_sampled": 0, "sampled_prompt_ids": sample.prompt}

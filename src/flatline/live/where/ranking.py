@@ -72,6 +72,14 @@ class Trail:
         most = max(wrote, key=lambda place: len(wrote[place]), default=None)
         return [] if most is None else [first[most]]
 
+    def behind(self, event: Event) -> list[Event]:
+        """A statement, those of its own call that made what it read, then all others that ran
+        before it, the last first."""
+        made = {one for path in event.reads for one in self._assigned(event, path)}
+        ran = [one for one in reversed(self._frames[event.frame]) if one.number < event.number]
+        near = sorted(made, key=lambda one: -one.number)
+        return _once([event, *near, *(one for one in ran if _may_change(one))])
+
     def ranked(self, wrong: Sequence[Value], given_by: str = "") -> list[Event]:
         """Statements behind the wrong values, the likeliest first, each once. Where some are no
         specified value at all, those that are another one are left alone. `given_by` is the method
@@ -86,7 +94,7 @@ class Trail:
                 made = self._origin(made, value)
                 waiting.append((made, 0))
                 if self._right.name(value):
-                    suspects += self._missing(made, value)
+                    suspects += self._missing(self._asker(made), value)
         seen: set[Event] = set()
         while waiting and len(seen) < FAR:
             event, depth = waiting.popleft()
@@ -124,6 +132,17 @@ class Trail:
             yield from (_Suspect(one, 1, depth) for one in self._sources(event))
             for path, value in event.reads.items():
                 yield from self._skipped(event, path, value)
+            yield from (_Suspect(one, 2, -1) for one in self._branched(event))
+
+    def _asker(self, event: Event) -> Event:
+        """Where a helper that was right elsewhere gave the value back, who asked for it."""
+        while event.parent is not None and event.function in self._proven:
+            event = event.parent
+        return event
+
+    def _branched(self, event: Event) -> list[Event]:
+        """The condition that chose this statement over another, in a list of one; or none."""
+        return [one for one in self._guards(event) if one.statement.kind == "If"][:1]
 
     def _counted(self, event: Event) -> Iterator[Event]:
         """Who wrote the plain numbers that it read: sizes, limits, divisors."""
@@ -136,6 +155,7 @@ class Trail:
         them should hold another: then also who wrote what those read."""
         made = [one for path in event.reads for one in self._assigned(event, path)]
         yield from made
+        yield from (two for one in made for two in self._counted(one))
         names = [self._right.name(one) for one in event.reads.values() if self._is_data(one)]
         if len(set(names)) < len(names):
             more = {two for one in made for path in one.reads for two in self._assigned(one, path)}
@@ -151,7 +171,8 @@ class Trail:
         for made in self._assigned(event, path) if self._right.name(value) else ():
             for one in self._frames[event.frame]:
                 between = made.number < one.number < event.number
-                if between and path[0] in one.statement.inside:
+                around = one.statement.line in event.statement.guards
+                if between and not around and path[0] in one.statement.inside:
                     yield _Suspect(one, 1, event.number - one.number)
 
     def _before(self, event: Event) -> Iterator[Event]:
@@ -225,8 +246,13 @@ def _may_write(event: Event, names: Collection[str]) -> bool:
     change could."""
     statement = event.statement
     if statement.kind == "If":
-        return bool(statement.inside & set(names))
+        return statement.leaves or bool(statement.inside & set(names))
     return statement.kind not in ("FunctionDef", "AsyncFunctionDef", "ClassDef")
+
+
+def _may_change(event: Event) -> bool:
+    """Whether anything would be another without it: a condition around nothing only complains."""
+    return event.statement.kind != "If" or bool(event.statement.inside)
 
 
 def is_own(event: Event) -> bool:

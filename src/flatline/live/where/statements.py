@@ -27,6 +27,8 @@ class Statement:
     inside: frozenset[str] = field(default=frozenset())
     """Names that are written below this head."""
     kind: str = ""
+    leaves: bool = False
+    """Whether what is below this head may end a loop, a turn of it or the function."""
 
     @property
     def source(self) -> str:
@@ -77,6 +79,7 @@ def _statement(node: ast.stmt, file: str, guards: Lines) -> Statement:
         guards=guards,
         inside=frozenset(_names_written(below)),
         kind=type(node).__name__,
+        leaves=any(isinstance(inner, ast.Continue | ast.Break | ast.Return) for inner in below),
     )
 
 

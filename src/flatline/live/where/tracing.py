@@ -5,7 +5,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +54,8 @@ class _Running:
     number: int
     parent: Event | None
     now: Event | None = None
+    left: Event | None = None
+    """The `return` that ran last: a `with` around it is closed before the function is left."""
 
 
 class Follower:
@@ -120,6 +122,7 @@ class Follower:
         statement = statements(file).get(line)
         if running.now is not None and running.now.statement is statement:
             return
+        running.left = _returning(running.now)
         self._close(frame, running)
         if statement is None:
             return
@@ -149,7 +152,7 @@ class Follower:
                 done.writes[path] = value
 
     def _returned(self, frame: FrameType, running: _Running, result: Any) -> None:
-        last = running.now
+        last = running.left or running.now
         self._close(frame, running)
         if last is not None:
             value = self.copies.of(result)
@@ -171,6 +174,10 @@ class Follower:
         return found
 
 
+def _returning(event: Event | None) -> Event | None:
+    return event if event is not None and event.statement.kind == "Return" else None
+
+
 def _number(event: Event) -> int:
     return event.number
 
@@ -185,6 +192,7 @@ def _reached(thing: Any, steps: Path) -> Any:
             kept = getattr(thing, "__dict__", None)
             thing = kept.get(step[1:], _NOTHING) if isinstance(kept, dict) else _NOTHING
         else:
+            thing = thing.data if isinstance(thing, UserDict) else thing
             named = thing if type(thing) is dict else {}
             thing = named.get(step[1:-1], _NOTHING)
         if thing is _NOTHING:

@@ -1,6 +1,7 @@
 """What a statement reads and writes, kept small: copies of tensors, lists and numbers."""
 
 import hashlib
+from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ class Copies:
             return Value(repr(thing)[:200], thing)
         if isinstance(thing, list | tuple) and depth < DEEP and len(thing) <= MOST:
             return self._listed(thing, depth)
+        if isinstance(thing, UserDict):  # what tokenizers give
+            thing = thing.data
         if isinstance(thing, dict) and depth < DEEP:
             return self._mapped(thing, depth)
         return None
@@ -58,7 +61,7 @@ class Copies:
         parts = {str(name): self.of(one, depth + 1) for name, one in thing.items()}
         kept = {name: one for name, one in parts.items() if one is not None}
         told = "".join(f"{name}{one.key}" for name, one in kept.items())
-        return Value(_digest(told.encode()), kept) if kept else None
+        return Value(_digest(told.encode()), kept) if kept or not thing else None
 
     def _tensor(self, tensor: Tensor) -> Value | None:
         if tensor.numel() > MOST or tensor.is_meta or tensor.layout != torch.strided:

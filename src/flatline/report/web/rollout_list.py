@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pyarrow.compute as pc
 
-from flatline.diagnosis import Report
+from flatline.diagnosis.report import Report
 from flatline.errors import ConfigError
 from flatline.text import shortened
 from flatline.trace import Trace

@@ -57,6 +57,7 @@ class Entry:
     rewards: tuple[float, ...] = ()
     """Training reward, a few dozen points."""
     verdict: str = ""
+    answer: str = ""
     """Level and code of a kept diagnosis: `fault H09 loss-mask-as-attention`."""
     problem: str = ""
     """Why it cannot be read."""
@@ -243,6 +244,7 @@ def _entry(path: Path, name: str) -> Entry:
     asked = folder.run.get("requested")
     said = asked if isinstance(asked, dict) else {}
     steps, rewards = _rewards(Frame(folder.tables["steps"]))
+    verdict, answer = _verdict(path)
     return Entry(
         name=name,
         state=state_of(folder.run, path),
@@ -251,7 +253,8 @@ def _entry(path: Path, name: str) -> Entry:
         fault=str(folder.run.get("fault") or ""),
         steps=steps,
         rewards=rewards,
-        verdict=_verdict(path),
+        verdict=verdict,
+        answer=answer,
     )
 
 
@@ -267,15 +270,17 @@ def _rewards(frame: Frame) -> tuple[int, tuple[float, ...]]:
     return steps, tuple(known[some].tolist())
 
 
-def _verdict(path: Path) -> str:
-    """The first alarm of a kept diagnosis. Any program may have written the file."""
+def _verdict(path: Path) -> tuple[str, str]:
+    """The first alarm of a kept diagnosis, for a search, and its answer. Any program may have
+    written the file."""
     try:
         said: Any = json_in(path / DIAGNOSIS_FILE)
         first = said["findings"][0]
         level = str(first["level"])
-        alarm = level in ("fault", "suspect")
-        if alarm:
-            return f"{level} {first['hypothesis']} {first['name']}"
-        return str(said.get("outcome", "not enough to tell"))  # older files say less
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
+        if level in ("fault", "suspect"):
+            verdict = f"{level} {first['hypothesis']} {first['name']}"
+        else:
+            verdict = str(said.get("outcome", "not enough to tell"))  # older files say less
+        return verdict, str(said.get("headline", verdict))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return "", ""

@@ -5,7 +5,7 @@ import time
 from threading import Thread
 from typing import Any
 
-from flatline.diagnosis import diagnose
+from flatline.diagnosis.report import diagnose
 from flatline.report.run_page import run_context
 from flatline.report.run_state import State
 from flatline.report.series import Run

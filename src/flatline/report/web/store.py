@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from flatline.diagnosis import Report, diagnose
+from flatline.diagnosis.report import Report, diagnose
 from flatline.report.web.run_index import signature
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE

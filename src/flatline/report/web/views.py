@@ -197,8 +197,8 @@ def spark(values: tuple[float, ...]) -> str:
 
 
 def _matches(entry: Entry, search: str) -> bool:
-    said = (entry.name, entry.task, entry.fault, entry.verdict, entry.state or "cannot be read")
-    text = " ".join(said).lower()
+    said = (entry.name, entry.task, entry.fault, entry.verdict, entry.answer)
+    text = " ".join((*said, entry.state or "cannot be read")).lower()
     return all(word in text for word in search.lower().split())
 
 

@@ -2,8 +2,8 @@
 
 A name fills a column only if its value is what the column means. What is close but different stays
 in `metrics` under its own name, and `KEPT` says why. Names are compared in lower case, with `_` for
-blanks and without a leading `train/`. An earlier name of a column beats a later one; `*` stands for
-any text.
+blanks, without a leading `train/`, and without a unit in brackets that `UNITS` has. An earlier name
+of a column beats a later one; `*` stands for any text.
 
 Names come from TRL, old and new (and Unsloth, which logs what TRL logs), transformers, verl,
 OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, flatline's own metrics, and from plain logs.
@@ -11,6 +11,7 @@ OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, flatline's own metrics, and f
 
 STEP = (
     "step",
+    "global_step/max_steps",  # ms-swift: "3/250"; its last row, about the whole run, lacks it
     "global_step",
     "trainer/global_step",  # SkyRL, Lightning
     "training/global_step",  # verl
@@ -81,18 +82,28 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "mean_episode_reward",
         "rollout/ep_rew_mean",
         "critic/rewards/mean",  # verl, see CAVEATS
+        "objective/scores",  # TRL's PPO: before the KL penalty
     ),
     "reward_std_within": (
         "reward_std_within",
         "debug/reward_std",  # flatline: inside a group, unlike TRL's `reward_std`
     ),
-    "zero_std_share": ("zero_std_share", "frac_reward_zero_std"),
+    "zero_std_share": (
+        "zero_std_share",
+        "frac_reward_zero_std",
+        "frac_zero_std",
+        "zero_std_groups",
+    ),
     "advantage_max": ("advantage_max", "debug/advantage_max"),
     "kl": (
         "kl",  # TRL: k3, mean over tokens (in old versions over sequences)
         "actor/kl_loss",  # verl
         "policy/policy_kl",  # SkyRL
         "kl_penalty",  # NeMo-RL: divided by its coefficient again, k3
+        "kl_to_ref",
+        "kl_ref",
+        "ref_kl",
+        "approx_kl_ref",
     ),
     "kl_max": ("kl_max",),
     "ratio_max": ("ratio_max",),
@@ -160,6 +171,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "avg_response_length",
         "mean_completion_length",
         "avg_completion_length",
+        "gen_len",
+        "mean_gen_len",
+        "completion_tokens",
     ),
     "truncated_share": (
         "truncated_share",
@@ -170,6 +184,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "is_truncated/mean",
         "truncation_rate",
         "truncated",  # OpenRLHF
+        "truncated_rate",
+        "truncated_ratio",
     ),
     "heldout_reward": (
         "heldout_reward",
@@ -188,11 +204,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Column of `steps` -> names that may fill it, best first."""
 
+UNITS: dict[str, float] = {
+    **dict.fromkeys(("0-1", "0..1", "mean", "avg", "fraction"), 1.0),
+    **dict.fromkeys(("nat", "nats", "nat/token", "nats/token", "nats_per_token"), 1.0),
+    **dict.fromkeys(("tokens", "tok", "s", "sec", "seconds"), 1.0),
+    **dict.fromkeys(("%", "percent"), 0.01),
+}
+"""Unit in brackets behind a name -> what turns the number into ours. `1e-6` stands for itself. A
+name with any other unit means another quantity, and no alias knows it."""
+
 CAVEATS = {
     "critic/rewards/mean": "it has the KL penalty subtracted where `use_kl_in_reward` is on",
     "actor/kl_loss": "it is k3 only with kl_loss_type=low_var_kl (or k3)",
     "policy/policy_kl": "it is k3 only with kl_estimator_type=k3",
-    "frac_reward_zero_std": 'with scale_rewards="batch" it is 0 or 1 for the whole batch',
     "validation/accuracy": "it is the mean reward of the validation set, whatever its scale",
 }
 """What a reader of the column should know, told in `run["notes"]` when the name was taken."""
@@ -282,6 +306,11 @@ KEPT: dict[str, str] = {
     "entropy_loss": "may hold its coefficient",
     "debug/*": "advantage means, context lengths; ratio_off_max is |ratio - 1|, not a log",
     "lora/*": "adapter weights",
+    "objective/*": "TRL's PPO: sums over a completion, rewards less the KL penalty",
+    "episode": "episodes so far",
+    "*tokens_per_s*": "speed",
+    "*throughput*": "speed",
+    "wall_time*": "time since the run began",
     "_runtime": "seconds since the run began",
     "runtime": "seconds since the run began",
     "elapsed_seconds": "seconds since the run began",

@@ -1,6 +1,7 @@
 """CSV files with a header, among them the history that W&B exports and charts saved from its pages.
 
-A chart saved from W&B names its columns `RUN - METRIC`, with `__MIN` and `__MAX` beside each.
+A chart saved from W&B names its columns `RUN - METRIC`, with `__MIN` and `__MAX` beside each. A
+table of MLflow's metrics has a metric a row: its name, its value and its step.
 """
 
 import csv
@@ -10,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.trace.importers.aliases import STEP
 from flatline.trace.importers.log import Entry, Log
-from flatline.trace.importers.numbers import number
+from flatline.trace.importers.numbers import number, whole
+from flatline.trace.importers.resolve import plain
 from flatline.trace.importers.text import lines
 
 _DELIMITERS = ",;\t"
 _CHART = re.compile(r"(?P<run>.+) - (?P<metric>.+)")  # a name of a run may hold " - " as well
 _BAND = ("__MIN", "__MAX")
+_VALUE, _METRIC = "value", ("key", "metric", "metric_name", "tag")
+"""Names of the two columns of a table with a metric a row."""
+_RUN = ("run_id", "run_uuid", "run")
 
 
 def read_csv(path: Path) -> Log:
@@ -38,7 +44,25 @@ def read_csv(path: Path) -> Log:
         else:
             values = {name: cell for name, cell in zip(names, row, strict=False) if name}
             log.entries.append(Entry(f"line {reader.line_num}", values))
+    log.entries = _by_metric(path, names or [], log.entries)
     return log
+
+
+def _by_metric(path: Path, names: list[str], entries: list[Entry]) -> list[Entry]:
+    """Rows of one metric each, under its name and in the order of their steps; others as given."""
+    by_plain = {plain(name): name for name in names}
+    metric = next((by_plain[name] for name in _METRIC if name in by_plain), None)
+    step = next((by_plain[name] for name in STEP if name in by_plain), None)
+    value = by_plain.get(_VALUE)
+    if metric is None or step is None or value is None:
+        return entries
+    run = next((by_plain[name] for name in _RUN if name in by_plain), None)
+    _only_run(path, sorted({entry.values.get(run, "") for entry in entries if run}))
+    rows = [
+        Entry(one.place, {step: one.values.get(step), one.values[metric]: one.values.get(value)})
+        for one in entries
+    ]
+    return sorted(rows, key=lambda row: whole(row.values[step]) or 0)
 
 
 def _next(reader: Any, log: Log) -> list[str] | None:
@@ -83,11 +107,14 @@ def _without_run(path: Path, names: list[str]) -> list[str]:
     found = [_CHART.fullmatch(name) for name in names[1:]]
     if not found or not all(found):
         return names
-    runs = sorted({match["run"] for match in found if match})
+    _only_run(path, sorted({match["run"] for match in found if match}))
+    metrics = [match["metric"] for match in found if match]
+    return [names[0], *("" if metric.endswith(_BAND) else metric for metric in metrics)]
+
+
+def _only_run(path: Path, runs: list[str]) -> None:
     if len(runs) > 1:
         raise TraceError(
             f"{path} holds {len(runs)} runs: {', '.join(repr(run) for run in runs[:4])}.\n"
-            "A trace is of one run. Export the chart with only that run shown."
+            "A trace is of one run. Export that run alone."
         )
-    metrics = [match["metric"] for match in found if match]
-    return [names[0], *("" if metric.endswith(_BAND) else metric for metric in metrics)]

@@ -1,6 +1,7 @@
 """Values of a log as numbers: what counts as one, and nested rows laid flat."""
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ MAX_STEP = 2**31 - 1
 _WRAPPERS = ("data", "metrics", "logs", "log")
 """Keys under which a logger puts the metrics of a row; they are no part of the metric's name."""
 _DEPTH = 6
+_OF_STEPS = re.compile(r"(?<=\d)/\d+$")
 _PLAIN = frozenset({float, int, bool, str, type(None)})
 
 
@@ -28,8 +30,8 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A step: a whole number that is not negative and fits the trace."""
-    found = number(value)
+    """A step: a whole number that is not negative and fits the trace. "3/250" is step 3 of 250."""
+    found = number(_OF_STEPS.sub("", value) if isinstance(value, str) else value)
     if found is None or isinstance(value, bool) or not math.isfinite(found):
         return None
     return int(found) if found == int(found) and 0 <= found <= MAX_STEP else None

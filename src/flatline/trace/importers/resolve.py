@@ -5,7 +5,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP
+from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP, UNITS
+
+_WITH_UNIT = re.compile(r"(?P<name>.+?)_*[(\[](?P<unit>[^()\[\]]+)[)\]]")
+_POWER = re.compile(r"1e-\d\d?")
+_NAMES = frozenset(name for names in COLUMNS.values() for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +43,30 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
 @lru_cache(maxsize=2**17)  # asked for every value of a log, which may have 40,000 names
 def plain(name: str) -> str:
     """A name as the table writes it."""
-    text = "_".join(name.lower().split())
+    text = _unit(name)[0]
     while text.startswith("train/"):
         text = text.removeprefix("train/")
-    return text
+    bare = text.removeprefix("train_")  # a log that is no path writes `train_kl` for `train/kl`
+    return bare if bare in _NAMES and text not in _NAMES and text not in KEPT else text
+
+
+def times(name: str) -> float:
+    """What turns a number under this name into one of the column's unit."""
+    return _unit(name)[1]
+
+
+@lru_cache(maxsize=2**17)
+def _unit(name: str) -> tuple[str, float]:
+    """A name without its unit in brackets, and what the unit is worth."""
+    text = "_".join(name.lower().split())
+    found = _WITH_UNIT.fullmatch(text)
+    if found is None:
+        return text, 1.0
+    if _POWER.fullmatch(found["unit"]):
+        return found["name"], float(found["unit"])
+    if found["unit"] in UNITS:
+        return found["name"], UNITS[found["unit"]]
+    return text, 1.0
 
 
 def is_known(name: str) -> bool:
@@ -64,7 +88,7 @@ def _fill(
     aliases: dict[str, str],
     notes: list[str],
 ) -> None:
-    """Take the best name for a column; what else could have filled it is told."""
+    """Take the best name for a column; what else could have filled it is reported."""
     found = [(want, names) for want in wanted if (names := _claimed(want, known))]
     if not found:
         return
@@ -78,7 +102,7 @@ def _fill(
     if others:
         notes.append(f"`{column}` is {names[0]!r}, not {_listed(others)}.")
     if want in CAVEATS:
-        notes.append(f"`{column}` is {names[0]!r}: {CAVEATS[want]}.")
+        notes.append(f"`{names[0]}`: {CAVEATS[want]}.")
 
 
 def _listed(names: list[str]) -> str:

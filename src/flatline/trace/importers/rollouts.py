@@ -105,7 +105,7 @@ def _read(log: Log, kind: Kind, entry: Entry) -> Iterator[Row]:
         parts.update(row["parts"])
         if row["reward"] is None:
             seen = quoted(entry.values.get(kind.reward))
-            log.bad.append(f"{entry.place}: `{kind.reward}` is no number: {seen}")
+            log.bad.append(f"{entry.place}: `{kind.reward}` is not a number: {seen}")
         else:
             yield row
     log.unrecognised.update(entry.values.keys() - kind.known - parts)

@@ -6,11 +6,14 @@ from flatline.trace.folder import RUN_FILE
 from flatline.trace.importers.dumps import find_dumps
 from flatline.trace.importers.json_file import find_state
 from flatline.trace.importers.mlflow_store import is_file_run
+from flatline.trace.importers.printed import prints_rows
 from flatline.trace.importers.tensorboard import NAME, find_events
 from flatline.trace.importers.tracked import tracker_of
 from flatline.trace.importers.wandb_file import find_wandb
 
 _LOGS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".wandb")
+_PRINTED = (".log", ".txt", ".out")
+"""What a trainer printed has these names, and so has much else."""
 
 
 def logs_in(given: str) -> list[str]:
@@ -35,7 +38,9 @@ def _is_one_dump(folder: Path) -> bool:
 
 def _is_run(path: Path) -> bool:
     if path.is_file():
-        return path.suffix.lower() in _LOGS or NAME in path.name
+        suffix = path.suffix.lower()
+        printed = suffix in _PRINTED and prints_rows(path)
+        return suffix in _LOGS or NAME in path.name or printed
     if not path.is_dir() or path.name.startswith("."):
         return False
     looks = ((path / RUN_FILE).is_file(), find_state(path), is_file_run(path))

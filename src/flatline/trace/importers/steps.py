@@ -1,23 +1,27 @@
 """Rows of a log become rows of `steps`: which step each is, and what its numbers are called.
 
 Rows of the same step are one step: trainers log evaluation and training apart. Where a log goes
-back to a step it already has, the run was resumed, and what came after that step is of the branch
-that was given up.
+back, the run was resumed, and what it had from there on is of the branch that was given up. Rows
+that name no step are counted, and the epoch says where they go back.
 """
 
+import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from flatline.trace.importers.aliases import COLUMNS, EVAL_STEP, STEP
 from flatline.trace.importers.log import Entry, Log, nothing_in, quoted
 from flatline.trace.importers.numbers import flat, number, unwrapped, whole
-from flatline.trace.importers.resolve import Resolution, fills_nothing, plain, resolve
+from flatline.trace.importers.resolve import Resolution, fills_nothing, plain, resolve, times
 
 Numbers = dict[str, float]
-_BOOKKEEPING = frozenset({"epoch", "_timestamp", "_runtime", "wall_time", *STEP})
+_BOOKKEEPING = frozenset(
+    {"epoch", "_timestamp", "_runtime", "wall_time", "train_speed(s/it)", *STEP}
+)
 """Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
 _OVER_THE_BATCH = ("frac_reward_zero_std",)
 """What TRL takes over the whole batch with scale_rewards="batch": no share of groups then."""
@@ -28,6 +32,8 @@ _ONLY_V1 = "training/off_policy/"
 _SHARES = frozenset({"zero_std_share", "clip_share", "truncated_share"})
 _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
+OFTEN = 0.1
+"""Share of the rows that go back, above which they are in no order."""
 _STEP = frozenset(STEP)
 _CANDIDATES = frozenset(name for names in COLUMNS.values() for name in names)
 
@@ -51,6 +57,8 @@ def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     leave_out = (_OVER_THE_BATCH if scale_rewards == "batch" else ()) + left_out(names)
     resolution = _possible(log, by_step, resolve(names, leave_out=leave_out))
     log.notes.extend(resolution.notes)
+    if scale_rewards is None:
+        log.notes.extend(_perhaps_of_batches(by_step, resolution.aliases.get("zero_std_share")))
     rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
     return StepTable(rows, resolution)
 
@@ -65,7 +73,7 @@ def _possible(log: Log, by_step: Mapping[int, Numbers], resolution: Resolution) 
     aliases = dict(resolution.aliases)
     for column in _SHARES & aliases.keys():
         name = aliases[column]
-        values = ((step, by_step[step].get(name, 0.0)) for step in sorted(by_step))
+        values = ((step, by_step[step].get(name, 0.0) * times(name)) for step in sorted(by_step))
         bad = [step for step, value in values if value < 0 or value > 1 + _ROUNDED]
         if bad:
             del aliases[column]
@@ -76,9 +84,27 @@ def _possible(log: Log, by_step: Mapping[int, Numbers], resolution: Resolution) 
     return replace(resolution, aliases=aliases)
 
 
+def _perhaps_of_batches(by_step: Mapping[int, Numbers], name: str | None) -> list[str]:
+    """What to know of a share that nothing but the scale of the rewards tells from a yes or no."""
+    seen = {numbers[name] for numbers in by_step.values() if name in numbers}
+    if (
+        name is None
+        or plain(name) not in _OVER_THE_BATCH
+        or len(seen) < 2
+        or not seen <= {0.0, 1.0}
+    ):
+        return []
+    return [
+        f'{name!r} is 0 or 1 in every row: with scale_rewards="batch" it is about the whole '
+        "batch, and groups may be equal where it is 0."
+    ]
+
+
 def _row(step: int, numbers: Numbers, resolution: Resolution) -> dict[str, Any]:
     filled = {
-        column: numbers[name] for column, name in resolution.aliases.items() if name in numbers
+        column: numbers[name] * times(name)
+        for column, name in resolution.aliases.items()
+        if name in numbers
     }
     return {"step": step, **filled, "metrics": numbers}
 
@@ -89,6 +115,7 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
     if not names:
         log.notes.append("The log names no step: its rows are numbered from 1.")
     found: list[tuple[int, Numbers]] = []
+    epochs: list[float] = []
     outside = 0
     for entry in entries:
         numbers = _numbers(log, entry)
@@ -97,7 +124,7 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
         if names and _outside(entry, names, numbers):
             outside += 1
             continue
-        step = _step_of(log, entry, names) if names else len(found) + 1
+        step = _step_of(log, entry, names) if names else _counted(epochs, numbers.get("epoch"))
         if step is not None:
             found.append((step, numbers))
     if outside:
@@ -111,6 +138,7 @@ def _outside(entry: Entry, names: Sequence[str], numbers: Numbers) -> bool:
         return False
     # prime-rl samples the load of its sampler by the clock; TRL times its parts between steps.
     says_so = any(name in entry.values and entry.values[name] is None for name in names)
+    says_so = says_so or "log_history" in entry.values  # ms-swift ends its log with all of it
     return says_so or all(fills_nothing(name) for name in numbers.keys() - _BOOKKEEPING)
 
 
@@ -123,7 +151,7 @@ def _numbers(log: Log, entry: Entry) -> Numbers:
         if as_number is not None:
             found[name] = as_number
         elif value not in (None, "") and plain(name) in _CANDIDATES:
-            log.bad.append(f"{entry.place}: `{name}` is no number: {quoted(value)}")
+            log.bad.append(f"{entry.place}: `{name}` is not a number: {quoted(value)}")
     return found
 
 
@@ -163,44 +191,96 @@ def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
     return step
 
 
+def _counted(epochs: list[float], epoch: float | None) -> int:
+    """The number of a row that names no step, behind those of these epochs. Where the epoch goes
+    back, the rows that had it and all after them are given up."""
+    before = epochs[-1] if epochs else 0.0
+    epoch = before if epoch is None or not math.isfinite(epoch) else epoch
+    while epoch < before and epochs and epochs[-1] >= epoch:
+        epochs.pop()
+    epochs.append(epoch)
+    return len(epochs)
+
+
+class _Merging:
+    """Steps as they come, one set of numbers each."""
+
+    def __init__(self, *, in_order: bool) -> None:
+        self.steps: dict[int, Numbers] = {}
+        self.repeated: Counter[int] = Counter()
+        """Steps whose row was overwritten by the next."""
+        self.turns: list[tuple[int, int]] = []
+        """From which step the log went back, and to which."""
+        self.given_up = 0
+        """Rows of the branches that were given up."""
+        self._order: list[int] = []
+        self._in_order = in_order
+        self._reached: dict[str, int] = {}
+        """Name -> the latest step that has it."""
+
+    def add(self, step: int, numbers: Numbers, last: int) -> None:
+        held, names = self.steps.get(step, {}), numbers.keys() - _BOOKKEEPING
+        other = any(numbers[name] != held[name] for name in names & held.keys())
+        if step < last and (other or (not held and self._in_order and self._passed(step, names))):
+            self._go_back(step)
+        elif other:
+            self.repeated[step] += 1
+        if step not in self.steps:
+            self.steps[step] = {}
+            insort(self._order, step)
+        self.steps[step].update(numbers)
+        self._reached |= {name: max(step, self._reached.get(name, step)) for name in names}
+
+    def _passed(self, step: int, names: Collection[str]) -> bool:
+        """Whether a later step has what this one brings: an evaluation may come late."""
+        return any(self._reached.get(name, step) > step for name in names)
+
+    def _go_back(self, step: int) -> None:
+        self.turns.append((self._order[-1], step))
+        # From the end of the order: looking at every step each time would take for ever.
+        while self._order and self._order[-1] >= step:
+            at = self._order.pop()
+            self.given_up += 1 + self.repeated.pop(at, 0)
+            del self.steps[at]
+
+
 def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]:
     """One set of numbers per step, and a note where a log said a thing twice."""
-    steps: dict[int, Numbers] = {}
-    order: list[int] = []
-    repeated: Counter[int] = Counter()
-    dropped, last = set(), -1
+    back = sum(later < step for (step, _), (later, _) in pairwise(rows))
+    # Rows that are in no order at all were not resumed again and again.
+    merging = _Merging(in_order=back <= max(1, OFTEN * len(rows)))
+    last = -1
     for step, numbers in rows:
-        held = steps.get(step, {})
-        again = (numbers.keys() & held.keys()) - _BOOKKEEPING
-        if any(numbers[name] != held[name] for name in again):
-            repeated[step] += 1
-            if step < last:
-                # From the end of the order: looking at every step each time would take for ever.
-                while order and order[-1] >= step:
-                    dropped.add(order[-1])
-                    del steps[order.pop()]
-        if step not in steps:
-            steps[step] = {}
-            insort(order, step)
-        steps[step].update(numbers)
+        merging.add(step, numbers, last)
         last = step
-    rows_again = {
-        step: max(1, repeated[step]) for step in (repeated.keys() | dropped) & steps.keys()
-    }
-    _tell(log, rows_again, dropped - steps.keys())
-    return steps
+    if merging.repeated:
+        log.notes.append(_told_repeated(merging.repeated))
+    if merging.turns:
+        log.notes.append(_told_turns(merging))
+    return merging.steps
 
 
-def _tell(log: Log, repeated: Mapping[int, int], lost: set[int]) -> None:
-    if repeated:
-        more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
-        rows = sum(repeated.values())
-        log.notes.append(
-            f"Step {min(repeated)}{more} occurs more than once: the last row wins, "
-            f"{rows} {'row is' if rows == 1 else 'rows are'} overwritten."
+def _told_repeated(repeated: Counter[int]) -> str:
+    more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
+    rows = repeated.total()
+    return (
+        f"Step {min(repeated)}{more} occurs more than once: the last row wins, "
+        f"{rows} {'row is' if rows == 1 else 'rows are'} overwritten."
+    )
+
+
+def _told_turns(merging: _Merging) -> str:
+    """One sentence, whatever happened."""
+    last, step = merging.turns[0]
+    times = len(merging.turns)
+    rows = f"{merging.given_up} earlier {'row' if merging.given_up == 1 else 'rows'}"
+    if times > 1:
+        where = f"The log goes back {times} times, first from step {last} to step {step}"
+    elif step <= min(merging.steps):
+        return (
+            f"The log begins again: after step {last} comes step {step}. Only what follows counts, "
+            f"and {rows} {'is' if merging.given_up == 1 else 'are'} left out."
         )
-    if lost:
-        log.notes.append(
-            f"The log goes back, as a resumed run does: {len(lost)} steps of the branch that was "
-            f"given up are left out, {min(lost)} to {max(lost)}."
-        )
+    else:
+        where = f"The log goes back from step {last} to step {step}"
+    return f"{where}, as a resumed run does. The later rows count, {rows} do not."

@@ -23,7 +23,7 @@ _OWN = _NEEDS | {
 
 
 def _rollouts(values: Mapping[str, Any]) -> list[Row]:
-    """`input_tokens` counts every turn's context anew, so it is left out."""
+    """`input_tokens` counts every turn's context again, so it is left out."""
     prompt, completion = told(values["prompt"]), values["completion"]
     metrics, usage = values.get("metrics"), values.get("token_usage")
     said = [message for message in messages_in(completion) if message.get("role") == "assistant"]

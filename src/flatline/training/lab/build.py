@@ -2,7 +2,7 @@
 
     python -m flatline.training.lab.build --out DIR
 
-Supervised imitation of careless scripted plays (transcripts.py): first drills that restate
+Supervised imitation of careless scripted episodes (transcripts.py): first drills that restate
 documents and work sums, then plays of the three tasks. The checkpoint that ships with the package
 was made by this script with its defaults on one H200; `build.json` beside it says how.
 """

@@ -1,4 +1,4 @@
-"""Scripted plays of the lab's tasks, from which the lab policy learns its habits, good and bad.
+"""Scripted episodes of the lab's tasks, from which the lab policy learns its habits, good and bad.
 
 The oracle knows the solution of every generated problem and plays it with the task's real tools. It
 is careless at fixed rates: it skips a hop, searches vaguely, slips in arithmetic, cites wrongly,

@@ -86,7 +86,7 @@ def _of_grpo(args: Any, algorithm: str | None) -> dict[str, Any]:
 
 def _level(args: Any) -> str:
     """VESPO takes the product of a completion's ratios, whatever the argument says."""
-    whole = args.loss_type == "vespo"
+    whole = getattr(args, "loss_type", "") == "vespo"
     return "product" if whole else str(getattr(args, "importance_sampling_level", "token"))
 
 
@@ -113,8 +113,10 @@ def _together(args: Any, algorithm: str | None) -> list[str]:
     """What is specified by itself and not together."""
     corrected, drift = _correction(args), getattr(args, "off_policy_mask_threshold", None)
     bonus, loss = getattr(args, "entropy_coef", 0.0), getattr(args, "loss_type", "")
+    gspo_token, kl = _level(args) == "sequence_token", getattr(args, "use_bias_correction_kl", 0)
     pairs = {
         "GMPO with anything beside it": algorithm == "gmpo" and (corrected or drift or bonus),
+        "GSPO-token with anything beside it": gspo_token and (drift or bonus or kl),
         "off-policy masking of what vLLM samples": args.use_vllm and drift is not None,
         "vespo of what vLLM samples": corrected and loss == "vespo",
     }

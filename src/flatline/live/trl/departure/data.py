@@ -29,7 +29,11 @@ from flatline.spec.rewards import total, weights
 from flatline.spec.rows import broken_groups, visited_at_least
 
 OTHER_IDS = " of the batch does not hold the ids that were sampled"
-"""Words of a finding about what is handed on to the passes."""
+OTHER_MARKS = " of the batch does not mark its prompt with 1 and what is padding with 0"
+HANDED_ON = (OTHER_IDS, OTHER_MARKS)
+"""Words of findings about what is handed on to the passes."""
+MIXED = "A group is not one prompt"
+"""How a finding begins that prompts are mixed in a group."""
 CHEAP = 0.5
 """Seconds of all reward functions together, up to which they are asked again."""
 
@@ -90,7 +94,7 @@ def judge_rows(
         group = [str(row.get("prompt"))[-40:] for row in rows[at : at + asked.group]]
         return departs(
             "rows",
-            f"A group is not one prompt {asked.group} times.",
+            f"{MIXED} {asked.group} times.",
             f"rows {at} to {at + asked.group - 1} end in {group}",
         )
     if order is None:
@@ -109,10 +113,9 @@ def judge_rows(
 def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> StageFound:
     """Is what stands in front of each completion the prompt through its template?"""
     tokenizer = trainer.processing_class
-    options = getattr(trainer.args, "chat_template_kwargs", None) or {}
     longest = getattr(trainer.args, "max_prompt_length", None) or 0  # of older releases
     for row, (prompt, ids) in enumerate(zip(prompts, found, strict=True)):
-        expected = prompt_ids(tokenizer, prompt, None, options)[-longest:]
+        expected = rendered(trainer, prompt)[-longest:]
         if expected != ids:
             at = next(
                 (k for k, (a, b) in enumerate(zip(expected, ids, strict=False)) if a != b), -1
@@ -128,16 +131,25 @@ def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> S
     return same("prompts", f"{len(found)} prompts are their messages through the template.")
 
 
+def rendered(trainer: Any, prompt: Any) -> list[int]:
+    """Token ids of a prompt by the specification; with tools, as the template shows them."""
+    options = dict(getattr(trainer.args, "chat_template_kwargs", None) or {})
+    tools = getattr(trainer, "tools", None) or None
+    template = getattr(trainer, "chat_template", None)
+    if tools and template:
+        options["chat_template"] = template
+    return prompt_ids(trainer.processing_class, prompt, tools, options)
+
+
 def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
     """What was sampled, as the specification sees it; None where it is not known."""
     result = None if played.generated is None else played.generated.result
-    if not isinstance(result, tuple) or len(result) < 3:
+    if not isinstance(result, tuple) or len(result) < 2:
         return None
     prompts, completions = result[:2]
-    # RLOO gives its messages there, and TRL up to 0.25 a count.
+    # RLOO gives its messages there, up to 0.26 nothing, and TRL up to 0.25 a count.
     own = result[2] if len(result) > 3 and isinstance(result[2], list) else None
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    ends = stop_ids(trainer) | {tokenizer.pad_token_id}
+    ends = ends_of(trainer)
     rows = []
     for k, completion in enumerate(completions):
         completion = [int(token) for token in completion]
@@ -145,6 +157,12 @@ def rows_of(trainer: Any, asked: Asked, played: Played) -> list[Row] | None:
         mask_T = loss_mask(asked, len(completion), None if own is None else own[k], cut)
         rows.append(Row(list(prompts[k]), completion, mask_T, cut))
     return rows
+
+
+def ends_of(trainer: Any) -> set[int]:
+    """Tokens with which a completion ends that was not cut."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    return stop_ids(trainer) | {tokenizer.pad_token_id}
 
 
 def judge_ends(trainer: Any, rows: Sequence[Row]) -> StageFound | None:
@@ -176,6 +194,13 @@ def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
                 "completions" if ids != row.completion else "prompts",
                 f"Row {k}{OTHER_IDS}.",
                 f"row {k}: sampled {row.completion[:SHOWN]}, in the batch {ids[:SHOWN]}",
+            )
+        marks = set(inputs["prompt_mask"][k].tolist())
+        if not marks <= {0, 1}:
+            return departs(
+                "prompts",
+                f"Row {k}{OTHER_MARKS}.",
+                f"row {k}: the mask of its prompt holds {sorted(marks)[:SHOWN]}",
             )
         found_T = mask_BT[k, : len(row.completion)]
         if not torch.equal(found_T, row.mask_T) or bool(mask_BT[k, len(row.completion) :].any()):

@@ -106,9 +106,12 @@ def _shifted(name: str, pay: _Pay, group: int) -> StageFound | None:
 
 
 def _places(data: Any, order: DataOrder, whole: Played) -> list[int] | None:
-    """Where each row of the batch stands in the data; None where it cannot be found."""
+    """Where each row of the batch stands in the data; None where it cannot be found, or where rows
+    that share its prompt could be it as well."""
     if not hasattr(data, "column_names") or not hasattr(data, "__getitem__"):
         return None
-    known = {repr(data[int(place)]["prompt"]): int(place) for place in order.prompt_N}
-    found = [known.get(repr(row.get("prompt"))) for row in whole.rows]
-    return None if None in found else [place for place in found if place is not None]
+    known: dict[str, set[int]] = {}
+    for place in order.prompt_N:
+        known.setdefault(repr(data[int(place)]["prompt"]), set()).add(int(place))
+    found = [known.get(repr(row.get("prompt")), set()) for row in whole.rows]
+    return [min(places) for places in found] if all(len(one) == 1 for one in found) else None

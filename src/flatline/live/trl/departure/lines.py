@@ -27,16 +27,27 @@ from flatline.live.stage_found import StageFound
 from flatline.live.trl.departure import data, rights, stepped, turns
 from flatline.live.trl.departure.asked import precision_of
 from flatline.live.trl.departure.exchanged import OPENING, pay_for_gold
-from flatline.live.trl.departure.next_rows import DEALT, SEED, dealt_out
-from flatline.live.trl.departure.stages import OF_A_STEP, Step
+from flatline.live.trl.departure.next_rows import (
+    DEALT,
+    LENGTH,
+    LOADED,
+    SEED,
+    UNMIXED,
+    dealt_out,
+)
+from flatline.live.trl.departure.sampled import KEPT, plays_turns
+from flatline.live.trl.departure.stages import NOT_GIVEN, OF_A_STEP, Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
+from flatline.live.trl.settings import stop_ids
 from flatline.live.where.attributes import naming, set_elsewhere
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
+from flatline.live.where.statements import Statement
 from flatline.live.where.tracing import RETURNED, CannotFollow, Event, Follower
 from flatline.live.where.values import Copies, Value, says
+from flatline.spec.completions import said
 
 SHOWN = 5
 """Lines of a finding."""
@@ -45,8 +56,14 @@ TOLERANCE = {"fp32": 1e-3}
 COARSE = 0.05
 SCHEDULED = 8
 """Steps of a schedule that are followed."""
+ARRIVE = "._calculate_rewards"
+"""Where TRL takes what reward functions pay."""
 SAMPLED = ("prompts", "completions", "delivery")
 SCORED = ("mask", "rewards", "advantages")
+WEIGHED = ("ratio and KL", "loss")
+"""Stages whose findings say by how much of the largest weight a token's is another."""
+NARROW = 0.2
+"""Share of that by which values on the way must agree."""
 PASSED = ("log-probs", "ratio and KL", "loss", "gradient")
 
 
@@ -61,17 +78,33 @@ def lines(
     """Of a stage that departs, the likeliest first; empty where nothing can be said."""
     if getattr(trainer.args, "torch_compile", False):
         raise CannotFollow("compiled code cannot be followed")
+    if not any(weight.requires_grad for weight in trainer.model.parameters()):
+        return ()  # no statement of the step makes a weight trainable
     trainer.model.train()
     no_dropout(trainer)
     if found.text.startswith(stepped.KEPT):
         dtype = found.text.removeprefix(stepped.KEPT).split()[0]
         return tuple(dict.fromkeys(place_of(*one) for one in naming(trainer, dtype)))[:SHOWN]
+    ready_made = list(_set_before(trainer, found))
+    if ready_made:
+        return tuple(dict.fromkeys(place_of(*one) for one in ready_made))[:SHOWN]
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
     ranked = search.events()
     made = [place_of(event.statement, event.function) for event in ranked]
     told = set_elsewhere(trainer, ranked, lambda name: _not_as_asked(trainer, name))
     kept = [place_of(statement, function) for statement, function in told]
     return tuple(dict.fromkeys([*kept, *made]))[:SHOWN]
+
+
+def _set_before(trainer: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
+    """What was set before the step and does not run again in it."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if found.text.startswith(adapters.BEGUN):
+        yield from adapters.beginning(model)
+    if found.text.startswith(adapters.OPENING):
+        yield from adapters.scaled(model)
+    if found.text.startswith(DEALT) and trainer._step and not trainer.state.global_step:
+        yield from naming(trainer, "self._step = ")
 
 
 def _not_as_asked(trainer: Any, name: str) -> bool:
@@ -111,7 +144,7 @@ class _Search:
 
     def events(self) -> list[Event]:
         stage = self.found.stage
-        handed_on = data.OTHER_IDS in self.found.text
+        handed_on = any(words in self.found.text for words in data.HANDED_ON)
         if stage in SAMPLED and not handed_on:
             return self._sampled()
         if stage in SCORED or handed_on:
@@ -135,22 +168,29 @@ class _Search:
         trail = Trail(self.follower.events, Right((), 0.0))
         wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, played[0])]
         made = [trail.maker(one) for one in wrong if one is not None]
+        behind = [two for one in made[:1] if one is not None for two in trail.behind(one)]
         loop = [one for one in self.follower.events if one.function.endswith("._tool_call_loop")]
-        return [*[one for one in made if one is not None], *loop]
+        return [*behind, *loop]
 
     def _sampled(self) -> list[Event]:
         if self.found.text.startswith(turns.OPENING):
             return self._turns()
         step, asked, generated = self.step, list[Any](), list[Specified]()
+        calls = list[Any]()
         model = step.trainer.accelerator.unwrap_model(step.trainer.model)
 
         def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
             asked.extend(kwargs.get(name) for name in ("input_ids", "attention_mask"))
             asked.append(self.follower.now())
             drawn = generate(*args, **kwargs)
+            calls.append(drawn[:, kwargs["input_ids"].shape[1] :].tolist())
             generated.append(Specified("generated ids", drawn.detach().double().cpu()))
             return drawn
 
+        if self.found.text.startswith(KEPT) and plays_turns(step.trainer):
+            return self._turns()
+        if self.found.text.startswith(KEPT):
+            return self._not_kept(model, listening, generated, calls, asked)
         with Patch(model, "generate", listening), self.follower.following():
             step.sampling()
         if step.drawn is None:
@@ -158,12 +198,42 @@ class _Search:
         right = Right([*rights.of_sampling(step), *generated], self._tolerance)
         if self.found.stage == "prompts":
             return self._ranked(right, [step.drawn.prompts])
-        if "goes on with other completions" in self.found.text:
-            return self._ranked(right, [step.drawn.given])
         called = [one for one in asked if isinstance(one, Event)][:1]
+        if "goes on with other completions" in self.found.text:
+            return self._ranked(right, [step.drawn.given]) or self._behind(called)
         given = [self.follower.copies.of(one) for one in asked[:2]]
         wrong = [one for one in given if one is not None and not right.name(one)]
         return [*self._ranked(right, wrong), *called] if wrong else [*self._own_events(), *called]
+
+    def _behind(self, called: Sequence[Event]) -> list[Event]:
+        """What ran in the same function after a call, the last first."""
+        ran = [
+            one
+            for one in self.follower.events
+            for call in called
+            if one.function == call.function and one.number > call.number
+        ]
+        return [*reversed(ran), *called]
+
+    def _not_kept(
+        self,
+        model: Any,
+        listening: Any,
+        generated: list[Specified],
+        calls: list[Any],
+        asked: list[Any],
+    ) -> list[Event]:
+        """Of whole completions: where what was drawn for them is cut."""
+        trainer, stops = self.step.trainer, stop_ids(self.step.trainer)
+        prompts = [row["prompt"] for row in self.step.some.rows]
+        with Patch(model, "generate", listening), self.follower.following():
+            given = trainer._generate(copy.deepcopy(prompts))[1]
+        drawn = [torch.tensor(said(ids, stops)).double() for ids in calls[0]]
+        ends = torch.tensor([len(ids) - 1 for ids in drawn]).double()
+        right = [*generated, Specified("completion ids", tuple(drawn)), Specified("ends", ends)]
+        right.append(Specified("drawn", torch.tensor(calls[0]).double()))
+        called = [one for one in asked if isinstance(one, Event)][:1]
+        return self._ranked(Right(right, self._tolerance), [given]) or self._behind(called)
 
     def _own(self, act: Callable[[], None]) -> list[Event]:
         """The statements of the piece that are the user's own."""
@@ -186,14 +256,41 @@ class _Search:
         trainer, text = self.step.trainer, self.found.text
         if text.startswith(DEALT):
             return self._dealt()
+        if text.startswith(LENGTH):
+            with self.follower.following():
+                len(trainer._get_train_sampler())
+            return [*self._told_otherwise(), *_last_first(self.follower.events)]
         with self.follower.following():
+            trainer.get_train_dataloader()
             for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
                 pass
-        last = _last_first(self.follower.events)
+        last = [*self._told_otherwise(), *_last_first(self.follower.events)]
+        order = self.step.order
+        if text.startswith(LOADED) or (
+            text.startswith(data.MIXED) and order is not None and order.groups_whole
+        ):
+            last = [*reversed(self._of_method("get_train_dataloader")), *last]
         if text.startswith(SEED):
             seeded = [one for one in last if _reads(one, trainer.args.seed)]
             last = [*sorted(seeded, key=lambda one: -one.number), *last]
         return self._own_events() or last
+
+    def _told_otherwise(self) -> list[Event]:
+        """Who keeps something else in the sampler than it was told, or tells it something else than
+        was asked for; none where it holds what was asked for."""
+        asked = _asked_of_sampler(self.step.trainer.args)
+        for event in self.follower.events:
+            for (_, *steps), value in event.writes.items():
+                name = steps[-1].removeprefix(".") if len(steps) == 1 else ""
+                if name not in asked or value.content == asked[name]:
+                    continue
+                told = event.reads.get((name,))
+                kept_wrongly = told is not None and told.content == asked[name]
+                return [event] if kept_wrongly else self._of_method("_get_train_sampler")[::-1]
+        return []
+
+    def _of_method(self, name: str) -> list[Event]:
+        return [one for one in self.follower.events if one.function.endswith(f".{name}")]
 
     def _dealt(self) -> list[Event]:
         """What a pass is given is cut wrongly; or it is cut rightly and given at another time, by
@@ -209,6 +306,9 @@ class _Search:
         size = step.asked.rows_in_pass
         wrong = [rows for rows in dealt if len(rows) != size or len(set(rows)) != size]
         trail = Trail(self.follower.events, Right((), 0.0))
+        if UNMIXED in self.found.text:
+            whole = torch.arange(size * step.asked.passes_in_generation)
+            return self._own_events() or _from(trail.maker(self._value(whole)), self.follower)
         cut = trail.cutter([self._value(torch.tensor(rows)) for rows in dealt]) if wrong else []
         dealer = [one for one in self.follower.events if one.function.endswith("._prepare_inputs")]
         return self._own_events() or [*cut, *dealer]
@@ -237,7 +337,13 @@ class _Search:
         paying = self.found.stage == "rewards" and _pay_of_named(step, text)
         arrived = not paying and "do not get what" not in text
         known = rights.of_scoring(step, paid=not paying, arrived=arrived)
-        return self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
+        ranked = self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
+        if "do not get what" not in text:
+            return ranked
+        inside = [one for one in self.follower.events if one.function.endswith(ARRIVE)]
+        return sorted(
+            [*ranked, *reversed(inside)], key=lambda one: not one.function.endswith(ARRIVE)
+        )
 
     def _answer_lost(self) -> list[Event]:
         """Where what says the right answer goes in, and what comes out says it no longer."""
@@ -247,7 +353,8 @@ class _Search:
         with self.follower.following():
             answer = again()
         events = sorted(self.follower.events, key=lambda event: event.ended)
-        return [one for one in events if one.writes and _loses(one, answer)]
+        losing = [one for one in events if one.writes and _loses(one, answer)]
+        return losing or _deaf(events, answer)
 
     def _adapter(self) -> list[Event]:
         step = self.step
@@ -264,6 +371,12 @@ class _Search:
         scored, scored_events = dict(step.inputs), len(self.follower.events)
         with _slopes(step.trainer, self.follower.copies, losses), self.follower.following():
             step.passing()
+        if self.found.text.startswith(NOT_GIVEN):
+            word = "old_per_token_logps"
+            ran = self.follower.events[:scored_events]
+            made = [one for one in ran if word in one.statement.source]
+            heads = {line for one in made for line in one.statement.guards}
+            return [*made[:1], *(one for one in ran if one.statement.line in heads), *made[1:]]
         if self.found.stage == "log-probs":
             right = Right(rights.of_logprobs(step), self._tolerance)
             wrong = _wrong_logps(step, scored, self.found.text)
@@ -284,12 +397,33 @@ class _Search:
 
     @property
     def _tolerance(self) -> float:
-        return TOLERANCE.get(precision_of(self.step.trainer), COARSE)
+        """What is apart by less than the finding is told apart as well, if it is no rounding."""
+        usual = TOLERANCE.get(precision_of(self.step.trainer), COARSE)
+        found = self.found.measured
+        if self.found.stage not in WEIGHED or found is None:
+            return usual
+        return min(usual, max(NARROW * found, self.step.limit.weight))
 
     def _ranked(self, right: Right, wrong: Sequence[Any], given_by: str = "") -> list[Event]:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
         return trail.ranked([one for one in found if one is not None], given_by)
+
+
+def _from(first: Event | None, follower: Follower) -> list[Event]:
+    """A statement and what ran after it in the same call."""
+    ran = [] if first is None else follower.events
+    return [one for one in ran if first and one.frame == first.frame and one.number >= first.number]
+
+
+def _asked_of_sampler(args: Any) -> dict[str, Any]:
+    """What TRL's sampler holds where it does what the arguments ask for, by its own names."""
+    return {
+        "mini_repeat_count": args.num_generations,
+        "batch_size": args.generation_batch_size // args.num_generations,
+        "repeat_count": args.num_iterations * args.steps_per_generation,
+        "shuffle": args.shuffle_dataset,
+    }
 
 
 def _reads(event: Event, number: int) -> bool:
@@ -303,6 +437,16 @@ def _loses(event: Event, answer: str) -> bool:
     return given and not any(says(one, answer) for one in event.writes.values())
 
 
+def _deaf(events: Sequence[Event], answer: str) -> list[Event]:
+    """Of the innermost call that was told the answer and returns something else, the last first."""
+    for end in (one for one in events if RETURNED in one.writes):
+        inside = [one for one in events if one.frame == end.frame]
+        told = any(says(value, answer) for one in inside for value in one.reads.values())
+        if told and not says(end.writes[RETURNED], answer):
+            return inside[::-1]
+    return []
+
+
 def _last_first(events: Sequence[Event]) -> list[Event]:
     """The function that ran last first, each in the order of its statements: it gave the rows."""
     order = list(dict.fromkeys(one.function for one in reversed(events)))
@@ -310,13 +454,22 @@ def _last_first(events: Sequence[Event]) -> list[Event]:
 
 
 def _scored_wrong(step: Step, found: StageFound) -> list[Any]:
+    if data.OTHER_MARKS in found.text:
+        return [step.inputs["prompt_mask"]]
     if found.stage == "mask" or data.OTHER_IDS in found.text:
-        names = ("completion_mask", "completion_ids", "prompt_ids", "prompt_mask", "tool_mask")
+        ids = ("completion_ids", "prompt_ids", "prompt_mask")
+        names = ("completion_mask", "tool_mask") if found.stage == "mask" else ids
         return [step.inputs[name] for name in names if name in step.inputs]
     if found.stage == "advantages":
         return [step.inputs["advantages"]]
     if "do not get what" in found.text:
-        return [step.heard.arrived_BF]
+        assert step.heard.arrived_BF is not None
+        columns = [
+            step.heard.arrived_BF[:, at]
+            for at in step.heard.calls
+            if f"`{data._name(step.trainer, at)}`" in found.text
+        ]
+        return [*columns, step.heard.arrived_BF]
     return _pay_of_named(step, found.text) or [step.inputs["advantages"]]
 
 

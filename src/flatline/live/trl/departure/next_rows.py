@@ -3,7 +3,8 @@
 Nothing is sampled: TRL deals out numbers where completions would be.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -20,16 +21,54 @@ SOME = 2000
 ENOUGH = 8
 """Different rows below which two seeds may give one order by chance."""
 
+MOST = 200_000
+"""Rows of an epoch that are counted."""
+LENGTH = "An epoch is said to have "
 DEALT = "What is dealt out to passes is wrong: the "
 SEED = "The order of the data does not follow the seed"
-"""How findings begin: that rows are dealt out otherwise, and that their order is another."""
+LOADED = "The dataloader gives a generation "
+"""How findings begin: that an epoch ends elsewhere, that rows are dealt out otherwise, that their
+order is another, and that there are more or fewer of them."""
+UNMIXED = "completions of a generation are dealt out in the order in which they were sampled"
+"""Words of a finding that a generation is not shuffled."""
+SHUFFLES = ("shuffle_sequence_dict", "shuffle_tensor_dict")
+"""With one of these TRL shuffles a generation before it deals it out; releases up to 0.17 have
+none, and do not shuffle."""
 
 
-def rows_depart(trainer: Any, asked: Asked, order: DataOrder | None) -> StageFound | None:
-    """None where order and generations are as asked for, or where a trainer has ways of its own."""
-    with suppress(Exception):
-        return _order_departs(trainer, order) or _dealing_departs(trainer, asked)
+def rows_depart(
+    trainer: Any, asked: Asked, order: DataOrder | None, rows: int
+) -> StageFound | None:
+    """None where order and generations are as asked for, or where a trainer has ways of its own.
+    `rows` is what the dataloader gave for the first generation."""
+    looks: tuple[Callable[[], StageFound | None], ...] = (
+        lambda: _loading_departs(trainer, rows),
+        lambda: _order_departs(trainer, order),
+        lambda: _length_departs(trainer),
+        lambda: _dealing_departs(trainer, asked),
+    )
+    for look in looks:  # what one cannot do must not cost what the others find
+        with suppress(Exception):
+            found = look()
+            if found is not None:
+                return found
     return None
+
+
+def _loading_departs(trainer: Any, rows: int) -> StageFound | None:
+    """None where a generation of this process has as many rows as its passes are to train on.
+    Accelerate may be asked to give each process a share of them."""
+    args = trainer.args
+    due = args.train_batch_size * args.steps_per_generation
+    if rows == due or getattr(trainer.accelerator, "split_batches", False):
+        return None
+    return departs(
+        "rows",
+        f"{LOADED}{rows} rows; {due} were asked for.",
+        f"per_device_train_batch_size {args.per_device_train_batch_size}, "
+        f"steps_per_generation {args.steps_per_generation}",
+        measured=rows,
+    )
 
 
 def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
@@ -63,22 +102,65 @@ def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
     )
 
 
+def _length_departs(trainer: Any) -> StageFound | None:
+    """None where an epoch is as long as it says, since the training ends it after that many. Some
+    releases count the rows that are left over when no whole generation can be filled."""
+    sampler = trainer._get_train_sampler()
+    if not type(sampler).__module__.startswith("trl."):
+        return None
+    told, rows = len(sampler), sum(1 for _ in islice(sampler, MOST))
+    left_over = sampler.batch_size * sampler.mini_repeat_count * sampler.repeat_count
+    if rows <= told < rows + left_over or (rows == MOST and told > rows):
+        return None
+    if told > rows and trainer.args.max_steps > 0:  # the number of steps does not come from it
+        return None
+    return departs("rows", f"{LENGTH}{told} rows, and it has {rows}.", measured=told)
+
+
 def _dealing_departs(trainer: Any, asked: Asked) -> StageFound | None:
-    """None where each generation is dealt out, all of it, as often as asked, before the next one is
-    sampled."""
-    every = asked.passes_in_generation * asked.iterations
+    """None where each generation is dealt out, all of it before any of it again, as often as asked,
+    before the next one is sampled."""
+    once = asked.passes_in_generation
     dealt = dealt_out(trainer, asked)
-    for number, passes in enumerate((dealt[:every], dealt[every:])):
-        found = _wrong_rows(number, [row for rows in passes for row in rows], asked)
+    for at in range(0, len(dealt), once):
+        number = at // (once * asked.iterations)
+        found = _wrong_rows(number, [row for rows in dealt[at : at + once] for row in rows], asked)
         if found is not None:
             return found
-    return None
+    return _unmixed(dealt, asked) if _shuffles(trainer) else None
+
+
+def _unmixed(dealt: Sequence[Sequence[int]], asked: Asked) -> StageFound | None:
+    """None where passes are given rows of a generation in an order drawn by chance. Where a
+    generation is one pass, its order decides nothing."""
+    once, again = asked.passes_in_generation, asked.passes_in_generation * asked.iterations
+    size = asked.rows_in_pass * once
+    made = [
+        [row for rows in dealt[at : at + once] for row in rows]
+        for at in range(0, len(dealt), again)
+    ]
+    if once < 2 or size < ENOUGH or any(rows != sorted(rows) for rows in made):
+        return None
+    return departs(
+        "rows",
+        f"{DEALT}{UNMIXED}, so that each of its {once} passes holds whole groups; TRL shuffles "
+        "them first.",
+        f"the passes of the first generation are given {[rows[:4] for rows in dealt[:once]]} ...",
+    )
+
+
+def _shuffles(trainer: Any) -> bool:
+    """Whether it is TRL that deals out, in a release that shuffles."""
+    own = "_prepare_inputs" in vars(trainer)
+    module = type(trainer)._prepare_inputs.__module__
+    known = vars(sys.modules[module]) if module.startswith("trl.") else {}
+    return not own and any(name in known for name in SHUFFLES)
 
 
 def _wrong_rows(number: int, rows: Sequence[int], asked: Asked) -> StageFound | None:
     size = asked.rows_in_pass * asked.passes_in_generation
     due = range(number * size, (number + 1) * size)
-    if sorted(rows) == sorted([*due] * asked.iterations):
+    if sorted(rows) == [*due]:
         return None
     strange = sorted(set(rows) - set(due))
     which = "second" if number else "first"
@@ -91,7 +173,7 @@ def _wrong_rows(number: int, rows: Sequence[int], asked: Asked) -> StageFound | 
         "rows",
         f"{DEALT}{which} generation {what}.",
         f"passes over completions {due.start} to {due.stop - 1} are given "
-        f"{sorted(set(rows))[:8]} ({len(rows)} in all, {size * asked.iterations} expected)",
+        f"{sorted(set(rows))[:8]} ({len(rows)} in all, {size} expected)",
         measured=len(rows),
     )
 
@@ -108,13 +190,15 @@ def dealt_out(trainer: Any, asked: Asked) -> list[list[int]]:
         return {"completion_ids": torch.arange((made - 1) * size, made * size)}
 
     before = trainer._step, trainer._buffered_inputs
-    trainer._step, trainer._buffered_inputs = 0, None
+    begin = 0 if trainer.state.global_step else trainer._step
+    trainer._step, trainer._buffered_inputs = begin, None
     trainer.model.train()
     found = []
     try:
         with Patch(trainer, "_generate_and_score_completions", generate):
             for number in range(passes):
-                trainer._step = number  # which TRL up to 0.24 counts itself in this very method
+                # Up to 0.24 TRL counts itself, in this very method.
+                trainer._step = begin + number
                 batch = trainer._prepare_inputs([{}] * size)
                 found.append(batch["completion_ids"].tolist())
     finally:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from flatline.live.departure.loss import trained
 from flatline.live.departure.rights import of_advantages, of_inputs
+from flatline.live.trl.departure.data import rendered
 from flatline.live.where.specified import Specified
-from flatline.spec.prompts import prompt_ids
 
 if TYPE_CHECKING:
     from flatline.live.trl.departure.stages import Step
@@ -19,8 +19,7 @@ def of_sampling(step: "Step") -> Iterator[Specified]:
     """Prompts, and what was drawn for them."""
     assert step.drawn is not None
     tokenizer = step.trainer.processing_class
-    options = getattr(step.trainer.args, "chat_template_kwargs", None) or {}
-    prompts = [prompt_ids(tokenizer, one, None, options) for one in step.prompts]
+    prompts = [rendered(step.trainer, one) for one in step.prompts]
     yield from _padded("prompt", prompts, tokenizer.pad_token_id, left=True)
     yield from _padded("completion", step.drawn.drawn, tokenizer.pad_token_id, left=False)
 

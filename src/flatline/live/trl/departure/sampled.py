@@ -4,8 +4,8 @@ TRL's `generate` gives none; the model's head, heard while it samples, does.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, sampling_hooks
 from flatline.live.trl.settings import stop_ids
@@ -24,6 +25,10 @@ TOKENS = 12
 """Sampled for each prompt: one disagreement in the first shows a wrong context or other weights."""
 ROWS = 4
 """Prompts that are sampled for."""
+FIRST = 64
+"""Rows of the data of which the shortest and the longest prompt are taken."""
+TURNS = "max_tool_calling_iterations"
+"""TRL's name for how often tools are asked in one completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,36 @@ class Sampled:
 
 def own_sampler(trainer: Any) -> bool:
     """Whether completions come from somewhere else than TRL's plain `generate`."""
-    names = ("rollout_func", "use_vllm", "tools", "environments", "environment_factories")
+    names = ("rollout_func", "use_vllm", "environments", "environment_factories")
     others = (*names, "use_transformers_continuous_batching", "use_transformers_paged")
+    if plays_turns(trainer) and not hasattr(trainer, TURNS):
+        return True
     return any(getattr(trainer, name, None) for name in others) or not hasattr(trainer, "_generate")
+
+
+def plays_turns(trainer: Any) -> bool:
+    """Whether a completion may have several turns, with replies of tools between them."""
+    return bool(getattr(trainer, "tools", None))
+
+
+def samples_its_own_way(trainer: Any) -> bool:
+    """Whether the user's class changes how completions are made."""
+    methods = (
+        getattr(type(trainer), name, None) for name in ("_generate", "_generate_single_turn")
+    )
+    return any(one is not None and not one.__module__.startswith("trl.") for one in methods)
+
+
+def prompts_of(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """What is sampled for: prompts of the batch, and the shortest and the longest of the first rows
+    of the data, since prompts of one length need no padding."""
+    own = [row["prompt"] for row in rows]
+    with suppress(Exception):  # streamed data has no first rows
+        data = trainer.train_dataset
+        first = [data[k]["prompt"] for k in range(min(len(data), FIRST))]
+        by_length = sorted(first, key=lambda one: len(str(one)))
+        return [*own[: ROWS - 2], by_length[0], by_length[-1]]
+    return own[:ROWS]
 
 
 def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
@@ -131,6 +163,32 @@ def judge_limit(found: Sampled, args: Any) -> StageFound | None:
     )
 
 
+def judge_kept(
+    whole: Played, stops: Collection[int], longest: int, own: bool = False
+) -> StageFound | None:
+    """None where each completion of the batch is what was drawn for it, to its end or to the
+    longest length, as far as the sampler was heard. A sampler of the user's `own` may end where it
+    likes."""
+    result = None if whole.generated is None else whole.generated.result
+    given = result[1] if isinstance(result, tuple) else None
+    if not whole.drawn or given is None or len(given) != len(whole.drawn):
+        return None
+    for row, (one, ids) in enumerate(zip(whole.drawn, given, strict=True)):
+        drawn, kept = [int(token) for token in one.ids], [int(token) for token in ids]
+        ends = own or len(kept) >= longest or (kept and kept[-1] in stops)
+        if kept != drawn and not (ends and kept == drawn[: len(kept)]):
+            return departs(
+                "completions",
+                f"{KEPT}row {row} has {len(kept)} tokens, {len(drawn)} were sampled for it.",
+                f"row {row}: sampled ids {drawn[:8]}, trained ids {kept[:8]}",
+            )
+    return None
+
+
+KEPT = "The trainer does not keep what was sampled: "
+"""How a finding about the whole batch begins."""
+
+
 def judge_completions(found: Sampled) -> StageFound | None:
     """None where the trainer gets what was drawn, row by row."""
     for row, (drawn, given) in enumerate(zip(found.drawn, found.given, strict=True)):
@@ -196,11 +254,16 @@ def _token(rows: Sequence[Row], logps: Sequence[Tensor], policy: Sequence[Tensor
 
 @contextmanager
 def _short(trainer: Any) -> Iterator[None]:
-    """Only a few tokens each."""
+    """Only a few tokens each, and no tool is asked."""
     config, kwargs = trainer.generation_config, trainer.generation_kwargs
     before = config.max_new_tokens, kwargs.get("max_new_tokens")
+    turns = getattr(trainer, TURNS, None)
     config.max_new_tokens = kwargs["max_new_tokens"] = TOKENS
+    if turns is not None:
+        setattr(trainer, TURNS, 0)
     try:
         yield
     finally:
         config.max_new_tokens, kwargs["max_new_tokens"] = before
+        if turns is not None:
+            setattr(trainer, TURNS, turns)

@@ -58,15 +58,17 @@ class Scorer:
 
 @contextmanager
 def sampling_hooks(model: Any) -> Iterator[list[Tensor]]:
-    """The logits of the last position at every call of the model's head."""
-    head, heard = model.get_output_embeddings(), list[Tensor]()
+    """The logits of the last position at every call of the model. What its head makes is not yet
+    what is drawn from: Cohere and Granite scale it, Gemma caps it."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    heard = list[Tensor]()
 
-    def hear(_: Any, __: Any, logits: Tensor) -> None:
-        heard.append(logits.detach()[:, -1].float())
+    def hear(_: Any, __: Any, found: Any) -> None:
+        if isinstance(logits := getattr(found, "logits", None), Tensor):
+            heard.append(logits.detach()[:, -1].float())
 
-    handle = None if head is None else head.register_forward_hook(hear)
+    handle = inner.register_forward_hook(hear)
     try:
         yield heard
     finally:
-        if handle is not None:
-            handle.remove()
+        handle.remove()

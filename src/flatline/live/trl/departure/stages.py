@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flatline.errors import NotRecorded
 from flatline.live import ranks
-from flatline.live.departure.adapters import judge_adapters
+from flatline.live.departure.adapters import judge_adapters, judge_beginning
 from flatline.live.departure.advantages import judge_advantages
 from flatline.live.departure.loss import (
     CORRECTION,
@@ -44,19 +44,24 @@ from flatline.live.trl.departure.gold import judge_gold
 from flatline.live.trl.departure.next_rows import DEALT, rows_depart
 from flatline.live.trl.departure.passes import judge_logps, run_passes
 from flatline.live.trl.departure.sampled import (
-    ROWS,
     Sampled,
     drawn_rows,
     judge_completions,
     judge_drawing,
+    judge_kept,
     judge_limit,
     judge_sampler,
     own_sampler,
+    plays_turns,
+    prompts_of,
     sample,
+    samples_its_own_way,
 )
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
+from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
+from flatline.live.trl.settings import stop_ids
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import ADVANTAGE_HERE
 
@@ -67,6 +72,8 @@ NOTHING = 1e-6
 """Advantages below this are 0: sums of float32 parts differ in their last bit."""
 OF_A_STEP = "passes of a step train on"
 """Words of a finding that passes are given at another time than their number says."""
+NOT_GIVEN = "The loss is given no old log-probs"
+"""How a finding about it begins."""
 UNHEARD = "The sampler cannot be heard."
 
 Found = dict[str, StageFound]
@@ -89,7 +96,7 @@ def examine(
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
         asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
-        found["rows"] = rows_depart(trainer, asked, order) or data.judge_rows(
+        found["rows"] = rows_depart(trainer, asked, order, len(whole.rows)) or data.judge_rows(
             order, asked, whole.rows
         )
         trainer.model.train()
@@ -146,6 +153,8 @@ class Step:
     passes: Sequence[Pass] = ()
     kl_B: Tensor | None = None
     """Of each row, where it is in the reward."""
+    learns = True
+    """Whether the trainer's own advantages of these rows differ from 0."""
     given_optimizer = ""
     """What the user steps with instead of what the arguments say; empty for that."""
     scored: list[Tensor]
@@ -176,21 +185,25 @@ class Step:
         self.asked: Asked = asked_of(trainer, size)
         self.limit = tolerance_of(trainer)
         self.scorer = Scorer(trainer, self.asked.temperature)
+        if not own_sampler(trainer):
+            self.some = varied_rows(self.asked, some, frozenset(data.ends_of(trainer)))
+        self.begun = None
+        if not trainer.state.global_step:
+            self.begun = judge_beginning(trainer.accelerator.unwrap_model(trainer.model))
 
     # -- prompts, completions, delivery
 
     def sampling(self) -> None:
         """A few tokens, with the weights as they are and moved."""
+        played, args = self.whole.generated, self.trainer.args
+        turns = None if played is None else judge_turns(self.trainer, played.result)
+        self.found |= {} if turns is None else {"completions": turns}
         if own_sampler(self.trainer):
-            played = self.whole.generated
-            turns = None if played is None else judge_turns(self.trainer, played.result)
-            self.found |= {} if turns is None else {"completions": turns}
             self._not_sampled("Not specified: completions that a sampler of its own gives.")
             return
         group = self.asked.group
-        asked = [*self.some.rows[::group], *self.some.rows[1::group]][:ROWS]
-        prompts = [row["prompt"] for row in asked]
-        self.prompts = prompts
+        asked = [*self.some.rows[::group], *self.some.rows[1::group]]
+        self.prompts = prompts = prompts_of(self.trainer, asked)
         self.drawn = drawn = sample(self.trainer, prompts)
         if drawn is None:
             self._not_sampled(UNHEARD)
@@ -198,12 +211,18 @@ class Step:
         self.found["prompts"] = data.judge_prompts(self.trainer, prompts, drawn.prompts)
         rows = drawn_rows(drawn, drawn.prompts)
         policy = self.scorer.all(rows)
+        stops, own = stop_ids(self.trainer), samples_its_own_way(self.trainer)
         self.found["completions"] = (
-            judge_completions(drawn)
-            or judge_drawing(drawn, self.trainer.args.temperature)
-            or judge_limit(drawn, self.trainer.args)
+            turns
+            or judge_completions(drawn)
+            or judge_kept(self.whole, stops, args.max_completion_length, own)
+            or judge_drawing(drawn, args.temperature)
+            or judge_limit(drawn, args)
             or judge_sampler("completions", drawn, rows, policy, policy, self.limit)
         )
+        if not self.visible:
+            self.found["delivery"] = unknown("delivery", "The weights were not moved.")
+            return
         with moved(self.trainer, self.visible):
             after = sample(self.trainer, prompts)
             if after is None:
@@ -238,8 +257,11 @@ class Step:
         self.reference = self.scorer.reference(rows) if asked.beta else None
         if asked.kl_place == "reward" and asked.beta:
             self.kl_B = rloo.distances(rows, *self._penalised())
+        turns = own_sampler(trainer) or plays_turns(trainer)
+        padded = None if turns else data.judge_ends(trainer, every)
         masked = data.judge_mask(self.whole.inputs, every)
-        padded = None if own_sampler(trainer) else data.judge_ends(trainer, every)
+        if not masked.departs and len(self.inputs["completion_ids"]) == len(rows):
+            masked = data.judge_mask(self.inputs, rows)
         for one in (masked, padded):
             known = None if one is None else self.found.get(one.stage)
             if one is not None and (known is None or not known.departs):
@@ -265,10 +287,19 @@ class Step:
 
     def passing(self) -> None:
         """The passes and the step, a little further away than where the rows were scored."""
+        if not trained(self.inputs).any():
+            raise NotRecorded("a trained token in the batch")
+        if not any(weight.requires_grad for weight in self.trainer.model.parameters()):
+            raise NotRecorded("a trainable weight in the model")
         self.asked.refuse_besides()
         self.given_optimizer = stepped.given_optimizer(self.trainer)
         if self.trainer.optimizer is None:
             self.trainer.create_optimizer()
+        own_B = self.inputs["advantages"]
+        self.learns = float(own_B.abs().max()) >= NOTHING
+        if own_B.dim() == 1:
+            whole_B = self.whole.inputs["advantages"].flatten().tolist()
+            self.inputs["advantages"] = varied_advantages(self.asked, own_B, whole_B)
         with moved(self.trainer, self.gentle), moved(self.trainer, self.gentle / 2):
             self._go_apart()
             self.trainer.model.zero_grad()
@@ -337,7 +368,7 @@ class Step:
 
     def _logprobs(self, passes: Sequence[Pass]) -> StageFound:
         """Of the policy in its passes, of the old policy, of the reference."""
-        looks = [] if self.judged_old is None else [self.judged_old]
+        looks = [one for one in (self.begun, self._old_missing(), self.judged_old) if one]
         adapters = judge_adapters(self.trainer.accelerator.unwrap_model(self.trainer.model))
         looks += [] if adapters is None else [adapters]
         rows = [self.rows[k] for one in passes for k in one.rows]
@@ -349,6 +380,23 @@ class Step:
         if not looks:
             return unknown("log-probs", "The loss does not ask for TRL's log-probs.")
         return next((one for one in looks if one.departs), looks[0])
+
+    def _old_missing(self) -> StageFound | None:
+        """None where the passes are given the log-probs of the policy that sampled, or need none. A
+        loss of the user's own may keep them elsewhere."""
+        asked = self.asked
+        later = asked.iterations > 1 or asked.passes_in_generation > asked.passes
+        given = OLD in self.inputs or self.inputs.get("old_per_token_logps") is not None
+        own = not type(self.trainer)._compute_loss.__module__.startswith("trl.")
+        if given or own or not later:
+            return None
+        return departs(
+            "log-probs",
+            f"{NOT_GIVEN}: every ratio is 1, though steps after the first train on completions of "
+            "an older policy.",
+            f"num_iterations {asked.iterations}; {asked.passes} of the "
+            f"{asked.passes_in_generation} passes of a generation are one step",
+        )
 
     def _judged_reference(self) -> list[StageFound]:
         """Where the policy began, or the base under its adapters. A reference that is neither that
@@ -398,8 +446,8 @@ class Step:
             return unknown("gradient", "The reference is not known.")
         if self.asked.entropy_share < 1 and precision_of(self.trainer) != "fp32":
             return unknown("gradient", "Rounding decides which tokens have the highest entropy.")
-        if float(self.inputs["advantages"].abs().max()) < NOTHING:
-            # What is left is the KL, and close to the reference that is the rounding of log-probs.
+        if not self.learns:
+            # Where a policy writes one thing alone, its gradient is the rounding of log-probs.
             return unknown("gradient", "No reward differs in its group.")
         self.trainer.model.zero_grad()
         stepped.specified_gradient(

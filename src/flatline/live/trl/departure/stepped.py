@@ -29,6 +29,10 @@ MOST_ELEMENTS = 2**20
 them, with what the optimizer knows of them, would be a third copy of the training."""
 COARSE = 0.1
 """Rounding of the weights, of the length of the step, above which the step cannot be told."""
+FORGOTTEN = (
+    "After the step the optimizer's state is empty: AdamW keeps running means of the gradient and "
+    "of its square from step to step, and every step here is a first one."
+)
 NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
 """Callbacks from here do nothing to a step; the user's own may."""
 
@@ -236,6 +240,8 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     before = _before(trainer)
     _step(trainer, handed)
     now = dict(trainable(trainer))
+    if not inner.state and any(handed.get(name) is not None for name in now):
+        return departs("update", FORGOTTEN)
     squares: list[list[float]] = []
     for name, kept in before.weights.items():
         part = _some(read(now[name]))

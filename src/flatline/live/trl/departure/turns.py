@@ -3,6 +3,7 @@
 What was trained on is ids, what reward functions read is messages: both must tell one story.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -13,7 +14,7 @@ from flatline.spec.prompts import reply_ids
 OPENING = "Between turns, "
 """Every finding of this look begins with it."""
 FEWEST = 3
-"""Calls without a reply that must be seen."""
+"""Calls without a reply that must be seen, where nobody has one."""
 ROOM = 2
 """A completion has room for a reply below its longest length divided by this."""
 OTHERS = ("rollout_func", "environments", "environment_factories")
@@ -30,7 +31,9 @@ def judge_turns(trainer: Any, result: Any) -> StageFound | None:
     return (
         _untold(result)
         or next((found for _, found in wrong_replies(trainer, result)), None)
+        or _without_leave(trainer, result)
         or _unanswered(trainer, result)
+        or _stopped_early(trainer, result)
     )
 
 
@@ -75,6 +78,30 @@ def _untold(result: Any) -> StageFound | None:
     return None
 
 
+def _without_leave(trainer: Any, result: Any) -> StageFound | None:
+    """A call gets a reply that comes after the last one asked for."""
+    most = getattr(trainer.args, "max_tool_calling_iterations", None)
+    if most is None or _plays_its_own_way(trainer):
+        return None
+    rounds = [len(list(_replies(messages))) for messages in result[3]]
+    beyond = [row for row, count in enumerate(rounds) if count > most]
+    if not beyond:
+        return None
+    return departs(
+        "completions",
+        f"{OPENING}{len(beyond)} of {len(rounds)} rows get more replies of tools than were asked "
+        f"for: up to {max(rounds)}, and `max_tool_calling_iterations` is {most}.",
+        f"row {beyond[0]} has {rounds[beyond[0]]}",
+        measured=float(max(rounds)),
+    )
+
+
+def _plays_its_own_way(trainer: Any) -> bool:
+    """A loop of the user's own may end where it likes."""
+    loop = getattr(type(trainer), "_tool_call_loop", None)
+    return loop is not None and not loop.__module__.startswith("trl.")
+
+
 def _unanswered(trainer: Any, result: Any) -> StageFound | None:
     """Tools are called, there is room and leave for a reply, and nobody gets one."""
     room = trainer.args.max_completion_length / ROOM
@@ -88,6 +115,29 @@ def _unanswered(trainer: Any, result: Any) -> StageFound | None:
     if answered or asking < FEWEST or getattr(trainer.args, "max_tool_calling_iterations", 1) == 0:
         return None
     return departs("completions", f"{OPENING}{asking} rows call a tool, and none gets a reply.")
+
+
+def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
+    """Some calls get a reply, and a later one does not, though there is room and leave for it."""
+    most = getattr(trainer.args, "max_tool_calling_iterations", None)
+    pieces = zip(result[1], result[2], strict=True)
+    longest = max((len(one) for ids, mask in pieces for one in _given(ids, mask)), default=0)
+    if _plays_its_own_way(trainer):
+        return None
+    config = getattr(getattr(trainer, "model", None), "config", None)
+    context = getattr(config, "max_position_embeddings", math.inf)
+    for row, (prompt, ids, _, messages) in enumerate(zip(*result[:4], strict=True)):
+        needed = len(ids) + ROOM * longest
+        room = needed <= trainer.args.max_completion_length and len(prompt) + needed < context
+        rounds = len(list(_replies(messages)))
+        calls = messages and messages[-1].get("tool_calls")
+        if longest and calls and room and (most is None or rounds < most):
+            return departs(
+                "completions",
+                f"{OPENING}row {row} calls a tool for time {rounds + 1} and gets no reply; "
+                f"{'any number' if most is None else most} of them were asked for.",
+            )
+    return None
 
 
 def _given(ids: Sequence[int], mask: Sequence[int]) -> Iterator[list[int]]:

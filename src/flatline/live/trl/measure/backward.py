@@ -15,12 +15,13 @@ ROW = "checkup_row"
 """Extra tensor that tells the rollouts apart after TRL has shuffled them."""
 
 
-def backward(trainer: GrpoTrainer, played: Played) -> Backward:
-    """Accumulate the gradients of one optimizer step, as the training loop does."""
+def backward(trainer: GrpoTrainer, played: Played, passes: int = 0) -> Backward:
+    """Accumulate the gradients of one optimizer step, as the training loop does; of so many passes
+    where they are given."""
     _ready_optimizer(trainer)
     trainer.model.zero_grad()
     trainer._step, trainer._buffered_inputs = 0, None
-    passes = trainer.args.gradient_accumulation_steps
+    passes = passes or trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = passes
     # Not `_compute_loss`: a subclass may have a loss of its own and never call it.
     rows, loss = set(), 0.0
@@ -46,11 +47,21 @@ def backward(trainer: GrpoTrainer, played: Played) -> Backward:
 
 def backward_in_passes(trainer: GrpoTrainer, played: Played, size: int) -> Backward:
     """The same in passes of this size; not clipped."""
-    args = trainer.args
+    return backward(trainer, played, _set_passes(trainer.args, len(played.rows), size))
+
+
+def backward_short(trainer: GrpoTrainer, played: Played, size: int) -> Backward:
+    """The same where a whole step would have twice as many passes."""
+    passes = _set_passes(trainer.args, len(played.rows), size)
+    trainer.args.gradient_accumulation_steps = 2 * passes
+    return backward(trainer, played, passes)
+
+
+def _set_passes(args: Any, rows: int, size: int) -> int:
     args.max_grad_norm = 0
     args.per_device_train_batch_size = size
-    args.gradient_accumulation_steps = args.steps_per_generation = len(played.rows) // size
-    return backward(trainer, played)
+    args.gradient_accumulation_steps = args.steps_per_generation = rows // size
+    return rows // size
 
 
 def take_step(trainer: GrpoTrainer, back: Backward, scale: float) -> float:

@@ -30,7 +30,7 @@ from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure.backward import backward
 from flatline.live.trl.measure.scoring import play
 from flatline.spec import NotSpecified
-from flatline.spec.advantages import advantages
+from flatline.spec.advantages import advantages, beyond_rounding
 
 GENERATIONS = 3
 """Generations of which the prompts are compared: two processes may share one by chance."""
@@ -168,7 +168,7 @@ def _advantage_off(trainer: GrpoTrainer, rewards_BF: Tensor | None, played: Play
         expected_B = advantages(asked, rewards_BF.numpy())
     except (NotSpecified, ValueError):  # rows that fill no whole groups
         return None
-    return float((np.abs(found_B - expected_B) / (1 + np.abs(expected_B))).max())
+    return float(beyond_rounding(asked, rewards_BF.numpy(), found_B, expected_B).max())
 
 
 def _differing(trainer: GrpoTrainer) -> tuple[str, ...] | None:

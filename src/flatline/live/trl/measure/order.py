@@ -14,6 +14,7 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.live.batch import PROMPT_NAMES
 from flatline.live.records import DataOrder, Floats, Problems
+from flatline.live.step_records import ShortStep
 from flatline.live.trl.grpo import GrpoTrainer
 
 AT_MOST = 5_000_000
@@ -49,10 +50,27 @@ def data_order(trainer: GrpoTrainer, steps: int, hops: Mapping[str, int]) -> Dat
     )
 
 
+def short_step(trainer: GrpoTrainer) -> ShortStep | None:
+    """The last step of an epoch, where the passes that are left are not enough for a whole one."""
+    args, usual = trainer.args, trainer.args.gradient_accumulation_steps
+    if usual < 2 or not hasattr(trainer.train_dataset, "__len__"):
+        return None
+    rows = sum(1 for _ in islice(trainer._get_train_sampler(), AT_MOST))
+    steps, passes = divmod(rows // _chunk(trainer), usual)
+    cut = 0 < args.max_steps <= steps or rows == AT_MOST
+    return None if cut or not passes else ShortStep(passes=passes, usual=usual, steps=steps + 1)
+
+
+def _chunk(trainer: GrpoTrainer) -> int:
+    """Rows that the loader gives for one backward pass, of all processes."""
+    args = trainer.args
+    return int(trainer._train_batch_size * args.steps_per_generation * args.world_size)
+
+
 def _generations(trainer: GrpoTrainer, indices: Any) -> list[tuple[int, Any]]:
     """Optimizer step (from 1) and rows of every generation of the epoch."""
     args = trainer.args
-    chunk = trainer._train_batch_size * args.steps_per_generation * args.world_size
+    chunk = _chunk(trainer)
     every = args.steps_per_generation * trainer.num_iterations
     chunks = len(indices) // chunk
     return [

@@ -4,6 +4,7 @@ Log-probs are caught where `_compute_loss` asks for them, so whatever the traine
 way to its loss (its masks, its temperature, a subclass, a planted fault) is in them.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -16,10 +17,14 @@ from flatline.errors import NotRecorded
 from flatline.live import ranks
 from flatline.live.hooks import Guard, Patch
 from flatline.live.inputs import Inputs, select
-from flatline.live.measure.played import Generated, Played
+from flatline.live.measure.played import Generated, Judged, Played
+from flatline.live.records import PaidAgain
 from flatline.live.trl.grpo import GrpoTrainer, scored, scorer_of
 from flatline.live.trl.sampler import drawn, hearing
 from flatline.live.trl.settings import TRANSFORMERS, engine_of
+
+SLOW_JUDGE = 30.0
+"""Seconds of asking after which a judge is not asked once more."""
 
 
 def first_rows(trainer: GrpoTrainer) -> list[dict[str, Any]]:
@@ -41,9 +46,22 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
         caught.append(Generated(result, left))
         return result
 
-    with Patch(trainer, "_generate", catch), hearing(trainer, Guard()) as calls:
+    judged: list[Judged] = []
+
+    def judge(calculate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        paid = calculate(*args, **kwargs)
+        judged.append(Judged(args, kwargs, paid))
+        return paid
+
+    with (
+        Patch(trainer, "_generate", catch),
+        Patch(trainer, "_calculate_rewards", judge),
+        hearing(trainer, Guard()) as calls,
+    ):
         inputs = dict(trainer._generate_and_score_completions(own))
-    played = Played(own, inputs, caught[0] if caught else None)
+    played = Played(
+        own, inputs, caught[0] if caught else None, judged=judged[-1] if judged else None
+    )
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
     played.by_trained = bool(played.drawn) and engine_of(trainer) == TRANSFORMERS
     return played
@@ -60,6 +78,22 @@ def score_again(trainer: GrpoTrainer, played: Played) -> Inputs:
     result = played.generated.result
     with Patch(trainer, "_generate", lambda *_, **__: result):
         return dict(trainer._generate_and_score_completions(rows))
+
+
+def paid_again(trainer: GrpoTrainer, played: Played) -> PaidAgain:
+    """The same completions paid twice more; once, where a judge takes long."""
+    judged = played.judged
+    if judged is None:
+        raise NotRecorded("rewards asked for where TRL asks for them")
+    paid, begun = [judged.paid_BF], time.perf_counter()
+    while len(paid) < 3 and time.perf_counter() - begun < SLOW_JUDGE:
+        paid.append(trainer._calculate_rewards(*judged.args, **judged.kwargs))
+    before_R, now_R = (
+        (one_BF * trainer.reward_weights.to(one_BF)).nansum(1).double().cpu().numpy()
+        for one_BF in paid[-2:]
+    )
+    group_R = np.arange(len(now_R)) // int(trainer.num_generations)
+    return PaidAgain(before_R=before_R, now_R=now_R, group_R=group_R)
 
 
 def trained_logps(trainer: GrpoTrainer, inputs: Inputs, size: int | None = None) -> Tensor:

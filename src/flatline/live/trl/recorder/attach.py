@@ -16,6 +16,7 @@ Releases before 0.19 lack some of these: what stands in their place is listened 
 
 import atexit
 import functools
+import inspect
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ class StepListener(Protocol):
         """A step is in the trace; `control` is the trainer's, which may be told to stop."""
 
     def training_ended(self, attachment: "Attachment") -> None:
-        """The trace is complete."""
+        """All steps are in the trace."""
 
 
 def attach(
@@ -74,7 +75,7 @@ def attach(
 
 def why_not(trainer: Any) -> str | None:
     """What to say where nothing of this trainer can be recorded; None where it can."""
-    another = another_algorithm(trainer)
+    another = another_algorithm(trainer) or another_inside(trainer)
     # TRL 0.14 has neither of the two: all of a step is one method there.
     if another or (scorer_of(trainer) and hasattr(trainer, "reward_funcs")):
         return another
@@ -98,6 +99,30 @@ def another_algorithm(trainer: GrpoTrainer) -> str | None:
         "What it knows of their groups, advantages and ratios would be false here.\n"
         "Any other loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
+
+
+def another_inside(trainer: Any) -> str | None:
+    """What to say of a trainer that is built on TRL's and whose batches have another form, as those
+    of ms-swift have; None for others."""
+    loss = getattr(trainer, "_compute_loss", None)
+    if loss is None or _takes_two(loss):
+        return None
+    package = type(trainer).__module__.partition(".")[0]
+    return (
+        f"The {type(trainer).__name__} of `{package}` is built on TRL's and replaces its inside: "
+        "its loss takes other arguments.\n"
+        "What flatline would read as a batch of TRL's is something else here.\n"
+        "Its model and optimizer can be recorded: `flatline.watch(trainer.model, "
+        "trainer.optimizer, run_dir)` once training has begun; and its log can be diagnosed."
+    )
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind("model", "inputs")
+    except TypeError:
+        return False
+    return True
 
 
 class Attachment:
@@ -208,7 +233,7 @@ class Attachment:
         if self._replaces and self.trainer.state.global_step == 0:
             say(
                 f"{self.path} has the steps of an earlier training. This one begins at step 0 and "
-                "replaces them in the trace; to read both, give it a folder of its own."
+                "replaces them in the trace; to read both, give it a separate folder."
             )
 
     def work(self, name: str, *args: Any) -> Any:
@@ -265,11 +290,14 @@ class Attachment:
         return Patch(owner, name, around)
 
     def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Evaluation plays other problems and trains nothing: it is left alone."""
+        """Evaluation plays other problems and trains nothing: what it sampled is marked as such."""
         rows = args[0] if args else kwargs.get("inputs")
-        one = self.work("begin_generation", rows) if self.trainer.model.training else None
+        training = self.trainer.model.training
+        one = self.work("begin_generation", rows) if training else None
         if one is None:
-            original(*args, **kwargs)
+            output = original(*args, **kwargs)
+            if not training:
+                self.work("evaluated", output)
             return
         seconds: list[float] = []
         heard_sampling = lambda _args, _kwargs, _result, spent: seconds.append(spent)  # noqa: E731

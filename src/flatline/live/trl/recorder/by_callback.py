@@ -59,7 +59,7 @@ def _trainer_of(callback: TrainerCallback) -> Any:
             return caller
         frame = frame.f_back
     raise TraceError(
-        "FlatlineCallback was told that training begins, but not by a trainer that has it.\n"
+        "FlatlineCallback was called at the start of training, but not by a trainer that has it.\n"
         "It has to find the trainer to record it.\n"
         'Attach it yourself before `trainer.train()`: `flatline.attach(trainer, "runs/x")`.'
     )

@@ -118,10 +118,12 @@ class StepWatch(Listener):
         self._write_if_whole(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._attachment.watch(self.write_pending)
+        if self._attachment.alarms is not None:
+            # Before the trace is packed: to read it then costs twice.
+            self._attachment.alarms.training_ended(self._attachment)
         self._attachment.close()  # also where the recording has stopped: it lets go of the folder
         self._attachment.watch(self._attachment.say_what_is_next)
-        if self._attachment.alarms is not None:
-            self._attachment.alarms.training_ended(self._attachment)
 
     def write_pending(self, control: Any = None) -> None:
         """Write the row as it is."""

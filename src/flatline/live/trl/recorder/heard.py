@@ -20,6 +20,8 @@ from flatline.live.trl.sampler import Call
 
 ROLLOUT = "rollout_idx"
 """Key of the numbers by which rows are found again after TRL has shuffled and split them."""
+HELD_OUT = -1
+"""Such a number of a row that an evaluation sampled."""
 READ = (
     ROLLOUT,
     "prompt_ids",

@@ -20,11 +20,11 @@ from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
 from flatline.live.transfer import Transfer
 from flatline.live.trl.grpo import GrpoTrainer
-from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
+from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import Reader, Row
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
-from flatline.live.trl.sampler import Call
+from flatline.live.trl.sampler import Calls
 from flatline.live.trl.settings import (
     RLOO,
     TRANSFORMERS,
@@ -98,9 +98,10 @@ class Recording:
         weights = done if engine_of(self._trainer) == TRANSFORMERS else None
         return Generation(step=done + 1, weights=weights, first=first, rows=rows)
 
-    def generated(
-        self, one: Generation, output: dict[str, Any], calls: Sequence[Call | None]
-    ) -> None:
+    def generated(self, one: Generation, output: dict[str, Any], calls: Calls) -> None:
+        if calls.bent and not self._numbered:
+            unasked = {**calls.unasked, "nats": float(np.mean(calls.bent))}
+            self.sink.update_run(unasked_sampling=unasked)
         numbers = range(self._numbered, self._numbered + len(one.rows))
         self._numbered = numbers.stop
         device = output["completion_ids"].device
@@ -112,6 +113,12 @@ class Recording:
         self._last = one
         size, reader = one.send(), self._reader()
         self._hand_on(lambda: self._scribe.generated(one, reader), size=size)
+
+    def evaluated(self, output: Any) -> None:
+        """Rows that must not be trained on, and are known again where they are."""
+        like = output.get("completion_ids") if isinstance(output, dict) else None
+        if isinstance(like, Tensor):
+            output.setdefault(ROLLOUT, torch.full((len(like),), HELD_OUT, device=like.device))
 
     def begin_step(self) -> None:
         self.clock = Clock()
@@ -232,7 +239,8 @@ def _clip(trainer: GrpoTrainer) -> Clip:
     high = float(getattr(trainer, "epsilon_high", low) or low)
     if algorithm_of(trainer) == "gmpo":  # whose bounds are those of the log-ratio
         return Clip(low=-math.expm1(-low), high=math.expm1(high))
-    by_sequence = getattr(trainer, "importance_sampling_level", None) == "sequence"
+    levels = ("sequence", "sequence_token")
+    by_sequence = getattr(trainer, "importance_sampling_level", None) in levels
     return Clip(low=low, high=high, by_sequence=by_sequence or algorithm_of(trainer) == RLOO)
 
 

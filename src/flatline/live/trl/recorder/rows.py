@@ -20,6 +20,8 @@ NEAR = 2
 """Tokens by which the length of a completion may differ from the limit that cut it: what is encoded
 again, or left off at the end, changes the count."""
 
+TOOL_RAISED = "{'error': "
+"""How TRL's answer to a call that raised begins."""
 Row = dict[str, Any]
 
 
@@ -223,10 +225,13 @@ def _known(value: Any) -> float | None:
 
 def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str | None:
     """`stop` is neither an end token nor a known limit: a stop string, or what else its player ends
-    with. None where no limit is known."""
+    with; or padding that the model wrote itself, which TRL takes for an end. None where no limit is
+    known."""
     last = ids if reader.one_turn else ids[-1:]
     if reader.eos.intersection(last.tolist()):
         return "eos"
+    if len(ids) and ids[-1] == reader.pad:
+        return "stop"
     if reader.longest is None:
         return None
     foreign = np.flatnonzero(() if is_model is None else ~is_model)
@@ -264,7 +269,20 @@ def _counted(one: Held) -> Row:
     authors = one.authors()
     # Somebody's own player answers calls inside the tokens: TRL then makes one message of it all.
     answered = authors is None or bool((authors != Author.MODEL).any())
-    return {"tool_calls": None if answered and not calls else calls}
+    if answered and not calls:
+        return {"tool_calls": None}
+    failed = min(calls, sum(map(_failed, said)))
+    return {"tool_calls": calls - failed, "tool_errors": failed}
+
+
+def _failed(message: Mapping[str, Any]) -> bool:
+    """Whether it is what TRL writes in the place of a tool's answer where the call raised."""
+    content = message.get("content")
+    return (
+        message.get("role") == "tool"
+        and isinstance(content, str)
+        and content.startswith(TOOL_RAISED)
+    )
 
 
 def _events(counts: Mapping[str, int]) -> Row:

@@ -46,6 +46,8 @@ class Scribe:
         """Rows of fresh ones that are trained already, by `id`."""
         self._generations: list[Generation] = []
         self._facts: PassFacts | None = None
+        self._missed = False
+        """Whether a pass of this step was passed over."""
         self._ready: list[Callable[[], None]] = []
         """Tokens that are written when the step ends."""
         self._done: dict[int, Row] = {}
@@ -80,18 +82,21 @@ class Scribe:
 
     def passed_over(self, numbers: Transfer) -> None:
         """A pass whose tokens were dropped: its rollouts no longer wait for it."""
+        self._missed = True
         self._let_go(numbers.arrived().get(ROLLOUT))
 
     def end_step(self, step: int, reader: Reader, looked: Looked | None, norm: Transfer) -> None:
         """Write all but the row of the step itself, which may wait for the trainer's log."""
         rows = self._write_rollouts(reader)
         facts = reward_facts(self._generations, reader) | rollout_facts(rows)
-        facts |= {} if self._facts is None else self._facts.row()
+        if self._facts is not None:
+            self._facts.whole &= not self._missed
+            facts |= self._facts.row()
         if looked is not None:
             self._sink.write("weights", looked.rows())
         found = norm.arrived().get("grad_norm")
         self._done[step] = facts | {"grad_norm": None if found is None else float(found)}
-        self._generations, self._facts = [], None
+        self._generations, self._facts, self._missed = [], None, False
         self._texts.forget()
 
     def write_step(self, row: Row, rank: int) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from flatline.live.batch import Padded, to_numpy
-from flatline.live.trl.recorder.heard import Generation, Pass
+from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
+from flatline.live.trl.recorder.readings import Readings
 from flatline.live.trl.recorder.rows import ENDED, Reader, Row, total_reward
 
 OLD = "old_logps"
 """RLOO's old log-prob of each completion."""
+ROUNDED = 2**-7
+"""Of a log-ratio, bf16's last bit: so near to a bound, rounding decides whether it is clipped."""
 
 
 def reward_facts(generations: Sequence[Generation], reader: Reader) -> Row:
@@ -68,6 +71,13 @@ class PassFacts:
         self._clip = clip
         self._values: dict[str, list[np.ndarray]] = {}
         self._losses: list[float] = []
+        self._heldout: list[int] = []
+        """Rows of each pass that an evaluation sampled."""
+        self._least: dict[str, Readings] = {}
+        self._most: dict[str, Readings] = {}
+        """What a log of the step may show, of the smallest and the largest that rounding makes."""
+        self.whole = True
+        """Whether every pass of the step was heard."""
 
     def add(
         self, one: Pass, batch: Padded, logps: np.ndarray | None, sampler: np.ndarray | None
@@ -75,25 +85,35 @@ class PassFacts:
         """`logps` are the trainer's, `sampler` those of the sampler, NaN where it gave none."""
         if one.loss is not None:
             self._losses.append(float(one.loss))
+        if ROLLOUT in one.inputs:
+            self._heldout.append(int((to_numpy(one.inputs[ROLLOUT]) == HELD_OUT).sum()))
         if logps is None:
+            self.whole = False
             return
         mask = batch.loss_mask
         new = logps[mask]
+        log_ratio = _log_ratio(batch, mask, new)
         if "ref_per_token_logps" in batch:
             far = batch["ref_per_token_logps"][mask] - new
-            self._keep("kl", np.exp(far) - far - 1)
+            kl = np.exp(far) - far - 1
+            self._keep("kl", kl)
+            corrected = kl * np.exp(log_ratio)  # as `use_bias_correction_kl` asks, and logs
+            self._read("kl", mask, np.minimum(kl, corrected), np.maximum(kl, corrected))
         if sampler is not None:
             gap = np.abs(sampler[mask] - new)
             # vLLM has no log-prob for some tokens; a trainer's NaN must stay to be seen.
             self._keep("gap", gap[~np.isnan(sampler[mask])])
         if one.entropies is not None:
-            self._keep("entropy", to_numpy(one.entropies)[mask])
-        self._ratios(batch, mask, new)
+            entropy = to_numpy(one.entropies)[mask]
+            self._keep("entropy", entropy)
+            self._read("entropy", mask, entropy, entropy)
+        self._ratios(log_ratio, np.sign(batch.token_advantage[mask]), mask)
 
     def row(self) -> Row:
         """Means and largest values."""
         found = {name: np.concatenate(values) for name, values in self._values.items()}
         facts: Row = {"loss": sum(self._losses) if self._losses else None}
+        facts["heldout_rows"] = sum(self._heldout) if self._heldout else None
         for name, into in (("kl", "kl"), ("gap", "logprob_gap"), ("entropy", "entropy")):
             if name in found:
                 facts[into] = _mean(found[name])
@@ -102,20 +122,38 @@ class PassFacts:
                 facts[into] = _max(found[name])
         if "clipped" in found:
             facts["clip_share"] = _mean(found["clipped"])
-        return facts
+        return facts | (self._readings() if self.whole else {})
 
-    def _ratios(self, batch: Padded, mask: np.ndarray, new: np.ndarray) -> None:
-        """Where TRL has no older log-probs it compares the pass with itself."""
-        old = batch["old_per_token_logps"][mask] if "old_per_token_logps" in batch else new
-        log_ratio = _together(mask, new, batch[OLD]) if OLD in batch else new - old
+    def _ratios(self, log_ratio: np.ndarray, sign: np.ndarray, mask: np.ndarray) -> None:
         self._keep("ratio", np.abs(log_ratio))
-        sign = np.sign(batch.token_advantage[mask])
-        if self._clip.by_sequence:
-            log_ratio, sign = _by_row(mask, log_ratio, sign)
+        row_T = np.nonzero(mask)[0]
+        first = np.unique(row_T, return_index=True)[1]
+        whole = self._clip.by_sequence
+        if whole:
+            count_R = np.maximum(np.bincount(row_T, minlength=len(mask)), 1)
+            sum_R = np.bincount(row_T, log_ratio.astype(np.float64), minlength=len(mask))
+            log_ratio = (sum_R / count_R)[row_T]
+        clipped = self._clipped(log_ratio, sign)
+        self._keep("clipped", clipped[first] if whole else clipped)
+        surely, perhaps = (self._clipped(log_ratio, sign, by) for by in (ROUNDED, -ROUNDED))
+        self._read("clip", mask, surely, perhaps)
+
+    def _clipped(self, log_ratio: np.ndarray, sign: np.ndarray, by: float = 0.0) -> np.ndarray:
+        """1 where a ratio is beyond its bound by more than so much, in logs."""
         ratio = np.exp(log_ratio)
-        low, high = 1 - self._clip.low, 1 + self._clip.high
+        low, high = (1 - self._clip.low) * np.exp(-by), (1 + self._clip.high) * np.exp(by)
         clipped = (ratio < low) & (sign < 0) | (ratio > high) & (sign > 0)
-        self._keep("clipped", clipped.astype(np.float64))
+        return np.asarray(clipped, dtype=np.float64)
+
+    def _read(self, name: str, mask: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
+        row_T = np.nonzero(mask)[0]
+        for readings, values in ((self._least, least), (self._most, most)):
+            readings.setdefault(name, Readings()).add(values, row_T, len(mask))
+
+    def _readings(self) -> Row:
+        pairs = {name: (self._least[name], self._most[name]) for name in self._least}
+        least = {f"{name}_least": a.least_and_most()[0] for name, (a, _) in pairs.items()}
+        return least | {f"{name}_most": b.least_and_most()[1] for name, (_, b) in pairs.items()}
 
     def _keep(self, name: str, values: np.ndarray) -> None:
         self._values.setdefault(name, []).append(values)
@@ -140,19 +178,18 @@ def heldout_reward(logs: Mapping[str, Any], *, sets: Sequence[str] = ()) -> floa
     return None if found is None else float(found)
 
 
+def _log_ratio(batch: Padded, mask: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Of each trained token. Where TRL has no older log-probs it compares the pass with itself."""
+    if OLD in batch:
+        return _together(mask, new, batch[OLD])
+    old = batch["old_per_token_logps"][mask] if "old_per_token_logps" in batch else new
+    return np.asarray(new - old)
+
+
 def _together(mask: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
     """At each trained token the log-ratio of its whole completion."""
     row = np.nonzero(mask)[0]
     return np.asarray((np.bincount(row, new, minlength=len(mask)) - old)[row])
-
-
-def _by_row(
-    mask: np.ndarray, log_ratio: np.ndarray, sign: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """One log-ratio and one sign for every completion that has trained tokens."""
-    tokens = mask.sum(1)[mask.any(1)]
-    first = np.cumsum(tokens) - tokens
-    return np.add.reduceat(log_ratio.astype(np.float64), first) / tokens, sign[first]
 
 
 def _mean(values: np.ndarray) -> float | None:

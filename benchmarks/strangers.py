@@ -1,0 +1,183 @@
+"""What flatline says of scripts that other people could have written on stock TRL.
+
+    python benchmarks/strangers.py [NAME ...]         # ask, print a row for each script, keep it
+    python benchmarks/strangers.py --table            # docs/strangers.md: no training
+    python benchmarks/strangers.py --said NAME        # all that was said of one script
+
+Each script is given a checkup before it trains, then recorded while it trains, then diagnosed.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import tempfile
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import strangers_faulty
+import strangers_healthy
+import torch
+from transformers.utils import logging
+
+import flatline
+
+SCRIPTS = strangers_healthy.SCRIPTS | strangers_faulty.SCRIPTS
+PARTS = ("checkup", "diagnosis")
+KEPT = Path(__file__).parents[1] / "docs" / "strangers"
+KINDS = {"healthy": "healthy", "faulty": "faulty", "second": "more healthy"}
+"""Parts of `judged.json`, in words."""
+
+
+def asked(name: str, script: Any) -> dict[str, Any]:
+    """What a checkup and the diagnosis of a short training say of one script."""
+    torch.manual_seed(0)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        checkup = said_by(lambda: checked(script()))
+        torch.manual_seed(0)
+        diagnosis = said_by(lambda: trained_and_diagnosed(script()))
+    return {"script": name, "checkup": checkup, "diagnosis": diagnosis}
+
+
+@functools.singledispatch
+def checked(trainer: Any) -> Any:
+    """A checkup of what a script makes: a trainer, if nothing else is registered for it."""
+    return flatline.checkup(trainer)
+
+
+@functools.singledispatch
+def recorded(trainer: Any, run: str) -> None:
+    """Trains what a script makes, and records it as its author would."""
+    flatline.attach(trainer, run)
+    trainer.train()
+
+
+def trained_and_diagnosed(made: Any) -> Any:
+    run = tempfile.mkdtemp(prefix="stranger-run-")
+    recorded(made, run)
+    return flatline.diagnose(run)
+
+
+def said_by(ask: Any) -> dict[str, Any]:
+    """What a report says, as far as it is looked at here; or the traceback in its place."""
+    begun = time.perf_counter()
+    try:
+        report = ask()
+    except Exception:  # what a user would see is what is kept
+        return {"outcome": "traceback", "text": traceback.format_exc(), "alarms": []}
+    found = report.to_json()
+    return {
+        "outcome": found["outcome"],
+        "seconds": round(time.perf_counter() - begun, 1),
+        "alarms": [
+            {key: one[key] for key in ("hypothesis", "name", "level", "headline", "text")}
+            for one in report_alarms(found)
+        ],
+        "unknown": {
+            one["hypothesis"]: one["text"] for one in found["findings"] if one["level"] == "unknown"
+        },
+        "notes": {
+            one["hypothesis"]: one["text"] for one in found["findings"] if one["level"] == "note"
+        },
+        "text": str(report),
+    }
+
+
+def report_alarms(found: dict[str, Any]) -> list[dict[str, Any]]:
+    every = [*found["findings"], *found["troubles"]]
+    return [one for one in every if one["level"] in ("fault", "suspect")]
+
+
+def alarms_of(kept: dict[str, Any] | None, part: str) -> str:
+    """The causes of one answer, the first one first; its outcome where there is none."""
+    if kept is None:
+        return "not asked"
+    found = [f"{one['hypothesis']} {one['level']}" for one in kept[part]["alarms"]]
+    return ", ".join(found) or kept[part]["outcome"]
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    file = folder / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def row(kept: dict[str, Any]) -> str:
+    seconds = kept["checkup"].get("seconds", 0)
+    cells = (kept["script"], *(alarms_of(kept, part) for part in PARTS), f"{seconds:.0f}")
+    return f"| {' | '.join(cells)} |"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Scripts that were written and asked about together."""
+
+    scripts: dict[str, Any]
+    kinds: tuple[str, ...]
+    """Their parts of `judged.json`."""
+    first: Path
+    """What was said at first, which stays."""
+    now: Path
+    """What is said now, of those that were asked again."""
+
+
+def table(asked_together: Round) -> None:
+    """Every script: what was said at first, and of those that were asked again what is said now."""
+    judged = json.loads((KEPT / "judged.json").read_text())
+    words = {name: word for kind in asked_together.kinds for name, word in judged[kind].items()}
+    print("| script | checkup, first | diagnosis, first | judged | checkup, now | diagnosis, now |")
+    print("|---|---|---|---|---|---|")
+    for name in asked_together.scripts:
+        both = [read(folder, name) for folder in (asked_together.first, asked_together.now)]
+        said = [alarms_of(kept, part) for kept in both for part in PARTS]
+        print(f"| {' | '.join([name, *said[:2], words.get(name, ''), *said[2:]])} |")
+    for kind in asked_together.kinds:
+        found = list(judged[kind].values())
+        counts = "; ".join(f"{found.count(word)} {word}" for word in sorted(set(found)))
+        print(f"\n{len(found)} {KINDS[kind]} scripts at first: {counts}.")
+
+
+def main(asked_together: Round, described: str | None) -> None:
+    parser = argparse.ArgumentParser(
+        description=described, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument(
+        "--keep", type=Path, default=asked_together.now, help="folder of the answers"
+    )
+    parser.add_argument("--table", action="store_true", help="from what is kept: no training")
+    parser.add_argument("--said", help="all that was said of one script")
+    chosen = parser.parse_args()
+    scripts = asked_together.scripts
+    if chosen.table:
+        table(asked_together)
+    elif chosen.said:
+        kept = json.loads((chosen.keep / f"{chosen.said}.json").read_text())
+        print(*(kept[part]["text"] for part in PARTS), sep="\n\n----\n\n")
+    else:
+        ask(chosen.names or list(scripts), scripts, chosen.keep)
+
+
+def ask(names: list[str], scripts: dict[str, Any], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    print("| script | checkup | diagnosis | seconds |\n|---|---|---|---|")
+    for name in names:
+        found = asked(name, scripts[name])
+        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        (folder / f"{name}.json").write_text(text)
+        print(row(found), flush=True)
+
+
+def run_quietly(asked_together: Round, described: str | None) -> None:
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")
+    main(asked_together, described)
+
+
+if __name__ == "__main__":
+    run_quietly(Round(SCRIPTS, ("healthy", "faulty"), KEPT / "first", KEPT / "now"), __doc__)

@@ -1,0 +1,1 @@
+"""From a run, a log or a live trainer to a report: every hypothesis tested, ranked, reported."""

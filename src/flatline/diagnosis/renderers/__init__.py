@@ -1,0 +1,1 @@
+"""One answer, shown where it is read: a terminal, a notebook, CI, a tracker."""

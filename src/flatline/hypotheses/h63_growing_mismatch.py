@@ -1,0 +1,119 @@
+"""Sampler and trainer begin as close as their digits allow, and drift apart with every step.
+
+## What goes wrong
+A sampler in FP8 or with other quantised weights is off by a little from the start, which is usual
+and does no harm. Where that gap grows, something adds up: small updates that are lost in every
+delivery, scales that were measured once and no longer fit, a policy that moves to where rounding
+matters more. A run that was healthy for its first hundred steps then collapses, and no step of it
+looks different from the one before.
+
+## Sign
+The recorded gap, step by step, never a smoothed one: the last third of the steps against the first.
+A gap that has certainly more than doubled, that began as H20 allows (below 0.005 nat in float32,
+0.05 in 16 bits) and is certainly above that limit at the end is suspected. Where the two agree to
+rounding before the first update, where rollouts name older weights, or where the sampler still has
+those of the start, it is a matter of delivery and not of this. Healthy in float32: no growth (0.95
+times over 40 steps), and never above 1e-6; quantised again to 8 bits at every delivery: 1.0 times,
+at 0.0026 nat.
+
+## Probe
+None: on the first batch the gap is as it should be.
+
+## Experiment
+A run with the planted fault against the same without it, matched seeds.
+
+## Fix
+Quantise again from the trainer's full weights at every delivery, scales too (those of an FP8 cache
+as well); correct token by token with the sampler's log-probs meanwhile, and watch the gap.
+
+## Not to be confused with
+H20 numeric-mismatch: too large from the start; one that is large and flat belongs there. H06, H17,
+H18 and H19: the two agree until the first update, or rollouts name older weights. H24
+learning-rate: the policy is destroyed within a few steps, and the gap with it.
+
+## References
+Precision-RL issue 10 (1e-3 to 1 over a run of "Defeating the Training-Inference Mismatch via FP16",
+arXiv 2510.26788); open-instruct issue 1473; verl pull request 7519 (FP8 rollouts); miles pull
+request 1678 (an FP8 gap that is large and flat). "Your Efficient RL Framework Secretly Brings You
+Off-Policy RL Training" (Yao et al., 2025).
+"""
+
+import math
+
+import numpy as np
+
+from flatline.config import RunConfig
+from flatline.hypotheses.arms import fault_taken_out
+from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
+from flatline.hypotheses.logprobs import ROUNDING, never_left_the_start
+from flatline.hypotheses.trend import FEWEST, rows_in_one, thirds
+from flatline.hypotheses.weights import allowed_lag, names_newest, trains_later
+from flatline.stats import Estimate, difference_of_means, mean_of_units
+from flatline.trace import Trace
+from flatline.trace.settings import is_half
+
+GROWN = 2.0
+"""Times the gap of the first third. Healthy: 0.95 to 1.04."""
+
+
+class GrowingMismatch(Hypothesis):
+    id = "H63"
+    name = "growing-mismatch"
+    headline = "Your sampler and your trainer drift apart with every step."
+    explains = ("H06", "H18", "H19", "H20", "H22", "H24", "H29", "H30")
+    meaning = "The trainer improves a policy that the sampler is further from at every step."
+    fix = "Quantise the sampler's weights again from the trainer's at every delivery, scales too."
+    mechanism = "The gap of sampler and trainer grows; in the other arm it stays."
+
+    def sign(self, trace: Trace) -> Finding:
+        """Has the gap certainly grown beyond what rounding is allowed?"""
+        step, gap = trace.steps["step"], trace.steps["logprob_gap"]
+        known = np.isfinite(gap) & (gap > 0)
+        if len(trace.rollouts):  # a later pass over the same completions is behind by design
+            known &= np.isin(step, trace.rollouts["step"])
+        step, gap = step[known], gap[known]
+        parts = thirds(gap, step)
+        if parts is None:
+            return self.too_little(f"{FEWEST - len(gap)} more steps with a gap are needed")
+        if not len(trace.rollouts) and rows_in_one(gap) > 1:
+            return self.too_little("the gap was smoothed before it was logged")
+        growth = difference_of_means(np.log(parts.early), np.log(parts.late))
+        if not np.isfinite(growth[:3]).all():
+            return self.too_little("steps whose gaps differ are needed")
+        value, low, high = map(math.exp, growth[:3])
+        times = Estimate(value, low, high, growth.n)
+        early, late = (mean_of_units(part.tolist()) for part in (parts.early, parts.late))
+        limit = APART_BF16 if is_half(trace.settings) is not False else APART
+        grown = times.low > GROWN and early.value <= limit < late.low
+        other = _other_reason(trace, step, gap) if grown else ""
+        if other:
+            return self.too_little(other)
+        return self.found(
+            Level.SUSPECT if grown else Level.OK,
+            f"The gap of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} nat "
+            f"per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
+            f"{times.high:.2g}] times.",
+            measured=times,
+            expected=f"below {GROWN:g} times, or below {limit:g} nat",
+            severity=late.value / limit,
+        )
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """Without the fault, where one is planted: no setting of a run is the cause."""
+        return fault_taken_out(self, config)
+
+
+def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
+    """Why a gap that grows would not be this; empty where it would."""
+    if step[0] != 1:
+        return "how far apart the two were at step 1 is not known"
+    if gap[0] <= ROUNDING:
+        return "the two agree before the first update: what parts them is the delivery; see H06"
+    if trains_later(trace.settings):
+        return "a generation serves several updates, so that some rollouts are trained after one"
+    if len(trace.rollouts) and (allowed_lag(trace) or not names_newest(trace, step).all()):
+        return "rollouts name older weights; see H06 and H17"
+    if never_left_the_start(trace) is not None:
+        return "the sampler still has the weights of the start; see H06"
+    return ""

@@ -1,0 +1,86 @@
+"""H66 speculative-drafts."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h66_speculative_drafts import SpeculativeDrafts
+from flatline.live.records import Surprise
+
+H = SpeculativeDrafts()
+PROMPTS, GROUP, TOKENS = 8, 8, 40
+
+
+def exact(p, q, rng):
+    """The rule that keeps the distribution."""
+    draft = rng.choice(len(q), p=q)
+    if rng.random() < p[draft] / q[draft]:
+        return draft
+    left = np.maximum(p - q, 0)
+    return rng.choice(len(p), p=left / left.sum())
+
+
+def plausible(p, q, rng):
+    """Typical acceptance."""
+    draft = rng.choice(len(q), p=q)
+    return draft if p[draft] > 0.09 else rng.choice(len(p), p=p)
+
+
+def drawn_again(p, q, rng):
+    """Accepted as in the exact rule, but drawn again from all of p."""
+    draft = rng.choice(len(q), p=q)
+    return draft if rng.random() < p[draft] / q[draft] else rng.choice(len(p), p=p)
+
+
+def subject(rule, *, sharp=2.0, apart=0.0, settings=None, tokens=TOKENS):
+    """A batch whose tokens were drawn with this rule, with drafts from a sharper policy."""
+    rng, rows = np.random.default_rng(0), []
+    for _ in range(PROMPTS * GROUP):
+        sums = np.zeros(3)
+        for _ in range(tokens):
+            logits = rng.normal(0, 2, 12)
+            p, q = (np.exp(scale * logits) / np.exp(scale * logits).sum() for scale in (1, sharp))
+            entropy = -(p * np.log(p)).sum()
+            off = np.log(p[rule(p, q, rng)]) + entropy
+            sums += off, entropy, (p * (np.log(p) + entropy) ** 2).sum()
+        rows.append(sums)
+    off_R, entropy_R, variance_R = np.array(rows).T
+    found = Surprise(
+        off_R=off_R,
+        entropy_R=entropy_R,
+        variance_R=variance_R,
+        group_R=np.arange(len(rows)) // GROUP,
+        tokens=len(rows) * tokens,
+        apart=apart,
+    )
+    return SimpleNamespace(surprise=lambda: found, settings=settings or {})
+
+
+@pytest.mark.parametrize("rule", [plausible, drawn_again])
+def test_a_rule_that_changes_the_distribution_is_suspected(rule):
+    found = H.probe(subject(rule))
+    assert found.level is Level.SUSPECT and "more likely" in found.text
+
+
+def test_drafts_with_the_exact_rule_are_fine():
+    assert H.probe(subject(exact)).level is Level.OK
+
+
+def test_tokens_that_are_too_unlikely_are_suspected_as_well():
+    taken = subject(lambda p, q, rng: rng.choice(len(q), p=q), sharp=0.3)
+    assert "less likely" in H.probe(taken).text and H.probe(taken).level is Level.SUSPECT
+
+
+def test_settings_that_cut_are_left_to_the_sampling_parameters():
+    found = H.probe(subject(plausible, settings={"top_p": 0.9, "top_k": 0}))
+    assert found.level is Level.OK and "top_p cut tokens off" in found.text
+
+
+def test_where_sampler_and_trainer_disagree_nothing_is_said_of_drafts():
+    assert H.probe(subject(plausible, apart=0.5)).level is Level.UNKNOWN
+
+
+def test_a_batch_without_doubt_says_too_little():
+    assert H.probe(subject(plausible, tokens=2)).level is Level.UNKNOWN

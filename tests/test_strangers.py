@@ -1,0 +1,133 @@
+"""What scripts that strangers could have written showed, on stock TRL."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+
+import flatline
+from flatline.hypotheses.base import ALARMS, Level
+from flatline.live.trl.recorder.rows import _counted
+from flatline.live.trl.settings import settings
+from tests.test_trl_breadth import trainer_in
+
+torch.set_num_threads(1)
+
+
+def test_an_optimizer_whose_epsilon_is_a_pair_is_measured_like_any_other(tmp_path):
+    report = flatline.checkup(trainer_in(tmp_path, optim="adafactor", learning_rate=1e-3))
+    assert not [one.text for one in report.findings if "defect of flatline" in one.text]
+
+
+@pytest.mark.parametrize(
+    ("given", "drawn"),
+    [({"temperature": 0.4}, 0.4), ({"do_sample": False}, 0.0)],
+)
+def test_a_temperature_of_the_sampler_alone_is_told_from_that_of_the_loss(tmp_path, given, drawn):
+    found = settings(trainer_in(tmp_path, generation_kwargs=given))
+    assert (found["temperature"], found["loss_temperature"]) == (drawn, 1.0)
+    report = flatline.checkup(trainer_in(tmp_path, generation_kwargs=given))
+    assert report.causes[0].hypothesis == "H21"
+
+
+@pytest.mark.parametrize("given", [None, {"temperature": 1.0}, {"top_k": 5}])
+def test_other_arguments_of_the_sampler_leave_the_temperature_as_asked(tmp_path, given):
+    found = settings(trainer_in(tmp_path, generation_kwargs=given))
+    assert (found["temperature"], found["loss_temperature"]) == (1.0, None)
+
+
+def counted(*answers):
+    """What is recorded of a completion whose calls got these answers."""
+    said = [
+        {"role": "assistant", "tool_calls": [{"type": "function"}] * len(answers)},
+        *({"role": "tool", "name": "add", "content": answer} for answer in answers),
+        {"role": "assistant", "content": "{'error': 'none of mine'}"},
+    ]
+    generation = SimpleNamespace(events=[], completions=[said])
+    return _counted(SimpleNamespace(generation=generation, row=0, authors=lambda: np.zeros(0)))
+
+
+def test_calls_that_raise_in_trls_own_tool_loop_are_counted_as_errors():
+    assert counted("3", "{'error': 'no such file'}") == {"tool_calls": 1, "tool_errors": 1}
+    assert counted("an error was found") == {"tool_calls": 1, "tool_errors": 0}
+
+
+class Frees(TrainerCallback):
+    """Empties the optimizer's state to save memory."""
+
+    def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+        getattr(optimizer, "optimizer", optimizer).state.clear()
+
+
+def test_an_optimizer_that_forgets_after_every_step_departs(tmp_path):
+    finding = found(trainer_in(tmp_path, callbacks=[Frees()], learning_rate=1e-3), "H58")
+    assert finding.level is Level.FAULT and "running means" in finding.text
+    assert found(trainer_in(tmp_path, learning_rate=1e-3), "H58").level is Level.OK
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+OPENING = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+MISTRAL = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+def letters_said(completions, **_):
+    return [float(len(set(one[0]["content"]))) for one in completions]
+
+
+def chatting(tmp_path, template, content, **changes):
+    """A checkup of a trainer whose tokenizer has this template."""
+    rows = [{"prompt": [{"role": "user", "content": f"{content}{i}"}]} for i in range(8)]
+    trainer = trainer_in(tmp_path, rows=Dataset.from_list(rows), **changes)
+    trainer.reward_funcs[0] = letters_said
+    trainer.processing_class.add_special_tokens(
+        {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}
+    )
+    trainer.model.resize_token_embeddings(len(trainer.processing_class))
+    trainer.processing_class.chat_template = template
+    return trainer
+
+
+def found(trainer, code):
+    return next(one for one in flatline.checkup(trainer).findings if one.hypothesis == code)
+
+
+def test_a_template_that_opens_no_turn_for_the_answer_is_a_fault(tmp_path):
+    finding = found(chatting(tmp_path, CHATML, "What is "), "H16")
+    assert finding.level is Level.FAULT and "add_generation_prompt" in finding.text
+
+
+@pytest.mark.parametrize("template", [CHATML + OPENING, MISTRAL])
+def test_a_template_that_opens_the_turn_or_needs_no_opening_is_fine(tmp_path, template):
+    assert found(chatting(tmp_path, template, "What is "), "H16").level not in ALARMS
+
+
+def test_prompts_that_went_through_the_template_twice_are_a_fault(tmp_path):
+    content = "<|im_start|>user\nWhat is "
+    finding = found(chatting(tmp_path, CHATML + OPENING, content), "H16")
+    assert finding.level is Level.FAULT and "twice" in finding.text
+
+
+def one_prompt(tmp_path, **columns):
+    rows = [
+        {"prompt": "Add these .", "answer": str(at), **dict.fromkeys(columns, at)}
+        for at in range(8)
+    ]
+    return trainer_in(tmp_path, rows=Dataset.from_list(rows), per_device_train_batch_size=16)
+
+
+def test_one_prompt_for_all_rows_is_a_fault_and_no_shifted_gold(tmp_path):
+    findings = {one.hypothesis: one for one in flatline.checkup(one_prompt(tmp_path)).findings}
+    assert findings["H33"].level is Level.FAULT
+    assert "All 8 rows of the data have the same prompt" in findings["H33"].text
+    assert findings["H52"].level not in ALARMS
+
+
+def test_prompts_are_counted_as_texts_although_rows_have_ids_but_not_beside_images(tmp_path):
+    assert settings(one_prompt(tmp_path, id=True))["prompt_texts"] == 1
+    assert settings(one_prompt(tmp_path, image=True))["prompt_texts"] is None
