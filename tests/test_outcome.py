@@ -72,6 +72,17 @@ FLAT = noisy(lambda step: 0.5)
 # -- the outcomes
 
 
+def test_what_is_still_open_is_said_in_the_first_sentence():
+    one = looked_at({"H39": Level.UNKNOWN})
+    assert one.to_json()["headline"] == (
+        "Nothing wrong was found. Still open: whether right answers are paid as wrong."
+    )
+    two = looked_at({"H04": Level.UNKNOWN, "H39": Level.UNKNOWN}).to_json()["headline"]
+    assert two.endswith("whether answers are cut off, and whether right answers are paid as wrong.")
+    most = looked_at(dict.fromkeys(COMMON, Level.UNKNOWN)).to_json()["headline"]
+    assert most.startswith("There is not enough here")
+
+
 def test_a_flat_log_of_three_columns_is_no_all_clear(tmp_path):
     code, told = asked(log(tmp_path, FLAT, loss=0.1))
     assert (code, told["outcome"]) == (1, "unexplained")

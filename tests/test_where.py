@@ -2,11 +2,17 @@
 
 import importlib.util
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from flatline.hypotheses.base import Finding, Level
+from flatline.hypotheses.departure import placed
+from flatline.hypotheses.h49_prompts_depart import PromptsDepart
+from flatline.live.stage_found import StageFound
 from flatline.live.where.attributes import set_elsewhere
+from flatline.live.where.place import Where, in_library
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
 from flatline.live.where.statements import statements
@@ -285,3 +291,24 @@ def test_behind_a_statement_come_its_sources_and_then_what_ran_before_it(written
     trail = Trail(follower.events, Right((), 0.0))
     found = [one.statement.source for one in trail.behind(follower.events[-1])]
     assert found == ["return whole[len(prefix):]", "whole = ids + [4]", "prefix = ids[:2]", "pass"]
+
+
+def test_a_trainer_that_is_right_is_not_blamed_for_what_it_was_given():
+    def subject(departs):
+        found = StageFound(stage="prompts", departs=departs, text="seen")
+        return SimpleNamespace(departures=lambda: {"prompts": found}, lines_of=lambda _: lines)
+
+    lines = tuple(
+        Where(file=file, line=1, source="x", function="f", own=own)
+        for file, own in (("trl/trainer.py", False), ("train.py", True))
+    )
+    alarm = Finding(hypothesis="H16", name="special-tokens", level=Level.FAULT, text="twice")
+    for departs, shown in ((True, lines), (None, lines), (False, lines[1:])):
+        (found,) = placed([alarm], [PromptsDepart()], subject(departs))
+        assert found.where == shown, departs
+    assert "own" not in lines[0].to_json()
+
+
+def test_what_was_installed_is_no_line_of_the_users_own():
+    assert in_library(pytest.__file__)
+    assert not in_library(__file__)

@@ -221,6 +221,7 @@ def test_the_probe_follows_the_sampler_there_and_back():
     assert delivered(before=0.02, moved=0.03, restored=0.02, bf16=True).level is Level.OK
     assert delivered(before=4.0, moved=4.2, restored=4.0).level is Level.UNKNOWN
     assert delivered(before=0.02, moved=0.26, restored=0.01).level is Level.UNKNOWN, "top-k"
+    assert delivered(before=0.006, moved=0.01, restored=0.006).level is Level.OK, "a penalty"
     assert delivered(visible=1e-4).level is Level.UNKNOWN
 
 

@@ -10,12 +10,23 @@ from typing import NamedTuple
 
 from flatline.diagnosis.found import Found, explained_by
 from flatline.diagnosis.lacking import next_step
-from flatline.diagnosis.outcome import Outcome, common_tested, next_of, outcome_of, troubles_of
+from flatline.diagnosis.outcome import (
+    Outcome,
+    common_left,
+    common_tested,
+    next_of,
+    outcome_of,
+    troubles_of,
+)
 from flatline.hypotheses.base import Evidence, Finding, Level
 from flatline.text import shortened
 
 LONGEST_EXAMPLE = 400
 """Characters of one example: models write without end."""
+
+
+FEW = 3
+"""Common causes that could not be tested, up to which each is said in the first sentence."""
 
 
 class Line(NamedTuple):
@@ -76,7 +87,14 @@ def headline_of(report: Found) -> str:
         return _HEALTHY[report.trend is not None and report.trend.rises]
     if report.pointers:
         return f"Possible, but not certain: {_inside(report.pointers[0])}"
-    return "There is not enough here to name a cause or to call the run healthy."
+    return _left_open(common_left(report))
+
+
+def _left_open(left: list[str]) -> str:
+    """Nothing was found, and some common causes could not be tested."""
+    if len(left) > FEW:
+        return "There is not enough here to name a cause or to call the run healthy."
+    return f"Nothing wrong was found. Still open: whether {', and whether '.join(left)}."
 
 
 _HEALTHY = {

@@ -61,8 +61,13 @@ def _rises(report: Found) -> bool:
 
 def common_tested(report: Found) -> bool:
     """Whether every common cause was tested; each can be, in a run and on a live trainer."""
+    return not common_left(report)
+
+
+def common_left(report: Found) -> list[str]:
+    """The common causes that could not be tested, as the ends of "whether ..."."""
     tested = {one.hypothesis for one in report.findings if one.level is not Level.UNKNOWN}
-    return tested >= COMMON.keys()
+    return [text for code, text in COMMON.items() if code not in tested]
 
 
 def troubles_of(report: Found) -> list[Finding]:

@@ -114,7 +114,8 @@ def placed(
     findings: Sequence[Finding], hypotheses: Sequence[Hypothesis], subject: "Subject"
 ) -> list[Finding]:
     """The same; the first alarm, where no line is known of it, with those of what it explains, or
-    those that make the first stage whose departure it accounts for."""
+    those that make the first stage whose departure it accounts for (the user's own, where that
+    stage does not depart)."""
     first = findings[0] if findings else None
     if first is None or first.level not in ALARMS or first.where:
         return list(findings)
@@ -125,8 +126,11 @@ def placed(
     stages = [one for one in hypotheses if isinstance(one, Departure)]
     for stage in (one.stage for one in stages if first.hypothesis in one.named_by):
         with suppress(Exception):
-            found = StageFound(stage=stage, departs=True, text=first.text)
-            return [replace(first, where=subject.lines_of(found)), *findings[1:]]
+            # A stage that is as specified is made rightly: what is wrong is what it was given.
+            right = subject.departures()[stage].departs is False
+            lines = subject.lines_of(StageFound(stage=stage, departs=True, text=first.text))
+            where = tuple(one for one in lines if one.own or not right)
+            return [replace(first, where=where), *findings[1:]]
     return list(findings)
 
 

@@ -205,8 +205,9 @@ class SamplingParameters(Hypothesis):
     def _settings(self, cuts: list[str]) -> Finding:
         return self.found(
             Level.NOTE,
-            f"The sampler cuts tokens off ({', '.join(cuts)}); the trainer's log-probs do not.",
-            expected="all tokens kept",
+            f"The sampler draws from another distribution than the policy's own "
+            f"({', '.join(cuts)}), and the trainer's log-probs do not know of it.",
+            expected="every token drawn with its own probability",
         )
 
 

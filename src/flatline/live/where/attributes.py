@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
+from flatline.live.where.place import in_library
 from flatline.live.where.statements import Statement, statements
-from flatline.live.where.tracing import Event, follows, in_library
+from flatline.live.where.tracing import Event, follows
 
 LOOKED_AT = 10
 """Statements, the likeliest, whose attributes are looked up."""

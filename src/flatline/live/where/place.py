@@ -1,6 +1,8 @@
 """A place in the code that runs: plain words and numbers, no torch."""
 
-from dataclasses import asdict, dataclass
+import functools
+import sysconfig
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from flatline.live.where.statements import Statement
@@ -17,12 +19,16 @@ class Where:
     """The statement's first line, as its file has it."""
     function: str
     """With its class; `<module>` outside of functions."""
+    own: bool = field(default=True, compare=False)
+    """Whether it is the user's, and no library's."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}: {self.source}"
 
     def to_json(self) -> dict[str, str | int]:
-        return asdict(self)
+        shown = asdict(self)
+        del shown["own"]
+        return shown
 
 
 def place_of(statement: Statement, function: str) -> Where:
@@ -32,7 +38,21 @@ def place_of(statement: Statement, function: str) -> Where:
         line=statement.line,
         source=statement.source,
         function=function,
+        own=not in_library(statement.file),
     )
+
+
+@functools.cache
+def in_library(file: str) -> bool:
+    """Whether it was installed, or unpacked from a wheel, rather than written here."""
+    paths = sysconfig.get_paths()
+    libraries = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
+    if file.startswith(libraries) or "site-packages" in file:
+        return True
+    folder = Path(file).parent
+    while (folder / "__init__.py").exists():
+        folder = folder.parent
+    return any(folder.glob("*.dist-info"))
 
 
 def _shown(file: Path) -> str:

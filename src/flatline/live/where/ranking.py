@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from flatline.live.where.place import in_library
 from flatline.live.where.specified import Right
 from flatline.live.where.statements import Path
-from flatline.live.where.tracing import RETURNED, Event, in_library
+from flatline.live.where.tracing import RETURNED, Event
 from flatline.live.where.values import Value
 
 OWN = 5

@@ -1,10 +1,8 @@
 """One piece of a step, followed statement by statement: what each read, wrote and returned."""
 
-import functools
 import linecache
 import os
 import sys
-import sysconfig
 from collections import Counter, UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from pathlib import Path as File
 from types import CodeType, FrameType
 from typing import Any
 
+from flatline.live.where.place import in_library
 from flatline.live.where.statements import Path, Statement, statements
 from flatline.live.where.values import Copies, Value
 
@@ -205,16 +204,3 @@ def follows(file: str) -> bool:
     if file.startswith(_OURS) or not linecache.getlines(file):
         return False
     return f"{os.sep}trl{os.sep}" in file or not in_library(file)
-
-
-@functools.cache
-def in_library(file: str) -> bool:
-    """Whether it was installed, or unpacked from a wheel, rather than written here."""
-    paths = sysconfig.get_paths()
-    libraries = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    if file.startswith(libraries) or "site-packages" in file:
-        return True
-    folder = File(file).parent
-    while (folder / "__init__.py").exists():
-        folder = folder.parent
-    return any(folder.glob("*.dist-info"))
