@@ -216,3 +216,9 @@ def test_a_policy_that_began_at_its_reference_is_not_asked_to_start_there():
     assert found.level is Level.SUSPECT
     assert "Start policy and reference" not in found.fix
     assert "raise" in found.fix
+
+
+def test_a_policy_that_is_far_after_one_update_is_the_same_model_and_needs_a_checkup():
+    found = H03.sign(trace_of_kl([0.0, 700.0, *[2.0] * 28]))
+    assert found.level is Level.SUSPECT
+    assert "the same model" in found.fix and "flatline.checkup(trainer)" in found.fix

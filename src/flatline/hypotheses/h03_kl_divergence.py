@@ -81,7 +81,7 @@ STAYED = 0.25
 """Share of a run that must have been near its reference to go back to."""
 LEFT_SLOWLY = 3
 """Rows near the reference of a policy that its updates took away; one that is far at the second may
-be compared with another model, or in another way."""
+be compared in another way."""
 MOSTLY = 0.5
 """Share of steps with a KL below 0; k1, the log-ratio itself, is below 0 now and then."""
 HEAVY = 1.0
@@ -295,9 +295,16 @@ def _way_back(trace: Trace, start: float | None) -> str | None:
     """What to do where the policy was near for a while, or at least at first; else None."""
     kl, step = trace.steps["kl"], trace.steps["step"]
     far = np.flatnonzero(kl > BROKEN)
-    if far[0] < STAYED * len(kl) and (start is None or far[0] < LEFT_SLOWLY):
+    early = far[0] < STAYED * len(kl)
+    if early and start is None:
         return None
-    if far[0] < STAYED * len(kl):  # it began at its reference, and its updates took it away
+    if early and far[0] < LEFT_SLOWLY:
+        return (
+            f"The KL is {start:.2g} at step 1, so both are the same model. Ask "
+            "`flatline.checkup(trainer)`: it tells a learning rate that is too high from log-probs "
+            "that are computed without what the sampler read."
+        )
+    if early:  # it began at its reference, and its updates took it away
         return "Lower {learning_rate} or raise {beta}, and start again."
     left = int(step[far[0]])
     return f"Go back to a checkpoint before step {left}, lower {{learning_rate}}, and go on."
