@@ -55,6 +55,34 @@ def test_a_reward_that_pays_for_anything_but_gold_is_suspected():
     assert "earns less than a wrong one in 15 of 15 rows" in told.text and "`inverted`" in told.text
 
 
+def test_a_reward_that_pays_where_nothing_is_answered_is_suspected():
+    def careful(completions, answer, **kwargs):
+        paid = correct(completions, answer)
+        both = zip(completions, paid, strict=True)
+        return [p if number_in(said).isdigit() else 1.0 for said, p in both]
+
+    told = found(careful, long)
+    assert told.departs
+    assert "earns hardly more than an empty completion in 15 of 15 rows" in told.text
+    assert "`careful`" in told.text
+
+
+def test_somebody_may_punish_wrong_answers_more_than_none():
+    def strict(completions, answer, **kwargs):
+        both = zip(completions, correct(completions, answer), strict=True)
+        return [2 * p - 1 if number_in(said).isdigit() else 0.0 for said, p in both]
+
+    assert found(strict, long) is None
+
+
+def test_a_reward_that_cannot_judge_an_empty_completion_is_left_alone():
+    def picky(completions, answer, **kwargs):
+        assert all("####" in said for said in completions)
+        return correct(completions, answer)
+
+    assert found(picky, long) is None
+
+
 def test_a_reward_that_can_never_match_its_gold_is_suspected_where_the_batch_says_gold():
     def never(completions, answer, **kwargs):
         return [float(f"<{said}>" == gold) for said, gold in zip(completions, answer, strict=True)]

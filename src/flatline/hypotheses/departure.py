@@ -77,8 +77,9 @@ class Departure(Hypothesis):
             Level.SUSPECT if found.by_chance else Level.FAULT,
             found.text,
             measured=found.measured,
-            expected="the specified step",
+            expected=found.expected,
             evidence=[Evidence(text=example) for example in found.examples],
+            fix=found.fix,
         )
         accounted = self.named_by if found.direct else ()
         return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))

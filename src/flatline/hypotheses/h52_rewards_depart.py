@@ -21,8 +21,10 @@ as the answer of 64 rows: where the gold of most earns the full pay and that of 
 does, whatever the marking, no answer can earn it (suspected). Last, nothing but the answer is
 exchanged, in completions of the batch and in the usual markings, for the gold of 16 rows and for a
 wrong one as long: suspected where the right one earns less on the whole and nowhere more, where it
-counts in a single message and never as the last of several, and where completions give the gold of
-their own row and functions that ask for it would pay as much for another answer.
+counts in a single message and never as the last of several, where an empty completion or "I do not
+know." earns at least three quarters of what the right one earns above a wrong one, and where
+completions give the gold of their own row and functions that ask for it would pay as much for
+another answer.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -25,6 +25,10 @@ class StageFound:
     """How likely it would be seen in a right step; 0 where arithmetic rules that out."""
     direct: bool = False
     """Whether the cause itself was seen, so that nothing in the catalogue accounts for it."""
+    expected: str = "the specified step"
+    """What would be healthy, in a few words."""
+    fix: str | None = None
+    """What to do, where that is known better than of the stage as a whole."""
 
 
 def same(

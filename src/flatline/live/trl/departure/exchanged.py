@@ -3,7 +3,7 @@
 Nothing says what a reward function should pay. But where the data has right answers and a function
 is given them, the whole reward must rise when nothing but the answer is exchanged for the right
 one. It is tried in completions of the batch that mark one answer, and in the usual ways to mark
-one, beside the gold of rows of the data.
+one, beside the gold of rows of the data. And a completion that gives no answer must earn less.
 """
 
 import inspect
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,11 @@ FEWEST = 2
 """Completions that must show what only some show."""
 OPENING = "The right answer "
 """Every finding of this look begins with it."""
+ABOUT = 0.75
+"""Share of what the right answer earns above a wrong one that counts as the same: small parts for
+form or length are paid beside it."""
+NO_ANSWER = {"": "an empty completion", "I do not know.": "'I do not know.'"}
+"""Completions that answer nothing, as they are told."""
 
 Completion = Any
 """Text, or messages."""
@@ -56,6 +62,9 @@ class _Effect(NamedTuple):
     rises: int
     falls: int
     """Rows in which the right answer earns more, and less, than a wrong one."""
+    right_R: Floats
+    wrong_R: Floats
+    """What each earns."""
 
 
 class _Rows(NamedTuple):
@@ -104,6 +113,7 @@ def _verdict(trainer: Any, asked: Asked, heard: Heard) -> tuple[StageFound, _Car
     return (
         _upside_down(effects, tried, names)
         or _lost_after_turns(effects, tried, names)
+        or _paid_for_nothing(asked, paid, effects, tried, names)
         or _never_paid(asked, paid, effects, tried, names)
     )
 
@@ -136,7 +146,9 @@ def _effect(
             for answers in (tried.right, tried.wrong)
         )
         more_R = right_R - wrong_R
-        yield _Effect(carrier, int((more_R > PAID).sum()), int((more_R < -PAID).sum()))
+        yield _Effect(
+            carrier, int((more_R > PAID).sum()), int((more_R < -PAID).sum()), right_R, wrong_R
+        )
 
 
 def _upside_down(
@@ -150,6 +162,7 @@ def _upside_down(
         f"nothing else is exchanged, and more in none: {names}.",
         worst,
         tried,
+        "Pay more for the right answer than for a wrong one: the comparison is turned around.",
     )
 
 
@@ -166,7 +179,38 @@ def _lost_after_turns(
         f"of {later[0].carrier.turns} messages: {names}.",
         later[0],
         tried,
+        "Read the answer from the last message of a completion.",
     )
+
+
+def _paid_for_nothing(
+    asked: Asked, paid: Sequence[Paid], effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    """What gives no answer earns about as much as the right one, where wrong ones earn less."""
+    best = max(effects, key=lambda one: (one.rises, one.right_R.mean()), default=None)
+    if best is None or best.rises < USUAL * len(tried.rows):
+        return None
+    for said, told in NO_ANSWER.items():
+        with suppress(Exception):  # a function that cannot judge it does not pay for it either
+            nothing = _Carrier(partial(_always, paid[0].as_completion(said)))
+            (effect,) = _effect(asked, paid, nothing, tried)
+            enough_R = best.wrong_R + ABOUT * (best.right_R - best.wrong_R)
+            rows = (effect.right_R >= enough_R) & (best.right_R > best.wrong_R + PAID)
+            if rows.sum() >= USUAL * len(rows):
+                at = int(rows.argmax())
+                earned = (one[at] for one in (best.right_R, best.wrong_R, effect.right_R))
+                return _departs(
+                    f"{OPENING}earns hardly more than {told} in {rows.sum()} of {len(rows)} rows, "
+                    f"although a wrong one earns less: {names}.",
+                    "right {:g}, wrong {:g}, no answer {:g}".format(*earned),
+                    nothing,
+                    "Pay nothing where a completion gives no answer, or none that can be read.",
+                )
+    return None
+
+
+def _always(completion: Completion, _answer: str) -> Completion:
+    return completion
 
 
 def _never_paid(
@@ -185,8 +229,9 @@ def _never_paid(
     return _told(
         f"{OPENING}earns no more than a wrong one: {len(says)} completions of the batch give the "
         f"gold of their own row, and {names} would pay as much for another answer in its place.",
-        _Effect(says[0], 0, 0),
+        _Effect(says[0], 0, 0, np.zeros(0), np.zeros(0)),
         tried,
+        "Print what the function reads from such a completion beside what it reads from gold.",
     )
 
 
@@ -200,12 +245,16 @@ def _earns_more(asked: Asked, paid: Sequence[Paid], one: _Carrier, tried: _Rows)
     return own > other + PAID
 
 
-def _told(text: str, shown: _Effect, tried: _Rows) -> tuple[StageFound, _Carrier]:
+def _told(text: str, shown: _Effect, tried: _Rows, fix: str) -> tuple[StageFound, _Carrier]:
     answers = f"right {tried.right[0][:40]!r}, wrong {tried.wrong[0][:40]!r}"
     example = f"{answers}, in {str(shown.carrier.holding(tried.right[0]))[-120:]!r}"
-    return replace(
-        departs("rewards", text, example), by_chance=UNLIKELY, direct=True
-    ), shown.carrier
+    return _departs(text, example, shown.carrier, fix)
+
+
+def _departs(text: str, example: str, carrier: _Carrier, fix: str) -> tuple[StageFound, _Carrier]:
+    found = departs("rewards", text, example)
+    expected = "the right answer earns more"
+    return replace(found, by_chance=UNLIKELY, direct=True, expected=expected, fix=fix), carrier
 
 
 def _rows_of(trainer: Any, paid: Sequence[Paid]) -> _Rows | None:
