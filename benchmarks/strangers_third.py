@@ -401,12 +401,16 @@ def in_place(completions, gold, **kwargs):
     return paid
 
 
+def bloom() -> tuple[Any, Any]:
+    tokens = letters(spoken(sort_example))
+    shape = {"hidden_size": 64, "n_layer": 2, "n_head": 4}
+    return taught("bloom", BloomConfig, tokens, sort_example, **shape)
+
+
 @script
 def bloom_sorts_from_easy_to_hard():
     """Partial credit, prompts in the order of their difficulty, scaled over the batch."""
-    tokens = letters(spoken(sort_example))
-    shape = {"hidden_size": 64, "n_layer": 2, "n_head": 4}
-    model, tokens = taught("bloom", BloomConfig, tokens, sort_example, **shape)
+    model, tokens = bloom()
     return GRPOTrainer(
         model=model,
         processing_class=tokens,
@@ -516,13 +520,17 @@ def distance(one: list[str], other: list[str]) -> int:
     return row[-1]
 
 
-@script
-def falcon_only_penalties():
-    """Three penalties and no reward above 0, two of them TRL's own; rows that come again; CISPO."""
+def falcon() -> tuple[Any, Any]:
     tokens = pieces_of_words(spoken(translation_example))
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": False}
-    model, tokens = taught("falcon", FalconConfig, tokens, translation_example, **shape)
+    return taught("falcon", FalconConfig, tokens, translation_example, **shape)
+
+
+@script
+def falcon_only_penalties():
+    """Three penalties and no reward above 0, two of them TRL's own; rows that come again; CISPO."""
+    model, tokens = falcon()
     return GRPOTrainer(
         model=model,
         processing_class=tokens,
@@ -697,11 +705,15 @@ async def of_that_kind(completions, gold, sort, **kwargs):
     return [next(answers) if s == "open" else None for _, _, s in rows]
 
 
+def smollm3() -> tuple[Any, Any]:
+    tokens = pieces_of_words(spoken(choice_example), ZEPHYR)
+    return taught("smollm3", SmolLM3Config, tokens, choice_example, **WIDE)
+
+
 @script
 def smollm3_ia3_two_tasks():
     """IA3, which scales what is there; a reward for each task, None for the other, one awaited."""
-    tokens = pieces_of_words(spoken(choice_example), ZEPHYR)
-    model, tokens = taught("smollm3", SmolLM3Config, tokens, choice_example, **WIDE)
+    model, tokens = smollm3()
     return GRPOTrainer(
         model=model,
         processing_class=tokens,
@@ -755,11 +767,15 @@ def nearness(completions, number, **kwargs):
     ]
 
 
+def stablelm() -> tuple[Any, Any]:
+    tokens = behind_a_start(pieces_of_words(spoken(count_example)))
+    return taught("stablelm", StableLmConfig, tokens, count_example, **WIDE)
+
+
 @script
 def stablelm_a_rate_for_each_layer():
     """Embeddings frozen, a rate that falls from layer to layer, Dr. GRPO without scaling."""
-    tokens = behind_a_start(pieces_of_words(spoken(count_example)))
-    model, tokens = taught("stablelm", StableLmConfig, tokens, count_example, **WIDE)
+    model, tokens = stablelm()
     model.get_input_embeddings().requires_grad_(False)
     top = [*model.model.norm.parameters(), *model.lm_head.parameters()]
     groups = [{"params": top, "lr": 1e-3}]
@@ -917,8 +933,13 @@ def kind_said(completions, kind, **kwargs):
 
 
 def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """Samples with the model that is trained, and keeps the log-probabilities of the sampler."""
-    tokens, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
+    """Samples with the model that is trained."""
+    return sampled(trainer.accelerator.unwrap_model(trainer.model), prompts, trainer)
+
+
+def sampled(model: Any, prompts: list[str], trainer: Any) -> dict[str, Any]:
+    """What a model says, and how sure it was of it."""
+    tokens = trainer.processing_class
     asked = tokens(prompts, return_tensors="pt", padding=True, padding_side="left")
     how = copy.deepcopy(trainer.generation_config)
     how.return_dict_in_generate = how.output_scores = True
@@ -1010,12 +1031,16 @@ class Lion(torch.optim.Optimizer):
                 kept.lerp_(weight.grad, 1 - far)
 
 
+def mpt() -> tuple[Any, Any]:
+    tokens = letters(spoken(spell_example))
+    shape = {"d_model": 64, "n_heads": 4, "n_layers": 2}
+    return taught("mpt", MptConfig, tokens, spell_example, **shape)
+
+
 @script
 def mpt_lion_entropy():
     """Lion in a few lines, an entropy bonus that adapts, the loss on the uncertain half."""
-    tokens = letters(spoken(spell_example))
-    shape = {"d_model": 64, "n_heads": 4, "n_layers": 2}
-    model, tokens = taught("mpt", MptConfig, tokens, spell_example, **shape)
+    model, tokens = mpt()
     return GRPOTrainer(
         model=model,
         processing_class=tokens,
@@ -1211,12 +1236,16 @@ class Times(TrainerCallback):
         self.seen += 1
 
 
+def ernie() -> tuple[Any, Any]:
+    tokens = letters(spoken(sort_example))
+    shape = WIDE | {"head_dim": 16}
+    return taught("ernie", Ernie4_5Config, tokens, sort_example, **shape)
+
+
 @script
 def ernie_stream_best_is_kept():
     """An endless stream, help that is taken away, evaluations, and the best checkpoint back."""
-    tokens = letters(spoken(sort_example))
-    shape = WIDE | {"head_dim": 16}
-    model, tokens = taught("ernie", Ernie4_5Config, tokens, sort_example, **shape)
+    model, tokens = ernie()
     return GRPOTrainer(
         model=model,
         processing_class=tokens,
@@ -1292,7 +1321,8 @@ class Batches(OwnLoop):
 class LearnedBaseline(Batches):
     """A small critic says from the prompt what it expects; what comes beyond that is learned from.
 
-    The critic reads the hidden state of the prompt's last token and has an optimizer of its own.
+    The critic reads the hidden state of the prompt's last token, has an optimizer of its own, and
+    is trained alone for some batches first.
     """
 
     prompts_a_step, group, steps = 42, 2, 12
@@ -1309,9 +1339,10 @@ class LearnedBaseline(Batches):
         torch.manual_seed(1)
         self.critic = torch.nn.Linear(self.model.config.hidden_size, 1)
         torch.nn.init.zeros_(self.critic.weight)
-        torch.nn.init.constant_(self.critic.bias, 0.4)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.01)
-        self.critics = torch.optim.Adam(self.critic.parameters(), lr=3e-3)
+        self.critics = torch.optim.Adam(self.critic.parameters(), lr=1e-2)
+        for step in range(20):
+            self.learn_to_expect(self.batch_of(self.prompts_of(step)))
 
     def expected(self, batch: dict[str, Any]) -> torch.Tensor:
         start = batch["attended"].shape[1] - self.longest_of(batch)
@@ -1324,6 +1355,11 @@ class LearnedBaseline(Batches):
     def longest_of(self, batch: dict[str, Any]) -> int:
         """How many tokens the longest answer has: behind them stands every prompt's end."""
         return int(batch["trained"].any(0).sum())
+
+    def learn_to_expect(self, batch: dict[str, Any]) -> None:
+        self.critics.zero_grad()
+        (self.expected(batch) - batch["rewards"]).square().mean().backward()
+        self.critics.step()
 
     def sample(self, prompts: list[str]) -> dict[str, Any]:
         batch = self.batch_of(prompts)
@@ -1341,9 +1377,7 @@ class LearnedBaseline(Batches):
         self.loss(batch, self.logprobs(batch)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        self.critics.zero_grad()
-        (self.expected(batch) - batch["rewards"]).square().mean().backward()
-        self.critics.step()
+        self.learn_to_expect(batch)
 
 
 class EqualGroupsDropped(Batches):
