@@ -3,6 +3,7 @@
     python benchmarks/strangers.py [NAME ...]         # ask, print a row for each script, keep it
     python benchmarks/strangers.py --table            # docs/strangers.md: no training
     python benchmarks/strangers.py --said NAME        # all that was said of one script
+    python benchmarks/strangers.py --round third ...  # of another round than the first
 
 Each script is given a checkup before it trains, then recorded while it trains, then diagnosed.
 """
@@ -20,17 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import strangers_faulty
-import strangers_healthy
 import torch
 from transformers.utils import logging
 
 import flatline
 
-SCRIPTS = strangers_healthy.SCRIPTS | strangers_faulty.SCRIPTS
 PARTS = ("checkup", "diagnosis")
 KEPT = Path(__file__).parents[1] / "docs" / "strangers"
-KINDS = {"healthy": "healthy", "faulty": "faulty", "second": "more healthy"}
+KINDS = {
+    "healthy": "healthy",
+    "faulty": "faulty",
+    "second": "more healthy",
+    "third": "further healthy",
+    "third-faulty": "further faulty",
+}
 """Parts of `judged.json`, in words."""
 
 
@@ -141,28 +145,51 @@ def table(asked_together: Round) -> None:
         print(f"\n{len(found)} {KINDS[kind]} scripts at first: {counts}.")
 
 
-def main(asked_together: Round, described: str | None) -> None:
+def round_called(name: str) -> Round:
+    """One of the rounds; the others' scripts are not imported."""
+    if name == "first":
+        import strangers_faulty
+        import strangers_healthy
+
+        scripts = strangers_healthy.SCRIPTS | strangers_faulty.SCRIPTS
+        return Round(scripts, ("healthy", "faulty"), KEPT / "first", KEPT / "now")
+    import strangers_second  # it also says how loops are asked
+
+    if name == "second":
+        scripts = strangers_second.SCRIPTS
+        return Round(scripts, ("second",), KEPT / "second", KEPT / "second-now")
+    import strangers_third
+    import strangers_third_faulty
+
+    scripts = strangers_third.SCRIPTS | strangers_third_faulty.SCRIPTS
+    return Round(scripts, ("third", "third-faulty"), KEPT / "third", KEPT / "third-now")
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(
-        description=described, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*")
-    parser.add_argument(
-        "--keep", type=Path, default=asked_together.now, help="folder of the answers"
-    )
+    parser.add_argument("--round", choices=("first", "second", "third"), default="first")
+    parser.add_argument("--keep", type=Path, help="folder of the answers")
     parser.add_argument("--table", action="store_true", help="from what is kept: no training")
     parser.add_argument("--said", help="all that was said of one script")
     chosen = parser.parse_args()
-    scripts = asked_together.scripts
+    asked_together = round_called(chosen.round)
+    folder = chosen.keep or asked_together.now
     if chosen.table:
         table(asked_together)
     elif chosen.said:
-        kept = json.loads((chosen.keep / f"{chosen.said}.json").read_text())
+        kept = json.loads((folder / f"{chosen.said}.json").read_text())
         print(*(kept[part]["text"] for part in PARTS), sep="\n\n----\n\n")
     else:
-        ask(chosen.names or list(scripts), scripts, chosen.keep)
+        ask(chosen.names or list(asked_together.scripts), asked_together.scripts, folder)
 
 
 def ask(names: list[str], scripts: dict[str, Any], folder: Path) -> None:
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")
     folder.mkdir(parents=True, exist_ok=True)
     print("| script | checkup | diagnosis | seconds |\n|---|---|---|---|")
     for name in names:
@@ -172,12 +199,7 @@ def ask(names: list[str], scripts: dict[str, Any], folder: Path) -> None:
         print(row(found), flush=True)
 
 
-def run_quietly(asked_together: Round, described: str | None) -> None:
-    torch.set_num_threads(1)
-    logging.disable_progress_bar()
-    warnings.filterwarnings("ignore")
-    main(asked_together, described)
-
-
 if __name__ == "__main__":
-    run_quietly(Round(SCRIPTS, ("healthy", "faulty"), KEPT / "first", KEPT / "now"), __doc__)
+    import strangers  # under the name by which others register how they are asked
+
+    strangers.main()

@@ -1,8 +1,6 @@
 """What flatline says of a second round of healthy scripts, written before it was asked.
 
-    python benchmarks/strangers_second.py [NAME ...]    # ask, print a row for each script, keep it
-    python benchmarks/strangers_second.py --table       # the same rows, from what is kept
-    python benchmarks/strangers_second.py --said NAME   # all that was said of one script
+    python benchmarks/strangers.py --round second [NAME ...]
 
 Nine scripts on stock TRL, three loops of one's own, and two that put something of their own around
 stock TRL. The first line of each says why it is right.
@@ -567,9 +565,3 @@ def _(made: strangers_loops.OwnLoop, run: str) -> None:
         made.model, made.optimizer, run, tokenizer=made.tokenizer, settings=known
     ) as watch:
         made.train(watch)
-
-
-if __name__ == "__main__":
-    kept = strangers.KEPT
-    second = strangers.Round(SCRIPTS, ("second",), kept / "second", kept / "second-now")
-    strangers.run_quietly(second, __doc__)
