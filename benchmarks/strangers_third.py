@@ -1192,7 +1192,7 @@ def adapter_of_a_first_stage():
             delta=4.0,
             off_policy_mask_threshold=0.5,
             min_p=0.01,
-            learning_rate=1e-2,
+            learning_rate=3e-3,
             bf16=False,
             max_steps=12,
         ),

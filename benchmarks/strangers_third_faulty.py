@@ -366,20 +366,19 @@ def logprobs_not_shifted():
 
 
 @script
-def end_masked_with_the_padding():
-    """Padding is the end token, and a subclass masks all that is padding: the end is not trained.
-    say: the end token is not trained, or the mask of the loss leaves it out.
+def mask_moved_by_one():
+    """A subclass moves the mask of the loss, as logits are one off: the first token, here the
+    answer itself, is not trained.
+    say: the first token of each answer is not trained, or the mask of the loss is off by one.
     """
 
-    class MasksPadding(GRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            batch = super()._generate_and_score_completions(inputs)
-            real = batch["completion_ids"] != self.processing_class.pad_token_id
-            return batch | {"completion_mask": real.long()}
+    class AlignsTheMask(GRPOTrainer):
+        def _compute_loss(self, model, inputs):
+            moved = torch.nn.functional.pad(inputs["completion_mask"][:, :-1], (1, 0))
+            return super()._compute_loss(model, inputs | {"completion_mask": moved})
 
-    model, tokens = lfm2()
-    tokens.pad_token = tokens.eos_token
-    return grpo((model, tokens), kind_said, shot_rows(), MasksPadding)
+    rows = day_rows()
+    return grpo(starcoder2(), day_right, rows, AlignsTheMask, max_completion_length=8)
 
 
 @script
