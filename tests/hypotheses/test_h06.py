@@ -151,6 +151,8 @@ def test_a_reference_that_is_the_policy_after_updates_is_a_fault():
     assert H06.sign(rebuilt(same, **LORA, beta=0.0)).level is Level.OK
     assert H06.sign(rebuilt(same, **LORA, bf16=True)).level is Level.OK
     assert H06.sign(rebuilt(same, **LORA, precision="float16")).level is Level.OK
+    whole = H06.sign(rebuilt(same))
+    assert whole.level is Level.FAULT and "the very model that is trained" in whole.text
 
 
 def test_an_adapter_without_its_second_half_is_a_fault():

@@ -58,3 +58,12 @@ def test_the_probe_wants_the_next_step_to_be_named():
     assert replayed([1, 1]).level is Level.OK
     assert replayed([0, 0]).level is Level.FAULT
     assert replayed([]).level is Level.UNKNOWN
+
+
+def test_a_run_that_samples_once_is_suspected_from_its_settings():
+    found = H17.sign(versions(lambda step, _: 0, num_iterations=100, max_steps=8))
+    assert found.level is Level.SUSPECT and "`num_iterations` 100" in found.text
+    twice = versions(lambda step, _: step - 1, num_iterations=2, max_steps=8)
+    assert H17.sign(twice).level is Level.OK
+    short = versions(lambda step, _: step - 1, num_iterations=4, max_steps=3)
+    assert H17.sign(short).level is not Level.SUSPECT, "somebody only tries it out"

@@ -60,3 +60,10 @@ def test_precision_is_not_blamed_for_what_dropout_in_the_model_may_do():
     assert finding.level is Level.UNKNOWN
     assert "disable_dropout" in finding.text
     assert H20.sign(noisy(1e-6, bf16=False, dropout=0.1)).level is Level.OK
+
+
+def test_what_no_precision_explains_is_not_called_precision():
+    far = H20.sign(noisy(0.7))
+    assert far.level is Level.SUSPECT and "more than precision explains" in far.headline
+    assert "flatline.checkup(trainer)" in far.fix
+    assert "precision" in H20.sign(noisy(0.02)).headline

@@ -7,6 +7,7 @@ from tests.traces import healthy_rows, healthy_trace, run_facts
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
+from flatline.hypotheses.h20_numeric_mismatch import NumericMismatch
 from flatline.hypotheses.h21_sampling_parameters import SamplingParameters
 from flatline.trace import Trace
 
@@ -68,19 +69,38 @@ def test_few_prompts_and_missing_log_probs_cannot_be_told():
         H21.sign(without("tokens", "sampler"))
 
 
+def bent(off, nats, unasked=(), **parameters):
+    """Sampler and trainer apart by so much, of which the sampler's own parameters make `nats`."""
+
+    def apart(row):
+        row["trainer"] = np.asarray(row["trainer"]) + rng_of(row).normal(0, off, 14)
+
+    trace = edited(apart) if off else healthy_trace(steps=1)
+    trace.run["sampling_bent"] = {"parameters": parameters, "unasked": [*unasked], "nats": nats}
+    return trace
+
+
 @pytest.mark.parametrize(("nats", "named"), [(0.08, True), (1e-6, False), (0.0, False)])
 def test_an_unasked_parameter_is_the_reason_where_it_makes_the_gap(nats, named):
-    def apart(row):
-        row["trainer"] = np.asarray(row["trainer"]) + rng_of(row).normal(0, 0.1, 14)
-
-    trace = edited(apart)
-    trace.run["unasked_sampling"] = {"repetition_penalty": 1.1, "nats": nats}
-    found = H21.sign(trace)
-    assert ("`repetition_penalty` 1.1" in found.text) is named
+    found = H21.sign(bent(0.1, nats, ["repetition_penalty"], repetition_penalty=1.1))
+    assert ("`repetition_penalty` 1.1, which no argument asks for" in found.text) is named
     assert (found.level is Level.SUSPECT) is named
 
 
 def test_an_unasked_parameter_that_changes_nothing_is_nobodys_fault():
-    trace = healthy_trace(steps=1)
-    trace.run["unasked_sampling"] = {"top_k": 50.0, "nats": 1e-7}
-    assert H21.sign(trace).level is Level.OK
+    assert H21.sign(bent(0, 1e-7, ["top_k"], top_k=50.0)).level is Level.OK
+
+
+def test_a_parameter_that_was_asked_for_is_suspected_where_it_takes_them_far_apart():
+    far = H21.sign(bent(0.2, 0.15, repetition_penalty=1.8))
+    assert far.level is Level.SUSPECT
+    assert "draws with `repetition_penalty` 1.8, and the trainer scores without it" in far.text
+    assert H21.sign(bent(0.02, 0.015, top_p=0.98)).level is Level.NOTE, "as far as bf16 would"
+
+
+def test_precision_is_not_blamed_for_what_the_samplers_parameters_do():
+    trace = bent(0.2, 0.15, repetition_penalty=1.8)
+    found = NumericMismatch().sign(trace)
+    assert found.level is Level.UNKNOWN and "see H21" in found.text
+    trace.run["sampling_bent"]["nats"] = 1e-6
+    assert NumericMismatch().sign(trace).level is Level.SUSPECT

@@ -50,7 +50,14 @@ def test_half_dead_is_noted_and_a_healthy_run_is_ruled_out():
 def test_equal_rewards_everywhere_are_told_with_their_value():
     found = H.sign(run(lambda step: 1.0, level=lambda step: 0.5))
     assert found.level is Level.SUSPECT
-    assert "all 640 rewards are 0.5" in found.text
+    assert "All 640 rewards, of 80 groups, are 0.5" in found.text
+
+
+def test_rollouts_that_no_function_judged_are_told_beside_equal_rewards():
+    found = H.sign(trace_of([[1.0, 1.0, np.nan, np.nan] * 2] * 8))
+    assert found.level is Level.SUSPECT
+    assert "All 32 rewards, of 8 groups, are 1." in found.text
+    assert "The other 32 of 64 rollouts have none" in found.text and "None" in found.fix
 
 
 def test_few_groups_are_too_little():

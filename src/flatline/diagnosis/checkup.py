@@ -179,6 +179,7 @@ def _play_first_batch(subject: Subject) -> None:
         raise ConfigError(
             "The trainer cannot sample and score its first batch: "
             f"{type(error).__name__}: {error}.\n"
-            "Training would stop at the same place, so there is nothing to check yet.\n"
-            "Fix that first; `trainer.train()` shows the whole traceback."
+            "Training would most likely stop at the same place, so there is nothing to check yet.\n"
+            "Fix that first; `trainer.train()` shows the whole traceback. If it trains all the "
+            'same, record it: `flatline.attach(trainer, "runs/x")`.'
         ) from error

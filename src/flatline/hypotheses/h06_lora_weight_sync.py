@@ -93,6 +93,14 @@ VIOLENT = 4.0
 VISIBLE = 0.01
 """Nats; a smaller shift of the trainer's own log-probs cannot be followed."""
 
+SAME_ADAPTER = (
+    "the reference has the adapter on",
+    "Switch the adapter off in the pass that scores the reference.",
+)
+SAME_MODEL = (
+    "the reference is the very model that is trained, so the KL is always 0",
+    "Give the trainer a frozen copy of the model that training starts from as its reference.",
+)
 REFERENCE_MOVES = "Your reference model changes along with your policy."
 
 
@@ -241,9 +249,9 @@ class LoraWeightSync(Hypothesis):
         )
 
     def _reference(self, trace: Trace) -> Finding | None:
-        """LoRA and beta above 0: the policy must part from the reference."""
+        """With beta above 0 the policy must part from the reference."""
         settings = trace.settings
-        if not settings.get("lora") or not settings.get("beta") or is_half(settings):
+        if not settings.get("beta") or is_half(settings):
             return None  # in 16 bits a small move may round to nothing
         last = int(trace.token_steps[-1]) if len(trace.token_steps) else 0
         moved = np.nansum(trace.steps["learning_rate"][trace.steps["step"] < last])
@@ -254,14 +262,15 @@ class LoraWeightSync(Hypothesis):
         apart = apart[np.isfinite(apart)]
         if not apart.size or apart.max() > 0:
             return None
+        why, fix = SAME_ADAPTER if settings.get("lora") else SAME_MODEL
         return self.found(
             Level.FAULT,
             f"At step {last}, after updates, policy and reference give every one of {apart.size} "
-            "trained tokens the same log-prob: the reference has the adapter on.",
+            f"trained tokens the same log-prob: {why}.",
             measured=0.0,
             expected="above 0",
             severity=10.0,
-            fix="Switch the adapter off in the pass that scores the reference.",
+            fix=fix,
             headline=REFERENCE_MOVES,
         )
 

@@ -6,6 +6,9 @@ computes the old log-probs itself, the ratio starts at 1 and hides it: nothing c
 difference, and each step pulls towards what an older policy did.
 
 ## Sign
+A run whose first generation serves all of its steps (`num_iterations` taken for the length of the
+run) is suspected from its settings alone.
+
 Every rollout names the optimizer steps behind the weights that sampled it. It is behind by
 step - 1 - version, and may be so where one generation serves several updates. More than that, in
 more than half of the rollouts of two steps or more, is a fault; fewer are noted. Rollouts from vLLM
@@ -34,20 +37,23 @@ verifiers `num_batches_ahead` (1 by default: "one step off-policy"). TRL does no
 weights vLLM sampled a batch with.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
-from flatline.hypotheses.weights import allowed_lag
+from flatline.hypotheses.weights import allowed_lag, updates_of_a_generation
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
 
+SEVERAL = 4
+"""Planned steps of a run that should sample more than once."""
 FEWEST = 2
 """Steps after the first that must have been played: the first cannot be behind."""
 MANY = 0.5
@@ -65,6 +71,9 @@ class StaleSampler(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """How far behind are the weights that sampled?"""
+        all_of_it = self._one_generation(trace.settings)
+        if all_of_it is not None:
+            return all_of_it
         version, step = trace.rollouts["weight_version"], trace.rollouts["step"]
         known = np.isfinite(version) & (step > 1)
         steps = np.unique(step[known])
@@ -105,6 +114,9 @@ class StaleSampler(Hypothesis):
 
     def probe(self, subject: "Subject") -> Finding:
         """Do rollouts of the next step name that step?"""
+        all_of_it = self._one_generation(subject.settings)
+        if all_of_it is not None:
+            return all_of_it
         again = subject.play_again()
         if not again.versions.size:
             return self.too_little("the rollouts name no weight version")
@@ -123,6 +135,24 @@ class StaleSampler(Hypothesis):
             measured=float(behind.max()),
             expected="0 steps behind",
             severity=float(behind.max()),
+        )
+
+    def _one_generation(self, settings: Mapping[str, Any]) -> Finding | None:
+        """Whether the run ends before anything is sampled a second time."""
+        planned, updates = settings.get("max_steps") or 0, updates_of_a_generation(settings)
+        if planned < SEVERAL or updates < planned:
+            return None
+        again = settings.get("num_iterations") or 1
+        return self.found(
+            Level.SUSPECT,
+            f"All {planned} steps of the run train on the completions of one generation: it serves "
+            f"{updates:.0f} steps (`num_iterations` {again}).",
+            measured=updates,
+            expected="1 to 16 steps",
+            severity=float(planned),
+            headline="Your whole run trains on one batch of completions.",
+            fix="Lower `num_iterations`: it is how often each generation is trained on, and not "
+            "how long the run is.",
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:

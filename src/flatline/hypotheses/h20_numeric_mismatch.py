@@ -38,12 +38,20 @@ from flatline.config import RunConfig
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import at_equal_weights
+from flatline.hypotheses.sampling_bent import bent_by
 from flatline.trace import Trace
 
 APART, APART_BF16 = 5e-3, 0.05
 """Mean nats. Healthy in float32: 6e-7; in bf16 published runs have 0.0045, 0.0135 and 0.0236."""
 NOTED, NOTED_BF16 = 1e-4, 0.025
 """Mean nats from which it is worth a note."""
+BEYOND = 10.0
+"""Times the limit, beyond which no precision takes two passes of one model apart."""
+DISAGREE = "Your sampler and your trainer disagree about tokens by more than precision explains."
+LOOK = (
+    "Ask `flatline.checkup(trainer)`: it compares each side with the model itself, and names what "
+    "is computed with another context, mask, position or temperature."
+)
 FEWEST = 3
 """Prompts that a mean is taken over."""
 
@@ -74,6 +82,14 @@ class NumericMismatch(Hypothesis):
                 f"sampler by itself ({mean.value:.2g} nat per token); without it "
                 "(`disable_dropout`) precision would show"
             )
+        bent = bent_by(trace, gaps) if suspect else None
+        if bent is not None:
+            return self.too_little(
+                f"the sampler draws with {', '.join([*bent.asked, *bent.unasked])}, which makes "
+                f"the gap of {mean.value:.2g} nat per token; see H21. Without it precision would "
+                "show"
+            )
+        beyond = mean.low > BEYOND * limit
         return self.found(
             Level.SUSPECT if suspect else Level.NOTE if mean.low > noted else Level.OK,
             f"Before any update sampler and trainer differ by {mean.value:.2g} [{mean.low:.2g}, "
@@ -83,6 +99,8 @@ class NumericMismatch(Hypothesis):
             expected=f"below {limit:g}",
             evidence=gaps.worst(trace, gaps.unsure) if suspect else (),
             severity=mean.value / limit,
+            headline=DISAGREE if beyond else None,
+            fix=LOOK if beyond else None,
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:

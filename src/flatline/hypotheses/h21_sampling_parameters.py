@@ -47,6 +47,7 @@ from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
+from flatline.hypotheses.sampling_bent import asked_to_bend, bent_by
 from flatline.trace import Trace
 
 SLOPE = 0.05
@@ -57,9 +58,9 @@ CUT = 1e-3
 """Mean gap in nats below the sampler, never above it. Healthy: 0 in the mean."""
 CUT_AT_MOST = 0.5
 """Mean gap in nats of which cutting tokens off is the reason; a lost context gives more."""
-ACCOUNTS = 0.5
-"""Share of a gap that the sampler's own processors must make, to be its reason. They make all of it
-or, beside a lost context or other weights, next to nothing."""
+ASKED = APART_BF16
+"""Mean gap in nats from which on a parameter that was asked for is suspected: bf16 alone takes two
+engines as far apart in published runs, and they learn."""
 FEWEST = 3
 """Prompts that a slope is taken over."""
 NOISE = 1e-2
@@ -68,8 +69,6 @@ CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """Settings of a run that cut, and where they do not; the one that Qwen's own file sets is first."""
 TEMPERATURES = ("temperature", "loss_temperature")
 """Settings: what the sampler divides logits by, and what the loss does."""
-KEEPS_ALL = {"top_p": (1,), "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,)}
-"""Settings that leave the distribution as it is."""
 
 
 class SamplingParameters(Hypothesis):
@@ -93,7 +92,7 @@ class SamplingParameters(Hypothesis):
         drawn, taken = (trace.settings.get(name) for name in TEMPERATURES)
         if drawn is not None and taken is not None and drawn != taken:
             return self._other_temperature(drawn, taken)
-        cuts = _cuts(trace)
+        cuts = asked_to_bend(trace)
         try:
             gaps = at_equal_weights(trace)
         except NotRecorded:
@@ -106,7 +105,7 @@ class SamplingParameters(Hypothesis):
                 f"{FEWEST - slope.n} more prompts with tokens in doubt are needed"
             )
         finding = (
-            self._unasked(trace, gaps)
+            self._by_name(trace, gaps)
             or self._temperature(trace, gaps)
             or self._cut_off(trace, gaps, cuts)
         )
@@ -140,21 +139,29 @@ class SamplingParameters(Hypothesis):
             treated=f"{name} {CUTS[name]:g}",
         )
 
-    def _unasked(self, trace: Trace, gaps: Gaps) -> Finding | None:
+    def _by_name(self, trace: Trace, gaps: Gaps) -> Finding | None:
         """What bends the distribution, by name. One that changes nothing is nobody's fault."""
-        unasked = dict(trace.run.get("unasked_sampling") or {})
-        bends = unasked.pop("nats", 0.0)
         apart, limit = gaps.mean(), APART_BF16 if gaps.coarse else APART
-        if not unasked or apart.low <= limit or bends < ACCOUNTS * apart.value:
+        bent = bent_by(trace, gaps)
+        if bent is None or apart.low <= limit:
             return None
-        named = ", ".join(f"`{name}` {value:g}" for name, value in unasked.items())
+        told = f"{apart.value:.2g} [{apart.low:.2g}, {apart.high:.2g}] nat per token"
+        if bent.unasked:
+            text = (
+                f"The sampler draws with {', '.join(bent.unasked)}, which no argument asks for: a "
+                "`generation_config` fills it in, often the model's own. The trainer scores "
+                f"without it, {told} apart before any update."
+            )
+        else:
+            text = (
+                f"The sampler draws with {', '.join(bent.asked)}, and the trainer scores without "
+                f"it: {told} apart before any update."
+            )
         return self.found(
-            Level.SUSPECT,
-            f"The sampler draws with {named}, which no argument asks for: a `generation_config` "
-            f"fills it in, often the model's own. The trainer scores without it, {apart.value:.2g} "
-            f"[{apart.low:.2g}, {apart.high:.2g}] nat per token apart before any update.",
+            Level.SUSPECT if bent.unasked or apart.low > ASKED else Level.NOTE,
+            text,
             measured=apart,
-            expected=f"below {limit:g}",
+            expected=f"below {limit if bent.unasked else ASKED:g}",
             evidence=gaps.worst(trace, gaps.unsure),
             severity=apart.value / limit,
         )
@@ -179,13 +186,13 @@ class SamplingParameters(Hypothesis):
 
     def _cut_off(self, trace: Trace, gaps: Gaps, cuts: list[str]) -> Finding | None:
         below = mean_over(-gaps.gap, gaps.prompt)
-        if not gaps.one_sided or below.low <= CUT or below.value > CUT_AT_MOST:
+        if cuts or not gaps.one_sided or below.low <= CUT or below.value > CUT_AT_MOST:
             return None
-        named = f" ({', '.join(cuts)})" if cuts else ", although no setting says so"
         return self.found(
             Level.SUSPECT,
             f"The trainer is never above the sampler and {below.value:.2g} [{below.low:.2g}, "
-            f"{below.high:.2g}] nat below it: the sampler cuts tokens off{named}.",
+            f"{below.high:.2g}] nat below it: the sampler cuts tokens off, although no setting "
+            "says so.",
             measured=below,
             expected=f"below {CUT:g}",
             evidence=gaps.worst(trace, gaps.unsure),
@@ -209,13 +216,3 @@ class SamplingParameters(Hypothesis):
             f"({', '.join(cuts)}), and the trainer's log-probs do not know of it.",
             expected="every token drawn with its own probability",
         )
-
-
-def _cuts(trace: Trace) -> list[str]:
-    """Settings that change the distribution, as text."""
-    found = {name: trace.settings.get(name) for name in KEEPS_ALL}
-    return [
-        f"{name} {value:g}"
-        for name, value in found.items()
-        if value is not None and value not in KEEPS_ALL[name]
-    ]

@@ -61,6 +61,15 @@ WEAK = 0.5
 """Share that is noted: half of the sampling is lost."""
 BEGINNING = 16
 """Groups that show how the run began; it is dead from the start or was worn out later."""
+ALIKE, ALIKE_REWARDS = 8, 32
+"""Groups, and rewards, of which not one differs. A policy that solves one problem in ten leaves 32
+tries without a success in 3 % of such batches, and with them nothing to learn from."""
+ONE_VALUE = 1e-6
+NOT_NONE = "Return 0 for a wrong answer: None leaves the rollout out of its group."
+BY_HAND = (
+    "Take one completion by hand: print it, its gold answer and what each reward function pays for "
+    "it. If the pay is right, take problems that are solved 10 % to 90 % of the time."
+)
 SATURATED = 0.5
 """Share of wrong answers that earn what gold earns above which the reward cannot tell."""
 
@@ -84,6 +93,8 @@ class ZeroVarianceGroups(Hypothesis):
         groups = reward_groups(trace)
         if groups.n == 0:
             return self.too_little("no group has two rewards; one step of whole groups is needed")
+        if _one_reward(groups):
+            return self._all_alike(trace, groups)
         share = cluster_mean(groups.equal, groups.prompt)
         return self._judge(
             share,
@@ -143,6 +154,23 @@ class ZeroVarianceGroups(Hypothesis):
             2 * size,
             control=f"groups of {size}",
             treated=f"groups of {2 * size}",
+        )
+
+    def _all_alike(self, trace: Trace, groups: RewardGroups) -> Finding:
+        """Every reward is one number, so no interval is needed to see that nothing differs."""
+        paid, rollouts = groups.rewards.values, len(trace.rollouts)
+        unpaid = int(np.isnan(trace.rollouts["reward"]).sum())
+        none = f" The other {unpaid} of {rollouts} rollouts have none: no function judged them."
+        return self.found(
+            Level.SUSPECT,
+            f"All {len(paid)} rewards, of {groups.n} groups, are {float(paid[0]):.3g}."
+            + (none if unpaid else ""),
+            measured=1.0,
+            expected=f"below {DEAD:.0%} of the groups",
+            severity=1 / DEAD,
+            evidence=_examples(groups),
+            fix=NOT_NONE if unpaid else BY_HAND,
+            points_at_cause=True,
         )
 
     def _judge(
@@ -211,6 +239,12 @@ class ZeroVarianceGroups(Hypothesis):
             severity=share.value / DEAD,
             points_at_cause=True,
         )
+
+
+def _one_reward(groups: RewardGroups) -> bool:
+    """Whether all of enough rewards are the same."""
+    values = groups.rewards.values
+    return groups.n >= ALIKE and len(values) >= ALIKE_REWARDS and np.ptp(values) < ONE_VALUE
 
 
 def _split(groups: RewardGroups) -> str:

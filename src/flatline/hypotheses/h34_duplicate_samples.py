@@ -54,6 +54,9 @@ STEPS = 8
 """Steps whose tokens are compared."""
 MANY = 0.5
 """Copies that are noted where there are no log-probs to hold them against."""
+SIDES = ("sampler", "trainer")
+"""Whose log-probs say how likely a copy is: the sampler's own, else those of the policy that is
+trained, which it should have drawn from."""
 FEWEST = 8
 """Groups that must have been compared, unless fewer rule it out."""
 
@@ -70,9 +73,10 @@ class DuplicateSamples(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Are there more copies than chance makes?"""
         tokens = trace.tokens(some_steps(trace, STEPS)) if len(trace.token_steps) else None
-        chance = None if tokens is None else _chances(tokens)
-        if tokens is None or chance is None:
+        sides = [] if tokens is None else [one for one in SIDES if _is_known(tokens, one)]
+        if tokens is None or not sides:
             return self._from_texts(trace)
+        chance = _chances(tokens, sides[0])
         texts = np.array([hash(ids.tobytes()) for ids in _each(tokens)])
         group = trace.groups().index[tokens.rollout_rows]
         same, expected, sizes = _pairs(texts, chance, group)
@@ -81,9 +85,11 @@ class DuplicateSamples(Hypothesis):
             return self.too_little(f"{FEWEST - surplus.n} more groups with log-probs are needed")
         text = (
             f"{same.sum() / sizes.sum():.0%} of the {sizes.sum():.0f} pairs inside {surplus.n} "
-            f"groups are equal; the sampler's log-probs allow {expected.sum() / sizes.sum():.0%}."
+            f"groups are equal; the {sides[0]}'s log-probs allow "
+            f"{expected.sum() / sizes.sum():.0%}."
         )
-        level = Level.FAULT if _draws_as_it_says(trace) else Level.SUSPECT
+        certain = sides[0] == "sampler" and _draws_as_it_says(trace)
+        level = Level.FAULT if certain else Level.SUSPECT
         return self.found(
             level if surplus.low > SURPLUS else Level.OK,
             text,
@@ -115,13 +121,19 @@ def _texts(trace: Trace) -> list[np.ndarray]:
     return trace.groups().each("completion")
 
 
-def _chances(tokens: Tokens) -> np.ndarray | None:
-    """The sampler's probability of each completion; None where no log-prob was recorded."""
+def _is_known(tokens: Tokens, side: str) -> bool:
+    """Whether one side's log-probs, and who wrote what, were recorded."""
     try:
         own = tokens.author == Author.MODEL
-        found = np.where(own, tokens.sampler, 0.0)
+        return bool(np.isfinite(getattr(tokens, side)[own]).any())
     except NotRecorded:
-        return None
+        return False
+
+
+def _chances(tokens: Tokens, side: str) -> np.ndarray:
+    """The probability of each completion; a token without a log-prob counts as certain."""
+    own = tokens.author == Author.MODEL
+    found = np.where(own, np.nan_to_num(getattr(tokens, side)), 0.0)
     total = np.bincount(tokens.row, found, minlength=len(tokens.rollout_rows))
     return np.asarray(np.exp(np.minimum(total, 0.0)))
 

@@ -69,6 +69,10 @@ SATURATED = 0.5
 """Share of the corruptions that earn as much as gold above which the reward is too easy: H32."""
 READ = 0.5
 """Share of the rollouts whose answer must have been read before a replay rules the parser out."""
+NEARLY_ALL = 0.9
+"""Share of the wrong answers, paid as right, from which on nothing tells them apart."""
+GIFTS = "Your reward pays wrong answers as right."
+SAME_FOR_ALL = "Your reward pays every answer the same, right or wrong."
 CONSTANT = 32
 """Prompts on which a part that is always 0 is worth a note."""
 
@@ -77,7 +81,7 @@ class RewardParser(Hypothesis):
     id = "H39"
     name = "reward-parser"
     headline = "Your reward function misreads answers."
-    explains = ("H08", "H05", "H32")
+    explains = ("H08", "H05", "H32", "H45")
     meaning = "The policy is punished for right answers, so it cannot learn to give them."
     fix = "Score the quoted completions by hand, fix the reward function, count its exceptions."
     mechanism = "Right answers are paid as wrong; in the other arm none is."
@@ -146,6 +150,7 @@ class RewardParser(Hypothesis):
             expected="0",
             severity=share.value / MISREAD,
             evidence=[_example(trace, judged, at) for at in np.flatnonzero(gifted)[:3]],
+            headline=SAME_FOR_ALL if gifted.sum() > NEARLY_ALL * wrong.sum() else GIFTS,
         )
 
     def probe(self, subject: "Subject") -> Finding:

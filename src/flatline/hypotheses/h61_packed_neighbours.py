@@ -45,7 +45,13 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.logprobs import ROUNDING, at_equal_weights, beginnings, mean_over
+from flatline.hypotheses.logprobs import (
+    ROUNDING,
+    at_equal_weights,
+    beginnings,
+    mean_over,
+    of_one_set_of_weights,
+)
 from flatline.stats import Estimate
 from flatline.trace import Trace
 from flatline.trace.settings import is_half, rounding
@@ -124,7 +130,8 @@ def _differing(trace: Trace) -> tuple[Estimate, Estimate]:
     """By prompt: how far equal beginnings are apart, and, of those that are, in how many one is the
     sampler's to rounding."""
     first = [int(trace.token_steps[0])]
-    sides = [beginnings(trace, first, side) for side in ("trainer", "sampler")]
+    columns = (of_one_set_of_weights(trace), "sampler")
+    sides = [beginnings(trace, first, column) for column in columns]
     both = {place: np.array([side[place] for side in sides]) for place in sides[0]}
     known = {place: pair[:, np.isfinite(pair).all(0)] for place, pair in both.items()}
     found = {place: pair for place, pair in known.items() if pair.shape[1] > 1}

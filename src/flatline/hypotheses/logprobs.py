@@ -257,15 +257,20 @@ def some_steps(trace: Trace, most: int = 3) -> list[int]:
 def prefix_spread(trace: Trace, steps: Collection[int]) -> Estimate:
     """How much the trainer's log-probs differ where rollouts of a prompt begin alike, by prompt.
 
-    The same tokens after the same prompt have one log-prob, from one set of weights: where some
-    rollouts are trained after an update, those that were taken beforehand. Nothing is known where
-    no two rollouts of a prompt begin alike.
+    The same tokens after the same prompt have one log-prob, from one set of weights. Nothing is
+    known where no two rollouts of a prompt begin alike.
     """
-    found = beginnings(trace, steps, "old" if trains_later(trace.settings) else "trainer")
+    found = beginnings(trace, steps, of_one_set_of_weights(trace))
     known = {place: np.array(values)[np.isfinite(values)] for place, values in found.items()}
     spreads = {place: float(np.ptp(values)) for place, values in known.items() if len(values) > 1}
     prompts = np.array([b"%d " % step + prompt for step, prompt, _ in spreads])
     return mean_over(np.array(list(spreads.values())), prompts)
+
+
+def of_one_set_of_weights(trace: Trace) -> str:
+    """The column with the trainer's log-probs of a generation: where some rollouts are trained
+    after an update, those that were taken beforehand."""
+    return "old" if trains_later(trace.settings) else "trainer"
 
 
 Place = tuple[int, bytes, tuple[int, ...]]

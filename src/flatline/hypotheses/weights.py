@@ -105,6 +105,11 @@ def kl_in_reward(settings: Mapping[str, Any]) -> bool:
     return settings.get("algorithm") == "rloo"
 
 
+def updates_of_a_generation(settings: Mapping[str, Any]) -> float:
+    """Optimizer steps that one generation of completions serves."""
+    return float((settings.get("num_iterations") or 1) * (_lag(settings) + 1))
+
+
 def _lag(settings: Mapping[str, Any]) -> float:
     passes = settings.get("gradient_accumulation_steps") or 1
     return float(max(0.0, (settings.get("steps_per_generation") or passes) / passes - 1))

@@ -22,7 +22,17 @@ from flatline.rollout.record import Author, Rollout
 
 PROMPT_NAMES = ("problem_id", "prompt_id", "id")
 """Columns that may name a prompt, the first that is there counts."""
-GOLD_NAMES = ("answer", "solution", "gold", "ground_truth")
+GOLD_NAMES = (
+    "answer",
+    "solution",
+    "gold",
+    "ground_truth",
+    "final_answer",
+    "gold_answer",
+    "correct_answer",
+    "expected_answer",
+    "reference_answer",
+)
 """Columns that may hold the right answer, where the user named none."""
 
 

@@ -14,6 +14,7 @@ from flatline.live.batch import GOLD_NAMES
 from flatline.live.hooks import Patch
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.data import hearing
+from flatline.live.trl.gold import gold_names, parameters
 from flatline.remedies.base import Tally, Undo
 from flatline.spec.numerics import PAID
 from flatline.spec.rewards import weights
@@ -83,12 +84,12 @@ def right_answers_paid(trainer: Any, tally: Tally) -> list[Undo]:
 def _judge(trainer: Any) -> tuple[int, str]:
     """The reward function that asks for gold by its name, and that name."""
     columns = getattr(trainer.train_dataset, "column_names", None) or []
-    found = []
+    found, names = [], gold_names(trainer)
     for at, function in enumerate(trainer.reward_funcs):
         if isinstance(function, torch.nn.Module) or inspect.iscoroutinefunction(function):
             continue
-        asked = inspect.signature(function).parameters
-        found += [(at, name) for name in GOLD_NAMES if name in asked and name in columns][:1]
+        asked = parameters(function)
+        found += [(at, name) for name in names if name in asked and name in columns][:1]
     if len(found) == 1:
         return found[0]
     raise ConfigError(

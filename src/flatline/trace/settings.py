@@ -12,6 +12,7 @@ SETTINGS = (
     "scale_rewards",
     "num_iterations",
     "epsilon",
+    "epsilon_high",
     "importance_sampling_level",
     "vllm_importance_sampling_correction",
     "temperature",
@@ -62,7 +63,8 @@ many prompts the data has, by their ids where it has any, and `prompt_texts` how
 in what the model is shown; null where that is more than a text. `algorithm` is `grpo` or `rloo`.
 `correct` is the part of the reward and `gold` the column of the dataset that, as the user says,
 tell which answers are right. `loss_temperature` is what the loss divides logits by, where it does
-not take `temperature`. The other names are those of TRL."""
+not take `temperature`. `epsilon_high` is null where the clip is as wide above as below. The other
+names are those of TRL."""
 
 NO_NUMBERS = frozenset(
     {

@@ -48,7 +48,7 @@ def asked_of(settings: Mapping[str, Any], batches: Sequence[Batch], group: int) 
         "level": settings.get("importance_sampling_level"),
         "beta": settings.get("beta"),
         "clip_low": settings.get("epsilon"),
-        "clip_high": settings.get("epsilon"),
+        "clip_high": settings.get("epsilon_high") or settings.get("epsilon"),
         "longest": settings.get("max_completion_length") or batches[0]["ids"].shape[1],
     }
     known = {name: value for name, value in told.items() if value is not None}

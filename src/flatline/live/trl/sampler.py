@@ -59,8 +59,10 @@ class Calls(list[Call | None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unasked: dict[str, float] = {}
-        """Parameters that bend what is drawn from and that nobody asked for, with their values."""
+        self.bending: dict[str, float] = {}
+        """Parameters that bend what is drawn from, with their values."""
+        self.unasked: list[str] = []
+        """Those of them that nobody asked for."""
         self.bent: list[float] = []
         """By how many nats the processors change each drawn token, where there are such."""
 
@@ -88,8 +90,8 @@ def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[Calls]:
             ear = _Ear(config, guard)
             under_way[-1].append(ear)
             processors.append(ear)
-            calls.unasked |= _unasked(config, trainer.args)
-            if calls.unasked and not calls:  # the first call tells: it has the weights of the start
+            calls.bending, calls.unasked = _bending(config, trainer.args)
+            if calls.bending and not calls:  # the first call tells: it has the weights of the start
                 processors.insert(0, _Before(ear, trainer.args.temperature, guard))
 
     def generate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -109,15 +111,19 @@ def hearing(trainer: GrpoTrainer, guard: Guard) -> Iterator[Calls]:
         yield calls
 
 
-def _unasked(config: Any, args: Any) -> dict[str, float]:
-    """Of the configuration that is in force, whoever filled it in."""
+def _bending(config: Any, args: Any) -> tuple[dict[str, float], list[str]]:
+    """Of the configuration that is in force, whoever filled it in; and what nobody asked for."""
     given = getattr(args, "generation_kwargs", None) or {}
-    found = {}
-    for name, keeps in KEEPS.items():
-        value, asked = getattr(config, name, None), given.get(name, getattr(args, name, None))
-        if value is not None and value not in (*keeps, asked):
-            found[name] = float(value)
-    return found
+    in_force = {name: getattr(config, name, None) for name in KEEPS}
+    asked = {name: given.get(name, getattr(args, name, None)) for name in KEEPS}
+    bends = {
+        name: float(value)
+        for name, value in in_force.items()
+        if value is not None and value not in KEEPS[name]
+    }
+    if bends.get("temperature") == args.temperature:
+        del bends["temperature"]
+    return bends, [name for name in bends if in_force[name] != asked[name]]
 
 
 def drawn(calls: Sequence[Call | None], completions: Sequence[np.ndarray]) -> list[Drawn]:

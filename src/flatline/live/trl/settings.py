@@ -58,6 +58,7 @@ def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
     found["lr_scheduler_type"] = _schedule(trainer)
+    found["learning_rate"] = _rate(trainer)
     found["reward_weights"] = _weights(trainer)
     found["dropout"] = dropout_of(trainer.model)
     found["distinct_prompts"] = _distinct(getattr(trainer, "train_dataset", None))
@@ -146,6 +147,14 @@ def _schedule(trainer: GrpoTrainer) -> str | None:
     name = _plain(getattr(trainer.args, "lr_scheduler_type", None))
     options = getattr(trainer.args, "lr_scheduler_kwargs", None)
     return f"{name} with options" if options else name
+
+
+def _rate(trainer: GrpoTrainer) -> float | None:
+    """As asked for: of an optimizer that there is, the one it was made with. The trainer's own has
+    that of the arguments; the user's has its own, whatever the arguments say."""
+    asked: float | None = getattr(trainer.args, "learning_rate", None)
+    groups = getattr(getattr(trainer, "optimizer", None), "param_groups", None)
+    return float(groups[0].get("initial_lr", groups[0]["lr"])) if groups else asked
 
 
 def _weights(trainer: GrpoTrainer) -> dict[str, float] | None:

@@ -154,8 +154,19 @@ class TrlTrainer(Trainer):
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        with alone(self.trl), engine_at_hand(self.rollouts, self.trl):
+        with alone(self.trl), engine_at_hand(self.rollouts, self.trl), self._as_if_begun():
             yield
+
+    @contextmanager
+    def _as_if_begun(self) -> Iterator[None]:
+        """Reward functions are given the trainer's state, and divide by its number of steps, which
+        is 0 until training begins."""
+        state, planned = self.trl.state, self.planned_steps
+        known, state.max_steps = state.max_steps, state.max_steps or planned or 0
+        try:
+            yield
+        finally:
+            state.max_steps = known
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

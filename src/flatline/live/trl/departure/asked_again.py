@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flatline.live import ranks
-from flatline.live.batch import GOLD_NAMES
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
+from flatline.live.trl.gold import gold_names
 
 ROWS = 64
 """Rows of the data whose gold is given as the answer."""
@@ -35,6 +35,8 @@ class Paid(NamedTuple):
     given: Mapping[str, Any]
     paid: list[Any]
     group: int
+    gold: str | None
+    """The column that holds right answers, of what it is given."""
 
     def again(self, rows: Sequence[int] | None = None) -> list[Any]:
         """What it pays for some of the rows, in this order."""
@@ -81,11 +83,10 @@ def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:
     if not hasattr(data, "column_names") or not hasattr(data, "__len__"):
         return None
     for one in calls(trainer, heard):
-        gold = gold_of(one.given)
-        if gold is None or gold not in data.column_names:
+        if one.gold is None or one.gold not in data.column_names:
             continue
         with suppress(Exception):  # a function that wants more than these columns tells nothing
-            found = _unmatchable(one, data, gold)
+            found = _unmatchable(one, data, one.gold)
             if found is not None:
                 return found
     return None
@@ -94,14 +95,11 @@ def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:
 def calls(trainer: Any, heard: Heard) -> Iterator[Paid]:
     if ranks.anybody(heard.seconds > CHEAP):
         return
+    names = gold_names(trainer)
     for at, (given, paid) in sorted(heard.calls.items()):
-        function = trainer.reward_funcs[at]
-        yield Paid(_name(trainer, at), function, given, paid, int(trainer.num_generations))
-
-
-def gold_of(given: Mapping[str, Any]) -> str | None:
-    """The column that holds right answers, of what a function is given."""
-    return next((name for name in GOLD_NAMES if name in given), None)
+        function, group = trainer.reward_funcs[at], int(trainer.num_generations)
+        gold = next((name for name in names if name in given), None)
+        yield Paid(_name(trainer, at), function, given, paid, group, gold)
 
 
 def _remembers(one: Paid) -> StageFound | None:
@@ -157,7 +155,7 @@ def _by_batch(one: Paid) -> StageFound | None:
 def _unmatchable(one: Paid, data: Any, gold: str) -> StageFound | None:
     step = max(1, len(data) // ROWS)
     rows = [data[at] for at in range(0, len(data), step)][:ROWS]
-    answers = [str(row[gold]).split("####")[-1].strip() for row in rows]
+    rows, answers = _judged(one, rows, [plain(row[gold]) for row in rows])
     pays = {way: _pay_for(one, rows, [way.format(answer) for answer in answers]) for way in WAYS}
     top = max(max(pay) for pay in pays.values())
     way, pay = max(pays.items(), key=lambda pair: sum(paid >= top for paid in pair[1]))
@@ -180,6 +178,20 @@ def _unmatchable(one: Paid, data: Any, gold: str) -> StageFound | None:
         ),
         by_chance=UNLIKELY,
     )
+
+
+def _judged(
+    one: Paid, rows: Sequence[Mapping[str, Any]], answers: Sequence[str]
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Rows for which the function pays anything: None says that a row is another function's."""
+    paid = one.pay(rows, [one.as_completion(answer) for answer in answers])
+    known = [k for k, p in enumerate(paid) if p is not None]
+    return [rows[k] for k in known], [answers[k] for k in known]
+
+
+def plain(gold: Any) -> str:
+    """The answer alone, of gold that shows how it came about."""
+    return str(gold).split("####")[-1].strip()
 
 
 def _pay_for(one: Paid, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:

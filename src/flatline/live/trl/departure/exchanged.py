@@ -6,7 +6,6 @@ one. It is tried in completions of the batch that mark one answer, and in the us
 one, beside the gold of rows of the data. And a completion that gives no answer must earn less.
 """
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,8 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatline.live.stage_found import StageFound, departs
-from flatline.live.trl.departure.asked_again import UNLIKELY, USUAL, WAYS, Paid, calls, gold_of
+from flatline.live.trl.departure.asked_again import (
+    UNLIKELY,
+    USUAL,
+    WAYS,
+    Paid,
+    calls,
+    plain,
+)
 from flatline.live.trl.departure.data import Heard
+from flatline.live.trl.gold import parameters
 from flatline.spec import Asked
 from flatline.spec.numerics import PAID
 from flatline.spec.rewards import Floats, total
@@ -120,20 +127,13 @@ def _verdict(trainer: Any, asked: Asked, heard: Heard) -> tuple[StageFound, _Car
 
 def _judges(paid: Sequence[Paid]) -> list[Paid]:
     """The functions that ask for gold by its name; all that are given it where none does."""
-    given = [one for one in paid if gold_of(one.given) is not None]
+    given = [one for one in paid if one.gold is not None]
     return [one for one in given if _asks_for_gold(one)] or given
 
 
 def _asks_for_gold(one: Paid) -> bool:
     """Rewards that never look at an answer may be all that somebody wants."""
-    return gold_of(_parameters(one.function)) is not None
-
-
-def _parameters(function: Any) -> Mapping[str, Any]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
+    return one.gold in parameters(one.function)
 
 
 def _effect(
@@ -222,8 +222,8 @@ def _never_paid(
     judge = _judges(paid)[0]
     if not _asks_for_gold(judge):
         return None
-    gold = judge.given[gold_of(judge.given) or ""]
-    says = [one for one in _marked(judge) if one.said == _plain(gold[one.row])]
+    gold = judge.given[judge.gold or ""]
+    says = [one for one in _marked(judge) if one.said == plain(gold[one.row])]
     if len(says) < FEWEST or any(_earns_more(asked, paid, one, tried) for one in says):
         return None
     return _told(
@@ -260,12 +260,12 @@ def _departs(text: str, example: str, carrier: _Carrier, fix: str) -> tuple[Stag
 def _rows_of(trainer: Any, paid: Sequence[Paid]) -> _Rows | None:
     """Rows of the data, each beside the gold of the next that has another; None without gold."""
     data = trainer.train_dataset
-    column = next((name for one in paid if (name := gold_of(one.given)) is not None), None)
+    column = next((one.gold for one in paid if one.gold is not None), None)
     if column is None or column not in (getattr(data, "column_names", None) or ()):
         return None
     step = max(1, len(data) // ROWS)
     rows = [data[at] for at in range(0, len(data), step)][:ROWS]
-    right = [_plain(row[column]) for row in rows]
+    right = [plain(row[column]) for row in rows]
     wrong = [_wrong(answer, (*right[k + 1 :], *right[:k])) for k, answer in enumerate(right)]
     alike = [k for k, other in enumerate(wrong) if len(other) == len(right[k])]
     kept = alike if len(alike) >= ENOUGH else range(len(rows))
@@ -293,7 +293,7 @@ def _marked(judge: Paid) -> Iterator[_Carrier]:
         marks = [mark for text in texts for mark in MARKED.finditer(text)]
         if len(marks) == 1 and texts and MARKED.search(texts[-1]):
             at = marks[0].lastindex or 1
-            said = _plain(marks[0].group(at))
+            said = plain(marks[0].group(at))
             yield _Carrier(_holding(completion, marks[0].span(at)), said, row, len(texts))
 
 
@@ -331,8 +331,3 @@ def _totals(
 
 def _number(paid: Any) -> float:
     return np.nan if paid is None else float(paid)
-
-
-def _plain(gold: Any) -> str:
-    """The answer alone, of gold that shows how it came about."""
-    return str(gold).split("####")[-1].strip()

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.live.batch import GOLD_NAMES, to_numpy
+from flatline.live.batch import to_numpy
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
 from flatline.live.transfer import Transfer
+from flatline.live.trl.gold import gold_names
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import Reader, Row
@@ -75,7 +76,7 @@ class Recording:
         self.clock = Clock()
         self._trainer = trainer
         self._guard = guard
-        self._gold_names = GOLD_NAMES if gold is None else (gold,)
+        self._gold_names = gold_names(trainer) if gold is None else (gold,)
         self._scribe = Scribe(sink, _copied(trainer.processing_class))
         self._rank = int(trainer.accelerator.process_index)
         self._census: Census | None = None
@@ -100,8 +101,9 @@ class Recording:
 
     def generated(self, one: Generation, output: dict[str, Any], calls: Calls) -> None:
         if calls.bent and not self._numbered:
-            unasked = {**calls.unasked, "nats": float(np.mean(calls.bent))}
-            self.sink.update_run(unasked_sampling=unasked)
+            nats = float(np.mean(calls.bent))
+            bent = {"parameters": calls.bending, "unasked": calls.unasked, "nats": nats}
+            self.sink.update_run(sampling_bent=bent)
         numbers = range(self._numbered, self._numbered + len(one.rows))
         self._numbered = numbers.stop
         device = output["completion_ids"].device
