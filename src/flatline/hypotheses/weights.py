@@ -78,8 +78,9 @@ def share_of(names: set[str], size: dict[str, float]) -> float:
 
 def weights_move(trace: Trace) -> bool:
     """Whether any trained tensor ever changed, where that was recorded; if none did, it is H26."""
-    recorded = len(trace.weights) > 0 and "update_norm" in trace.weights
-    return not recorded or bool(np.nanmax(trace.weights["update_norm"]) > 0)
+    moved = trace.weights["update_norm"] if "update_norm" in trace.weights else np.zeros(0)
+    moved = moved[np.isfinite(moved)]
+    return not len(moved) or bool(moved.max() > 0)
 
 
 def allowed_lag(trace: Trace) -> float:
