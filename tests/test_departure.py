@@ -306,6 +306,22 @@ def test_gold_that_no_answer_can_match_is_suspected():
     assert "units" in found.examples[0]
 
 
+def test_rows_that_are_another_functions_need_not_be_paid_by_this_one():
+    rows = script_of("grpo").rows
+    for k, row in enumerate(rows):
+        row["sort"] = "mine" if k % 4 else "theirs"
+
+    def mine(completions, answer, sort, **_):
+        paid = correct(completions, answer=answer)
+        return [p if s == "mine" else None for p, s in zip(paid, sort, strict=True)]
+
+    def theirs(completions, sort, **_):
+        lengths = [float(len(one[0]["content"]) % 3) for one in completions]
+        return [p if s == "theirs" else None for p, s in zip(lengths, sort, strict=True)]
+
+    assert rewards_of(paying(mine, theirs, rows=rows)).departs is False
+
+
 def test_a_reward_that_compares_prompts_of_the_batch_is_suspected():
     def above_average(completions, **_):
         lengths = [float(len(one[0]["content"])) for one in completions]

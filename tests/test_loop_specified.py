@@ -3,9 +3,12 @@
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from flatline.errors import ConfigError
+from flatline.live.loop.agree import refuse_other_logps
 from flatline.live.loop.departure import examine, lines
 from flatline.live.stage_found import departs
 
@@ -45,10 +48,13 @@ def gspo_token(new, old, mask):
     return mean.detach().exp() * (new - new.detach()).exp()
 
 
-def loss_of(batch, new, *, clip=0.2, kl=0.04, sign=1.0, mean=True, ratio_of=each_token):
+def loss_of(
+    batch, new, *, clip=0.2, clip_above=None, kl=0.04, sign=1.0, mean=True, ratio_of=each_token
+):
     advantages, mask = batch["advantages"][:, None], batch["trained"][:, 1:]
     ratio = ratio_of(new, batch["old"], mask)
-    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    clipped = ratio.clamp(1 - clip, 1 + (clip_above or clip))
+    gain = torch.minimum(ratio * advantages, clipped * advantages)
     away = batch["reference"] - new
     loss = kl * (away.exp() - away - 1) - sign * gain
     rows = (loss * mask).sum(1) / mask.sum(1)
@@ -95,6 +101,12 @@ def test_gspo_token_is_told_from_a_ratio_of_each_token():
 def test_rewards_that_are_all_alike_are_no_departure_by_the_rounding_of_their_mean():
     assert departing() == []
     assert departing(advantages=lambda rewards: rewards) == ["advantages"]
+
+
+def test_a_clip_that_is_wider_above_is_held_against_its_own_width():
+    assert departing({**SETTINGS, "epsilon_high": 0.28}, clip_above=0.28) == []
+    assert departing({**SETTINGS, "epsilon_high": 0.28}) == ["loss"]
+    assert departing(clip_above=0.28) == ["loss"]
 
 
 def test_what_the_settings_do_not_say_is_unknown():
@@ -148,3 +160,12 @@ def test_tokens_that_a_right_mask_does_not_name_are_traced_to_the_loss():
     loop = SimpleNamespace(scored=lambda one: one["old"], loss=on_padding, prompts=["a"])
     where = lines(loop, SETTINGS, [batch()], departs("mask", "so"), played)
     assert {place.function.rpartition(".")[2] for place in where} == {"on_padding"}
+
+
+def test_two_prompts_may_be_answered_in_the_same_words():
+    said = (7, 8)
+    rows = [{"ids": np.array(said), "trainer": np.array(logps)} for logps in ([-1, -2], [-3, -4.0])]
+    given = [row["trainer"] for row in rows]
+    refuse_other_logps(rows, [said, said], given[::-1])
+    with pytest.raises(ConfigError, match=r"gives -5\.000 for a token"):
+        refuse_other_logps(rows, [said, said], [given[0], np.array([-3.0, -5.0])])

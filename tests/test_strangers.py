@@ -10,6 +10,9 @@ from transformers import TrainerCallback
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
+from flatline.live.batch import GOLD_NAMES
+from flatline.live.measure.passes import no_dropout
+from flatline.live.trl.gold import gold_names
 from flatline.live.trl.recorder.rows import _counted
 from flatline.live.trl.settings import settings
 from tests.test_trl_breadth import trainer_in
@@ -131,3 +134,62 @@ def test_one_prompt_for_all_rows_is_a_fault_and_no_shifted_gold(tmp_path):
 def test_prompts_are_counted_as_texts_although_rows_have_ids_but_not_beside_images(tmp_path):
     assert settings(one_prompt(tmp_path, id=True))["prompt_texts"] == 1
     assert settings(one_prompt(tmp_path, image=True))["prompt_texts"] is None
+
+
+def test_the_rate_of_ones_own_optimizer_is_the_one_asked_for(tmp_path):
+    def own(trainer):
+        return torch.optim.Adamax(trainer.model.parameters(), lr=5e-3)
+
+    trainer = trainer_in(tmp_path, learning_rate=1e-6)
+    assert settings(trainer)["learning_rate"] == 1e-6
+    trainer.optimizer = own(trainer)
+    assert settings(trainer)["learning_rate"] == 5e-3
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    assert settings(trainer)["learning_rate"] == 5e-3, "with the schedule at work, too"
+    levels = {one.hypothesis: one.level for one in flatline.diagnose(tmp_path / "run").findings}
+    assert levels["H58"] not in ALARMS
+
+
+def test_a_reward_that_divides_by_the_steps_of_the_run_can_be_looked_at(tmp_path):
+    def annealed(completions, trainer_state, **kwargs):
+        done = trainer_state.global_step / trainer_state.max_steps
+        return [len(str(one)) % 7 - done for one in completions]
+
+    trainer = trainer_in(tmp_path)
+    trainer.reward_funcs[:] = [annealed]
+    report = flatline.checkup(trainer)
+    assert report.findings
+    assert trainer.state.max_steps == 0, "as it was"
+
+
+def test_attention_whose_dropout_is_a_layer_is_looked_at_like_any_other():
+    inner = torch.nn.Module()
+    inner.attention_dropout = torch.nn.Dropout(0.2)
+    number = torch.nn.Module()
+    number.attention_dropout = 0.2
+    no_dropout(SimpleNamespace(model=torch.nn.ModuleList([inner, number])))
+    assert inner.attention_dropout.p == 0 and number.attention_dropout == 0
+
+
+def data(**columns):
+    rows = {"prompt": ["q"] * 8, **{name: [*values] for name, values in columns.items()}}
+    return Dataset.from_dict(rows)
+
+
+@pytest.mark.parametrize(
+    ("asks", "columns", "named"),
+    [
+        (["number"], {"number": range(8)}, ("number",)),
+        (["number"], {"number": range(8), "answer": range(8)}, GOLD_NAMES),
+        (["number", "level"], {"number": range(8), "level": range(8)}, GOLD_NAMES),
+        (["flag"], {"flag": [0, 1] * 4}, GOLD_NAMES),
+        (["banned"], {"banned": "abcdefgh"}, GOLD_NAMES),
+        ([], {"number": range(8)}, GOLD_NAMES),
+    ],
+)
+def test_gold_is_the_one_number_that_a_reward_asks_for(asks, columns, named):
+    parameters = ", ".join(["completions", *asks, "**kwargs"])
+    function = eval(f"lambda {parameters}: [0.0 for _ in completions]")
+    trainer = SimpleNamespace(train_dataset=data(**columns), reward_funcs=[function])
+    assert gold_names(trainer) == named
