@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
@@ -193,3 +194,25 @@ def test_gold_is_the_one_number_that_a_reward_asks_for(asks, columns, named):
     function = eval(f"lambda {parameters}: [0.0 for _ in completions]")
     trainer = SimpleNamespace(train_dataset=data(**columns), reward_funcs=[function])
     assert gold_names(trainer) == named
+
+
+class MixesGroups(GRPOTrainer):
+    """Folds rewards as (group, prompt); with a single group that is right."""
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        self.paid = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        return self.paid
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        folded = self.paid.sum(1).view(self.num_generations, -1)
+        spread = folded.std(0, keepdim=True) + 1e-4
+        return batch | {"advantages": ((folded - folded.mean(0)) / spread).flatten()}
+
+
+def test_advantages_that_mix_groups_are_seen_though_a_step_is_tried_on_a_single_one(
+    tmp_path,
+):
+    two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
+    report = flatline.checkup(trainer_in(tmp_path, kind=MixesGroups, **two_groups))
+    assert report.causes[0].hypothesis == "H53"

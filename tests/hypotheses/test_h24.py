@@ -115,14 +115,15 @@ def test_a_step_on_no_token_is_unknown_and_no_destruction():
 
 
 def test_a_long_run_may_take_small_steps():
-    assert H.probe(subject(1e-5, steps=20)).level is Level.SUSPECT
+    assert H.probe(subject(1e-6, steps=20)).level is Level.SUSPECT
+    assert H.probe(subject(1e-5, steps=20)).level is Level.NOTE, "not far from enough"
     assert H.probe(subject(1e-5, steps=1000)).level is Level.OK
 
 
 def test_epochs_are_counted_in_steps():
     epochs = {"steps": -1, "epochs": 2.0, "dataset_size": 8000, "num_iterations": 1}
     assert H.probe(subject(5e-6, prompts_per_step=8, **epochs)).level is Level.OK
-    short = H.probe(subject(5e-6, prompts_per_step=800, **epochs))
+    short = H.probe(subject(2e-6, prompts_per_step=800, **epochs))
     assert short.level is Level.SUSPECT
     assert "20 steps would reach" in short.text
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.groups import unless_batch_alarms
 from flatline.hypotheses.recorded_steps import LOOKS, first_departing
 from flatline.live.stage_found import StageFound
 from flatline.trace import Trace
@@ -33,6 +34,8 @@ CODES = {
     "delivery": "H59",
 }
 """By stage, in the order in which a step makes them. Rows are H33's."""
+OF_A_BATCH = ("mask", "rewards", "advantages")
+"""Stages that the rollouts of one batch show without a step."""
 LOOK_ALIKES = (
     "H03",
     "H04",
@@ -97,6 +100,13 @@ class DepartureAlong(Departure):
     def sign(self, trace: Trace) -> Finding:
         """Is this stage of every recorded step the specified one?"""
         return self._told(LOOKS[self.stage](trace), first_departing(trace))
+
+    def probe(self, subject: "Subject") -> Finding:
+        """Also of the whole first batch, where a few rows of a step show nothing: what mixes groups
+        is right where there is one."""
+        seen = super().probe(subject)
+        whole = seen.level is Level.OK and self.stage in OF_A_BATCH
+        return unless_batch_alarms(seen, self.sign, subject.trace) if whole else seen
 
 
 def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:

@@ -82,6 +82,9 @@ BEGINNING = 8
 """Groups that stand for the start: later ones were already played by another policy."""
 ENOUGH_KL = 1e-3
 """KL that a run needs to show anything. Healthy gains: 0.0014 (GSM8K), 0.009 (lab)."""
+SHORT_OF = 10.0
+"""Times that a run must fall short of it, to be suspected: steps that agree take it further than
+their sum, and a run of a few steps is somebody's trial."""
 REACHED = 0.5
 """Share of the rate asked for that the warm-up must reach before the run ends."""
 NO_WARM_UP = ("constant", GIVEN)
@@ -150,8 +153,9 @@ class LearningRate(Hypothesis):
         low = reach < ENOUGH_KL
         told = f"{moved}; {steps} steps would reach about {reach:.2g}."
         better = subject.fitting_step() if low else None
+        hopeless = reach < ENOUGH_KL / SHORT_OF
         return self.found(
-            Level.SUSPECT if low else Level.OK,
+            Level.SUSPECT if hopeless else Level.NOTE if low else Level.OK,
             f"{told} That is too little to show.{_tried(better)}" if low else told,
             measured=kl,
             expected=f"1e-4 to 1e-2 a step, and above {ENOUGH_KL} in reach",
