@@ -140,6 +140,13 @@ def test_a_part_for_brevity_does_not_make_a_cut_cost_anything(right, level):
     assert H04.sign(trace).level == level
 
 
+@pytest.mark.parametrize(("best", "level"), [(1.0, Level.NOTE), (0.4, Level.SUSPECT)])
+def test_where_no_group_has_both_kinds_the_best_pay_tells_what_a_cut_costs(best, level):
+    cut, ended = [0.0, best, 0.2, 0.3], [0.0, 0.5, 0.9, 0.3]
+    finish = (["length"] * 4) * 9 + ["eos"] * 12
+    assert H04.sign(trace_of([cut] * 9 + [ended] * 3, finish=finish)).level is level
+
+
 NAMES = ("Anselm", "Berta", "Cornelius", "Dorothea", "Eberhard", "Franziska", "Gottfried", "Hedwig")
 THINGS = ("marbles", "stamps", "shells", "apples", "pencils")
 

@@ -326,7 +326,7 @@ class ContextTruncation(Hypothesis):
 
 def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
     """Whether some groups hold completions of both kinds, and those that a limit cut off are not
-    certainly paid less."""
+    certainly paid less. Where too few do, whether what was cut off earns the most that is paid."""
     paid, group = _paid_besides_length(trace), trace.groups().index
     known = np.isfinite(paid)
     lost = [
@@ -334,7 +334,11 @@ def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
         for here in (known & (group == each) for each in np.unique(group))
         if (here & cut).any() and (here & ~cut).any()
     ]
-    return len(lost) >= COMPARED and not mean_of(np.array(lost)).low > 0
+    if len(lost) < COMPARED:
+        paid_cut, others = paid[known & cut], paid[known & ~cut]
+        differ = len(others) > 0 and len(paid_cut) > 0 and np.ptp(paid_cut) > 0
+        return bool(differ and paid_cut.max() >= others.max())
+    return not mean_of(np.array(lost)).low > 0
 
 
 def _paid_besides_length(trace: Trace) -> np.ndarray:
