@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from tests.traces import healthy_trace
 
 from flatline.diagnosis.found import explained_by
 from flatline.diagnosis.report import rank
@@ -22,7 +23,9 @@ stages = pytest.mark.parametrize("one", EVERY, ids=lambda one: one.stage)
 def subject(stage: str, found: StageFound) -> SimpleNamespace:
     others = {name: same(name, "as specified") for name in STAGES}
     return SimpleNamespace(
-        departures=lambda: others | {stage: found}, lines_of=lambda found: (LINE,)
+        departures=lambda: others | {stage: found},
+        lines_of=lambda found: (LINE,),
+        trace=healthy_trace(steps=1),
     )
 
 

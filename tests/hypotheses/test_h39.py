@@ -206,3 +206,20 @@ def test_what_a_part_about_the_form_pays_is_not_taken_for_right():
     assert H.sign(both).level not in (Level.FAULT, Level.SUSPECT)
     alone = changed(formed(lambda paid: {}))
     assert H.sign(alone).level is Level.SUSPECT
+
+
+def bare(said, paid):
+    """Eight prompts, four completions each that are nothing but their answer."""
+    texts = [said(k) for k in range(32)]
+    rewards = np.array([paid(k) for k in range(32)]).reshape(8, 4).tolist()
+    gold = [str(k // 4) for k in range(32)]
+    return trace_of(rewards, completion=texts, gold=gold, finish=["eos"] * 32)
+
+
+def test_completions_that_are_nothing_but_an_answer_are_read_as_they_are():
+    right = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 2))
+    assert H.sign(right).level is Level.OK
+    unpaid = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 4 == 3))
+    assert H.sign(unpaid).level is Level.SUSPECT
+    words = bare(lambda k: "let me think about that question " * 3, lambda k: float(k % 2))
+    assert H.sign(words).level is Level.UNKNOWN

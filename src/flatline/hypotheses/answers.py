@@ -1,9 +1,11 @@
 """What completions give as their answer, read here without the run's own reward functions.
 
 Strict on purpose: an answer counts only where the model marked one answer and no other, after any
-thinking, and was not cut off. What is left out costs power; what is read wrongly would cost trust.
+thinking, and was not cut off; or where completions are nothing but an answer. What is left out
+costs power; what is read wrongly would cost trust.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +26,8 @@ LONGEST = 2_000
 """Characters of an answer; more is no answer."""
 BEFORE_IT = ("</think>", "</tool_response>", "<|im_start|>")
 """What the final message comes after; an answer before it was not the last word."""
+SHORT, NEARLY_ALL = 40, 0.9
+"""Characters of a completion that is nothing but an answer, and the share that must be so."""
 FEWEST_WRONG = 3
 """Wrong answers that must be there for the lowest reward to mean "wrong"."""
 
@@ -80,11 +84,9 @@ def judge(trace: Trace) -> Judged:
     ids = rollouts["prompt_id"] if "prompt_id" in rollouts else np.arange(len(texts))
     paid, source = _paid(trace)
     usable = np.isfinite(reward) & np.array([end in ENDED for end in ends], dtype=bool)
-    read = {
-        row: found
-        for row in looked_at(trace).tolist()
-        if usable[row] and texts[row] and golds[row] and (found := given_answer(texts[row]))
-    }
+    known = [r for r in looked_at(trace).tolist() if usable[r] and texts[r] and golds[r]]
+    read = {row: found for row in known if (found := given_answer(texts[row]))}
+    read = read or _nothing_but_answers({row: texts[row] for row in known})
     paid_ways = {way for row, (way, _) in read.items() if paid[row] == 1}
     rows = [row for row, (way, _) in read.items() if not paid_ways or way in paid_ways]
     wanted = [_gold(golds[row]) for row in rows]
@@ -116,6 +118,16 @@ def looked_at(trace: Trace) -> np.ndarray:
     groups = int(index.max()) + 1
     kept = np.linspace(0, groups - 1, max(1, LOOKED_AT * groups // n)).astype(np.int64)
     return np.flatnonzero(np.isin(index, kept))
+
+
+def _nothing_but_answers(texts: Mapping[int, str]) -> dict[int, tuple[str, str]]:
+    """Where nobody marks anything and nearly all completions are a few words: each is its answer.
+    None where somebody writes more."""
+    plain = {row: text.strip() for row, text in texts.items()}
+    short = {row: text for row, text in plain.items() if len(text) <= SHORT and "\n" not in text}
+    if len(short) < NEARLY_ALL * len(plain):
+        return {}
+    return {row: ("whole", text) for row, text in short.items() if text}
 
 
 def given_answer(text: str) -> tuple[str, str] | None:

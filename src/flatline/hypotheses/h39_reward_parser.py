@@ -8,7 +8,8 @@ misread answers shrinks the signal to 1 - 2e, and at one half nothing is left.
 ## Sign
 Completions that end with exactly one marked answer (`<answer>`, `\\boxed{}`, `####`) which equals
 the recorded gold answer after SQuAD's normalisation, and which the run pays as wrong or with its
-lowest reward. Healthy: none. Suspected where the interval of their share excludes 2 % on three
+lowest reward; where nobody marks anything and completions are a few words, each is its answer.
+Healthy: none. Suspected where the interval of their share excludes 2 % on three
 prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
 the reward that is 0 on every rollout is noted. Suspected in the same way: numbers other than the
 gold number that are paid as right, where no right answer is paid as wrong.
