@@ -45,7 +45,7 @@ def test_a_clip_that_nobody_means_is_suspected_even_where_the_reward_rises():
     assert H29.sign(clipping(0.4, gain=0.5, **narrow)).level is Level.SUSPECT
     assert H29.sign(clipping(0.07, gain=0.5, **narrow)).level is Level.NOTE
     sequences = {**narrow, "importance_sampling_level": "sequence"}
-    assert H29.sign(clipping(0.4, gain=0.5, **sequences)).level is Level.NOTE
+    assert H29.sign(clipping(0.6, gain=0.5, **sequences)).level is Level.NOTE
 
 
 def probed(share, **settings):
@@ -70,7 +70,7 @@ def test_one_generation_for_several_updates_is_probed_as_well():
 
 
 @pytest.mark.parametrize(
-    ("share", "level"), [(0.15, Level.OK), (0.4, Level.NOTE), (0.7, Level.SUSPECT)]
+    ("share", "level"), [(0.15, Level.OK), (0.6, Level.NOTE), (0.9, Level.SUSPECT)]
 )
 def test_where_whole_sequences_are_clipped_many_are_usual(share, level):
     finding = H29.sign(clipping(share, epsilon=3e-4, importance_sampling_level="sequence"))
