@@ -47,7 +47,7 @@ def plain(name: str) -> str:
     while text.startswith("train/"):
         text = text.removeprefix("train/")
     bare = text.removeprefix("train_")  # a log that is no path writes `train_kl` for `train/kl`
-    return bare if bare in _NAMES and text not in _NAMES and text not in KEPT else text
+    return bare if bare in _NAMES | KEPT.keys() and text not in _NAMES | KEPT.keys() else text
 
 
 def times(name: str) -> float:
