@@ -59,7 +59,7 @@ KNOWN: dict[str, Words] = {
     "seconds": Words("the time of a step", 9, " s", least=0.3),
 }
 SPREAD = Words("the spread of the rewards", 4, zero="all rewards are equal there")
-_SPREAD = re.compile(r"(batch_)?(reward|score|return)s?(/|_)(std|stdev|std_dev)|critic/score/std")
+_SPREAD = re.compile(r"(.*/)?((reward|score)s?[/_]std(ev)?|std_reward|reward_mean_std)")
 _EXPLAINED = re.compile(r"explained_var")
 _EXTREME = re.compile(r"(.*/)?(scores?|rewards?)[/_](min|max)")
 _EVALUATED = re.compile(r"(eval|val|valid|validation|test|held_?out)([-_/].*)?")
@@ -193,8 +193,8 @@ def _functions(trace: Trace) -> dict[str, str]:
     return {
         name: short
         for name in trace.metric_names
-        for short in [re.sub(r"^.*?rewards/|/mean$", "", name)]
-        if short in found.columns and "rewards/" in name and not plain(name).startswith("eval")
+        for short in [re.sub(r"^.*?rewards ?/ ?| ?/ ?mean$", "", name)]
+        if short in found.columns and "rewards/" in plain(name) and plain(name)[:4] != "eval"
     }
 
 
