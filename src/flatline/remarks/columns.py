@@ -46,7 +46,7 @@ KNOWN: dict[str, Words] = {
     "truncated_share": Words(
         "the share of completions that are cut off", 3, share=True, never="no completion is cut off"
     ),
-    "grad_norm": Words("the gradient norm", 4, zero="nothing is learnt there", least=0.4),
+    "grad_norm": Words("the gradient norm", 4, zero="nothing is learnt there", least=0.25),
     "kl": Words("the KL", 4, " nat per token", falls="back towards the reference", least=0.3),
     "entropy": Words("the entropy", 4, " nat per token", least=0.15),
     "completion_length": Words("the length of completions", 4, " tokens"),
@@ -72,6 +72,7 @@ _MINOR = re.compile(
     r"seconds|system|version|seqlen|timestamp)([/_@]|$)|per_s"
 )
 """Names of what is beside the matter: extremes, speed, bookkeeping."""
+_MATTERS = re.compile(r"turn|tool|stale|fail|error|solve|group|prompt")
 _SETTING = re.compile(
     r"(^|[/_])(lr|learning_rate|coef|coeff|beta|temperature|weight|alpha)($|[/_])"
 )
@@ -217,6 +218,6 @@ def _words(trace: Trace, name: str, parts: dict[str, str]) -> Words:
         return Words(
             subject, HELD_OUT if _SCORE.search(text) and not _MINOR.search(text) else MINOR
         )
-    if _MINOR.search(text) or text == "epoch":
+    if (_MINOR.search(text) and not _MATTERS.search(text)) or text == "epoch":
         return Words(subject, MINOR, least=0.3)
     return Words(subject, SETTINGS if _SETTING.search(text) else OTHER)

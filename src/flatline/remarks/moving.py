@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import column, stands
+from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.trend import Trend, trend_of
 from flatline.remarks.columns import (
@@ -47,27 +47,23 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """Everything that the columns show one by one, and at the same step."""
     yield from _no_numbers(trace)
     columns = once(columns)
-    reward = next((one for one in columns if one.name == "reward"), None)
-    if reward is not None and len(reward.shape) >= FEWEST and not reward.shape.constant:
-        yield Remark(1, reward_in_words(reward))
     clauses = [clause for one in columns for clause in clauses_of(one)]
     # The schedule is told for itself, unless somebody changed it on the way.
     clauses = [c for c in clauses if c.column.name != "learning_rate" or c.column.shape.levels]
     moved = {clause.column.name for clause in clauses}
     groups = _together(clauses)
+    rest = [one for one in columns if one.name not in moved]
     for group in groups:
-        rest = [one for one in columns if one.name not in moved]
         yield Remark(25, _told_together(group, rest))
     grouped = {id(clause) for group in groups for clause in group}
-    alone = [c for c in clauses if id(c) not in grouped and not _of_the_reward(c)]
-    yield from _alone(alone, trend_of(trace))
-    yield from _same(trace, [one for one in columns if one.name not in moved])
+    alone = [clause for clause in clauses if id(clause) not in grouped]
+    reward = next((one for one in columns if one.name == "reward"), None)
+    if reward is not None and len(reward.shape) >= FEWEST and not reward.shape.constant:
+        goes = [one for one in alone if one.column is reward]
+        yield Remark(1, reward_in_words(reward, goes))
+    yield from _alone([one for one in alone if one.column is not reward], trend_of(trace))
+    yield from _same(trace, rest)
     yield from _constant(columns)
-
-
-def _of_the_reward(one: Clause) -> bool:
-    """Whether it is how the reward goes, which is told before all else."""
-    return one.column.name == "reward" and one.at is None
 
 
 def _alone(clauses: list[Clause], trend: Trend | None) -> Iterator[Remark]:
@@ -102,25 +98,27 @@ def _beside_the_reward(one: Column, trend: Trend | None) -> str:
 
 
 def _together(clauses: list[Clause]) -> list[list[Clause]]:
-    """What happens at the same step, or soon after something that happens from row to row."""
+    """What happens at the same step, or about when something happens from row to row."""
     groups: list[list[Clause]] = []
-    left = [one for one in clauses if not one.column.minor and _when(one) is not None]
-    while anchors := [one for one in left if one.at is not None]:
-        first = min(anchors, key=lambda one: (_when(one), one.column.words.rank))
-        begin = _when(first) or 0.0
-        step = first.column.shape.step
-        place = int(np.searchsorted(step, begin)) + max(1, int(SOON * len(step)))
-        until = step[min(place, len(step) - 1)]
-        rest = [one for one in left if one is not first and begin <= (_when(one) or 0.0) <= until]
-        group = [first, *rest]
-        left = [one for one in left if not any(one is other for other in group)]
-        if len({one.column.name for one in group}) > 1:
-            groups.append(group)
+    left = [one for one in clauses if not one.column.minor]
+    while anchors := [(one.at, one) for one in left if one.at is not None]:
+        # What somebody set comes first: the rest may follow from it.
+        begin, first = min(anchors, key=lambda one: (one[0], not one[1].column.shape.levels))
+        rest = [one for one in left if one is not first and _is_near(one, first, begin)]
+        left = [one for one in left if one is not first and not any(one is r for r in rest)]
+        if first.column.shape.levels or any(one.column is not first.column for one in rest):
+            groups.append([first, *rest])
     return groups
 
 
-def _when(one: Clause) -> float | None:
-    return one.begins if one.at is None else one.at
+def _is_near(one: Clause, anchor: Clause, begin: float) -> bool:
+    """Whether it happens a few rows after a step, or about there."""
+    step = anchor.column.shape.step
+    place, soon = int(np.searchsorted(step, begin)), max(1, int(SOON * len(step)))
+    before, until = step[max(place - soon, 0)], step[min(place + soon, len(step) - 1)]
+    if one.at is not None and one.at not in one.around:
+        return bool(begin <= one.at <= until)
+    return any(before <= at <= until for at in one.around)
 
 
 def _told_together(group: list[Clause], columns: list[Column]) -> str:
@@ -130,7 +128,7 @@ def _told_together(group: list[Clause], columns: list[Column]) -> str:
     later = [str(one) for one in rest if one.at != first.at]
     told = [str(first)]
     told += [f"at the same step {'; '.join(once)}"] if once else []
-    told += [f"soon after, {'; '.join(later)}"] if later else []
+    told += [f"around then, {'; '.join(later)}"] if later else []
     return sentence([*told, *_where_it_was_set(group, columns), *_unmoved(group, columns)])
 
 
@@ -147,7 +145,7 @@ def _where_it_was_set(group: list[Clause], columns: list[Column]) -> Iterator[st
         at = np.searchsorted(one.shape.step, borders)
         before, inside, *after = (one.bare(typical(v)) for v in np.split(one.shape.values, at))
         around = f"({before} before, {after[0]} after)" if after else f"({before} before)"
-        unsure = "" if certain else ", which noise may make"
+        unsure = "" if certain else ", which may be noise"
         yield f"{one.subject} is {inside} {'in these steps' if after else 'since'} {around}{unsure}"
 
 
@@ -164,7 +162,7 @@ def _unmoved(group: list[Clause], columns: list[Column]) -> Iterator[str]:
 def _as_before(one: Column, at: float) -> bool:
     """Whether the rows before and after a step are of the same size, of a column worth naming."""
     shape = one.shape
-    if len(shape) < ENOUGH or shape.constant or shape.levels or shape.counts_up:
+    if len(shape) < ENOUGH or shape.constant or shape.levels or one.name == "learning_rate":
         return False
     return (one.ours or one.words.rank == OTHER) and not one.minor and not _jumps(one, at)
 
@@ -187,7 +185,7 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
     rest = [one for one in rest if len(one.shape) >= FEWEST and not one.shape.constant]
     rest = [one for one in rest if 1 < one.words.rank < MINOR and one.name not in TOLD_ELSEWHERE]
     rest = [one for one in rest if not one.shape.counts_up]
-    still = [one for one in rest if not one.shape.leans and (stays(one) or _stands(one))]
+    still = [one for one in rest if stays(one)]
     known = {name for name in POLICY if np.isfinite(column(trace, name)).sum() >= ENOUGH}
     unmoved = {one.name for one in still} | {name for name in known if _is_nothing(trace, name)}
     if len(known) > 1 and known <= unmoved and _differ(trace):
@@ -203,7 +201,9 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
     guesses = [text for text in unsure if " from " in text]
     if guesses:
         yield Remark(49, f"Perhaps (it may be noise): {', '.join(guesses[:SHOWN])}.")
-    if unsure := [text for text in unsure if text not in guesses]:
+    if small := [text for one in rest if one.shape.moves and (text := uncertain(one))]:
+        yield Remark(54, f"Certain, but small: {', '.join(small[:SHOWN])}.")
+    if unsure := [text for text in unsure if text not in guesses and text not in small]:
         told = ", ".join(unsure[:SHOWN])
         yield Remark(51, f"No certain change, from the first third to the last: {told}.")
 
@@ -211,13 +211,10 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
 def _unchanged(several: list[Column]) -> str:
     names = [
         f"{POLICY.get(one.name, one.subject)} ({one.number(float(one.shape.values.mean()))})"
-        for one in several
+        for one in several[:SHOWN]
     ]
+    names += [f"{len(several) - SHOWN} more"] if len(several) > SHOWN else []
     return f"{listed(names)} {_do(names)} not change"
-
-
-def _stands(one: Column) -> bool:
-    return len(one.shape) >= ENOUGH and stands(one.shape.values, one.shape.step)
 
 
 def _is_nothing(trace: Trace, name: str) -> bool:

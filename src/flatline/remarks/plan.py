@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
-from flatline.hypotheses.held_out import heldout_change
+from flatline.hypotheses.held_out import change_of_score
 from flatline.hypotheses.trend import FEWEST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
@@ -24,6 +24,8 @@ FULL = 0.95
 """Share of its highest value above which a rate has not begun to fall."""
 MANY = 10
 """Passes over the data from which on they are told."""
+TURNS = 4
+"""Times that a schedule turns or stops, at most."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
@@ -33,7 +35,7 @@ def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     done = [*_steps(trace), *_rate(trace), *_data(trace), *_time(trace)]
     if done:
         yield Remark(52, " ".join(done))
-    yield from (Remark(4, text) for text in _heldout(trace, once(columns)))
+    yield from (Remark(4, text) for text in _heldout(once(columns)))
 
 
 def _steps(trace: Trace) -> Iterator[str]:
@@ -58,6 +60,8 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate stays at {top:.2g}."
     elif Shape(rate, step, Noise(1)).levels:
         return  # it jumps, which is told with what jumps at the same step
+    elif np.count_nonzero(np.diff(np.sign(np.diff(rate)))) > TURNS:
+        yield f"The learning rate goes up and down between {rate.min():.2g} and {top:.2g}."
     elif at == len(rate) - 1:
         yield f"The learning rate still rises, to {top:.2g} at step {step[-1]:g}: warm-up."
     elif first < top * (1 - OVER) and at > 1:
@@ -82,7 +86,7 @@ def _data(trace: Trace) -> Iterator[str]:
         yield f"{done:.3g} passes over the data."
 
 
-def _heldout(trace: Trace, columns: list[Column]) -> Iterator[str]:
+def _heldout(columns: list[Column]) -> Iterator[str]:
     """What each evaluation shows. That the reward rises and it does not is said by H08."""
     for one in columns:
         values, step = one.shape.values, one.shape.step
@@ -92,7 +96,7 @@ def _heldout(trace: Trace, columns: list[Column]) -> Iterator[str]:
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first and {last} at last in {len(values)} evaluations"
         told = f"{told} ({most} at most, step {step[best]:g})"
-        change = heldout_change(trace) if one.name == "heldout_reward" else None
+        change = change_of_score(values)
         if change is None:
             yield sentence([told])
             continue

@@ -50,10 +50,13 @@ LAST, LASTING = 6, 0.1
 """Rows at the end that are one number, at least, and as a share of all."""
 NEARLY_ALL = 0.8
 """Share of the rows that are one number, of a column whose other rows are told one by one."""
-FAR, TIMES = 8.0, 5.0
-"""Standard deviations, and how often the level around it, of a row that stands out."""
+FAR, TIMES, IQR = 8.0, 5.0, 1.35
+"""Standard deviations, and how often the level around it, of a row that stands out; quartiles of
+normal noise are `IQR` of them apart."""
 MOST = 0.7
 """Share of a change that the rows beside it show, where it is abrupt."""
+SLOPE = 0.4
+"""Share of a change that half a stretch beside it may make by itself, where it is abrupt."""
 LEVELS = 4
 """Levels of a column that is constant but for jumps, at most."""
 TINY, MOST_LOG = 1e-12, 700.0
@@ -115,8 +118,8 @@ class Shape:
         if self.levels:
             return self.levels
         scores = _scores(self.values)
-        found = sorted({0, *_cuts(scores, 0, self.noise, len(scores))})
-        return _joined(scores, found)
+        found = _joined(scores, sorted({0, *_cuts(scores, 0, self.noise, len(scores))}))
+        return found if len(found) > 1 else [0, *_far_runs(self.values)]
 
     @cached_property
     def pieces(self) -> list[np.ndarray]:
@@ -199,13 +202,25 @@ class Shape:
         return self.near(which, SHORTEST) and bool(apart > 0)
 
     def near(self, which: int, rows: int) -> bool:
-        """Whether so many rows before and after this cut show most of the change."""
-        before, after = self._around(which, rows)
-        whole = abs(typical(self.pieces[which]) - typical(self.pieces[which - 1]))
-        return abs(float(np.median(after) - np.median(before))) >= MOST * whole
+        """Whether so many rows before and after this cut show most of the change, which no slope
+        inside the stretches does; as numbers or, where all are above 0, as factors."""
+        scales = (np.asarray, np.log) if self.values.min() > 0 else (np.asarray,)
+        shown, slopes = [], []
+        for scale in scales:
+            before, after = (np.median(scale(part)) for part in self._around(which, rows))
+            sides = [scale(part) for part in self.pieces[which - 1 : which + 1]]
+            whole = max(abs(float(np.median(sides[1]) - np.median(sides[0]))), TINY)
+            shown.append(abs(float(after - before)) / whole)
+            slopes.append([_slope(side) / whole for side in sides])
+        return max(shown) >= MOST and max(np.min(slopes, axis=0)) <= SLOPE
 
     def _around(self, which: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return self.pieces[which - 1][-rows:], self.pieces[which][:rows]
+
+
+def _slope(values: np.ndarray) -> float:
+    half = len(values) // 2
+    return abs(float(np.median(values[half:]) - np.median(values[:half])))
 
 
 def _longest_run(values: np.ndarray) -> int:
@@ -358,6 +373,20 @@ def _joined(scores: np.ndarray, cuts: list[int]) -> list[int]:
     return cuts
 
 
+def _far_runs(values: np.ndarray) -> list[int]:
+    """Where rows begin and end that are all far off on one side, one after the other: ranks hardly
+    tell how far."""
+    scaled = np.log(values) if values.min() > 0 else values
+    low, middle, high = np.quantile(scaled, (0.25, 0.5, 0.75))
+    off = FAR * float(high - low) / IQR if high > low else math.inf
+    borders: list[int] = []
+    for far in (scaled > middle + off, scaled < middle - off):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], far.astype(int), [0]])))
+        runs = [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        borders += [at for run in runs if run[1] - run[0] >= SHORTEST for at in run]
+    return sorted(at for at in borders if SHORTEST <= at <= len(values) - SHORTEST)
+
+
 def _far(piece: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Which rows of a stretch are many times its level."""
     around = piece if len(piece) >= 2 * SHORTEST else values
@@ -365,5 +394,5 @@ def _far(piece: np.ndarray, values: np.ndarray) -> np.ndarray:
     if len(around) < SHORTEST:
         return np.zeros(len(piece), bool)
     low, middle, high = np.quantile(around, (0.25, 0.5, 0.75))
-    least = middle + max(FAR * (high - low) / 1.35, math.log(TIMES))
+    least = middle + max(FAR * (high - low) / IQR, math.log(TIMES))
     return np.asarray(piece > math.exp(min(least, MOST_LOG)))

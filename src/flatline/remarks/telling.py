@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flatline.hypotheses.column_movement import stands
 from flatline.remarks.columns import OTHER, Column, sentence, short
-from flatline.remarks.shape import SHORTEST, Shape, typical
+from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
 SOME_ZEROS = 0.1
 """Share of rows that are 0, told where each of them means something."""
@@ -21,6 +22,8 @@ PEAK, FEW = (4.0, 2.0), 2
 rises; and rows that are told one by one."""
 STILL, WITHIN = 0.1, 0.25
 """Relative change that is none, and how far a row of a column that stays is from its mean."""
+PARTS_OF_RUN, ENOUGH = 5, 20
+"""Parts of a run that must be alike, and rows of it, to say that nothing changes."""
 NEAR = 8
 """Part of the rows on either side of a change that shows when it was."""
 LISTED = 5
@@ -35,8 +38,8 @@ class Clause(NamedTuple):
     """What follows its name."""
     at: float | None = None
     """The step at which it does so, from one row to the next."""
-    begins: float | None = None
-    """About when it begins, where that takes some rows."""
+    around: tuple[float, ...] = ()
+    """About when it changes, where that takes a few rows."""
 
     def __str__(self) -> str:
         return f"{self.column.subject} {self.text}"
@@ -73,16 +76,16 @@ def _movement(column: Column) -> Iterator[Clause]:
     ups = np.sign(np.diff(levels))
     one_way = abs(ups.sum()) == len(ups)  # or a single level, with a trend
     text = _one_way(column) if one_way else _up_and_down(column, levels)
-    abrupt = len(levels) > 1 and shape.near(1, len(shape) // NEAR)
-    begins = float(shape.step[shape.cuts[1]]) if abrupt else None
-    sharp = abrupt and shape.sharp(1)
+    cuts = [which for which in range(1, len(levels)) if shape.near(which, len(shape) // NEAR)]
+    sharp = [float(shape.step[shape.cuts[which]]) for which in cuts if shape.sharp(which)]
+    around = tuple(float(shape.step[shape.cuts[which]]) for which in cuts)
     top = int(shape.values.argmax())
     if (
         not len(shape.outliers)
         and shape.values[top] > PEAK[last > first] * max(first, last, *levels) > 0
     ):
         text += f", {column.bare(shape.values[top])} at most (step {shape.step[top]:g})"
-    yield Clause(column, text, begins if sharp else None, begins)
+    yield Clause(column, text, sharp[0] if sharp else None, around)
 
 
 def _matters(column: Column, levels: list[float]) -> bool:
@@ -105,7 +108,9 @@ def _one_way(column: Column) -> str:
         return f"{told} and stays there since about step {cuts[-1]:g}" if lasts else told
     if shape.sharp(1):
         return f"{told} at step {cuts[0]:g}"
-    return f"{told} around step {cuts[0]:g}" if shape.near(1, len(shape) // NEAR) else told
+    if shape.near(1, len(shape) // NEAR):
+        return f"{told} around step {cuts[0]:g}"
+    return f"{told} (about {column.bare(typical(shape.pieces[1]))} since step {cuts[0]:g})"
 
 
 def _up_and_down(column: Column, levels: list[float]) -> str:
@@ -179,17 +184,26 @@ def _outlying(column: Column, moved: bool) -> str:
     if len(rows) <= FEW:
         return f"is {most} at most (step {at:g}){otherwise}"
     when = f"in {len(rows)} rows since step {shape.step[shape.outliers[0]]:g}"
-    return f"is {column.bare(rows.min())} to {most} {when} (most at step {at:g}){otherwise}"
+    least = column.bare(rows.min())
+    told = (
+        f"is {most} {when}" if least == column.bare(rows.max()) else f"is {least} to {most} {when}"
+    )
+    return f"{told} (most at step {at:g}){otherwise}"
 
 
 def stays(column: Column) -> bool:
-    """Whether no row is far from its mean and no change shows."""
+    """Whether it is the same all the time: every row is, or every part of the run is."""
     shape = column.shape
-    if shape.constant or len(shape) < 2 or shape.levels:
+    if shape.constant or shape.levels or shape.leans or shape.moves or len(shape) < FEWEST:
         return False
-    level, (first, last) = float(shape.values.mean()), _thirds(shape)
+    level = float(shape.values.mean())
+    parts = [float(part.mean()) for part in np.array_split(shape.values, PARTS_OF_RUN)]
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
-    return bool(close and abs(last - first) <= STILL * abs(level))
+    first, last = _thirds(shape)
+    if close and abs(last - first) <= STILL * abs(level):
+        return True
+    level_parts = max(parts) - min(parts) <= WITHIN * abs(level)
+    return len(shape) >= ENOUGH and level_parts and stands(shape.values, shape.step)
 
 
 def uncertain(column: Column) -> str:
@@ -209,11 +223,11 @@ def _thirds(shape: Shape) -> tuple[float, float]:
     return typical(shape.values[:third]), typical(shape.values[-third:])
 
 
-def reward_in_words(reward: Column) -> str:
+def reward_in_words(reward: Column, goes: list[Clause]) -> str:
     """Where it begins and ends, how noisy one row is, and how it goes where that says more."""
     values, third = reward.shape.values, len(reward.shape) // 3
     first, last = (short(float(each.mean())) for each in (values[:third], values[-third:]))
     noise = short(float(np.diff(values).std()) / 2**0.5)
     told = f"the reward is {first} in the first third of the rows and {last} in the last"
-    goes = [f"it {one.text}" for one in _movement(reward) if one.at is None and "step" in one.text]
-    return sentence([told, f"a single row is off by about {noise}", *goes])
+    more = [f"it {one.text}" for one in goes if "step" in one.text]
+    return sentence([told, f"a single row is off by about {noise}", *more])
