@@ -368,7 +368,7 @@ def test_each_evaluation_is_told_with_its_first_last_and_best():
     score = np.full(60, np.nan)
     score[9::10] = [0.3, 0.4, 0.45, 0.35, 0.4, 0.36]
     told = said(log(reward=wobbling(1.0), **{"eval/gsm8k/acc": score}))
-    assert "is 0.3 at first and 0.36 at last in 6 evaluations (0.45 at most, step 30)" in told
+    assert "is 0.3 at first, 0.36 at last and 0.45 at most (step 30) in 6 evaluations" in told
 
 
 def test_what_is_noise_is_said_to_be_none_whatever_the_number_of_columns():

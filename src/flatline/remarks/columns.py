@@ -38,13 +38,13 @@ KNOWN: dict[str, Words] = {
     "reward": Words("the reward", 0, least=0.05),
     "heldout_reward": Words("the held-out reward", 1, least=0.05),
     "zero_std_share": Words(
-        "the share of groups whose rewards are all equal",
+        "the share of groups with equal rewards",
         3,
         share=True,
         never="rewards differ in every group",
     ),
     "truncated_share": Words(
-        "the share of completions that are cut off", 3, share=True, never="no completion is cut off"
+        "the share of completions cut off", 3, share=True, never="no completion is cut off"
     ),
     "grad_norm": Words("the gradient norm", 4, zero="nothing is learnt there", least=0.25),
     "kl": Words("the KL", 4, " nat per token", falls="back towards the reference", least=0.3),

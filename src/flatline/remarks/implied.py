@@ -192,6 +192,6 @@ def _away(trace: Trace) -> Iterator[str]:
     so_far = float(np.nanmax(rate[: at[0] + 1])) * max(spacing(step), float(step[at[0]]))
     if first >= STARTED and so_far <= SMALL_RATE and first >= np.median(kl[at]) / STEEPLY:
         yield (
-            f"The KL is {first:.2g} at step {step[at[0]]:g} already, when the learning rates add "
-            f"up to {so_far:.1g} at most: the policy did not start at its reference."
+            f"The KL is {first:.2g} at step {step[at[0]]:g}, at summed rates of {so_far:.1g}: the "
+            "policy did not start at its reference."
         )

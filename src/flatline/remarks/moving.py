@@ -37,7 +37,7 @@ POLICY = {"kl": "KL", "entropy": "entropy", "completion_length": "length"}
 TOLD_ELSEWHERE = ("learning_rate", "loss")
 _ORDER = {0: 2.0, 1: 5.0, PARTS: 21.0, 3: 20.0, 4: 30.0, SETTINGS: 31.0, OTHER: 32.0}
 """Rank of a column -> where it is told."""
-_IN_ONE_LINE, FEW = {21.0, 31.0, 32.0, 90.0}, 4
+_IN_ONE_LINE, FEW = {20.0, 21.0, 31.0, 32.0, 90.0}, 4
 """What is told in one sentence, and of how many columns at once."""
 NOTHING = 1e-6
 """A spread of rewards below it is rounding, and so is a KL."""
@@ -61,13 +61,20 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     if reward is not None and len(reward.shape) >= FEWEST and not reward.shape.constant:
         goes = [one for one in alone if one.column is reward]
         yield Remark(1, reward_in_words(reward, goes))
-    yield from _alone([one for one in alone if one.column is not reward], trend_of(trace))
+    alone = [one for one in alone if one.column is not reward]
+    yield from _alone(alone, _never(columns), trend_of(trace))
     yield from _same(trace, rest)
     yield from _constant(columns)
 
 
-def _alone(clauses: list[Clause], trend: Trend | None) -> Iterator[Remark]:
-    """Parts in one sentence, and so for unknown columns; what is known has a line of its own."""
+def _never(columns: list[Column]) -> list[str]:
+    """What does not happen in any row."""
+    known = [one for one in columns if one.words.never and len(one.shape) >= FEWEST]
+    return [one.words.never for one in known if not one.shape.values.any()]
+
+
+def _alone(clauses: list[Clause], never: list[str], trend: Trend | None) -> Iterator[Remark]:
+    """Parts in one sentence, and so are shares and unknown columns; others have a line each."""
     by_name: dict[str, list[Clause]] = {}
     for clause in clauses:
         by_name.setdefault(clause.column.name, []).append(clause)
@@ -76,6 +83,8 @@ def _alone(clauses: list[Clause], trend: Trend | None) -> Iterator[Remark]:
         told = ", and ".join([str(first), *(one.text for one in rest)])
         order = _ORDER.get(first.column.words.rank, 90.0)
         by_order.setdefault(order, []).append(told + _beside_the_reward(first.column, trend))
+    if never:
+        by_order.setdefault(_ORDER[3], []).extend(never)
     for order, told_ in by_order.items():
         at_once = FEW if order in _IN_ONE_LINE else 1
         for at in range(0, len(told_), at_once):
@@ -190,7 +199,8 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
     unmoved = {one.name for one in still} | {name for name in known if _is_nothing(trace, name)}
     if len(known) > 1 and known <= unmoved and _differ(trace):
         if policy := [one for one in still if one.name in POLICY]:
-            told = f"The policy hardly moves: {_unchanged(policy)}, although rewards differ."
+            levels = [f"{POLICY[one.name]} {_level(one)}" for one in policy]
+            told = f"The policy hardly moves although rewards differ: {', '.join(levels)}."
             yield Remark(26, told)
         others = [one for one in still if one.name not in POLICY]
     else:
@@ -205,16 +215,18 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
         yield Remark(54, f"Certain, but small: {', '.join(small[:SHOWN])}.")
     if unsure := [text for text in unsure if text not in guesses and text not in small]:
         told = ", ".join(unsure[:SHOWN])
-        yield Remark(51, f"No certain change, from the first third to the last: {told}.")
+        yield Remark(51, f"No certain change from the first third to the last: {told}.")
 
 
 def _unchanged(several: list[Column]) -> str:
-    names = [
-        f"{POLICY.get(one.name, one.subject)} ({one.number(float(one.shape.values.mean()))})"
-        for one in several[:SHOWN]
-    ]
+    names = [f"{POLICY.get(one.name, one.subject)} ({_level(one)})" for one in several[:SHOWN]]
     names += [f"{len(several) - SHOWN} more"] if len(several) > SHOWN else []
     return f"{listed(names)} {_do(names)} not change"
+
+
+def _level(one: Column) -> str:
+    level = float(one.shape.values.mean())
+    return one.number(level) if one.words.unit == " tokens" else one.bare(level)
 
 
 def _is_nothing(trace: Trace, name: str) -> bool:
@@ -235,15 +247,14 @@ def _constant(columns: list[Column]) -> Iterator[Remark]:
     """Columns that are one number, in one sentence."""
     still = [one for one in columns if one.shape.constant and len(one.shape) >= FEWEST]
     still = [one for one in still if one.name != "learning_rate"]
-    nothing = [one for one in still if not one.shape.values[0]]
-    zeros = [one for one in nothing if not one.words.never and not one.minor]
+    nothing = [one for one in still if not one.shape.values[0] and not one.minor]
+    zeros = [one for one in nothing if not one.words.never]
     rows = f"in all {len(still[0].shape)} rows" if still else ""
     clauses = []
     if zeros:
         why = next((f": {one.words.zero}" for one in zeros if one.words.zero), "")
         names = listed([one.subject for one in zeros])
         clauses.append(f"{names} {'is' if len(zeros) == 1 else 'are'} 0 {rows}{why}")
-    clauses += [one.words.never for one in nothing if one.words.never]
     for one in still:
         if value := float(one.shape.values[0]):
             why = ": it pays everybody the same" if one.part else ""

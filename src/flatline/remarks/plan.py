@@ -94,15 +94,17 @@ def _heldout(columns: list[Column]) -> Iterator[str]:
             continue
         best = int(values.argmax())
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
-        told = f"{one.subject} is {first} at first and {last} at last in {len(values)} evaluations"
-        told = f"{told} ({most} at most, step {step[best]:g})"
+        told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
+        told += f"{step[best]:g}) in {len(values)} evaluations"
         change = change_of_score(values)
         if change is None:
             yield sentence([told])
             continue
-        moved = f"{change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves"
+        moved = (
+            f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
+        )
         word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
-        yield sentence([told, f"it {word}: {moved}"])
+        yield sentence([told, f"it {word} {moved}"])
 
 
 def _time(trace: Trace) -> Iterator[str]:

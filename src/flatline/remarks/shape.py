@@ -35,7 +35,7 @@ SMALLER = 2.0
 """By how much each mean that is taken away makes neighbours look less alike, in 1 / rows."""
 STIFFEST = 0.97
 """Likeness of neighbours that is reckoned with at most."""
-DRIFT, MEDIAN_OF_STEPS = 9.0, 0.6745
+DRIFT, MEDIAN_OF_STEPS = 10.0, 0.6745
 """Standard deviations of a step from row to row that thirds of noise are never apart, though each
 row is as alike to the one before as 0.95; and the median step of normal noise in these."""
 WORTH = 10

@@ -170,10 +170,11 @@ def _rare(column: Column) -> str:
     told = f"is {column.bare(usual)} in {len(shape) - len(rows)} of {len(shape)} rows"
     if len(rows) == 1:
         return f"{told} ({value} at {at})"
-    other = shape.values[rows]
-    extreme = "at most" if other.min() > usual else "at least" if other.max() < usual else "even"
+    low, high = shape.values[rows].min(), shape.values[rows].max()
     late = f"; never before step {shape.step[rows[0]]:g}" if rows[0] > len(shape) / 2 else ""
-    return f"{told} (otherwise {value} {extreme}, {at}{late})"
+    if low < usual < high:
+        return f"{told} (farthest from it: {value}, {at}{late})"
+    return f"{told} (otherwise {value} {'at most' if low > usual else 'at least'}, {at}{late})"
 
 
 def _outlying(column: Column, moved: bool) -> str:
@@ -228,6 +229,6 @@ def reward_in_words(reward: Column, goes: list[Clause]) -> str:
     values, third = reward.shape.values, len(reward.shape) // 3
     first, last = (short(float(each.mean())) for each in (values[:third], values[-third:]))
     noise = short(float(np.diff(values).std()) / 2**0.5)
-    told = f"the reward is {first} in the first third of the rows and {last} in the last"
+    told = f"the reward is {first} in the first third and {last} in the last"
     more = [f"it {one.text}" for one in goes if "step" in one.text]
-    return sentence([told, f"a single row is off by about {noise}", *more])
+    return sentence([told, f"one row is off by about {noise}", *more])
