@@ -78,6 +78,8 @@ _SETTING = re.compile(
 )
 HELD_OUT, PARTS, SETTINGS, OTHER, MINOR = 1, 2, 5, 6, 9
 """Ranks of columns; what is known has its own."""
+MANY = 200
+"""Columns that are looked at, the most important ones."""
 ROUNDING = 1e-6
 """A spread of rewards below it is none."""
 PERCENT = 0.01
@@ -151,6 +153,9 @@ def once(columns: list[Column]) -> list[Column]:
 def columns_of(trace: Trace) -> list[Column]:
     """All columns that say something of their own, the ones that matter first."""
     named = _named(trace)
+    if len(named) > MANY:
+        first = sorted(named, key=lambda name: (named[name][0].rank, _order(named[name][1])))
+        named = {name: named[name] for name in first[:MANY]}
     step = trace.steps["step"]
     alike = likeness([values for _, values, _ in named.values()])
     minor = sum(words.rank >= MINOR for words, *_ in named.values())

@@ -36,6 +36,8 @@ MOST = 0.8
 """Correlation of the reward with the part that it follows, to be told."""
 SHOWN = 0.1
 """Share of the gain from which on a part of it is told."""
+AT_MOST = 200
+"""Columns that may be parts; every pair of them is compared."""
 MANY = 4
 """Reward functions of which it goes without saying that they are added."""
 ROWS, TIMES = 10, 1e-3
@@ -46,7 +48,7 @@ def parts(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """Everything that the parts say, and how the reward goes with other columns."""
     yield from related(trace, columns)
     found = parts_of(trace)
-    if found is None:
+    if found is None or len(found.columns) > AT_MOST:
         return
     twins = _twins(found)
     weights = _weights(found, {twin.name for twin in twins if abs(twin.close) >= SAME})
