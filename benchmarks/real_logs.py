@@ -21,6 +21,7 @@ from typing import Any
 
 from flatline.diagnosis.report import Report, diagnose
 from flatline.files import write_atomically
+from flatline.remarks import SHOWN
 from flatline.trace.importers import open_log
 
 KEPT = (
@@ -92,7 +93,7 @@ def _told(path: Path) -> list[str]:
     report = diagnose(open_log(path))
     notes = [one.text for one in report.findings if one.level == "note"]
     others = [one.text for one in report.alarms]
-    told = [report.summary, *others, *notes, *report.caveats, *report.remarks]
+    told = [report.summary, *others, *notes, *report.caveats, *report.remarks[:SHOWN]]
     return [text.replace("|", "\\|") for text in dict.fromkeys(told)]
 
 

@@ -2,13 +2,17 @@
 
     python benchmarks/remarks.py [--logs 300]
 
-Logs with TRL's columns that only go up and down around a level: reward, two parts, length, entropy,
-KL, gradient norm and the spread of rewards, each row as alike to the one before as the table says.
-Counted are logs of which the trend says that the level changes (`hypotheses/course.py`), of which
-any remark says that something moved, and of which H43 says that the policy collapses.
+Logs that only go up and down around a level, each row as alike to the one before as the table says:
+reward, two parts, length, share of cut completions, share of equal groups, entropy, KL, gradient
+norm, spread of the rewards, clipped tokens, a share and a score with names that no table knows, and
+TRL's lengths. Counted are logs of which the trend says that the level changes
+(`hypotheses/course.py`), of which any remark says that something rises, falls, jumps, goes up or
+down for a while or becomes one number, of which one says so with "perhaps", of which any says that
+single rows stand out, and of which H43 says that the policy collapses.
 """
 
 import argparse
+import re
 
 import numpy as np
 
@@ -21,15 +25,23 @@ from flatline.trace import Trace
 
 ROWS = (20, 50, 100, 250)
 ALIKE = (0.0, 0.3, 0.6, 0.9)
-MOVED = (" goes from ", " go from ", "Completions go", " rises from ", " falls from ", "KL falls")
+MOVED = re.compile(
+    r" (rises|falls|jumps) (from|to|in)|goes (up|down) to|up to step|rows since step"
+)
+PERHAPS = "Perhaps"
+STANDS_OUT = re.compile(r"at most \(step|otherwise ")
 BURN = 60
+COUNTED = (
+    *("rows", "alike", "level changes", "something moved"),
+    *("perhaps", "rows stand out", "collapse"),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--logs", type=int, default=300, help="Logs of each kind.")
     logs = parser.parse_args().logs
-    print("| rows | alike | level changes | something moved | collapse |\n|---|---|---|---|---|")
+    print(f"| {' | '.join(COUNTED)} |\n|{'---|' * len(COUNTED)}")
     for rows in ROWS:
         for alike in ALIKE:
             said = np.mean([told(log(rows, alike, seed)) for seed in range(logs)], axis=0)
@@ -43,20 +55,33 @@ def log(rows: int, alike: float, seed: int) -> Trace:
     columns = {
         "reward": right + form,
         "completion_length": 200 * np.exp(0.15 * noise(rows, alike, rng)),
+        "truncated_share": share(0.05, rows, alike, rng),
+        "zero_std_share": share(0.3, rows, alike, rng),
         "entropy": 0.4 * np.exp(0.15 * noise(rows, alike, rng)),
         "kl": 0.02 * np.exp(0.4 * noise(rows, alike, rng)),
         "grad_norm": 0.5 * np.exp(0.5 * noise(rows, alike, rng)),
+        "clip_share": 0.01 * np.exp(0.3 * noise(rows, alike, rng)),
     }
     own = {"rewards/a/mean": right, "rewards/b/mean": form}
     own["reward_std"] = 0.3 * np.exp(0.2 * noise(rows, alike, rng))
+    own["solved"] = share(0.5, rows, alike, rng)
+    own["judged"] = 3 + noise(rows, alike, rng)
+    for at, name in enumerate(("min_length", "max_length", "mean_terminated_length")):
+        own[f"completions/{name}"] = (100 + 50 * at) * np.exp(0.2 * noise(rows, alike, rng))
     listed = [
         {"step": at + 1}
         | {name: float(values[at]) for name, values in columns.items()}
         | {"metrics": {name: float(values[at]) for name, values in own.items()}}
         for at in range(rows)
     ]
-    run = {"source": "import:trl", "unrecognised": [], "settings": {}}
+    run = {"source": "import:trl", "unrecognised": ["solved", "judged"], "settings": {}}
     return Trace.from_rows(run=run, steps=listed)
+
+
+def share(mean: float, rows: int, alike: float, rng: np.random.Generator) -> np.ndarray:
+    """How many of 16 completions, as a log has it: in steps, and never below 0 or above 1."""
+    each = mean + np.sqrt(mean * (1 - mean) / 16) * noise(rows, alike, rng)
+    return np.clip(np.round(16 * each), 0, 16) / 16
 
 
 def noise(rows: int, alike: float, rng: np.random.Generator) -> np.ndarray:
@@ -68,16 +93,19 @@ def noise(rows: int, alike: float, rng: np.random.Generator) -> np.ndarray:
     return values[BURN:] * np.sqrt(1 - alike**2)
 
 
-def told(trace: Trace) -> tuple[bool, bool, bool]:
+def told(trace: Trace) -> tuple[bool, ...]:
     trend = trend_of(trace)
     assert trend is not None
     changes = "up to step" in trend.text or "Since step" in trend.text
-    moved = any(mark in text for text in remarks_of(trace) for mark in MOVED)
+    told = remarks_of(trace)
+    guessed = [text for text in told if text.startswith(PERHAPS)]
+    said = " ".join(text for text in told if text not in guessed)
+    marks = [MOVED.search(said) is not None, bool(guessed), STANDS_OUT.search(said) is not None]
     try:
         collapse = BehaviourCollapse().sign(trace).level in ALARMS
     except NotRecorded:
         collapse = False
-    return changes, moved, collapse
+    return changes, *marks, collapse
 
 
 if __name__ == "__main__":

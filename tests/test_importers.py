@@ -99,6 +99,13 @@ def test_settings_are_the_canonical_ones():
         ("eval/reward", "heldout_reward"),
         ("val-core/gsm8k/reward/mean@1", "heldout_reward"),
         ("timing_s/gen", "seconds_sampling"),
+        ("run-3 - train/reward", "reward"),  # a chart that W&B exports
+        ("Completions / mean_length", "completion_length"),  # a table of Unsloth's in a notebook
+        ("Training Loss", "loss"),
+        ("rollout/raw_reward", "reward"),
+        ("ppo_actor/update/grad_norm", "grad_norm"),
+        ("env/all/reward/total", "reward"),
+        ("train_clip_fraction", "clip_share"),
     ],
 )
 def test_a_name_fills_its_column(name, column):
@@ -120,6 +127,12 @@ def test_a_name_fills_its_column(name, column):
         "eval_rewards/accuracy/mean",
         "train_loss",
         "seq_len/mean",
+        "train_reward_std",
+        "approx_kl",
+        "kl_loss",
+        "test_accuracy",
+        "run-3 - train/reward__MAX",
+        "max_staleness",
     ],
 )
 def test_what_only_resembles_a_column_is_known_and_fills_none(name):

@@ -11,7 +11,11 @@ def heldout_change(trace: Trace) -> Estimate | None:
     """Later half of the evaluations less the earlier; None where there are too few."""
     if "heldout_reward" not in trace.steps:
         return None
-    score = trace.steps["heldout_reward"]
+    return change_of_score(trace.steps["heldout_reward"])
+
+
+def change_of_score(score: np.ndarray) -> Estimate | None:
+    """The same of any score that is evaluated now and then."""
     known = score[np.isfinite(score)]
     half = len(known) // 2
     return difference_of_means(known[:half], known[-half:]) if len(known) >= FEWEST else None

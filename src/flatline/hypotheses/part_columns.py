@@ -62,7 +62,7 @@ def _short(name: str) -> str:
     known = _FUNCTION.fullmatch(plain(name))
     if known is None or name.endswith("/std"):
         return ""
-    return re.sub(r"^.*?rewards/|/mean$", "", name)
+    return re.sub(r"^.*?rewards ?/ ?| ?/ ?mean$", "", name)
 
 
 def _counter(values: np.ndarray) -> bool:

@@ -1,8 +1,8 @@
 """What the numbers of a log say, beside any cause: short statements that the columns carry.
 
-A remark is no alarm. It says which part of the reward made the gain, what a column implies about a
-setting, how far the run got. Nothing is told that chance alone may have made: a movement counts
-where it is `SURE` times as large as its interval is wide, since many columns are looked at.
+A remark is no alarm. It says how a column goes, which part of the reward made the gain, what a
+column implies about a setting, how far the run got. Nothing is told that chance alone may have
+made: `shape.py` says how that is kept.
 """
 
 import warnings
@@ -12,29 +12,36 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.logs import imported
-from flatline.remarks.behaviour import behaviour
+from flatline.remarks.columns import Column, columns_of
 from flatline.remarks.implied import implied
+from flatline.remarks.moving import moving
 from flatline.remarks.parts import parts
 from flatline.remarks.plan import plan
+from flatline.remarks.remark import Remark
 from flatline.trace import Trace
 
-__all__ = ["remarks_of"]
+__all__ = ["SHOWN", "remarks_of"]
 
-_ABOUT: tuple[Callable[[Trace], Iterable[str]], ...] = (parts, behaviour, implied, plan)
+SHOWN = 14
+"""Remarks that are shown where not everything is asked for."""
+_About = Callable[[Trace, list[Column]], Iterable[Remark]]
+_ABOUT: tuple[_About, ...] = (parts, moving, implied, plan)
 
 
 def remarks_of(trace: Trace) -> tuple[str, ...]:
-    """Of a log; a run with rollouts is read rollout by rollout instead."""
+    """Of a log, the most important first; a run with rollouts is read rollout by rollout."""
     if not imported(trace) or len(trace.rollouts) or not len(trace.steps):
         return ()
-    return tuple(text for about in _ABOUT for text in _told(about, trace))
-
-
-def _told(about: Callable[[Trace], Iterable[str]], trace: Trace) -> list[str]:
     # A log may hold any number: what trips over it must not cost the user the diagnosis.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        try:
-            return list(about(trace))
-        except (NotRecorded, ArithmeticError, ValueError, np.linalg.LinAlgError):
-            return []
+        columns = columns_of(trace)
+        told = [remark for about in _ABOUT for remark in _told(about, trace, columns)]
+    return tuple(dict.fromkeys(remark.text for remark in sorted(told, key=lambda one: one.order)))
+
+
+def _told(about: _About, trace: Trace, columns: list[Column]) -> list[Remark]:
+    try:
+        return list(about(trace, columns))
+    except (NotRecorded, ArithmeticError, ValueError, np.linalg.LinAlgError):
+        return []

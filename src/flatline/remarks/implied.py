@@ -8,6 +8,8 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.logs import setting, spacing
 from flatline.hypotheses.part_columns import parts_of
+from flatline.remarks.columns import Column
+from flatline.remarks.remark import Remark
 from flatline.trace import Trace
 
 FEWEST = 8
@@ -30,18 +32,29 @@ OWN = 0.1
 """Share of them that need all of the number: a quarter and more where every row is of as many."""
 NARROW = 0.33
 """Spread inside groups, as a share of that between all, where prompts make most of the noise."""
+STARTED = 0.1
+"""KL per token of a policy that cannot have come there by a first few steps; healthy ones have
+1e-5 to 4e-4 after a summed rate of 1e-4."""
+SMALL_RATE = 1e-4
+"""Sum of learning rates up to then: Adam moves no weight by more."""
+STEEPLY = 3.0
+"""How far the first KL may be below the usual one."""
 AT_CLIP = 0.5
 """Share of the rows in which a norm is exactly its own largest value, where it is clipped."""
 
 
-def implied(trace: Trace) -> Iterator[str]:
+def implied(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """Everything that can be read off."""
-    yield from _beta(trace)
-    yield from _limit(trace)
-    yield from _completions(trace)
-    yield from _prompts(trace)
-    yield from _clip(trace)
-    yield from _moved_on(trace)
+    about = {
+        27: (_away,),
+        33: (_clip,),
+        57: (_beta,),
+        58: (_limit, _completions, _prompts),
+        61: (_moved_on,),
+    }
+    for order, several in about.items():
+        if told := [text for each in several for text in each(trace)]:
+            yield Remark(order, " ".join(told))
 
 
 def _said(trace: Trace, name: str) -> bool:
@@ -166,4 +179,19 @@ def _moved_on(trace: Trace) -> Iterator[str]:
         yield (
             f"{known.mean():.2g} of the tokens are clipped on average: batches are used more than "
             "once, or by a policy that has moved on."
+        )
+
+
+def _away(trace: Trace) -> Iterator[str]:
+    """A KL that no update can have made."""
+    kl, rate, step = column(trace, "kl"), column(trace, "learning_rate"), trace.steps["step"]
+    at = np.flatnonzero(np.isfinite(kl))
+    if not len(at) or not len(rate) or not np.isfinite(rate[: at[0] + 1]).any():
+        return
+    first = kl[at[0]]
+    so_far = float(np.nanmax(rate[: at[0] + 1])) * max(spacing(step), float(step[at[0]]))
+    if first >= STARTED and so_far <= SMALL_RATE and first >= np.median(kl[at]) / STEEPLY:
+        yield (
+            f"The KL is {first:.2g} at step {step[at[0]]:g}, at summed rates of {so_far:.1g}: the "
+            "policy did not start at its reference."
         )

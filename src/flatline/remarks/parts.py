@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import change_of, column, ends, stands, surely
+from flatline.hypotheses.column_movement import change_of, stands
 from flatline.hypotheses.part_columns import Parts, parts_of
+from flatline.remarks.columns import OTHER, PARTS, Column, listed, once, sentence
+from flatline.remarks.remark import Remark
 from flatline.trace import Trace
 
 EXACT = 1e-6
@@ -22,41 +24,45 @@ SAME = 0.999
 """The same where one says all that the other says, if with another sign or scale."""
 TWINS = 0.9
 """Correlation, of rows and of their differences, of two columns that are one signal."""
-NEARLY_NEVER = 0.8
-"""Share of the rows in which a part that hardly pays is 0."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
 TOUCHED = 3
 """Rows that have exactly its largest value, at least, where there is a ceiling."""
 NEXT_TO = 0.9
 """The same of the last third, where it has come there."""
+FOLLOWS = 0.75
+"""The same of the reward and the length of completions."""
 MOST = 0.8
 """Correlation of the reward with the part that it follows, to be told."""
-ENOUGH = 20
-"""Rows that show that a part does not move."""
-LAST = 5
-"""Rows at the end, at least, in which a share is gone; a tenth of the run where that is more."""
 SHOWN = 0.1
 """Share of the gain from which on a part of it is told."""
+AT_MOST = 200
+"""Columns that may be parts; every pair of them is compared."""
+MANY = 4
+"""Reward functions of which it goes without saying that they are added."""
+ROWS, TIMES = 10, 1e-3
+"""Rows of a column that others are compared with, and by how much a quotient may be off."""
 
 
-def parts(trace: Trace) -> Iterator[str]:
-    """Everything that the parts say."""
+def parts(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
+    """Everything that the parts say, and how the reward goes with other columns."""
+    yield from related(trace, columns)
     found = parts_of(trace)
-    if found is None:
+    if found is None or len(found.columns) > AT_MOST:
         return
     twins = _twins(found)
     weights = _weights(found, {twin.name for twin in twins if abs(twin.close) >= SAME})
-    yield from _sum(found, weights)
-    yield from _constant(found)
-    yield from _seldom(found)
-    yield from _ceiling(found, weights)
-    yield from _told_twins(found, twins)
-    yield from _opposed(found)
-    yield from _gain(found, weights)
-    yield from _leading(found, weights)
-    yield from _length(trace, found, weights)
-    yield from _against(found, weights)
+    made = [*_sum(found, weights), *_gain(found, weights), *_leading(found, weights)]
+    if made:
+        yield Remark(10, " ".join(made))
+    yield from _at(22, _ceiling(found))
+    yield from _at(23, _opposed(found))
+    if told := list(_told_twins(found, twins)):
+        yield Remark(45, sentence(told))
+
+
+def _at(order: float, texts: Iterator[str]) -> Iterator[Remark]:
+    return (Remark(order, text) for text in texts)
 
 
 def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
@@ -89,7 +95,9 @@ def _closest(table: np.ndarray, rest: np.ndarray, chosen: list[int]) -> int:
 
 def _sum(found: Parts, weights: dict[str, float]) -> Iterator[str]:
     plain_sum = all(abs(weight - 1) < WEIGHT for weight in weights.values())
-    if weights and not (found.named and plain_sum):
+    if found.named and plain_sum and len(weights) not in range(2, MANY):
+        return
+    if weights:
         told = " ".join(_term(name, weight) for name, weight in weights.items())
         rest = float(np.mean(found.reward - sum(w * found.columns[n] for n, w in weights.items())))
         more = f" {'-' if rest < 0 else '+'} {abs(rest):.3g}" if abs(rest) > WEIGHT else ""
@@ -101,27 +109,7 @@ def _term(name: str, weight: float) -> str:
     return f"{'-' if weight < 0 else '+'} {times}`{name}`"
 
 
-def _constant(found: Parts) -> Iterator[str]:
-    rows = len(found.reward)
-    still = {n: float(v[0]) for n, v in found.columns.items() if n not in found.moving}
-    nothing = [f"`{name}`" for name, value in still.items() if value == 0]
-    if nothing:
-        yield f"{_listed(nothing)} {_is(nothing)} 0 in all {rows} rows."
-    for name, value in still.items():
-        if value and found.named:
-            yield f"`{name}` is {value:.3g} in all {rows} rows: it pays everybody the same."
-
-
-def _seldom(found: Parts) -> Iterator[str]:
-    if not found.named:
-        return
-    shares = {name: float((values == 0).mean()) for name, values in found.moving.items()}
-    for name, share in shares.items():
-        if share >= NEARLY_NEVER:
-            yield f"`{name}` is 0 in {share:.0%} of the {len(found.reward)} rows."
-
-
-def _ceiling(found: Parts, weights: dict[str, float]) -> Iterator[str]:
+def _ceiling(found: Parts) -> Iterator[str]:
     for name, values in found.moving.items():
         top = float(values.max())
         if (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
@@ -178,11 +166,11 @@ def _told_twins(found: Parts, twins: list[Twin]) -> Iterator[str]:
     for name, other, close in twins:
         pair = f"`{other}` and `{name}`"
         if close == 1:
-            yield f"{pair} are the same in all {len(found.reward)} rows: one signal, two names."
+            yield f"{pair} are the same in all {len(found.reward)} rows"
         elif close > 0:
-            yield f"{pair} go together (r = {close:.2f}): nearly one signal."
+            yield f"{pair} go together (r = {close:.2f}), nearly one signal"
         else:
-            yield f"{pair} mirror each other (r = {close:.2f}): where one is high the other is low."
+            yield f"{pair} mirror each other (r = {close:.2f})"
 
 
 def _opposed(found: Parts) -> Iterator[str]:
@@ -209,21 +197,9 @@ def _gain(found: Parts, weights: dict[str, float]) -> Iterator[str]:
         most = sorted(gains, key=lambda name: -abs(gains[name]))
         told = [n for n in most if abs(gains[n]) >= SHOWN * abs(total.value)]
         rest = [f"`{n}`" for n in most if n not in told]
-        listed = _listed([f"`{name}` {gains[name]:+.3g}" for name in told])
-        hardly = f" {_listed(rest)} hardly count{'s' if len(rest) == 1 else ''}." if rest else ""
-        yield f"Of the change of {total.value:+.3g} between first and last third: {listed}.{hardly}"
-        return
-    if not found.named or len(found.columns) < 2:
-        return
-    hidden = "" if surely(total) else ", and the total does not show it"
-    for name in (name for name, change in moves.items() if surely(change)):
-        before, after = ends(found.moving[name], found.step)
-        word = "rises" if after > before else "falls"
-        yield f"`{name}` {word} from {before:.3g} to {after:.3g}{hidden}."
-    still = [n for n, v in found.moving.items() if len(v) >= ENOUGH and stands(v, found.step)]
-    if still:
-        stay = _listed([f"`{name}` stays at {found.moving[name].mean():.3g}" for name in still])
-        yield f"{stay}, from start to end."
+        each = listed([f"`{name}` {gains[name]:+.3g}" for name in told])
+        hardly = f" {listed(rest)} hardly count{'s' if len(rest) == 1 else ''}." if rest else ""
+        yield f"Of the change of {total.value:+.3g} between first and last third: {each}.{hardly}"
 
 
 def _leading(found: Parts, weights: dict[str, float]) -> Iterator[str]:
@@ -236,42 +212,55 @@ def _leading(found: Parts, weights: dict[str, float]) -> Iterator[str]:
         yield f"From row to row the reward follows `{name}` (r = {follows[name]:.2f})."
 
 
-def _length(trace: Trace, found: Parts, weights: dict[str, float]) -> Iterator[str]:
-    """Parts of a sum that are the length of what was written, whatever they are called."""
-    length = column(trace, "completion_length")
-    if len(weights) < 2 or not len(length):
+def related(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
+    """How the reward and others go with each other, whatever they are called."""
+    by_name = {one.name: one for one in columns}
+    reward, length = by_name.get("reward"), by_name.get("completion_length")
+    if reward is None or reward.shape.constant:
         return
-    length = length[np.isin(trace.steps["step"], found.step)]
-    if not np.isfinite(length).all() or not np.ptp(length) > 0:
-        return
-    for name in weights:
-        close = _alike(found.columns[name], length)
-        if abs(close) >= TWINS:
-            yield f"`{name}` follows the length of completions (r = {close:.2f})."
+    if length is not None:
+        follow = [reward, *(one for one in once(columns) if one.words.rank in (PARTS, OTHER))]
+        if told := list(_follow(follow, length)):
+            yield Remark(13, f"From row to row {'; '.join(told)}.")
+    for one in columns:
+        if not one.ours and not one.part and not one.minor:
+            yield from _at(14, _multiple(reward, one, trace.steps["step"]))
 
 
-def _against(found: Parts, weights: dict[str, float]) -> Iterator[str]:
-    """A share that is not paid, and moves against the reward: what is paid may not be meant."""
-    paid = surely(change_of(found.reward, found.step))
-    if found.named or weights or not paid:
-        return
-    reward = "rises" if paid > 0 else "falls"
-    for name, values in found.moving.items():
-        if values.min() < 0 or values.max() > 1:
+def _follow(several: list[Column], length: Column) -> Iterator[str]:
+    """What is the length of completions under another name."""
+    for one in several:
+        known = np.isfinite(one.values) & np.isfinite(length.values)
+        values, tokens = one.values[known], length.values[known]
+        if len(values) < 2 * ROWS or not np.ptp(values) > 0 or not np.ptp(tokens) > 0:
             continue
-        before, after = ends(values, found.step)
-        none = len(values) - 1 - int(np.flatnonzero(values)[-1])
-        if surely(change_of(values, found.step)) == -paid:
-            way = "falls" if paid > 0 else "rises"
-            yield f"`{name}` {way} from {before:.2g} to {after:.2g} while the reward {reward}."
-        elif paid > 0 and none >= max(LAST, SHOWN * len(values)) and before > 0:
-            since = f"in all {none} rows since step {found.step[-none]:g}"
-            yield f"`{name}` is 0 {since} ({before:.2g} at first), while the reward {reward}."
+        close = _alike(values, tokens)
+        if (FOLLOWS if one is several[0] else TWINS) <= abs(close) < 1:
+            goes = "higher" if close > 0 else "lower"
+            follows = f"follows the length of completions (r = {close:.2f})"
+            yield f"{one.subject} {follows}, {goes} where they are longer"
 
 
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _multiple(reward: Column, other: Column, step: np.ndarray) -> Iterator[str]:
+    """A column that is the reward divided by a number, which may change once."""
+    known = np.isfinite(reward.values) & np.isfinite(other.values)
+    paid, values, step = reward.values[known], other.values[known], step[known]
+    there = (values != 0) & (paid != 0)
+    if there.sum() < ROWS or ((values == 0) != (paid == 0)).any() or not np.ptp(values) > 0:
+        return
+    times, step = paid[there] / values[there], step[there]
+    jump = int(np.abs(np.diff(times)).argmax()) + 1
+    before, after = (float(np.median(each)) for each in (times[:jump], times[jump:]))
+    exact = np.concatenate([times[:jump] / before, times[jump:] / after])
+    if np.abs(exact - 1).max() > TIMES:
+        return
+    if abs(before / after - 1) < 2 * TIMES:
+        yield f"The reward is {_product(before, other)} in all {len(paid)} rows."
+    elif min(jump, len(times) - jump) >= ROWS // 2:
+        since = f"{_product(after, other)} since step {step[jump]:g}"
+        yield f"The reward is {_product(before, other)} at first, and {since}."
 
 
-def _is(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+def _product(times: float, one: Column) -> str:
+    same = abs(times - 1) < TIMES
+    return f"the same as {one.subject}" if same else f"{times:.3g} times {one.subject}"

@@ -6,33 +6,36 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
-from flatline.hypotheses.held_out import heldout_change, left_behind
+from flatline.hypotheses.held_out import change_of_score
 from flatline.hypotheses.trend import FEWEST
+from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
+from flatline.remarks.remark import Remark
+from flatline.remarks.shape import Noise, Shape
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
+_CLOCK = re.compile(
+    r"_?(wall_?(time|clock)|runtime|elapsed(_time)?)(_(?P<unit>h|hours?|min|minutes?|s|sec|seconds?))?"
+)
+"""Names of the time since a run began."""
 LITTLE = 0.5
 """Passes over the data below which they are told."""
 FULL = 0.95
 """Share of its highest value above which a rate has not begun to fall."""
 MANY = 10
 """Passes over the data from which on they are told."""
+TURNS = 4
+"""Times that a schedule turns or stops, at most."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
 
-LEVELS, HELD = 4, 5
-"""Levels of a column that is constant but for jumps, at most, and rows of each, at least."""
-_FUNCTION = re.compile("rewards/")
-"""A part of the reward is no setting."""
-
-
-def plan(trace: Trace) -> Iterator[str]:
+def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """What was planned and what was done."""
-    yield from _steps(trace)
-    yield from _rate(trace)
-    yield from _changed(trace)
-    yield from _data(trace)
-    yield from _heldout(trace)
+    done = [*_steps(trace), *_rate(trace), *_data(trace), *_time(trace)]
+    if done:
+        yield Remark(52, " ".join(done))
+    yield from (Remark(4, text) for text in _heldout(once(columns)))
 
 
 def _steps(trace: Trace) -> Iterator[str]:
@@ -53,11 +56,12 @@ def _rate(trace: Trace) -> Iterator[str]:
     rate, step = rate[known], step[known]
     top, first, last = float(rate.max()), float(rate[0]), float(rate[-1])
     at = int(rate.argmax())
-    levels = _levels(rate)
     if np.ptp(rate) <= OVER * top:
         yield f"The learning rate stays at {top:.2g}."
-    elif levels:
-        yield f"The learning rate {_told_levels(rate, step, levels)}."
+    elif Shape(rate, step, Noise(1)).levels:
+        return  # it jumps, which is told with what jumps at the same step
+    elif np.count_nonzero(np.diff(np.sign(np.diff(rate)))) > TURNS:
+        yield f"The learning rate goes up and down between {rate.min():.2g} and {top:.2g}."
     elif at == len(rate) - 1:
         yield f"The learning rate still rises, to {top:.2g} at step {step[-1]:g}: warm-up."
     elif first < top * (1 - OVER) and at > 1:
@@ -65,32 +69,6 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
-
-
-def _levels(values: np.ndarray) -> list[int]:
-    """Where each level begins, of a column that is constant but for a few jumps."""
-    begins = [0, *(np.flatnonzero(np.diff(values)) + 1)]
-    lengths = np.diff([*begins, len(values)])
-    few = 2 <= len(begins) <= LEVELS and lengths.min() >= HELD
-    return [int(at) for at in begins] if few else []
-
-
-def _told_levels(values: np.ndarray, step: np.ndarray, levels: list[int]) -> str:
-    jumps = [f"to {values[at]:.2g} at step {step[at]:g}" for at in levels[1:]]
-    return f"jumps from {values[0]:.2g} {', then '.join(jumps)}"
-
-
-def _changed(trace: Trace) -> Iterator[str]:
-    """A setting among the columns that somebody changed on the way, whatever it is called."""
-    filled = set((trace.run.get("aliases") or {}).values())
-    for name in trace.metric_names:
-        values = metric(trace, name)
-        known = np.isfinite(values)
-        if name in filled or known.sum() < 2 * FEWEST or _FUNCTION.search(name):
-            continue
-        levels = _levels(values[known])
-        if levels and (values[known] != 0).all():
-            yield f"`{name}` {_told_levels(values[known], trace.steps['step'][known], levels)}."
 
 
 def _to(last: float, top: float) -> str:
@@ -108,11 +86,37 @@ def _data(trace: Trace) -> Iterator[str]:
         yield f"{done:.3g} passes over the data."
 
 
-def _heldout(trace: Trace) -> Iterator[str]:
-    change = heldout_change(trace)
-    if change is None or left_behind(trace) is not None:  # H08 says that
+def _heldout(columns: list[Column]) -> Iterator[str]:
+    """What each evaluation shows. That the reward rises and it does not is said by H08."""
+    for one in columns:
+        values, step = one.shape.values, one.shape.step
+        if one.words.rank != HELD_OUT or len(values) < 2:
+            continue
+        best = int(values.argmax())
+        first, last, most = (one.bare(values[at]) for at in (0, -1, best))
+        told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
+        told += f"{step[best]:g}) in {len(values)} evaluations"
+        change = change_of_score(values)
+        if change is None:
+            yield sentence([told])
+            continue
+        moved = (
+            f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
+        )
+        word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
+        yield sentence([told, f"it {word} {moved}"])
+
+
+def _time(trace: Trace) -> Iterator[str]:
+    """How long it took, where a column counts that."""
+    for name in trace.metric_names:
+        found = _CLOCK.fullmatch(plain(name))
+        values = metric(trace, name)
+        known = values[np.isfinite(values)]
+        if found is None or len(known) < FEWEST or not (np.diff(known) >= 0).all():
+            continue
+        unit = next(
+            (one for one in ("hours", "minutes") if (found["unit"] or "s")[0] == one[0]), ""
+        )
+        yield f"The run took {short(float(known[-1]))} {unit or 'seconds'} (`{name}`)."
         return
-    moved = f"{change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}]"
-    word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
-    evaluations = int(np.isfinite(column(trace, "heldout_reward")).sum())
-    yield f"The held-out reward {word}: {moved} between the halves of {evaluations} evaluations."

@@ -13,6 +13,7 @@ from rich.text import Text
 from flatline.diagnosis.answer import Answer, Line, also, answer_of, lines_of, named
 from flatline.diagnosis.found import Found
 from flatline.hypotheses.base import Finding
+from flatline.remarks import SHOWN
 from flatline.text import visible
 
 _STYLES = {"fault": "bold red", "suspect": "bold yellow"}
@@ -43,7 +44,7 @@ def to_console(report: Found, *, everything: bool = False) -> RenderableType:
         _table(answer.lines if everything else _short(answer.lines)),
         *([Text(visible(report.question))] if report.question else []),
         *(_other(one, everything=everything) for one in answer.others),
-        *_remarks(report),
+        *_remarks(report, everything=everything),
         Text(),
         *(Text(visible(f"Note: {text}")) for text in report.caveats),
         *(_each(report, answer) if everything else _rest(report, answer)),
@@ -51,10 +52,13 @@ def to_console(report: Found, *, everything: bool = False) -> RenderableType:
     )
 
 
-def _remarks(report: Found) -> list[RenderableType]:
+def _remarks(report: Found, *, everything: bool) -> list[RenderableType]:
     """What the numbers of a log say, whatever the cause."""
-    listed = [Padding(Text(visible(text)), (0, 0, 0, 2)) for text in report.remarks]
-    return [Text("\nWhat the numbers say", style="bold"), *listed] if listed else []
+    told = report.remarks if everything else report.remarks[:SHOWN]
+    left = len(report.remarks) - len(told)
+    listed = [*told, *([f"{left} more with `--all`."] if left else [])]
+    shown = [Padding(Text(visible(text)), (0, 0, 0, 2)) for text in listed]
+    return [Text("\nWhat the numbers say", style="bold"), *shown] if shown else []
 
 
 def _short(lines: Sequence[Line]) -> list[Line]:

@@ -2,11 +2,13 @@
 
 A name fills a column only if its value is what the column means. What is close but different stays
 in `metrics` under its own name, and `KEPT` says why. Names are compared in lower case, with `_` for
-blanks, without a leading `train/`, and without a unit in brackets that `UNITS` has. An earlier name
+blanks, without a leading `train/`, without the name of a run that W&B puts before it in an exported
+chart (`run-3 - train/reward`), and without a unit in brackets that `UNITS` has. An earlier name
 of a column beats a later one; `*` stands for any text.
 
 Names come from TRL, old and new (and Unsloth, which logs what TRL logs), transformers, verl,
-OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, flatline's own metrics, and from plain logs.
+OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, slime, AReaL, ROLL, trlx, tinker-cookbook,
+flatline's own metrics, and from plain logs.
 """
 
 STEP = (
@@ -23,6 +25,12 @@ STEP = (
     "iteration",
     "iter",
     "_step",  # W&B counts calls of `log`, which is a step only where nothing better is there
+    "training_iteration",  # Ray
+    "training_steps",
+    "opt_step",
+    "update_step",
+    "progress/batch",  # tinker-cookbook
+    "rollout/step",  # slime
     "eval/global_step",  # OpenRLHF, in rows of an evaluation: other rows lack it
 )
 """Names of the optimizer step, best first."""
@@ -39,6 +47,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "timing/step",  # SkyRL
         "timing/train/total_step_time",  # NeMo-RL
         "timing/step_total",  # OpenRLHF
+        "time_per_step",
+        "seconds_per_step",
+        "step_seconds",
+        "iter_time",
+        "time/total",  # tinker-cookbook
     ),
     "seconds_sampling": (
         "seconds_sampling",
@@ -83,6 +96,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "rollout/ep_rew_mean",
         "critic/rewards/mean",  # verl, see CAVEATS
         "objective/scores",  # TRL's PPO: before the KL penalty
+        "rewards_mean",
+        "mean_rewards",
+        "avg_rewards",
+        "rollout/raw_reward",  # slime
+        "env/reward_mean",  # TRL before 0.12
+        "env/all/reward/total",  # tinker-cookbook
+        "rollout_scores/mean",  # trlx
+        "*_actor/task_reward/avg",  # AReaL
+        "scores",  # open-instruct
+        "mean_score",
+        "avg_score",
+        "score_mean",
     ),
     "reward_std_within": (
         "reward_std_within",
@@ -93,6 +118,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "frac_reward_zero_std",
         "frac_zero_std",
         "zero_std_groups",
+        "zero_std_ratio",
+        "zero_std_frac",
+        "zero_variance_ratio",
+        "frac_zero_variance",
+        "zero_variance_frac",
     ),
     "advantage_max": ("advantage_max", "debug/advantage_max"),
     "kl": (
@@ -128,6 +158,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "policy/ppo_clip_ratio",
         "policy/loss_metrics/clip_ratio",
         "ppo_clip_ratio",  # OpenRLHF
+        "pg_clipfrac",  # slime
+        "policy/clipfrac_avg",  # open-instruct, TRL's PPO
+        "ppo/policy/clipfrac",  # TRL before 0.12
+        "clip_fraction",
+        "clip_frac",
+        "clipfrac",
     ),
     "entropy": (
         "entropy",
@@ -138,8 +174,28 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "entropy/mean",
         "approx_entropy",  # NeMo-RL: from the sampled tokens only
         "policy_entropy",
+        "policy/entropy_avg",  # open-instruct
+        "ppo/policy/entropy",  # TRL before 0.12
+        "*_actor/update/entropy/avg",  # AReaL
+        "optim/entropy",  # tinker-cookbook
+        "mean_entropy",
+        "entropy_mean",
+        "avg_entropy",
+        "token_entropy",
+        "mean_token_entropy",
     ),
-    "loss": ("loss", "loss/mean", "policy/final_loss", "actor/loss"),
+    "loss": (
+        "loss",
+        "loss/mean",
+        "policy/final_loss",
+        "actor/loss",
+        "training_loss",  # tables of transformers in a notebook
+        "total_loss",
+        "loss/total",
+        "loss/total_avg",  # open-instruct
+        "losses/total_loss",  # trlx
+        "ppo/loss/total",  # TRL before 0.12
+    ),
     "grad_norm": (
         "grad_norm",
         "actor/grad_norm",
@@ -149,6 +205,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "actor_grad_norm",
         "gradient_norm",
         "gnorm",
+        "*_actor/update/grad_norm",  # AReaL
+        "global_grad_norm",
+        "total_grad_norm",
+        "gradnorm",
     ),
     "learning_rate": (
         "learning_rate",
@@ -157,6 +217,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "policy/policy_lr",
         "optim/lr",
         "actor_lr",
+        "actor/learning_rate",
+        "policy_lr",
+        "optimizer/lr",
+        "lr-pg_0",  # slime
+        "learning_rate_group_0",  # trlx
+        "ppo/learning_rate",  # TRL before 0.12
+        "*_actor/update/lr",  # AReaL
     ),
     "completion_length": (
         "completions/mean_length",  # TRL
@@ -174,6 +241,27 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "gen_len",
         "mean_gen_len",
         "completion_tokens",
+        "rollout/response_len/mean",  # slime
+        "rollout/response_lengths",  # slime
+        "tokens/response_length/mean",  # ROLL
+        "tokens/responses_len_mean",  # TRL before 0.12
+        "val/sequence_lengths",  # open-instruct: of completions
+        "response_len",
+        "response_len/mean",
+        "response_length_mean",
+        "completion_length_mean",
+        "completion_len",
+        "mean_completion_len",
+        "avg_completion_len",
+        "mean_completion_tokens",
+        "avg_completion_tokens",
+        "mean_response_len",
+        "avg_response_len",
+        "avg_gen_len",
+        "gen_length",
+        "mean_output_tokens",
+        "avg_output_tokens",
+        "mean_output_length",
     ),
     "truncated_share": (
         "truncated_share",
@@ -186,6 +274,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "truncated",  # OpenRLHF
         "truncated_rate",
         "truncated_ratio",
+        "rollout/truncated_ratio",  # slime
+        "*_actor/no_eos_ratios/avg",  # AReaL
+        "truncation_ratio",
+        "truncated_frac",
+        "frac_truncated",
+        "truncated_fraction",
     ),
     "heldout_reward": (
         "heldout_reward",
@@ -200,6 +294,23 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "eval/*/reward/mean",  # prime-rl
         "eval/*/avg@*",
         "validation/accuracy",  # NeMo-RL: the mean reward
+        "eval_mean_reward",
+        "eval/mean_reward",
+        "eval/reward/mean",
+        "eval/reward_mean",
+        "eval_reward_mean",
+        "eval/avg_reward",
+        "eval/score",
+        "eval_score",
+        "val_reward",
+        "val/reward",
+        "validation/reward",
+        "validation_reward",
+        "test_reward",
+        "test/reward",
+        "heldout/reward",
+        "held_out_reward",
+        "test/env/all/reward/total",  # tinker-cookbook
     ),
 }
 """Column of `steps` -> names that may fill it, best first."""
@@ -224,7 +335,17 @@ CAVEATS = {
 KEPT: dict[str, str] = {
     "reward_std": "over the batch in TRL 1.16, inside groups in old TRL; a log does not say which",
     "*rewards/*": "one reward function or part",
+    "reward_stdev": "the same",
+    "std_reward": "the same",
+    "reward/std": "the same",
+    "reward_mean_std": "the same",
+    "*__min": "bounds of a chart that W&B exports",
+    "*__max": "bounds of a chart that W&B exports",
     "eval*": "held-out twin of a training metric",
+    "heldout*": "held-out twin of a training metric",
+    "held_out*": "held-out twin of a training metric",
+    "test/*": "held-out twin of a training metric",
+    "test_*": "held-out twin of a training metric",
     "val-*": "validation",
     "val/*": "validation",
     "validation/*": "validation",
@@ -315,5 +436,47 @@ KEPT: dict[str, str] = {
     "runtime": "seconds since the run began",
     "elapsed_seconds": "seconds since the run began",
     "_wandb*": "bookkeeping of W&B",
+    "approx_kl": "to the old policy, not to the reference",
+    "approxkl": "to the old policy, not to the reference",
+    "kl_loss": "may hold its coefficient",
+    "kl_coef": "a setting",
+    "beta": "a setting",
+    "temperature": "a setting",
+    "clip_range*": "a setting",
+    "pg_loss": "a part of the loss",
+    "policy_grad*_loss": "a part of the loss",
+    "actor_loss": "a part of the loss",
+    "value_loss": "of a value head",
+    "vf_loss": "of a value head",
+    "critic_loss": "of a value head",
+    "*explained_var*": "of a value head",
+    "*staleness*": "how old the sampler's weights are",
+    "*tool*fail*": "tool use",
+    "*tool*error*": "tool use",
+    "*tool_call*": "tool use",
+    "num_turns*": "turns",
+    "mean_turns": "turns",
+    "ppo/*": "TRL before 0.12",
+    "env/reward_*": "spread and distribution",
+    "env/all/*": "tinker-cookbook's statistics",
+    "tokens/*": "lengths",
+    "losses/*": "parts of the loss",
+    "values/*": "of a value head",
+    "returns/*": "rewards less the KL penalty",
+    "*_actor/*": "AReaL's statistics",
+    "rollout/advantages": "slime: signed",
+    "rollout/*log_probs": "slime",
+    "rollout/returns": "slime: with the KL penalty",
+    "rollout/rewards": "slime: less the mean of their group",
+    "rollout/total_lengths": "prompt and completion together",
+    "*gpu*mem*": "memory",
+    "memory*": "memory",
+    "train_speed*": "speed",
+    "samples_per_second": "speed",
+    "steps_per_second": "speed",
+    "elapsed_time": "time since the run began",
+    "remaining_time": "time that is left",
+    "percentage": "position in the run",
+    "validation_loss": "of the evaluation",
 }
 """Names that are known and fill no column -> why not. They stay in `metrics`."""

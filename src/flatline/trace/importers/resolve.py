@@ -44,10 +44,12 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
 def plain(name: str) -> str:
     """A name as the table writes it."""
     text = _unit(name)[0]
+    exported = text.rpartition("_-_")[2].removeprefix("train/")  # a chart of W&B: run - metric
+    text = exported if exported in _NAMES | KEPT.keys() else text
     while text.startswith("train/"):
         text = text.removeprefix("train/")
     bare = text.removeprefix("train_")  # a log that is no path writes `train_kl` for `train/kl`
-    return bare if bare in _NAMES and text not in _NAMES and text not in KEPT else text
+    return bare if bare in _NAMES | KEPT.keys() and text not in _NAMES | KEPT.keys() else text
 
 
 def times(name: str) -> float:
@@ -58,7 +60,7 @@ def times(name: str) -> float:
 @lru_cache(maxsize=2**17)
 def _unit(name: str) -> tuple[str, float]:
     """A name without its unit in brackets, and what the unit is worth."""
-    text = "_".join(name.lower().split())
+    text = "_".join(name.lower().split()).replace("_/_", "/")  # a table of Unsloth in a notebook
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
         return text, 1.0

@@ -1,0 +1,228 @@
+"""The columns of a log, the ones that matter first, and what a sentence calls them."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from flatline.hypotheses.column_movement import column, metric
+from flatline.hypotheses.part_columns import parts_of
+from flatline.remarks.shape import Noise, Shape, likeness
+from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
+
+
+class Words(NamedTuple):
+    """How a column is spoken of."""
+
+    subject: str
+    rank: int
+    """The smaller, the earlier it is told."""
+    unit: str = ""
+    share: bool = False
+    never: str = ""
+    """What to say where it is 0 in every row."""
+    zero: str = ""
+    """What a row in which it is 0 means, where that is worth telling."""
+    falls: str = ""
+    """What it means that it falls."""
+    below: str = ""
+    """What it means that it is below 0 in most rows, where that is counted."""
+    least: float = 0.12
+    """Relative change that is told."""
+
+
+KNOWN: dict[str, Words] = {
+    "reward": Words("the reward", 0, least=0.05),
+    "heldout_reward": Words("the held-out reward", 1, least=0.05),
+    "zero_std_share": Words(
+        "the share of groups with equal rewards",
+        3,
+        share=True,
+        never="rewards differ in every group",
+    ),
+    "truncated_share": Words(
+        "the share of completions cut off", 3, share=True, never="no completion is cut off"
+    ),
+    "grad_norm": Words("the gradient norm", 4, zero="nothing is learnt there", least=0.25),
+    "kl": Words("the KL", 4, " nat per token", falls="back towards the reference", least=0.3),
+    "entropy": Words("the entropy", 4, " nat per token", least=0.15),
+    "completion_length": Words("the length of completions", 4, " tokens"),
+    "clip_share": Words(
+        "the share of clipped tokens", 5, share=True, never="no ratio is clipped", least=0.3
+    ),
+    "logprob_gap": Words("the gap between sampler and trainer", 5, " nat", least=0.3),
+    "learning_rate": Words("the learning rate", 5),
+    "loss": Words("the loss", 8, least=0.3),
+    "seconds": Words("the time of a step", 9, " s", least=0.3),
+}
+SPREAD = Words("the spread of the rewards", 4, zero="all rewards are equal there")
+_SPREAD = re.compile(r"(.*/)?((reward|score)s?[/_]std(ev)?|std_reward|reward_mean_std)")
+_EXPLAINED = re.compile(r"explained_var")
+_EXTREME = re.compile(r"(.*/)?(scores?|rewards?)[/_](min|max)")
+_EVALUATED = re.compile(r"(eval|val|valid|validation|test|held_?out)([-_/].*)?")
+_SCORE = re.compile(
+    r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
+)
+_MINOR = re.compile(
+    r"(^|[/_])(min|max|std|low|high|p\d\d|median|num|count|total|terminated|time|timing|perf|"
+    r"throughput|memory|mem|mfu|flos|runtime|wall|elapsed|gpu|cpu|samples|tokens|steps?|lora|"
+    r"seconds|system|version|seqlen|timestamp)([/_@]|$)|per_s"
+)
+"""Names of what is beside the matter: extremes, speed, bookkeeping."""
+_MATTERS = re.compile(r"turn|tool|stale|fail|error|solve|group|prompt")
+_SETTING = re.compile(
+    r"(^|[/_])(lr|learning_rate|coef|coeff|beta|temperature|weight|alpha)($|[/_])"
+)
+HELD_OUT, PARTS, SETTINGS, OTHER, MINOR = 1, 2, 5, 6, 9
+"""Ranks of columns; what is known has its own."""
+MANY = 200
+"""Columns that are looked at, the most important ones."""
+ROUNDING = 1e-6
+"""A spread of rewards below it is none."""
+PERCENT = 0.01
+"""Share below which a percentage has digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, its shape, and what it is called."""
+
+    name: str
+    """Our name for it where we have one, else the log's."""
+    words: Words
+    values: np.ndarray
+    """NaN where a row lacks it."""
+    shape: Shape
+    part: bool = False
+    """A part of the reward by the trainer's own word."""
+
+    @property
+    def subject(self) -> str:
+        return self.words.subject
+
+    @property
+    def ours(self) -> bool:
+        return not self.subject.startswith("`")
+
+    @property
+    def minor(self) -> bool:
+        return self.words.rank >= MINOR
+
+    def number(self, value: float) -> str:
+        """A value of it, with its unit."""
+        return percent(value) if self.words.share else f"{short(value)}{self.words.unit}"
+
+    def bare(self, value: float) -> str:
+        """The same without it."""
+        return percent(value) if self.words.share else short(value)
+
+
+def percent(value: float) -> str:
+    return f"{value:.0%}" if value >= PERCENT or value == 0 else f"{100 * value:.2g}%"
+
+
+def short(value: float) -> str:
+    """Three digits; thousands as one writes them."""
+    value += 0.0  # no -0
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if 100 <= abs(value) < 1000 else f"{value:.3g}"
+
+
+def listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def sentence(clauses: list[str]) -> str:
+    """Clauses, as one sentence."""
+    told = "; ".join(clauses)
+    return f"{told[:1].upper()}{told[1:]}."
+
+
+def once(columns: list[Column]) -> list[Column]:
+    """Without those that repeat another one, number by number: that is told for itself."""
+    kept: dict[bytes, Column] = {}
+    for one in columns:
+        kept.setdefault(one.name.encode() if one.shape.constant else one.values.tobytes(), one)
+    return list(kept.values())
+
+
+def columns_of(trace: Trace) -> list[Column]:
+    """All columns that say something of their own, the ones that matter first."""
+    named = _named(trace)
+    if len(named) > MANY:
+        first = sorted(named, key=lambda name: (named[name][0].rank, _order(named[name][1])))
+        named = {name: named[name] for name in first[:MANY]}
+    step = trace.steps["step"]
+    alike = likeness([values for _, values, _ in named.values()])
+    minor = sum(words.rank >= MINOR for words, *_ in named.values())
+    noise = {True: Noise(minor, alike), False: Noise(len(named) - minor, alike)}
+    made = [
+        Column(name, words, values, Shape(values, step, noise[words.rank >= MINOR]), part)
+        for name, (words, values, part) in named.items()
+    ]
+    # No name decides on the order: what is renamed is told the same.
+    return sorted(made, key=lambda one: (one.words.rank, _order(one.values)))
+
+
+def _order(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(np.nan_to_num(values, nan=-math.inf).tolist())
+
+
+def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
+    """Name -> its words, its values, and whether it is a part of the reward."""
+    filled = trace.run.get("aliases") or {}
+    found: dict[str, tuple[Words, np.ndarray, bool]] = {}
+    for name, words in KNOWN.items():
+        values = column(trace, name)
+        if len(values) and np.isfinite(values).any():
+            found[name] = (words, values, False)
+    own = {*filled.values(), *filled, *KNOWN}
+    parts = _functions(trace)
+    for name in trace.metric_names:
+        values = metric(trace, name)
+        if name not in own and np.isfinite(values).any():
+            words = _words(trace, name, parts)
+            values = np.where(np.abs(values) < ROUNDING, 0.0, values) if words is SPREAD else values
+            found[name] = (words, values, name in parts)
+    return found
+
+
+def _functions(trace: Trace) -> dict[str, str]:
+    """The log's name of a reward function -> what the user calls it."""
+    found = parts_of(trace) if "reward" in trace.steps else None
+    if found is None or not found.named:
+        return {}
+    return {
+        name: short
+        for name in trace.metric_names
+        for short in [re.sub(r"^.*?rewards ?/ ?| ?/ ?mean$", "", name)]
+        if short in found.columns and "rewards/" in plain(name) and plain(name)[:4] != "eval"
+    }
+
+
+def _words(trace: Trace, name: str, parts: dict[str, str]) -> Words:
+    text = plain(name)
+    subject = f"`{parts.get(name, name)}`"
+    if name in parts:
+        return Words(subject, PARTS, least=0.05)
+    if name in (trace.run.get("unrecognised") or ()):
+        return Words(subject, OTHER)  # its name may be anything
+    if _SPREAD.fullmatch(text):
+        return SPREAD
+    if text.endswith("/std") and f"{name[:-4]}/mean" in parts:
+        return Words(f"the spread of `{parts[f'{name[:-4]}/mean']}`", MINOR)
+    if _EXPLAINED.search(text):
+        return Words(subject, OTHER, below=": the value head explains nothing there")
+    if _EXTREME.fullmatch(text):
+        return Words(subject, OTHER)
+    if _EVALUATED.fullmatch(text):
+        return Words(
+            subject, HELD_OUT if _SCORE.search(text) and not _MINOR.search(text) else MINOR
+        )
+    if (_MINOR.search(text) and not _MATTERS.search(text)) or text == "epoch":
+        return Words(subject, MINOR, least=0.3)
+    return Words(subject, SETTINGS if _SETTING.search(text) else OTHER)

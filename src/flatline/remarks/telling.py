@@ -1,0 +1,234 @@
+"""What one column does, in clauses: `rises from 0.2 to 0.5 and stays there since about step 40`."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from flatline.hypotheses.column_movement import stands
+from flatline.remarks.columns import OTHER, Column, sentence, short
+from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
+
+SOME_ZEROS = 0.1
+"""Share of rows that are 0, told where each of them means something."""
+POINTS = 0.02
+"""Change of a share, of 1, that is told."""
+STANDS = 0.25
+"""Share of the rows that a last level has, to be told as such."""
+BACK = 0.5
+"""Share of a dip that is left where it came back."""
+PEAK, FEW = (4.0, 2.0), 2
+"""How far above its level the largest value is that is told with it, where it falls and where it
+rises; and rows that are told one by one."""
+STILL, WITHIN = 0.1, 0.25
+"""Relative change that is none, and how far a row of a column that stays is from its mean."""
+PARTS_OF_RUN, ENOUGH = 5, 20
+"""Parts of a run that must be alike, and rows of it, to say that nothing changes."""
+NEAR = 8
+"""Part of the rows on either side of a change that shows when it was."""
+LISTED = 5
+"""Levels that are told one after the other."""
+
+
+class Clause(NamedTuple):
+    """Something that a column does."""
+
+    column: Column
+    text: str
+    """What follows its name."""
+    at: float | None = None
+    """The step at which it does so, from one row to the next."""
+    around: tuple[float, ...] = ()
+    """About when it changes, where that takes a few rows."""
+
+    def __str__(self) -> str:
+        return f"{self.column.subject} {self.text}"
+
+
+def clauses_of(column: Column) -> list[Clause]:
+    """What it certainly does."""
+    shape = column.shape
+    if shape.constant or len(shape) < 2 or (shape.counts_up and column.words.rank >= OTHER):
+        return []
+    moved = [] if _ends_at_once(shape) else list(_movement(column))
+    return [*moved, *_single_rows(column, bool(moved))]
+
+
+def _ends_at_once(shape: Shape) -> bool:
+    """Whether the only change is that it becomes one number."""
+    return len(shape.cuts) == 2 and abs(len(shape) - shape.since - shape.cuts[1]) < SHORTEST
+
+
+def _movement(column: Column) -> Iterator[Clause]:
+    shape = column.shape
+    if shape.levels:
+        jumps = [
+            f"to {column.number(shape.values[at])} at step {shape.step[at]:g}"
+            for at in shape.levels
+        ]
+        text = f"jumps from {column.bare(shape.values[0])} {', then '.join(jumps[1:])}"
+        yield Clause(column, text, float(shape.step[shape.levels[1]]))
+        return
+    levels = [typical(piece) for piece in shape.pieces]
+    first, last = shape.ends
+    if not shape.moves or not _matters(column, [first, *levels, last]):
+        return
+    ups = np.sign(np.diff(levels))
+    one_way = abs(ups.sum()) == len(ups)  # or a single level, with a trend
+    text = _one_way(column) if one_way else _up_and_down(column, levels)
+    cuts = [which for which in range(1, len(levels)) if shape.near(which, len(shape) // NEAR)]
+    sharp = [float(shape.step[shape.cuts[which]]) for which in cuts if shape.sharp(which)]
+    around = tuple(float(shape.step[shape.cuts[which]]) for which in cuts)
+    top = int(shape.values.argmax())
+    if (
+        not len(shape.outliers)
+        and shape.values[top] > PEAK[last > first] * max(first, last, *levels) > 0
+    ):
+        text += f", {column.bare(shape.values[top])} at most (step {shape.step[top]:g})"
+    yield Clause(column, text, sharp[0] if sharp else None, around)
+
+
+def _matters(column: Column, levels: list[float]) -> bool:
+    low, high = min(levels), max(levels)
+    enough = high - low >= column.words.least * max(abs(low), abs(high))
+    return enough and (not column.words.share or high - low >= POINTS)
+
+
+def _one_way(column: Column) -> str:
+    shape = column.shape
+    first, last = shape.ends
+    word = "rises" if last > first else "falls"
+    told = f"{word} from {column.bare(first)} to {column.number(last)}"
+    told += f" ({column.words.falls})" if last < first and column.words.falls else ""
+    cuts = [shape.step[at] for at in shape.cuts[1:]]
+    if shape.since or not cuts:
+        return told
+    if len(cuts) > 1:
+        lasts = len(shape.pieces[-1]) >= STANDS * len(shape)
+        return f"{told} and stays there since about step {cuts[-1]:g}" if lasts else told
+    if shape.sharp(1):
+        return f"{told} at step {cuts[0]:g}"
+    if shape.near(1, len(shape) // NEAR):
+        return f"{told} around step {cuts[0]:g}"
+    return f"{told} (about {column.bare(typical(shape.pieces[1]))} since step {cuts[0]:g})"
+
+
+def _up_and_down(column: Column, levels: list[float]) -> str:
+    shape = column.shape
+    cuts, ends = ([shape.step[at - back] for at in shape.cuts[1:]] for back in (0, 1))
+    before, between, after = levels[0], levels[1], levels[-1]
+    if len(levels) > LISTED:
+        first, last = shape.ends
+        return (
+            f"goes up and down, from {column.bare(first)} at first to {column.number(last)} at last"
+        )
+    if len(levels) > 3:
+        until = [f"{column.bare(a)} up to step {at:g}" for a, at in zip(levels, ends, strict=False)]
+        return f"is {', '.join(until)} and {column.number(after)} since"
+    if abs(after - before) <= BACK * abs(between - before):
+        way = "up" if between > before else "down"
+        around = f"({column.bare(before)} before, {column.bare(after)} after)"
+        when = f"in steps {cuts[0]:g} to {ends[1]:g}"
+        return f"goes {way} to {column.number(between)} {when} {around}"
+    one, other = ("rises", "falls") if between > before else ("falls", "rises")
+    return (
+        f"{one} from {column.bare(before)} to {column.number(between)} at about step "
+        f"{cuts[0]:g}, then {other} to {column.number(after)} (since about step {cuts[1]:g})"
+    )
+
+
+def _single_rows(column: Column, moved: bool) -> Iterator[Clause]:
+    """What a few rows do, or the last ones."""
+    shape, words = column.shape, column.words
+    zeros, rows = int((shape.values == 0).sum()), len(shape)
+    why = f": {words.zero}" if words.zero else ""
+    if shape.since:
+        last, since = float(shape.values[-1]), float(shape.step[-shape.since])
+        told = f"is {column.number(last)} in all {shape.since} rows since step {since:g}"
+        if _ends_at_once(shape):
+            told += f" ({column.bare(typical(shape.pieces[0]))} before)"
+        more = f", and in {zeros} of all {rows}" if last == 0 and zeros > shape.since else ""
+        yield Clause(column, told + more + why * (last == 0), since)
+    elif shape.rare and not shape.levels:
+        yield Clause(column, _rare(column))
+    elif words.zero and zeros >= SOME_ZEROS * rows:
+        yield Clause(column, f"is 0 in {zeros} of {rows} rows{why}")
+    if words.below and (below := int((shape.values < 0).sum())):
+        why = words.below if below > rows / 2 else ""
+        yield Clause(column, f"is below 0 in {below} of {rows} rows{why}")
+    if len(shape.outliers):
+        yield Clause(column, _outlying(column, moved))
+
+
+def _rare(column: Column) -> str:
+    """A column that is one number in nearly all rows."""
+    shape = column.shape
+    usual = float(np.median(shape.values))
+    rows = np.flatnonzero(shape.values != usual)
+    most = rows[np.abs(shape.values[rows] - usual).argmax()]
+    value, at = column.number(shape.values[most]), f"step {shape.step[most]:g}"
+    told = f"is {column.bare(usual)} in {len(shape) - len(rows)} of {len(shape)} rows"
+    if len(rows) == 1:
+        return f"{told} ({value} at {at})"
+    low, high = shape.values[rows].min(), shape.values[rows].max()
+    late = f"; never before step {shape.step[rows[0]]:g}" if rows[0] > len(shape) / 2 else ""
+    if low < usual < high:
+        return f"{told} (farthest from it: {value}, {at}{late})"
+    return f"{told} (otherwise {value} {'at most' if low > usual else 'at least'}, {at}{late})"
+
+
+def _outlying(column: Column, moved: bool) -> str:
+    shape = column.shape
+    rows = shape.values[shape.outliers]
+    at, most = shape.step[shape.outliers[rows.argmax()]], column.number(rows.max())
+    otherwise = "" if moved else f", otherwise about {column.bare(float(np.median(shape.values)))}"
+    if len(rows) <= FEW:
+        return f"is {most} at most (step {at:g}){otherwise}"
+    when = f"in {len(rows)} rows since step {shape.step[shape.outliers[0]]:g}"
+    least = column.bare(rows.min())
+    told = (
+        f"is {most} {when}" if least == column.bare(rows.max()) else f"is {least} to {most} {when}"
+    )
+    return f"{told} (most at step {at:g}){otherwise}"
+
+
+def stays(column: Column) -> bool:
+    """Whether it is the same all the time: every row is, or every part of the run is."""
+    shape = column.shape
+    if shape.constant or shape.levels or shape.leans or shape.moves or len(shape) < FEWEST:
+        return False
+    level = float(shape.values.mean())
+    parts = [float(part.mean()) for part in np.array_split(shape.values, PARTS_OF_RUN)]
+    close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
+    first, last = _thirds(shape)
+    if close and abs(last - first) <= STILL * abs(level):
+        return True
+    level_parts = max(parts) - min(parts) <= WITHIN * abs(level)
+    return len(shape) >= ENOUGH and level_parts and stands(shape.values, shape.step)
+
+
+def uncertain(column: Column) -> str:
+    """First and last third of a column that may have moved; empty where it goes around 0."""
+    first, last = _thirds(column.shape)
+    around_0 = abs(column.shape.values.mean()) < column.shape.values.std()
+    if around_0 and column.shape.values.min() < 0:
+        return ""
+    told = f"{column.bare(first)} to {column.number(last)}"
+    if not column.shape.leans or not _matters(column, [first, last]):
+        return f"{column.subject} {told}"
+    return f"{column.subject} {'rises' if last > first else 'falls'} from {told}"
+
+
+def _thirds(shape: Shape) -> tuple[float, float]:
+    third = max(len(shape) // 3, 1)
+    return typical(shape.values[:third]), typical(shape.values[-third:])
+
+
+def reward_in_words(reward: Column, goes: list[Clause]) -> str:
+    """Where it begins and ends, how noisy one row is, and how it goes where that says more."""
+    values, third = reward.shape.values, len(reward.shape) // 3
+    first, last = (short(float(each.mean())) for each in (values[:third], values[-third:]))
+    noise = short(float(np.diff(values).std()) / 2**0.5)
+    told = f"the reward is {first} in the first third and {last} in the last"
+    more = [f"it {one.text}" for one in goes if "step" in one.text]
+    return sentence([told, f"one row is off by about {noise}", *more])
