@@ -70,17 +70,21 @@ def test_what_bends_the_distribution_and_nobody_asked_for_is_named(tmp_path):
     trainer.generation_config.repetition_penalty = 3.0
     trace = recorded(trainer)
     sampler, scored = first_step(trace)
-    unasked = trace.run["unasked_sampling"]
-    assert unasked["repetition_penalty"] == 3.0 and set(unasked) == {"repetition_penalty", "nats"}
-    assert unasked["nats"] == pytest.approx(np.abs(sampler - scored).mean(), rel=1e-3)
+    bent = trace.run["sampling_bent"]
+    assert bent["parameters"] == {"repetition_penalty": 3.0}
+    assert bent["unasked"] == ["repetition_penalty"]
+    assert bent["nats"] == pytest.approx(np.abs(sampler - scored).mean(), rel=1e-3)
     found = find("H21").sign(trace)
     assert found.level is Level.SUSPECT and "`repetition_penalty` 3" in found.text
     assert "H20" in found.explains
 
 
-@pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 3.0, "top_k": 5, "temperature": 0.7}])
-def test_what_was_asked_for_is_no_parameter_that_nobody_asked_for(tmp_path, asked):
-    assert "unasked_sampling" not in recorded(trainer_of(tmp_path, **asked)).run
+def test_what_was_asked_for_is_no_parameter_that_nobody_asked_for(tmp_path):
+    assert "sampling_bent" not in recorded(trainer_of(tmp_path)).run
+    asked = {"repetition_penalty": 3.0, "top_k": 5, "temperature": 0.7}
+    bent = recorded(trainer_of(tmp_path, **asked)).run["sampling_bent"]
+    assert bent["unasked"] == []
+    assert bent["parameters"] == {"repetition_penalty": 3.0, "top_k": 5}
 
 
 def test_every_turn_of_a_tool_loop_is_heard(tmp_path):

@@ -180,7 +180,7 @@ def test_rewards_that_are_all_1_are_no_all_clear():
     ]
     report = diagnose(Trace.from_rows(run=run_facts(), rollouts=rows, steps=[{"step": 1}]))
     assert report.outcome is not Outcome.HEALTHY
-    assert "all 64 rewards are 1" in report.summary
+    assert "All 64 rewards, of 8 groups, are 1" in report.summary
 
 
 # -- what every surface makes of it

@@ -154,7 +154,7 @@ class TrlTrainer(Trainer):
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        with alone(self.trl), engine_at_hand(self.rollouts, self.trl), self._as_if_begun():
+        with alone(self.trl), engine_at_hand(self.rollouts, self.trl):
             yield
 
     @contextmanager
@@ -170,7 +170,7 @@ class TrlTrainer(Trainer):
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        with alone(self.trl), without_hidden_steps(self.trl):
+        with alone(self.trl), without_hidden_steps(self.trl), self._as_if_begun():
             yield
 
     def between(self) -> Between | None:
