@@ -34,6 +34,8 @@ KINDS = {
     "second": "more healthy",
     "third": "further healthy",
     "third-faulty": "further faulty",
+    "fourth": "again healthy",
+    "fourth-faulty": "again faulty",
 }
 """Parts of `judged.json`, in words."""
 
@@ -158,11 +160,17 @@ def round_called(name: str) -> Round:
     if name == "second":
         scripts = strangers_second.SCRIPTS
         return Round(scripts, ("second",), KEPT / "second", KEPT / "second-now")
-    import strangers_third
-    import strangers_third_faulty
+    if name == "third":
+        import strangers_third
+        import strangers_third_faulty
 
-    scripts = strangers_third.SCRIPTS | strangers_third_faulty.SCRIPTS
-    return Round(scripts, ("third", "third-faulty"), KEPT / "third", KEPT / "third-now")
+        scripts = strangers_third.SCRIPTS | strangers_third_faulty.SCRIPTS
+        return Round(scripts, ("third", "third-faulty"), KEPT / "third", KEPT / "third-now")
+    import strangers_fourth
+    import strangers_fourth_faulty
+
+    scripts = strangers_fourth.SCRIPTS | strangers_fourth_faulty.SCRIPTS
+    return Round(scripts, ("fourth", "fourth-faulty"), KEPT / "fourth", KEPT / "fourth-now")
 
 
 def main() -> None:
@@ -170,7 +178,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--round", choices=("first", "second", "third"), default="first")
+    parser.add_argument("--round", choices=("first", "second", "third", "fourth"), default="first")
     parser.add_argument("--keep", type=Path, help="folder of the answers")
     parser.add_argument("--table", action="store_true", help="from what is kept: no training")
     parser.add_argument("--said", help="all that was said of one script")
