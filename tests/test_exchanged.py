@@ -117,3 +117,21 @@ def test_without_gold_nothing_is_told():
 
 def test_a_reward_that_never_looks_at_an_answer_may_be_all_that_is_wanted():
     assert found(long, long) is None
+
+
+def test_a_judge_whose_verdict_hangs_on_the_answer_alone_is_suspected():
+    kept = {}
+
+    def remembered(completions, answer, **kwargs):
+        for said, gold in zip(completions, answer, strict=True):
+            kept.setdefault(number_in(said), float(number_in(said) == gold))
+        return [kept[number_in(said)] for said in completions]
+
+    told = found(remembered, long)
+    assert told.departs and "of one row earns the same where another is right" in told.text
+    assert "`remembered`" in told.text
+
+
+def test_two_rows_that_happen_to_have_the_same_gold_are_no_proof():
+    same = Dataset.from_dict({"prompt": [f"q {k}" for k in range(16)], "answer": ["7"] * 16})
+    assert found(correct, long, data=same) is None

@@ -219,6 +219,8 @@ def bare(said, paid):
 def test_completions_that_are_nothing_but_an_answer_are_read_as_they_are():
     right = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 2))
     assert H.sign(right).level is Level.OK
+    ended = bare(lambda k: f"{k // 4 if k % 2 else 99} </s>", lambda k: float(k % 2))
+    assert H.sign(ended).level is Level.OK
     unpaid = bare(lambda k: str(k // 4 if k % 2 else 99), lambda k: float(k % 4 == 3))
     assert H.sign(unpaid).level is Level.SUSPECT
     words = bare(lambda k: "let me think about that question " * 3, lambda k: float(k % 2))

@@ -5,6 +5,7 @@ thinking, and was not cut off; or where completions are nothing but an answer. W
 costs power; what is read wrongly would cost trust.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,8 @@ LONGEST = 2_000
 """Characters of an answer; more is no answer."""
 BEFORE_IT = ("</think>", "</tool_response>", "<|im_start|>")
 """What the final message comes after; an answer before it was not the last word."""
+ENDINGS = re.compile(r"(\s*<[^<>\s]{1,40}>)+\s*$")
+"""Special tokens that a completion ends with; they are no part of its answer."""
 SHORT, NEARLY_ALL = 40, 0.9
 """Characters of a completion that is nothing but an answer, and the share that must be so."""
 FEWEST_WRONG = 3
@@ -123,7 +126,7 @@ def looked_at(trace: Trace) -> np.ndarray:
 def _nothing_but_answers(texts: Mapping[int, str]) -> dict[int, tuple[str, str]]:
     """Where nobody marks anything and nearly all completions are a few words: each is its answer.
     None where somebody writes more."""
-    plain = {row: text.strip() for row, text in texts.items()}
+    plain = {row: ENDINGS.sub("", text).strip() for row, text in texts.items()}
     short = {row: text for row, text in plain.items() if len(text) <= SHORT and "\n" not in text}
     if len(short) < NEARLY_ALL * len(plain):
         return {}

@@ -16,7 +16,8 @@ invariant.
 The sign on one batch. Then the tokenizer against the model: ids that the model has no row for are a
 fault. So are prompts of which each holds another prompt inside its user's turn, and a template that
 writes something between prompt and answer but leaves it out of every prompt (templates that write
-nothing there, such as Mistral's, need no opening). So are tokens that the chat template wants the
+nothing there, such as Mistral's, need no opening), and prompts that end with the token that ends a
+turn. So are tokens that the chat template wants the
 model to write and whose frozen rows of the output layer are equal to those of other tokens, if no
 rollout calls a tool; if some do, they spell it differently, and it is noted. Last, a templated
 prompt is encoded as plain text: if that doubles its first token it is noted, since your own code
@@ -117,6 +118,7 @@ class SpecialTokens(Hypothesis):
             )
         return (
             self._template(subject.trace, fit)
+            or self._closed(subject.trace, fit)
             or self._unwritable(subject)
             or self._if_encoded(fit.doubled)
             or seen
@@ -155,6 +157,23 @@ class SpecialTokens(Hypothesis):
             fix="Let {chat_template} write the opening where `add_generation_prompt` is set.",
         )
 
+    def _closed(self, trace: Trace, fit: "TokenizerFit") -> Finding | None:
+        """Prompts that end with an end: what comes after it was never an answer."""
+        last = _last_of_prompts(trace)
+        ends = {fit.turn_end, fit.end} - {None}
+        if not len(last) or len(set(last)) > 1 or int(last[0]) not in ends:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"All {len(last)} prompts end with {trace.text(int(last[0]))!r}, the token that ends a "
+            "turn: the model is asked to go on after its own end.",
+            measured=1.0,
+            expected="the opening of the model's turn",
+            headline="Your prompts end with the token that ends a turn.",
+            fix="Let the prompt stop where the answer begins: take the end token out of what "
+            "{chat_template}, or the tokenizer, puts behind it.",
+        )
+
     def _unwritable(self, subject: "Subject") -> Finding | None:
         """Tokens of the format that the model cannot tell from others."""
         found = subject.unwritable_tokens()
@@ -183,6 +202,15 @@ class SpecialTokens(Hypothesis):
             f"{doubled!r} twice. This trainer's prompts do not.",
             expected="once",
         )
+
+
+def _last_of_prompts(trace: Trace) -> np.ndarray:
+    """The last token of each prompt that is more than a blank."""
+    tokens = trace.tokens()
+    blank = [one for one in np.unique(tokens.prompt_ids) if not trace.text(int(one)).strip()]
+    written = ~np.isin(tokens.prompt_ids, blank)
+    ids, row = tokens.prompt_ids[written], tokens.prompt_row[written]
+    return np.asarray(ids[np.flatnonzero(np.diff(row, append=-1))])
 
 
 def _doubled(tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:

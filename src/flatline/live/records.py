@@ -448,6 +448,8 @@ class TokenizerFit:
     where the opening of the model's turn is asked for; empty where it leaves out nothing."""
     turn_end: int | None = None
     """The special token with which the template ends the model's turn."""
+    end: int | None = None
+    """The token that the tokenizer ends a text with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,6 +474,9 @@ class DataOrder:
     """Share of them that one epoch generates for."""
     epoch_complete: bool
     """Whether the whole epoch was looked at; a very long one is cut."""
+    weighted: bool = False
+    """Whether a sampler of the user's own draws as many rows as the data has, some of them several
+    times."""
 
 
 def _mean(values: Floats) -> float:

@@ -16,6 +16,7 @@ def tokenizer_fit(tokenizer: Any, model: Any) -> TokenizerFit:
         before_user=_before_user(tokenizer),
         unopened=_unopened(tokenizer),
         turn_end=_turn_end(tokenizer),
+        end=getattr(tokenizer, "eos_token_id", None),
     )
 
 

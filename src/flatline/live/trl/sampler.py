@@ -34,6 +34,8 @@ KEEPS = {
     "eta_cutoff": (0,),
     "repetition_penalty": (1,),
     "no_repeat_ngram_size": (0,),
+    "min_new_tokens": (0,),
+    "min_length": (0,),
     "temperature": (),
 }
 """What bends the distribution that `generate` draws from, and where it leaves it as it is. What a

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flatline.live import ranks
+from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
 from flatline.live.trl.gold import gold_names
@@ -67,14 +68,43 @@ class Paid(NamedTuple):
         return text if plain else [{"role": "assistant", "content": text}]
 
 
-def judge_again(trainer: Any, heard: Heard) -> StageFound | None:
-    """None where every reward is decided by its own row, or where that cannot be told."""
+def judge_again(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
+    """None where every reward is decided by its own row, or where that cannot be told. What mixes
+    rows of several prompts shows on the whole batch, where a few rows are one group."""
     for one in calls(trainer, heard):
         with suppress(Exception):  # a function that can be asked only once tells nothing
             found = _remembers(one) or _by_order(one) or _by_batch(one)
             if found is not None:
                 return found
+        with suppress(Exception):
+            every = _of_all(one, heard, whole)
+            found = None if every is None else _by_order(every) or _by_batch(every)
+            if found is not None:
+                return found
     return None
+
+
+def of_the_batch(given: Mapping[str, Any], whole: Played) -> dict[str, Any] | None:
+    """What a function would be given for every row of the batch; None where that is not known."""
+    result = None if whole.generated is None else whole.generated.result
+    if not isinstance(result, tuple) or len(result) < 3:
+        return None
+    found = {
+        name: [row[name] for row in whole.rows] if name in whole.rows[0] else value
+        for name, value in given.items()
+    }
+    said = result[3] if len(result) > 3 else result[2]
+    prompts = [row["prompt"] for row in whole.rows]
+    known = {"prompts": prompts, "completions": list(said), "completion_ids": list(result[1])}
+    return found | {name: value for name, value in known.items() if name in given}
+
+
+def _of_all(one: Paid, heard: Heard, whole: Played) -> Paid | None:
+    given = of_the_batch(one.given, whole)
+    times = len(whole.rows) / max(1, len(one.paid))
+    if given is None or heard.seconds * times > CHEAP:
+        return None
+    return one._replace(given=given, paid=list(one.function(**given)))
 
 
 def judge_unmatchable(trainer: Any, heard: Heard) -> StageFound | None:

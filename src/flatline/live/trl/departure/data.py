@@ -103,7 +103,7 @@ def judge_rows(
     least = visited_at_least(order.dataset_size, prompts)
     visited = round(order.visited_share * order.dataset_size)
     text = f"An epoch visits {visited} of {order.dataset_size} rows"
-    if order.epoch_complete and visited < least:
+    if order.epoch_complete and visited < least and not order.weighted:
         return departs(
             "rows", f"{text}; all that fill whole generations are {least}.", measured=visited
         )

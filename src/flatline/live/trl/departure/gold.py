@@ -15,6 +15,7 @@ from scipy.stats import binom
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs
+from flatline.live.trl.departure.asked_again import of_the_batch
 from flatline.live.trl.departure.data import CHEAP, Heard, _name
 
 NEIGHBOURS = (-1, 1)
@@ -28,25 +29,16 @@ def judge_gold(
     trainer: Any, heard: Heard, order: DataOrder | None, whole: Played
 ) -> StageFound | None:
     """None where every gold is its own row's, or where it cannot be told."""
-    if order is None:
-        return None
-    result = None if whole.generated is None else whole.generated.result
-    places = _places(trainer.train_dataset, order, whole)
-    if heard.seconds > CHEAP or not isinstance(result, tuple) or len(result) < 3 or places is None:
+    places = None if order is None else _places(trainer.train_dataset, order, whole)
+    if heard.seconds > CHEAP or places is None:
         return None
     for at, (given, _) in sorted(heard.calls.items()):
         columns = [name for name in given if name in trainer.train_dataset.column_names]
         columns = [name for name in columns if name != "prompt"]
-        if not columns:
+        every = of_the_batch(given, whole)
+        if not columns or every is None:
             continue
-        plain = {
-            name: [row[name] for row in whole.rows] if name in whole.rows[0] else value
-            for name, value in given.items()
-            if name not in columns
-        }
-        plain["prompts"] = [row["prompt"] for row in whole.rows]
-        said = result[3] if len(result) > 3 else result[2]
-        plain |= {"completions": list(said), "completion_ids": list(result[1])}
+        plain = {name: value for name, value in every.items() if name not in columns}
         pay = _Pay(trainer.reward_funcs[at], plain, trainer.train_dataset, columns, places)
         with suppress(Exception):  # a function that cannot take another row's gold tells nothing
             found = _shifted(_name(trainer, at), pay, trainer.num_generations)

@@ -277,7 +277,7 @@ class Step:
     def _truth(self, heard: data.Heard) -> StageFound | None:
         """Whether rewards belong to their rows and gold to its question; None where they do."""
         return (
-            judge_again(self.trainer, heard)
+            judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)
             or judge_exchanged(self.trainer, self.asked, heard)

@@ -31,7 +31,7 @@ def data_order(trainer: GrpoTrainer, steps: int, hops: Mapping[str, int]) -> Dat
     indices = np.fromiter(islice(trainer._get_train_sampler(), AT_MOST), dtype=np.int64)
     generations = _generations(trainer, indices)
     size, group = len(trainer.train_dataset), trainer.num_generations
-    heads = [rows[::group] for _, rows in generations]
+    heads, chunk = [rows[::group] for _, rows in generations], _chunk(trainer) // group
     visited = np.unique(np.concatenate(heads)) if heads else np.empty(0)
     early = [(step, rows[::group]) for step, rows in generations if step <= steps]
     step_N = np.concatenate([np.full(len(rows), step) for step, rows in early])
@@ -47,7 +47,13 @@ def data_order(trainer: GrpoTrainer, steps: int, hops: Mapping[str, int]) -> Dat
         dataset_size=size,
         visited_share=len(visited) / size if size else float("nan"),
         epoch_complete=len(indices) < AT_MOST,
+        weighted=_own_sampler(trainer) and len(visited) < sum(map(len, heads)) >= size - chunk,
     )
+
+
+def _own_sampler(trainer: GrpoTrainer) -> bool:
+    made = str(getattr(type(trainer)._get_train_sampler, "__module__", ""))
+    return not made.startswith(("trl.", "transformers."))
 
 
 def short_step(trainer: GrpoTrainer) -> ShortStep | None:
