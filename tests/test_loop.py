@@ -13,6 +13,8 @@ from flatline.diagnosis.checkup import subject_of
 from flatline.errors import ConfigError, Lacking, ModelError, TraceError
 from flatline.hypotheses.base import Level
 from flatline.live.loop.agree import refuse_if_other
+from flatline.live.loop.leftovers import judge_leftovers
+from flatline.live.loop.trainer import LoopTrainer
 from flatline.live.protocol import Capability
 from flatline.rollout.record import Author
 from tests import capability_table
@@ -206,3 +208,19 @@ def test_the_page_says_which_capability_opens_what():
     opened = capability_table.opened()
     assert all(opened.values())
     assert {"H24", "H26"} <= set(opened[Capability.STEP]) and "H03" in opened[Capability.REFERENCE]
+
+
+def test_a_loop_that_never_sets_its_gradients_to_zero_is_named():
+    def never(step, optimizer):
+        zero_grad, optimizer.zero_grad = optimizer.zero_grad, lambda *_, **__: None
+        try:
+            step()
+        finally:
+            optimizer.zero_grad = zero_grad
+
+    loop = loop_of()
+    broken = replace(loop, step=lambda: never(loop.step, loop.optimizer))
+    snapshot = LoopTrainer(broken).snapshot()
+    found = judge_leftovers(broken, snapshot)
+    assert found.departs and found.stage == "gradient" and "zero_grad" in found.fix
+    assert judge_leftovers(loop, snapshot) is None

@@ -216,3 +216,29 @@ def test_advantages_that_mix_groups_are_seen_though_a_step_is_tried_on_a_single_
     two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
     report = flatline.checkup(trainer_in(tmp_path, kind=MixesGroups, **two_groups))
     assert report.causes[0].hypothesis == "H53"
+
+
+class DrawsTheHardOnesMoreOften(GRPOTrainer):
+    """As many rows as there are, some of them several times."""
+
+    def _get_train_sampler(self, dataset=None):
+        rows = [k % 5 for k in range(len(self.train_dataset))]
+        return [row for row in rows for _ in range(self.num_generations)]
+
+
+def test_a_sampler_of_ones_own_may_draw_some_rows_more_often(tmp_path):
+    rows = Dataset.from_list([{"prompt": f"Question {k}"} for k in range(16)])
+    report = flatline.checkup(trainer_in(tmp_path, kind=DrawsTheHardOnesMoreOften, rows=rows))
+    assert not [one.text for one in report.alarms if one.hypothesis == "H33"]
+
+
+def test_a_reward_that_mixes_prompts_shows_on_the_whole_batch(tmp_path):
+    def among_all(completions, **kwargs):
+        lengths = [float(len(str(one))) for one in completions]
+        return [length - sum(lengths) / len(lengths) for length in lengths]
+
+    two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
+    trainer = trainer_in(tmp_path, **two_groups)
+    trainer.reward_funcs[:] = [among_all]
+    first = flatline.checkup(trainer).causes[0]
+    assert first.hypothesis == "H52" and "depends on other prompts of the batch" in first.text

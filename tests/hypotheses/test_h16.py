@@ -1,5 +1,7 @@
 """H16: a special token stands twice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.hypotheses.edited import subject
@@ -68,3 +70,16 @@ def test_a_tokenizer_that_would_double_the_first_token_is_noted():
 def test_a_healthy_run_is_fine():
     trace = healthy_trace(steps=1, seed=3)
     assert H16.sign(trace).level in (Level.OK, Level.NOTE), "random ids may begin alike"
+
+
+def test_prompts_that_end_with_the_end_of_a_turn_are_a_fault():
+    tokenizer = tokenizer_with()
+    fit = replace(tokenizer_fit(tokenizer, tiny_model(vocab=300)), end=3)
+
+    def ending(ids):
+        trace = prompts(lambda _: ids)
+        return H16.probe(subject(trace=trace, tokenizer_fit=lambda: fit, unwritable_tokens=dict))
+
+    closed = ending([1, 2, 3])
+    assert closed.level is Level.FAULT and "end with" in closed.headline
+    assert ending([1, 3, 2]).level is not Level.FAULT

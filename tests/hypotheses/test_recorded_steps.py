@@ -309,3 +309,20 @@ def test_a_loss_that_needs_no_old_log_probs_is_left_alone():
     for asked in ({}, {"gradient_accumulation_steps": 4, "steps_per_generation": 2}):
         assert told("H54", without_old(), algorithm="grpo", **asked).level is Level.UNKNOWN
     assert told("H54", without_old(), num_iterations=2).level is Level.UNKNOWN, "no known algorithm"
+
+
+def paid_up_to(last, **settings):
+    tables = rows()
+    for row in tables["rollouts"]:
+        paid = float(row["rollout"] < last and row["rollout"] % 2)
+        row |= {"reward": 0.9 * paid, "parts": {"exact_match": paid, "format": 0.0}}
+    return told("H52", tables, **settings)
+
+
+def test_rows_that_stand_late_and_are_never_paid_are_suspected():
+    late = paid_up_to(20)
+    assert (
+        late.level is Level.SUSPECT and "From row 20 of a batch on nobody is ever paid" in late.text
+    )
+    assert paid_up_to(64).level is Level.OK
+    assert paid_up_to(20, shuffle_dataset=False).level is Level.OK, "the order may be meant"

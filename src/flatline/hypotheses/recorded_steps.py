@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flatline.errors import NotRecorded
+from flatline.hypotheses.by_place import never_paid_behind
 from flatline.hypotheses.weights import looked_at, trains_later, updates_once
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.rollout.record import Author
@@ -138,6 +139,7 @@ def rewards(trace: Trace, asked: Asked) -> StageFound:
         _unpaid(trace)
         or _weighted(trace, asked)
         or _remembering(trace)
+        or _late(trace)
         or same("rewards", "Every reward is the weighted sum of its parts, at every step.")
     )
 
@@ -188,6 +190,27 @@ def _weighted(trace: Trace, asked: Asked) -> StageFound | None:
         f"found {reward_B[at]:.4g}",
         measured=len(wrong) / float(known_B.sum()),
     )
+
+
+LATE = (
+    "Look at what your reward does with late rows: a time limit that counts the queue, a list that "
+    "is too short, an index."
+)
+
+
+def _late(trace: Trace) -> StageFound | None:
+    """Rows that stand late in their batch and are never paid."""
+    late = never_paid_behind(trace)
+    if late is None:
+        return None
+    found = departs(
+        "rewards",
+        f"From row {late.place} of a batch on nobody is ever paid, in {late.groups} groups; before "
+        f"it somebody is in {late.paid_before:.0%} of them. What a row is paid depends on where it "
+        "stands.",
+        measured=late.paid_before,
+    )
+    return replace(found, by_chance=late.by_chance, direct=True, fix=LATE)
 
 
 def _remembering(trace: Trace) -> StageFound | None:

@@ -49,8 +49,15 @@ def departs(
     *examples: str,
     measured: float | None = None,
     limit: float | None = None,
+    fix: str | None = None,
 ) -> StageFound:
     """The stage is another."""
     return StageFound(
-        stage=stage, departs=True, text=text, measured=measured, limit=limit, examples=examples
+        stage=stage,
+        departs=True,
+        text=text,
+        measured=measured,
+        limit=limit,
+        examples=examples,
+        fix=fix,
     )

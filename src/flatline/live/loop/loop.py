@@ -111,5 +111,7 @@ def _refuse_odd(batch: Mapping[str, Any]) -> None:
                 f"`{name}` of a batch of `sample` is {seen}, with ids of {shape}.\n"
                 "`ids` and `trained` are tensors of rows x tokens: `trained` says of token t "
                 "whether it has a loss, not of log-prob t, which is that of token t + 1. `rewards` "
-                "and `advantages` are tensors with a number for each row."
+                "and `advantages` are tensors with a number for each row.\n"
+                "A checkup knows no advantages of single tokens; `flatline.watch` records a loop "
+                "that has them."
             )

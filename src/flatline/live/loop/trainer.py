@@ -25,6 +25,7 @@ from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
 from flatline.live.loop.departure import ASKS, examine, lines
+from flatline.live.loop.leftovers import judge_leftovers
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.loop.written import Written, written
 from flatline.live.measure.moving import Move, moved
@@ -202,7 +203,8 @@ class LoopTrainer(Trainer):
         found = examine(self._loop, self._loop.settings, self._batches(played), self._group)
         begun = judge_beginning(self.model)
         with moved(self, move.amount):
-            looks = (judge_adapters(self.model), judge_merging(self.model), begun)
+            looks = [judge_adapters(self.model), judge_merging(self.model), begun]
+        looks.append(judge_leftovers(self._loop, self.snapshot()))
         return found | {one.stage: one for one in looks if one is not None}
 
     def lines_of(

@@ -186,7 +186,7 @@ def _unmatchable(one: Paid, data: Any, gold: str) -> StageFound | None:
     step = max(1, len(data) // ROWS)
     rows = [data[at] for at in range(0, len(data), step)][:ROWS]
     rows, answers = _judged(one, rows, [plain(row[gold]) for row in rows])
-    pays = {way: _pay_for(one, rows, [way.format(answer) for answer in answers]) for way in WAYS}
+    pays = {way: pay_for(one, rows, [way.format(answer) for answer in answers]) for way in WAYS}
     top = max(max(pay) for pay in pays.values())
     way, pay = max(pays.items(), key=lambda pair: sum(paid >= top for paid in pair[1]))
     right = {a for a, p in zip(answers, pay, strict=True) if p >= top}
@@ -194,7 +194,7 @@ def _unmatchable(one: Paid, data: Any, gold: str) -> StageFound | None:
     lost = [k for k, p in enumerate(pay) if p < top and answers[k] not in right]
     if len({answers[k] for k in lost}) < FEWEST or len(right) < FEWEST:
         return None
-    others = _pay_for(one, rows, [way.format(answer) for answer in (*answers[1:], answers[0])])
+    others = pay_for(one, rows, [way.format(answer) for answer in (*answers[1:], answers[0])])
     earned, by_others = (sum(p >= top for p in paid) / len(rows) for paid in (pay, others))
     if top <= 0 or earned < USUAL or by_others > USUAL / 2:  # it does not pay for gold
         return None
@@ -224,7 +224,7 @@ def plain(gold: Any) -> str:
     return str(gold).split("####")[-1].strip()
 
 
-def _pay_for(one: Paid, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
+def pay_for(one: Paid, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[float]:
     """What the function pays for these texts as completions of these rows."""
     return [float(paid or 0.0) for paid in one.pay(rows, [one.as_completion(t) for t in texts])]
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,11 @@ import numpy as np
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.asked_again import (
     UNLIKELY,
+    USUAL,
     WAYS,
     Paid,
     calls,
+    pay_for,
     plain,
 )
 from flatline.live.trl.departure.data import Heard
@@ -142,14 +145,103 @@ def _effect(
 ) -> Iterator[_Effect]:
     """One, or none where a function cannot take such a completion."""
     with suppress(Exception):
-        right_R, wrong_R, none_R = (
-            paid(said)
-            for said in (
-                [way.format(one) for one in tried.right],
-                [way.format(one) for one in tried.wrong],
-                ["I do not know."] * len(tried.rows),
-            )
+        right_R, wrong_R = (
+            _totals(asked, paid, tried.rows, [carrier.holding(answer) for answer in answers])
+            for answers in (tried.right, tried.wrong)
         )
+        more_R = right_R - wrong_R
+        yield _Effect(
+            carrier, int((more_R > PAID).sum()), int((more_R < -PAID).sum()), right_R, wrong_R
+        )
+
+
+def _upside_down(
+    effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    worst = max(effects, key=lambda one: one.falls, default=None)
+    if worst is None or worst.falls < USUAL * len(tried.rows) or any(one.rises for one in effects):
+        return None
+    return _told(
+        f"{OPENING}earns less than a wrong one in {worst.falls} of {len(tried.rows)} rows where "
+        f"nothing else is exchanged, and more in none: {names}.",
+        worst,
+        tried,
+        "Pay more for the right answer than for a wrong one: the comparison is turned around.",
+    )
+
+
+def _lost_after_turns(
+    effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    """Paid in one message and not as the last of several."""
+    plain = max((one.rises for one in effects if one.carrier.turns == 1), default=0)
+    later = [one for one in effects if one.carrier.turns > 1]
+    if plain < USUAL * len(tried.rows) or len(later) < FEWEST or any(one.rises for one in later):
+        return None
+    return _told(
+        f"{OPENING}earns more than a wrong one where it is all that is said, and not in the last "
+        f"of {later[0].carrier.turns} messages: {names}.",
+        later[0],
+        tried,
+        "Read the answer from the last message of a completion.",
+    )
+
+
+def _paid_for_nothing(
+    asked: Asked, paid: Sequence[Paid], effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    """What gives no answer earns about as much as the right one, where wrong ones earn less."""
+    best = max(effects, key=lambda one: (one.rises, one.right_R.mean()), default=None)
+    if best is None or best.rises < USUAL * len(tried.rows):
+        return None
+    for said, told in NO_ANSWER.items():
+        with suppress(Exception):  # a function that cannot judge it does not pay for it either
+            nothing = _Carrier(partial(_always, paid[0].as_completion(said)))
+            (effect,) = _effect(asked, paid, nothing, tried)
+            enough_R = best.wrong_R + ABOUT * (best.right_R - best.wrong_R)
+            rows = (effect.right_R >= enough_R) & (best.right_R > best.wrong_R + PAID)
+            if rows.sum() >= USUAL * len(rows):
+                at = int(rows.argmax())
+                earned = (one[at] for one in (best.right_R, best.wrong_R, effect.right_R))
+                return _departs(
+                    f"{OPENING}earns hardly more than {told} in {rows.sum()} of {len(rows)} rows, "
+                    f"although a wrong one earns less: {names}.",
+                    "right {:g}, wrong {:g}, no answer {:g}".format(*earned),
+                    nothing,
+                    "Pay nothing where a completion gives no answer, or none that can be read.",
+                )
+    return None
+
+
+def _blind_to_gold(judges: Sequence[Paid], tried: _Rows) -> tuple[StageFound, _Carrier] | None:
+    """A judge that asks for gold pays an answer in one row as in all others, right there or not."""
+    for judge in filter(_asks_for_gold, judges):
+        for way in WAYS:
+            with suppress(Exception):
+                told = _whatever_the_row(judge, way, tried)
+                if told is not None:
+                    return _departs(
+                        f"{OPENING}of one row earns the same where another is right: "
+                        f"`{judge.name}` pays an answer whatever the gold of its row is.",
+                        told,
+                        _plainly(way, judge),
+                        "Judge each answer by the gold of its own row: keep verdicts, if at all, "
+                        "under the question and the answer.",
+                    )
+    return None
+
+
+def _whatever_the_row(judge: Paid, way: str, tried: _Rows) -> str | None:
+    """An example, where each of some answers earns one and the same in every row that it is tried
+    in, and one of them more than no answer where it is wrong; else None."""
+    right_R, wrong_R, none_R = (
+        np.array(pay_for(judge, tried.rows, said))
+        for said in (
+            [way.format(one) for one in tried.right],
+            [way.format(one) for one in tried.wrong],
+            ["I do not know."] * len(tried.rows),
+        )
+    )
     pays: dict[str, set[float]] = {}
     for text, earned in zip((*tried.right, *tried.wrong), (*right_R, *wrong_R), strict=True):
         pays.setdefault(text, set()).add(float(earned))
@@ -159,10 +251,6 @@ def _effect(
         return None
     at = gifts[0]
     return f"{tried.wrong[at][:40]!r} earns {wrong_R[at]:g} where {tried.right[at][:40]!r} is right"
-
-
-def _numbers(paid: Sequence[Any]) -> Floats:
-    return np.array([_number(one) for one in paid])
 
 
 def _always(completion: Completion, _answer: str) -> Completion:
