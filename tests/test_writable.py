@@ -11,8 +11,10 @@ from flatline.live.records import TokenizerFit
 from flatline.rollout.chat import ChatFormat, load_chat_template
 from flatline.rollout.writable import unwritable
 from flatline.tasks import make_task
+from flatline.trace import Trace
 from flatline.training.models import load_policy
 from flatline.training.warmstart_checks import refuse_unwritable_tokens
+from tests.traces import healthy_rows, run_facts
 
 TOOLS = make_task("musique").tools
 
@@ -66,6 +68,14 @@ def test_a_warm_start_that_could_not_teach_a_call_is_refused(policy):
         refuse_unwritable_tokens(policy.model, chat)
 
 
+def called(calls):
+    """A step whose first rollout has so many calls."""
+    rows = healthy_rows(steps=1)
+    for row in rows["rollouts"]:
+        row["tool_calls"] = calls if row["rollout"] == 0 else 0
+    return rows
+
+
 @pytest.mark.parametrize(("calls", "level"), [(0, Level.FAULT), (3, Level.NOTE)])
 def test_h16_tells_a_call_that_cannot_be_written(calls, level, monkeypatch):
     h16 = find("H16")
@@ -73,7 +83,7 @@ def test_h16_tells_a_call_that_cannot_be_written(calls, level, monkeypatch):
     monkeypatch.setattr(type(h16), "sign", lambda self, trace: healthy)
     fit = TokenizerFit(rows=9, highest_id=0, doubled="", drops_thinking=None)
     subject = SimpleNamespace(
-        trace=SimpleNamespace(rollouts={"tool_calls": [calls, 0]}),
+        trace=Trace.from_rows(run=run_facts(), **called(calls)),
         unwritable_tokens=lambda: {"<tool_call>": 297},
         tokenizer_fit=lambda: fit,
     )
