@@ -25,6 +25,7 @@ import torch
 from transformers.utils import logging
 
 import flatline
+from flatline.errors import FlatlineError
 
 PARTS = ("checkup", "diagnosis")
 KEPT = Path(__file__).parents[1] / "docs" / "strangers"
@@ -74,6 +75,8 @@ def said_by(ask: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         report = ask()
+    except FlatlineError as error:
+        return {"outcome": "refused in words", "text": str(error), "alarms": []}
     except Exception:  # what a user would see is what is kept
         return {"outcome": "traceback", "text": traceback.format_exc(), "alarms": []}
     found = report.to_json()

@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 import flatline
+from flatline.errors import ConfigError
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.live.batch import GOLD_NAMES
 from flatline.live.measure.passes import no_dropout
@@ -242,3 +243,33 @@ def test_a_reward_that_mixes_prompts_shows_on_the_whole_batch(tmp_path):
     trainer.reward_funcs[:] = [among_all]
     first = flatline.checkup(trainer).causes[0]
     assert first.hypothesis == "H52" and "depends on other prompts of the batch" in first.text
+
+
+class ReplacesEqualGroups(GRPOTrainer):
+    """Puts copies of the first group in the place of the second one."""
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        rows = torch.arange(self.num_generations).repeat(2)
+        return {
+            name: value[rows] if isinstance(value, torch.Tensor) and value.ndim else value
+            for name, value in batch.items()
+        }
+
+
+TWO_GROUPS = {"per_device_train_batch_size": 16, "num_generations": 8}
+
+
+def test_a_subclass_that_trains_copies_of_other_groups_is_recorded_without_a_false_alarm(tmp_path):
+    trainer = trainer_in(tmp_path / "out", kind=ReplacesEqualGroups, **TWO_GROUPS)
+    flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    alarms = {one.hypothesis for one in flatline.diagnose(tmp_path / "run").alarms}
+    assert not alarms & {"H10", "H11", "H53"}
+    assert GRPOTrainer._generate_and_score_completions.__module__.startswith("trl.")
+
+
+def test_a_checkup_of_a_subclass_that_trains_other_rows_says_what_to_do_instead(tmp_path):
+    with pytest.raises(ConfigError, match="16, 8 are left out or replaced") as raised:
+        flatline.checkup(trainer_in(tmp_path, kind=ReplacesEqualGroups, **TWO_GROUPS))
+    assert "flatline.attach(trainer" in str(raised.value)

@@ -4,13 +4,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
+
+from flatline.errors import ConfigError
+from flatline.live.batch import to_numpy
 from flatline.live.hooks import Patch
-from flatline.live.measure.played import Recorded
+from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.untouched import random_numbers
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure.scoring import first_rows, play, trained_logps
 from flatline.live.trl.recorder.attach import attach
+from flatline.live.trl.recorder.heard import ROLLOUT
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout
 from flatline.trace.writer import MemorySink
@@ -25,6 +30,7 @@ def record(
     try:
         with _noting(rollouts) as seen:
             played = play(trainer, first_rows(trainer))
+        _refuse_other_rows(played)
         logps_BT = trained_logps(trainer, played.inputs)
         row = attachment.work("end_step", trainer.state.global_step + 1)
         if row is not None:
@@ -32,6 +38,25 @@ def record(
     finally:
         attachment.detach()
     return Recorded(played, logps_BT, sink.trace(), seen)
+
+
+def _refuse_other_rows(played: Played) -> None:
+    """An error where a subclass leaves out rows of what was generated, or exchanges them."""
+    numbers = played.inputs.get(ROLLOUT)
+    if numbers is None:
+        return
+    rows, trained = len(played.rows), to_numpy(numbers)
+    if len(trained) == rows and (np.diff(trained) == 1).all():
+        return
+    left_out = rows - len(np.unique(trained))
+    raise ConfigError(
+        f"This trainer trains other rows than it generates: of {rows}, {left_out} are left out or "
+        "replaced by copies of others, or they are in another order.\n"
+        "A checkup compares each row with what was generated for it, and would take that for a "
+        "defect.\n"
+        'Record the training instead: `flatline.attach(trainer, "runs/x")`, then '
+        "`flatline diagnose runs/x`."
+    )
 
 
 def in_force(engine: Engine) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
@@ -32,7 +32,7 @@ from flatline.live.trl.grpo import GrpoTrainer, scorer_of
 from flatline.live.trl.recorder.callback import StepEnd, StepWatch
 from flatline.live.trl.recorder.heard import Generation, Pass
 from flatline.live.trl.recorder.recording import Recording
-from flatline.live.trl.sampler import hearing
+from flatline.live.trl.sampler import Calls, hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.releases import note_on
 from flatline.trace.announce import say, say_recorded
@@ -123,6 +123,17 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+class _Generated(NamedTuple):
+    """One call of a generation, heard to its end."""
+
+    one: Generation | None
+    """None of an evaluation."""
+    output: Any
+    calls: Calls
+    seconds: float
+    sampling: list[float]
 
 
 class Attachment:
@@ -290,6 +301,25 @@ class Attachment:
         return Patch(owner, name, around)
 
     def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """What TRL generates, before a subclass does something to it: rows keep the numbers that
+        they are found again by, whatever becomes of them."""
+        with self._inside() as heard:
+            seen = self._generate_one(original, *args, **kwargs)
+        if heard:
+            self.work("handed_on", seen.output)
+        elif seen.one is not None:
+            self.work("generated", seen.one, seen.output, seen.calls)
+        if seen.one is not None:
+            self.work("took", seen.seconds, sum(seen.sampling) if seen.sampling else None)
+
+    def _generate_inside(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        seen = self._generate_one(original, *args, **kwargs)
+        if seen.one is not None:
+            self.work("generated", seen.one, seen.output, seen.calls)
+
+    def _generate_one(
+        self, original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> "_Generated":
         """Evaluation plays other problems and trains nothing: what it sampled is marked as such."""
         rows = args[0] if args else kwargs.get("inputs")
         training = self.trainer.model.training
@@ -298,9 +328,9 @@ class Attachment:
             output = original(*args, **kwargs)
             if not training:
                 self.work("evaluated", output)
-            return
-        seconds: list[float] = []
-        heard_sampling = lambda _args, _kwargs, _result, spent: seconds.append(spent)  # noqa: E731
+            return _Generated(None, output, Calls(), 0.0, [])
+        sampling: list[float] = []
+        heard_sampling = lambda _args, _kwargs, _result, spent: sampling.append(spent)  # noqa: E731
         start = time.perf_counter()
         with (
             self._paying(one),
@@ -308,9 +338,31 @@ class Attachment:
             hearing(self.trainer, self._guard) as calls,
         ):
             output = original(*args, **kwargs)
-        total = time.perf_counter() - start
-        self.work("generated", one, output, calls)
-        self.work("took", total, sum(seconds) if seconds else None)
+        return _Generated(one, output, calls, time.perf_counter() - start, sampling)
+
+    @contextmanager
+    def _inside(self) -> Iterator[list[bool]]:
+        """Inside, TRL's own method is heard where a subclass overrides it and calls it."""
+        name, heard = _first_of(self.trainer, PLAYS), list[bool]()
+        kind = _overridden(type(self.trainer), name)
+        if kind is None:
+            yield heard
+            return
+        original = vars(kind)[name]
+
+        @functools.wraps(original)
+        def inside(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            method = functools.partial(original, trainer)
+            if trainer is not self.trainer or self._recording is None or self._guard.broken:
+                return method(*args, **kwargs)
+            heard.append(True)
+            return Once(method, self._guard).through(self._generate_inside, *args, **kwargs)
+
+        setattr(kind, name, inside)
+        try:
+            yield heard
+        finally:
+            setattr(kind, name, original)
 
     @contextmanager
     def _paying(self, one: Generation) -> Iterator[None]:
@@ -354,6 +406,14 @@ class Attachment:
         unwrap = self.trainer.accelerator.unwrap_model
         self._guard(lambda: found.extend(nested_models(unwrap(self.trainer.model))))
         return found
+
+
+def _overridden(kind: type, name: str) -> type | None:
+    """TRL's class whose method a subclass of somebody's own overrides; None where none does."""
+    owners = [one for one in kind.__mro__ if name in vars(one)]
+    known = [one for one in owners if one.__module__.startswith("trl.")]
+    own = owners[0].__module__.startswith(("trl.", "flatline."))
+    return None if own or not known else known[0]
 
 
 def _first_of(trainer: GrpoTrainer, names: Sequence[str]) -> str:

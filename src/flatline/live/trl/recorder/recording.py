@@ -116,6 +116,15 @@ class Recording:
         size, reader = one.send(), self._reader()
         self._hand_on(lambda: self._scribe.generated(one, reader), size=size)
 
+    def handed_on(self, output: Any) -> None:
+        """What a subclass made of a generation: rows that lost their numbers get them back, as long
+        as none is missing."""
+        last = self._last
+        if isinstance(output, dict) and last is not None and ROLLOUT not in output:
+            numbers = last.output[ROLLOUT]
+            if len(output["completion_ids"]) == len(numbers):
+                output[ROLLOUT] = numbers
+
     def evaluated(self, output: Any) -> None:
         """Rows that must not be trained on, and are known again where they are."""
         like = output.get("completion_ids") if isinstance(output, dict) else None
