@@ -11,8 +11,10 @@ Each script is given a checkup before it trains, then recorded while it trains, 
 import argparse
 import contextlib
 import functools
+import importlib
 import json
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -37,6 +39,8 @@ KINDS = {
     "third-faulty": "further faulty",
     "fourth": "again healthy",
     "fourth-faulty": "again faulty",
+    "fifth": "new healthy",
+    "fifth-faulty": "new faulty",
 }
 """Parts of `judged.json`, in words."""
 
@@ -169,6 +173,9 @@ def round_called(name: str) -> Round:
 
         scripts = strangers_third.SCRIPTS | strangers_third_faulty.SCRIPTS
         return Round(scripts, ("third", "third-faulty"), KEPT / "third", KEPT / "third-now")
+    if name == "fifth":
+        scripts = scripts_in("healthy") | scripts_in("faulty")
+        return Round(scripts, ("fifth", "fifth-faulty"), KEPT / "fifth", KEPT / "fifth-now")
     import strangers_fourth
     import strangers_fourth_faulty
 
@@ -176,12 +183,49 @@ def round_called(name: str) -> Round:
     return Round(scripts, ("fourth", "fourth-faulty"), KEPT / "fourth", KEPT / "fourth-now")
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedLoop:
+    """A loop of the fifth round: all that its author gives is where it makes its optimizer."""
+
+    train: Any
+
+
+@checked.register
+def _(made: WatchedLoop) -> Any:
+    raise FlatlineError("A loop that is only watched has no checkup.")
+
+
+@recorded.register
+def _(made: WatchedLoop, run: str) -> None:
+    with contextlib.ExitStack() as watches:
+        made.train(lambda *held: watches.enter_context(flatline.watch(*held, run)))
+
+
+def scripts_in(folder: str) -> dict[str, Any]:
+    """Scripts of the fifth round, each a file: `build` makes a trainer, `loop` trains by itself."""
+    place = Path(__file__).parent / "strangers_fifth" / folder
+    files = sorted(set(place.glob("*.py")) - {place / "material.py"})
+    return {file.stem.replace("_", "-"): functools.partial(made_by, file) for file in files}
+
+
+def made_by(file: Path) -> Any:
+    sys.modules.pop("material", None)  # each folder has its own
+    sys.path.insert(0, str(file.parent))
+    try:
+        script = importlib.import_module(file.stem)
+    finally:
+        sys.path.pop(0)
+    return script.build() if hasattr(script, "build") else WatchedLoop(script.loop)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--round", choices=("first", "second", "third", "fourth"), default="first")
+    parser.add_argument(
+        "--round", choices=("first", "second", "third", "fourth", "fifth"), default="first"
+    )
     parser.add_argument("--keep", type=Path, help="folder of the answers")
     parser.add_argument("--table", action="store_true", help="from what is kept: no training")
     parser.add_argument("--said", help="all that was said of one script")
