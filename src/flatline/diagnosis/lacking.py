@@ -60,7 +60,8 @@ _NO_GOLD = Lack(
 )
 _NO_RIGHT_OR_WRONG = Lack(
     "no reward function pays one amount for a right answer and nothing for a wrong one",
-    'Let one reward function do so, or name the one that does: `correct="NAME"`',
+    "Add a reward function that pays 1 for a right answer and 0 for a wrong one, or name yours: "
+    '`correct="NAME"`',
 )
 WHICH_IS_RIGHT = Lack(
     "several parts of the reward could say which answers are right",
