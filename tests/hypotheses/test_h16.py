@@ -39,7 +39,7 @@ def test_prompts_that_begin_with_a_token_twice_are_a_fault():
 
 def test_one_such_prompt_is_a_coincidence():
     odd = prompts(lambda row: [5, 5, 1] if row["rollout"] == 0 else [5, 6, 1])
-    assert H16.sign(odd).level is Level.NOTE
+    assert H16.sign(odd).level is Level.OK
     assert H16.sign(prompts(lambda _: [5, 6, 6])).level is Level.OK
 
 

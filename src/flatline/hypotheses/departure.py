@@ -72,6 +72,8 @@ class Departure(Hypothesis):
 
     def _told(self, found: StageFound, first: str | None) -> Finding:
         """What was found, as a finding; `first` is the first stage that departs."""
+        if found.departs is None and found.added:
+            return self.found(Level.NOTE, found.text)
         if found.departs is None:
             return self.found(Level.UNKNOWN, f"Could not be tested. {found.text}")
         if not found.departs:
@@ -83,6 +85,7 @@ class Departure(Hypothesis):
             expected=found.expected,
             evidence=[Evidence(text=example) for example in found.examples],
             fix=found.fix,
+            headline=found.headline,
         )
         accounted = self.named_by if found.direct else ()
         return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
@@ -113,7 +116,8 @@ def with_lines(alarm: Finding, stage: str, subject: "Subject") -> Finding:
     """With the lines that may have made the stage depart; what hinders looking for them is said."""
     try:
         found = subject.departures()[stage]
-        return replace(alarm, where=subject.lines_of(found)) if found.departs else alarm
+        made = found.departs and not found.given
+        return replace(alarm, where=subject.lines_of(found)) if made else alarm
     except NotRecorded:
         return alarm
     except Exception as error:

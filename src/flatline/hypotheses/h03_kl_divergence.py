@@ -8,15 +8,15 @@ weights, other kernel, other mask), from dropout, from tool tokens in the loss, 
 that really has left. A KL term of the wrong sign pushes it out. One that is too heavy holds it.
 
 ## Sign
-Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002
-in float32 (0.01 in 16 bits) is a fault. In the log of another tool, and with an adapter whose B is
-not seen to start at 0, it is suspected: a run that goes on from an adapter may have such a KL on
-purpose. With the loss `grpo` and one update per batch the
-advantages cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of
+Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002 in
+float32 (0.01 in 16 bits; 0.1 where dropout is on while tokens are scored) is a fault. In the log of
+another tool, and with an adapter whose B is not seen to start at 0, it is suspected: a run that
+goes on from an adapter may have such a KL on purpose. With the loss `grpo` and one update per batch
+the advantages cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of
 sign. Later, a median above 1 nat per token in the last third of at least three steps is suspected.
 A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
-suspected where after eight steps the reward does not rise and the KL stays below
-(advantage / beta)².
+suspected where after eight steps the reward does not rise and the KL stays below (advantage /
+beta)².
 
 ## Probe
 Policy minus reference on one batch: while every LoRA B is zero, each token must give 0. Then beta
@@ -87,6 +87,10 @@ MOSTLY = 0.5
 HEAVY = 1.0
 """Beta in units of the mean |advantage|: the loss then weighs 1 nat more than what is to be learnt.
 Usual: 0 to 0.1. False alarms: see docs/calibration.md."""
+START_DROPOUT = 0.1
+"""The KL at step 1 where dropout is on while tokens are scored, and the reference is scored without
+it or with another draw. Noise of 0.3 nat a token, as dropout of 0.1 in attention makes, is a KL of
+0.05; another model is rarely that near."""
 HELD_STEPS = 8
 """Steps after which healthy runs of the lab have left (KL 0.009 to 0.02 at beta 0.02 and 0.04)."""
 
@@ -126,6 +130,8 @@ class KlDivergence(Hypothesis):
             return self.too_little("no step has a KL that is a number")
         first = kl[step == 1]
         allowed = START if is_half(trace.settings) is False else START_BF16
+        if trace.settings.get("dropout"):
+            allowed = START_DROPOUT
         if first.size and first[0] > allowed:
             return self._start(trace, float(first[0]), allowed)
         return (

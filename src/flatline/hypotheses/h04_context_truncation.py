@@ -11,15 +11,16 @@ Shares over prompts, suspected where the interval excludes the threshold: episod
 documents to the limit or ended on a full context (5 %), completions that a limit cut off while the
 reward does not rise (25 %; where groups hold both, and what is cut still carries a loss, only if it
 is certainly paid less than what ended, not counting parts that pay for length itself: a reward that
-asks for no end loses nothing, and one for brevity pays what is long less, cut or not), observations
-of one and the same length with some clearly shorter and none longer (half; where none is shorter,
-the tool has a fixed form), long prompts of exactly the greatest length (5 %, and three times as
-many as of any other length: where lengths are few, many are longest without being cut), prompts of
-exactly the greatest number of characters (half of eight or more, where the data has gold answers),
-of which three or more end in the middle of a word that prompts have whole elsewhere. A log
-without rollouts has the share of completions alone. Where all completions were cut and
-`mask_truncated_completions` leaves what was cut out of the loss, no token is trained: a fault,
-exact over the rollouts that were seen; of fewer than four prompts suspected.
+asks for no end loses nothing, and one for brevity pays what is long less, cut or not; where nothing
+ended, not if the reward has two values and a quarter earns the higher one), observations of one and
+the same length with some clearly shorter and none longer (half; where none is shorter, the tool has
+a fixed form), long prompts of exactly the greatest length (5 %, and three times as many as of any
+other length: where lengths are few, many are longest without being cut), prompts of exactly the
+greatest number of characters (half of eight or more, where the data has gold answers), of which
+three or more end in the middle of a word that prompts have whole elsewhere. A log without rollouts
+has the share of completions alone. Where all completions were cut and `mask_truncated_completions`
+leaves what was cut out of the loss, no token is trained: a fault, exact over the rollouts that were
+seen; of fewer than four prompts suspected.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -87,6 +88,9 @@ FEWEST = 4
 """Prompts that must have been played."""
 COMPARED = 2
 """Groups with completions of both kinds, from which on it is asked whether a cut is paid less."""
+OFTEN_RIGHT = 0.25
+"""Share of right answers, where a reward has two values and every completion was cut off, from
+which on a cut does not keep them from being right."""
 LIMIT = "max_completion_length"
 """TRL's name of the limit on a completion."""
 OF_NO_LOSS = ("H24", "H26", "H27")
@@ -326,7 +330,8 @@ class ContextTruncation(Hypothesis):
 
 def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
     """Whether some groups hold completions of both kinds, and those that a limit cut off are not
-    certainly paid less. Where too few do, whether what was cut off earns the most that is paid."""
+    certainly paid less. Where too few do, whether what was cut off earns the most that is paid;
+    where nothing ended, whether much of it is right."""
     paid, group = _paid_besides_length(trace), trace.groups().index
     known = np.isfinite(paid)
     lost = [
@@ -336,9 +341,17 @@ def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
     ]
     if len(lost) < COMPARED:
         paid_cut, others = paid[known & cut], paid[known & ~cut]
+        if not len(others):
+            return _right_all_the_same(paid_cut)
         differ = len(others) > 0 and len(paid_cut) > 0 and np.ptp(paid_cut) > 0
         return bool(differ and paid_cut.max() >= others.max())
     return not mean_of(np.array(lost)).low > 0
+
+
+def _right_all_the_same(paid_cut: np.ndarray) -> bool:
+    """Whether all were cut off, as answers of one token are, and yet many are right."""
+    values, counts = np.unique(paid_cut, return_counts=True)
+    return len(values) == 2 and bool(counts[1] >= OFTEN_RIGHT * counts.sum())
 
 
 def _paid_besides_length(trace: Trace) -> np.ndarray:

@@ -11,10 +11,10 @@ The correlation, inside groups, of the total reward with the part that says "rig
 part is certainly followed more; the part that the reward follows instead is named. In groups with
 right and wrong answers: suspected where certainly a quarter or more of the pairs rank the wrong one
 higher; the part that outweighs the answer is named with its size. Also suspected:
-the same completion of the same prompt is paid differently on three prompts or more, and a reward
-that is not a number. Parts that fight each other inside groups are noted. If the weights
-of the parts are known, the text says by how much each moves the reward inside groups, and which
-never does.
+the same completion of the same prompt is paid differently on three prompts or more, and this is
+more than half of the variance inside groups; and a reward that is not a number. Parts that fight
+each other inside groups are noted. If the weights of the parts are known, the text says by how much
+each moves the reward inside groups, and which never does.
 
 ## Probe
 Gold episodes through the trainer's own reward. Each must earn the same; a wide scatter is noise, or
@@ -75,6 +75,8 @@ SAME_PAY = 0.05
 """Difference of two rewards for one completion, as a share of all rewards' span. Healthy: 0."""
 FEWEST = 3
 """Prompts that must show it."""
+NOISY = 0.5
+"""Share of the variance inside groups that differs between looks at one completion; as in H68."""
 SCATTER = 0.1
 """Standard deviation of what gold earns. Healthy: 0; a factor for hops gives three values only."""
 OUTRANKED = 0.25
@@ -172,12 +174,15 @@ class RewardSignal(Hypothesis):
         groups = {int(trace.groups().index[a]) for a, _ in apart}
         if len(groups) < FEWEST or len(apart) < 0.5 * len(pairs):
             return None
+        noise = _noise(reward, pairs, trace.groups().index)
+        if noise <= NOISY:
+            return None
         return self.found(
             Level.SUSPECT,
             f"{len(apart)} of {len(pairs)} repeated completions of a prompt are paid differently: "
-            "the reward is not decided by the completion.",
-            measured=len(apart) / len(pairs),
-            expected="0",
+            f"{noise:.0%} of what differs inside groups is not decided by the completion.",
+            measured=noise,
+            expected=f"below {NOISY:.0%}",
             evidence=[_pair(trace, a, b) for a, b in apart[:3]],
             severity=2.0,
             headline="Your reward pays the same completion differently each time.",
@@ -238,6 +243,14 @@ class RewardSignal(Hypothesis):
             expected=f"above {FOLLOWS}",
             severity=1 + FOLLOWS - right.value,
         )
+
+
+def _noise(reward: np.ndarray, pairs: list[tuple[int, int]], group: np.ndarray) -> float:
+    """What one completion earns at two looks, as a share of the variance inside groups."""
+    known = np.isfinite(reward)
+    spread = [reward[known & (group == one)].var(ddof=1) for one in np.unique(group[known])]
+    a, b = np.array(pairs).T
+    return float((0.5 * (reward[a] - reward[b]) ** 2).mean() / max(np.nanmean(spread), EQUAL))
 
 
 def _is(part: np.ndarray, reward: np.ndarray) -> bool:

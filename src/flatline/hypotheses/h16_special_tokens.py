@@ -9,8 +9,8 @@ rather than another, however long adapters are trained.
 
 ## Sign
 Trained prompts whose first two tokens are the same: nothing that people or templates write begins
-like that. All of them is a fault, some are noted. Healthy: none of 26 runs (interval 0 to 13 %); an
-invariant.
+like that. All of them is a fault, half of them are noted. Healthy: none of 26 runs (interval 0 to
+13 %); an invariant.
 
 ## Probe
 The sign on one batch. Then the tokenizer against the model: ids that the model has no row for are a
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 ALL = 0.99
 """Share of the prompts that begin with a doubled token; a template is the same for all."""
+MANY = 0.5
+"""Share from which on it is noted: words of single letters begin like that, too."""
 MARK = 12
 """Characters of a template's beginning that show it inside a turn: the length of `<|im_start|>`."""
 SHOWN = 6
@@ -86,7 +88,7 @@ class SpecialTokens(Hypothesis):
         if not len(doubled):
             raise NotRecorded("tokens.prompt_ids")
         share = float(doubled.mean())
-        level = Level.FAULT if share >= ALL else Level.NOTE if share else Level.OK
+        level = Level.FAULT if share >= ALL else Level.NOTE if share >= MANY else Level.OK
         text = (
             f"{doubled.sum()} of {len(doubled)} trained prompts{in_steps(trace, steps)} begin with "
             "the same token twice."

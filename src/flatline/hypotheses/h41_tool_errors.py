@@ -10,9 +10,10 @@ The share of calls that failed or could not be read, in the first eight groups o
 may be what a broken policy writes. Suspected where it is certainly above 0.1, and where the calls
 that the tool itself failed on are, in the first 32 groups. Also suspected: rollouts that hold the
 text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by themselves in one turn
-although no call was counted, certainly above 0.01 of the first eight groups: in several turns
-something has answered. A trainer that was given no tool has none to fail. Logs without rollouts:
-TRL's `tools/failure_frequency`.
+although no call was counted, certainly above 0.01 of the first eight groups where the call can be
+read, above half where it cannot (a policy that is still learning writes broken ones): in several
+turns something has answered. A trainer that was given no tool has none to fail. Logs without
+rollouts: TRL's `tools/failure_frequency`.
 
 ## Probe
 The same, on one batch.
@@ -35,6 +36,9 @@ vLLM issue 25108; SimpleTIR (2509.02479, void turns); TRL's tool metrics.
 Thresholds: in 24 healthy lab runs with tools up to 0.6 % of the first calls fail, up to 2 % of all,
 and no call goes unread; 0 of 26 alarm (interval 0 to 13 %).
 """
+
+import json
+import re
 
 import numpy as np
 
@@ -61,6 +65,10 @@ FEWEST = 4
 """Groups with calls."""
 CALLS = ("<tool_call>", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<｜tool▁call▁begin｜>")
 """How models begin a call."""
+BETWEEN_MARKS = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+UNREADABLE = 0.5
+"""Share of the rollouts with a call that cannot be read as one either, from which on the policy was
+taught another form than the parser reads. Below it, it writes some that are broken."""
 LOGGED = "tools/failure_frequency"
 """What TRL calls the share."""
 
@@ -123,10 +131,12 @@ class ToolErrors(Hypothesis):
             return None
         texts = trace.rollouts["completion"][rows]
         whole = np.array([end in ENDED for end in _ends(trace)[rows]], dtype=bool)
-        holds = np.array([_holds_call(text) for text in texts], dtype=bool)
-        lost = holds & whole & none
-        share = cluster_mean(lost.astype(float), trace.groups().index[rows])
-        if share.low <= UNREAD:
+        for written, limit in ((_whole_call, UNREAD), (_begun_call, UNREADABLE)):
+            lost = np.array([written(text) for text in texts], dtype=bool) & whole & none
+            share = cluster_mean(lost.astype(float), trace.groups().index[rows])
+            if share.low > limit:
+                break
+        else:
             return None
         return self.found(
             Level.SUSPECT,
@@ -163,8 +173,23 @@ def _ends(trace: Trace) -> np.ndarray:
     return rollouts["finish"] if "finish" in rollouts else np.full(len(rollouts), None, object)
 
 
-def _holds_call(text: str | None) -> bool:
+def _begun_call(text: str | None) -> bool:
     return text is not None and any(mark in text for mark in CALLS)
+
+
+def _whole_call(text: str | None) -> bool:
+    """Whether a call can be read: a policy that is still learning also writes broken ones."""
+    if not _begun_call(text):
+        return False
+    between = BETWEEN_MARKS.findall(str(text))
+    return bool(between and all(_is_json(call) for call in between)) or CALLS[0] not in str(text)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return text.lstrip().startswith("<function=")
 
 
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:

@@ -2,8 +2,8 @@
 
 ## What goes wrong
 Rewards arrive at another row, a weight is ignored, a function pays a row by what its neighbours
-did, a row that no function judged counts as one that earned 0, or the gold beside a question is
-that of another question. The group then ranks its completions by something that they did not do.
+did, a row that no function judged counts as one that earned 0, the gold beside a question is that of
+another question, or a prompt already holds the answer. The group then ranks its completions by something that they did not do.
 
 ## Sign
 Along a recorded run: each reward is the sum of its parts with the weights asked for, exactly; a row
@@ -24,7 +24,8 @@ wrong one as long: suspected where the right one earns less on the whole and now
 counts in a single message and never as the last of several, where an empty completion or "I do not
 know." earns at least three quarters of what the right one earns above a wrong one, and where
 completions give the gold of their own row and functions that ask for it would pay as much for
-another answer.
+another answer. Also suspected, without asking anybody: a reward model with several labels, of which
+TRL pays the first; and prompts that hold their own question with the right answer behind it.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

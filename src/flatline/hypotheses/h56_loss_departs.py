@@ -9,7 +9,8 @@ None: it takes the trainer itself.
 
 ## Probe
 The derivative of the loss by each token's log-prob, and the loss itself, against the specified
-ones. Rows are multiples of what they should be; the multiple says by what they were divided.
+ones. Rows are multiples of what they should be; the multiple says by what they were divided. Where
+every token has its weight and a class of your own adds something to the loss, that is noted.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -29,6 +29,13 @@ class StageFound:
     """What would be healthy, in a few words."""
     fix: str | None = None
     """What to do, where that is known better than of the stage as a whole."""
+    headline: str | None = None
+    """What is wrong, likewise."""
+    given: bool = False
+    """Whether it lies in what the trainer was given, so that no line of the trainer made it."""
+    added: bool = False
+    """Whether all that is specified is there, and something beside it: wrong in a library, and
+    maybe a wish in a method of the user's own."""
 
 
 def same(

@@ -121,13 +121,14 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
         return same("loss", text, weight, limit.weight)
     stage, instead = _instead(asked, passes, tokens, limit)
     if weight <= limit.weight:
-        return departs(
+        judged = departs(
             stage or "loss",
             f"The loss of a pass is {passes[0].loss:.6g}, {expected[0].loss:.6g} was expected, "
             f"though each token has the right weight.{instead}",
             measured=value,
             limit=limit.loss,
         )
+        return replace(judged, added=not stage)
     in_rows = "loss" if _in_proportion(passes, expected, limit) else "ratio and KL"
     return departs(
         stage or in_rows,

@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ HANDED_ON = (OTHER_IDS, OTHER_MARKS)
 """Words of findings about what is handed on to the passes."""
 MIXED = "A group is not one prompt"
 """How a finding begins that prompts are mixed in a group."""
+READ = ("system", "developer", "user")
+"""Roles of messages that the model must see: of its own turns templates drop the thinking."""
 CHEAP = 0.5
 """Seconds of all reward functions together, up to which they are asked again."""
 
@@ -128,7 +130,36 @@ def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> S
                 f"expected {tokenizer.decode(expected[at : at + SHOWN])!r}, "
                 f"found {tokenizer.decode(ids[at : at + SHOWN])!r}",
             )
-    return same("prompts", f"{len(found)} prompts are their messages through the template.")
+    return _unread(trainer, prompts) or same(
+        "prompts", f"{len(found)} prompts are their messages through the template."
+    )
+
+
+def _unread(trainer: Any, prompts: Sequence[Any]) -> StageFound | None:
+    """Messages that could say anything: the template leaves them out."""
+    for prompt in prompts:
+        messages = [] if isinstance(prompt, str) else list(prompt)
+        for k, message in enumerate(messages):
+            text = message.get("content")
+            if message.get("role") not in READ or not isinstance(text, str) or not text.strip():
+                continue
+            other = [*messages[:k], {**message, "content": f"7Q {text} 7Q"}, *messages[k + 1 :]]
+            if rendered(trainer, other) == rendered(trainer, messages):
+                found = departs(
+                    "prompts",
+                    f"The chat template leaves the {message['role']} message out of the prompt: "
+                    "whatever it says, the model reads the same tokens.",
+                    f"not in the prompt: {text[:120]!r}",
+                    fix="Write {chat_template} so that it renders every message, or move the text "
+                    "into the user's message.",
+                )
+                return replace(
+                    found,
+                    given=True,
+                    expected="every message in the prompt",
+                    headline="Your model never sees a message of your prompts.",
+                )
+    return None
 
 
 def rendered(trainer: Any, prompt: Any) -> list[int]:

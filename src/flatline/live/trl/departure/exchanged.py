@@ -214,20 +214,25 @@ def _paid_for_nothing(
 
 
 def _blind_to_gold(judges: Sequence[Paid], tried: _Rows) -> tuple[StageFound, _Carrier] | None:
-    """A judge that asks for gold pays an answer in one row as in all others, right there or not."""
-    for judge in filter(_asks_for_gold, judges):
-        for way in WAYS:
-            with suppress(Exception):
-                told = _whatever_the_row(judge, way, tried)
-                if told is not None:
-                    return _departs(
-                        f"{OPENING}of one row earns the same where another is right: "
-                        f"`{judge.name}` pays an answer whatever the gold of its row is.",
-                        told,
-                        _plainly(way, judge),
-                        "Judge each answer by the gold of its own row: keep verdicts, if at all, "
-                        "under the question and the answer.",
-                    )
+    """Every judge that asks for gold pays an answer in one row as in all others, right there or
+    not. One of several may look at nothing but the length of gold."""
+    blind = [_blind(judge, tried) for judge in judges if _asks_for_gold(judge)]
+    return blind[0] if all(blind) and blind else None
+
+
+def _blind(judge: Paid, tried: _Rows) -> tuple[StageFound, _Carrier] | None:
+    for way in WAYS:
+        with suppress(Exception):
+            told = _whatever_the_row(judge, way, tried)
+            if told is not None:
+                return _departs(
+                    f"{OPENING}of one row earns the same where another is right: "
+                    f"`{judge.name}` pays an answer whatever the gold of its row is.",
+                    told,
+                    _plainly(way, judge),
+                    "Judge each answer by the gold of its own row: keep verdicts, if at all, "
+                    "under the question and the answer.",
+                )
     return None
 
 

@@ -59,6 +59,7 @@ from flatline.live.trl.departure.sampled import (
 )
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
+from flatline.live.trl.departure.unearned import judge_labels, judge_leaked
 from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
 from flatline.live.trl.settings import stop_ids
@@ -277,7 +278,9 @@ class Step:
     def _truth(self, heard: data.Heard) -> StageFound | None:
         """Whether rewards belong to their rows and gold to its question; None where they do."""
         return (
-            judge_again(self.trainer, heard, self.whole)
+            judge_labels(self.trainer)
+            or judge_leaked(self.trainer)
+            or judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)
             or judge_exchanged(self.trainer, self.asked, heard)
@@ -387,8 +390,7 @@ class Step:
         asked = self.asked
         later = asked.iterations > 1 or asked.passes_in_generation > asked.passes
         given = OLD in self.inputs or self.inputs.get("old_per_token_logps") is not None
-        own = not type(self.trainer)._compute_loss.__module__.startswith("trl.")
-        if given or own or not later:
+        if given or self.own_loss or not later:
             return None
         return departs(
             "log-probs",
@@ -397,6 +399,13 @@ class Step:
             f"num_iterations {asked.iterations}; {asked.passes} of the "
             f"{asked.passes_in_generation} passes of a generation are one step",
         )
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether a class of the user's has a loss of its own."""
+        kind = type(self.trainer)
+        methods = (kind.compute_loss, kind._compute_loss)
+        return any(not one.__module__.startswith(("trl.", "transformers.")) for one in methods)
 
     def _judged_reference(self) -> list[StageFound]:
         """Where the policy began, or the base under its adapters. A reference that is neither that
@@ -437,10 +446,15 @@ class Step:
         tokens = int(trained(self.inputs).sum())
         judged = self.corrected or judge_loss(self.asked, passes, tokens, self.limit)
         self.found |= both_stages(judged)
+        if judged.added and self.own_loss:
+            why = f"{judged.text} `{type(self.trainer).__name__}` adds a term to it."
+            self.found["loss"] = replace(judged, departs=None, text=why)
 
     def _gradient(
         self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
     ) -> StageFound:
+        if self.found["loss"].added and self.own_loss:
+            return unknown("gradient", "The loss has a term of its own, which is not specified.")
         reference = self._specified_reference()
         if self.asked.beta and self.asked.kl_place == "loss" and reference is None:
             return unknown("gradient", "The reference is not known.")

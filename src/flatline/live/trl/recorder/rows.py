@@ -19,6 +19,8 @@ ENDED = ("answered", "eos", "stop")
 NEAR = 2
 """Tokens by which the length of a completion may differ from the limit that cut it: what is encoded
 again, or left off at the end, changes the count."""
+SHORT = 32
+"""Limits below which it may not: an episode of a few short turns ends near them by itself."""
 
 TOOL_RAISED = "{'error': "
 """How TRL's answer to a call that raised begins."""
@@ -238,8 +240,12 @@ def _finish(ids: np.ndarray, is_model: np.ndarray | None, reader: Reader) -> str
     turn = len(ids) - (int(foreign[-1]) + 1 if len(foreign) else 0)
     # What is longer than a limit was not cut by it: a player of somebody's own need not know it.
     limits = ((len(ids), reader.longest), (turn, reader.longest_turn))
-    cut = any(most is not None and abs(length - most) <= NEAR for length, most in limits)
+    cut = any(most is not None and _meets(length, most) for length, most in limits)
     return "length" if cut else "stop"
+
+
+def _meets(length: int, most: int) -> bool:
+    return abs(length - most) <= (NEAR if most >= SHORT else 0)
 
 
 def _episode(one: Held, played: Rollout) -> Row:

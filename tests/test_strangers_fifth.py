@@ -1,0 +1,172 @@
+"""What the fifth round of scripts that strangers could have written showed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOTrainer
+
+import flatline
+from flatline.hypotheses.base import ALARMS, Level
+from flatline.hypotheses.h03_kl_divergence import KlDivergence
+from flatline.hypotheses.h04_context_truncation import _right_all_the_same
+from flatline.hypotheses.h05_reward_signal import _noise
+from flatline.hypotheses.h41_tool_errors import _begun_call, _whole_call
+from flatline.live.trl.departure.unearned import judge_labels, judge_leaked
+from flatline.live.trl.recorder.rows import _meets
+from flatline.trace import Trace
+from tests.test_strangers import CHATML, OPENING, chatting
+from tests.test_trl_breadth import trainer_in
+from tests.traces import run_facts
+
+torch.set_num_threads(1)
+
+
+class Anchored(GRPOTrainer):
+    """Adds a term of its own to the loss: a pull of the output layer towards 0."""
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        return loss + 0.1 * model.get_output_embeddings().weight.square().mean()
+
+
+class Halved(GRPOTrainer):
+    """Halves what every token weighs."""
+
+    def _compute_loss(self, model, inputs):
+        return 0.5 * super()._compute_loss(model, inputs)
+
+
+def departures(trainer):
+    findings = flatline.checkup(trainer).findings
+    return {one.hypothesis: one for one in findings if one.hypothesis in ("H56", "H57")}
+
+
+def test_a_term_that_somebodys_own_loss_adds_is_told_and_is_no_fault(tmp_path):
+    found = departures(trainer_in(tmp_path, kind=Anchored))
+    assert found["H56"].level is Level.NOTE and "`Anchored` adds a term" in found["H56"].text
+    assert found["H57"].level is Level.UNKNOWN
+
+
+def test_a_loss_of_ones_own_that_weighs_tokens_otherwise_is_a_fault(tmp_path):
+    assert departures(trainer_in(tmp_path, kind=Halved))["H56"].level is Level.FAULT
+
+
+@pytest.mark.parametrize(
+    ("paid", "harmless"),
+    [([0, 1, 1, 0], True), ([-1, 1] * 4, True), ([0] * 9 + [1], False), ([0, 0.5, 1], False)],
+)
+def test_answers_that_are_all_cut_off_and_often_right_lose_nothing(paid, harmless):
+    assert _right_all_the_same(np.array(paid, dtype=float)) is harmless
+
+
+def test_a_judge_whose_mood_is_a_small_part_of_what_differs_decides_little():
+    reward, group = np.array([1.0, 0.9, 0.0, 0.1]), np.zeros(4, int)
+    assert _noise(reward, [(0, 1), (2, 3)], group) < 0.05
+    assert _noise(np.array([1.0, 0.0, 0.0, 1.0]), [(0, 1), (2, 3)], group) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>', True),
+        ("<tool_call><function=look></function></tool_call>", True),
+        ("[TOOL_CALLS] look", True),
+        ('<tool_call>\n{"<tool_response>', False),
+        ("<tool_call>look</tool_call>", False),
+        ("Nothing to call.", False),
+    ],
+)
+def test_a_call_that_is_broken_is_the_policys_and_not_the_parsers(text, whole):
+    assert _whole_call(text) is whole
+    assert _begun_call(text) is ("Nothing" not in text)
+
+
+def test_an_episode_that_ends_near_a_short_limit_was_not_cut_by_it():
+    assert not _meets(5, 6) and _meets(6, 6)
+    assert _meets(511, 512) and not _meets(500, 512)
+
+
+@pytest.mark.parametrize(("dropout", "level"), [(0.05, Level.OK), (None, Level.FAULT)])
+def test_a_small_kl_at_the_start_is_what_dropout_makes(dropout, level):
+    steps = [{"step": k + 1, "kl": 0.004} for k in range(8)]
+    run = run_facts(beta=0.04, bf16=False, dropout=dropout)
+    assert KlDivergence().sign(Trace.from_rows(run=run, steps=steps)).level is level
+
+
+def test_a_reward_model_of_several_labels_is_paid_by_its_first():
+    def judged(labels):
+        config = SimpleNamespace(num_labels=labels, id2label={0: "wrong", 1: "right"})
+        model = SimpleNamespace(config=config)
+        return judge_labels(SimpleNamespace(reward_funcs=[model], reward_func_names=["verifier"]))
+
+    assert judged(1) is None
+    assert "2 labels" in judged(2).text and "'wrong'" in judged(2).text
+
+
+def leaked(rows):
+    data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
+    return judge_leaked(SimpleNamespace(train_dataset=data, reward_funcs=[]))
+
+
+SUMS = [(f"{a}+{b}=", str(a + b)) for a in range(4) for b in range(4)]
+
+
+def test_prompts_whose_examples_hold_their_own_question_are_named():
+    assert "16 of 16 prompts" in leaked([(f"9+9=18\n{q}{a}\n{q}", a) for q, a in SUMS]).text
+    chats = [
+        ([{"role": role, "content": said} for role, said in zip("uau", (q, a, q), strict=True)], a)
+        for q, a in SUMS
+    ]
+    assert leaked(chats) is not None
+
+
+def test_examples_of_other_questions_and_texts_that_hold_the_answer_leak_nothing():
+    assert leaked([(f"9+9=18\n8+8=16\n{q}", a) for q, a in SUMS]) is None
+    assert leaked([(f"The box of {q} holds {a} pens.\nHow many? {q}", a) for q, a in SUMS]) is None
+    assert leaked([(f"{a}\nRepeat the number:", a) for _, a in SUMS]) is None
+
+
+def test_a_message_that_the_template_leaves_out_is_a_fault(tmp_path):
+    only_users = "{% for m in messages %}{% if m.role == 'user' %}" + CHATML[25:-12]
+    rows = [
+        {
+            "prompt": [
+                {"role": "system", "content": "Add the numbers."},
+                {"role": "user", "content": f"{i} and 3"},
+            ]
+        }
+        for i in range(8)
+    ]
+
+    def prompts_of(template):
+        trainer = chatting(tmp_path, template + OPENING, "What is ")
+        trainer.train_dataset = Dataset.from_list(rows)
+        found = flatline.checkup(trainer).findings
+        return next(one for one in found if one.hypothesis == "H49")
+
+    left_out = prompts_of(only_users + "{% endif %}{% endfor %}")
+    assert left_out.level is Level.FAULT and "system message" in left_out.text
+    assert not left_out.where
+    assert prompts_of(CHATML).level not in ALARMS
+
+
+def by_length(completions, answer, **_):
+    return [-float(abs(len(c) - len(a))) for c, a in zip(completions, answer, strict=True)]
+
+
+def exact(completions, answer, **_):
+    return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+
+def test_a_part_that_looks_at_the_length_of_gold_alone_is_no_blind_judge(tmp_path):
+    rows = [{"prompt": f"Question {i}?", "answer": f"{i}{i + 1}"} for i in range(8)]
+    trainer = trainer_in(tmp_path, rows=Dataset.from_list(rows))
+    trainer.reward_funcs = [exact, by_length]
+    trainer.reward_func_names = ["exact", "by_length"]
+    trainer.reward_processing_classes = [None, None]
+    trainer.reward_weights = torch.ones(2)
+    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}
+    assert found["H52"].level not in ALARMS
