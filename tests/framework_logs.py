@@ -364,21 +364,22 @@ OPENRLHF_METRICS = (
     *("train/logprobs_diff", "train/response_clip_ratio", "train/response_length"),
     *("train/total_length", "train/truncated", "train/entropy_loss", "train/timing/generation"),
     *("train/timing/make_experience", "train/timing/ppo_train", "train/timing/broadcast"),
-    *("train/timing/step_total", "train/dynamic_filtering_pass_rate"),
+    *("train/timing/step_total", "train/group_reward_std", "eval/eval_letters_pass1"),
 )
-"""OpenRLHF 0.11.2 with `group_norm`, the KL loss and importance-sampling correction."""
+"""OpenRLHF 0.11.2 with `group_norm`, the KL loss, importance-sampling correction and an evaluation
+set."""
 NEMO_RL_METRICS = (
     *("train/loss", "train/reward", "train/grad_norm", "train/lr", "train/kl_penalty"),
     *("train/approx_entropy", "train/token_mult_prob_error", "train/gen_kl_error"),
     *("train/probs_ratio", "train/mean_gen_tokens_per_sample", "validation/accuracy"),
     *("timing/train/total_step_time", "timing/train/generation", "timing/train/policy_training"),
 )
-"""NeMo-RL's GRPO, as its logger names them."""
+"""NeMo-RL 0.7.0 with GRPO, as its logger names them."""
 SKYRL_METRICS = (
     *("policy/final_loss", "policy/policy_loss", "policy/policy_entropy", "policy/policy_kl"),
-    *("policy/ppo_clip_ratio", "policy/policy_lr", "policy/raw_grad_norm"),
+    *("policy/loss_metrics/clip_ratio", "policy/policy_lr", "policy/grad_norm"),
     *("policy/rollout_train_logprobs_abs_diff_mean", "policy/rollout_train_logprobs_abs_diff_max"),
-    *("reward/avg_raw_reward", "reward/avg_pass_at_4", "reward/mean_positive_reward"),
+    *("reward/avg_raw_reward", "reward/avg_pass_at_8", "reward/mean_positive_reward"),
     *("generate/avg_num_tokens", "generate/max_num_tokens", "loss/avg_final_rewards"),
     *("loss/avg_raw_advantages_abs", "timing/step", "timing/generate", "eval/all/avg_score"),
 )

@@ -19,6 +19,8 @@ from flatline.live.measure.played import fixed_logps
 from flatline.live.trl.measure.scoring import scoring_logps
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.trl.trainer import TrlTrainer
+from flatline.trace import Trace
+from flatline.trace.importers import open_log
 from flatline.trace.writer import MemorySink
 from tests.tiny import tiny_model, tokenizer_with
 from tests.vllm_server import VllmServer, joined
@@ -91,6 +93,22 @@ def same(one, other):
 
 def found(report, code):
     return next(one for one in report.findings if one.hypothesis == code)
+
+
+# -- a run of TRL as it is
+
+
+def test_what_trl_recorded_and_what_it_saved_are_diagnosed_without_an_alarm(tmp_path):
+    trainer = trainer_in(tmp_path / "out", max_steps=4, learning_rate=1e-4)
+    flatline.attach(trainer, tmp_path / "run")
+    trained(trainer)
+    trainer.save_state()
+    saved = open_log(tmp_path / "out")
+    assert saved.run["source"] == "import:trl" and saved.run["unrecognised"] == []
+    rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+    assert saved.steps["reward"].tolist() == rewards and len(rewards) == 4
+    for log in (saved, Trace.open(tmp_path / "run")):
+        assert [one.text for one in flatline.diagnose(log).alarms] == []
 
 
 # -- FlatlineCallback

@@ -2,8 +2,9 @@
 
 ## What goes wrong
 Rewards arrive at another row, a weight is ignored, a function pays a row by what its neighbours
-did, a row that no function judged counts as one that earned 0, the gold beside a question is that of
-another question, or a prompt already holds the answer. The group then ranks its completions by something that they did not do.
+did, a row that no function judged counts as one that earned 0, the gold beside a question is that
+of another question, or a prompt already holds the answer. The group then ranks its completions by
+something that they did not do.
 
 ## Sign
 Along a recorded run: each reward is the sum of its parts with the weights asked for, exactly; a row

@@ -82,6 +82,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "critic/score/mean",  # verl: the reward function's score, before any KL penalty
         "reward/avg_raw_reward",  # SkyRL
         "agg/all/reward/mean",  # prime-rl; `agg/effective` leaves filtered rollouts out
+        "agg/all/*/reward/mean",  # prime-rl 0.8, by the name of the agent
         "reward/all/mean",
         "reward/mean",
         "mean_reward",
@@ -112,6 +113,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reward_std_within": (
         "reward_std_within",
         "debug/reward_std",  # flatline: inside a group, unlike TRL's `reward_std`
+        "group_reward_std",  # OpenRLHF
     ),
     "zero_std_share": (
         "zero_std_share",
@@ -232,6 +234,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "generate/avg_num_tokens",  # SkyRL
         "completion_len/all/mean",  # prime-rl
         "completion_len/mean",
+        "agg/all/*/num_output_tokens/mean",  # prime-rl 0.8
         "mean_gen_tokens_per_sample",  # NeMo-RL
         "response_length",  # OpenRLHF
         "mean_response_length",
@@ -268,6 +271,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "completions/clipped_ratio",
         "response_length/clip_ratio",
         "agg/all/is_truncated/mean",
+        "agg/all/*/is_truncated/mean",  # prime-rl 0.8
         "is_truncated/all/mean",
         "is_truncated/mean",
         "truncation_rate",
@@ -294,6 +298,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "eval/*/reward/mean",  # prime-rl
         "eval/*/avg@*",
         "validation/accuracy",  # NeMo-RL: the mean reward
+        "eval/eval_*_pass1",  # OpenRLHF: the mean reward
         "eval_mean_reward",
         "eval/mean_reward",
         "eval/reward/mean",
@@ -329,6 +334,7 @@ CAVEATS = {
     "actor/kl_loss": "it is k3 only with kl_loss_type=low_var_kl (or k3)",
     "policy/policy_kl": "it is k3 only with kl_estimator_type=k3",
     "validation/accuracy": "it is the mean reward of the validation set, whatever its scale",
+    "eval/eval_*_pass1": "it is the mean reward of the evaluation set, whatever its scale",
 }
 """What a reader of the column should know, told in `run["notes"]` when the name was taken."""
 
@@ -400,6 +406,10 @@ KEPT: dict[str, str] = {
     "metrics/*": "an environment's own metric",
     "agg/*": "prime-rl's per-rollout statistics",
     "all/*": "prime-rl's per-rollout statistics",
+    "*/all/*": "prime-rl's per-rollout statistics of one environment",
+    "*/effective/*": "without filtered rollouts",
+    "masked_advantage_*": "prime-rl: advantages of tokens that the ratio leaves out",
+    "off_policy/*": "how old the sampler's weights are",
     "effective/*": "without filtered rollouts",
     "time/*": "seconds of one part",
     "inference/*": "the sampler's load",
@@ -415,6 +425,20 @@ KEPT: dict[str, str] = {
     "js_divergence_error": "sampler against trainer",
     "probs_ratio*": "mean ratio",
     "sampling_importance_ratio": "mean ratio",
+    "*_seq_mult_prob_error*": "NeMo-RL: sampler against trainer, by sequence",
+    "num_masked_seqs_by_logprob_error": "sequences that are left out of the loss",
+    "masked_correct_pct": "sequences that are left out of the loss",
+    "baseline_reward/*": "NeMo-RL: groups that are all 0, all 1, or between, in percent",
+    "advantages/*": "signed",
+    "total_turns": "turns",
+    "*_turns_per_sample": "turns",
+    "max_turns_reached_rate": "turns",
+    "natural_termination_rate": "turns",
+    "global_valid_*": "counters",
+    "num_valid_samples": "counters",
+    "total_num_tokens": "prompt and completion together",
+    "mean_prompt_length": "prompts",
+    "positive_nll_loss": "a part of the loss",
     "return": "OpenRLHF: reward less KL penalty",
     "total_length": "prompt and completion together",
     "ppo_kl": "to the old policy, not to the reference",
@@ -423,6 +447,11 @@ KEPT: dict[str, str] = {
     "logprobs_diff": "OpenRLHF: policy less reference, signed, which is no KL by token",
     "response_clip_ratio": "OpenRLHF: prompt and response together fill the context",
     "dynamic_filtering_pass_rate": "groups that were kept",
+    "rollout/reward_mean": "OpenRLHF: the same as `reward`",
+    "rollout/response_length_mean": "OpenRLHF: the same as `response_length`",
+    "rollout/reward_std": "over the batch",
+    "rollout/truncated_rate": "OpenRLHF: the same as `truncated`",
+    "rollout/num_samples": "counters",
     "score": "OpenRLHF: what the reward function calls its score; the reward is `reward`",
     "entropy_loss": "may hold its coefficient",
     "debug/*": "advantage means, context lengths; ratio_off_max is |ratio - 1|, not a log",

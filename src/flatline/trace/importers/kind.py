@@ -32,6 +32,8 @@ class Kind:
     """A row of the dump as rows of `rollouts`; never raises, whatever the values are."""
     note: str = ""
     """What a reader of the trace should know."""
+    may_lack_reward: bool = False
+    """Whether some versions of it write no reward at all; their rollouts have none."""
 
 
 def sequence(

@@ -4,8 +4,8 @@
      "token_ids": [...], "loss_mask": [false, ..., true], "advantages": [...], "rewards": [...],
      "inference_logprobs": [...], "trainer_logprobs": [...], "entropy": [...], ...}
 
-Every list is over the tokens of the sequence, prompt included. Switched on by
-`trainer.enable_token_export`, until trace annotations took its place.
+Every list is over the tokens of the sequence, prompt included. Version 0.8 writes no `rewards`.
+Switched on by `trainer.enable_token_export`, until trace annotations took its place.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ _OWN = _NEEDS | {
     *("export_sequence_idx", "run_id", "env_name", "position_ids", "advantages", "losses"),
     *("rewards", "entropy", "mismatch_kl", "log_importance_ratio", "importance_ratio"),
     *("prob_delta", "is_masked", "is_masked_high", "is_masked_low"),
+    *("rl_weights", "ce_weights", "ref_kl_weights"),
 }
 
 
@@ -54,6 +55,7 @@ KIND = Kind(
     reward="rewards",
     known=_OWN,
     rollouts=_rollouts,
+    may_lack_reward=True,
     note="The export holds only sequences that were trained on: groups without any spread, and "
     "rollouts that were filtered out, are not in it.",
 )

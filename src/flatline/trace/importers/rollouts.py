@@ -93,17 +93,21 @@ def summed_up(rollouts: Sequence[Mapping[str, Any]]) -> list[Row]:
     """A row of `steps` for every step of the rollouts."""
     by_step: dict[int, dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rollouts:
-        if math.isfinite(row["reward"]):
+        if row["reward"] is None:
+            by_step[row["step"]]
+        elif math.isfinite(row["reward"]):
             by_step[row["step"]][row["group"]].append(row["reward"])
     return [_step_row(step, groups) for step, groups in sorted(by_step.items())]
 
 
 def _read(log: Log, kind: Kind, entry: Entry) -> Iterator[Row]:
-    """The rollouts of one row of the dump; one without a reward is counted and left out."""
+    """The rollouts of one row of the dump; one without a reward is counted and left out, unless
+    the dump has none."""
     parts: set[str] = set()
+    has_none = kind.may_lack_reward and kind.reward not in entry.values
     for row in kind.rollouts(entry.values):
         parts.update(row["parts"])
-        if row["reward"] is None:
+        if row["reward"] is None and not has_none:
             seen = quoted(entry.values.get(kind.reward))
             log.bad.append(f"{entry.place}: `{kind.reward}` is not a number: {seen}")
         else:
@@ -112,7 +116,9 @@ def _read(log: Log, kind: Kind, entry: Entry) -> Iterator[Row]:
 
 
 def _step_row(step: int, groups: Mapping[int | None, list[float]]) -> Row:
-    row: Row = {"step": step, "reward": float(np.mean(np.concatenate(list(groups.values()))))}
+    row: Row = {"step": step}
+    if groups:
+        row["reward"] = float(np.mean(np.concatenate(list(groups.values()))))
     real = [group for number, group in groups.items() if number is not None and len(group) > 1]
     if real:
         row["reward_std_within"] = float(np.mean([np.std(group, ddof=1) for group in real]))
