@@ -10,6 +10,7 @@ from trl import GRPOTrainer
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
+from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
 from flatline.hypotheses.h04_context_truncation import _right_all_the_same
 from flatline.hypotheses.h05_reward_signal import _noise
@@ -170,3 +171,33 @@ def test_a_part_that_looks_at_the_length_of_gold_alone_is_no_blind_judge(tmp_pat
     trainer.reward_weights = torch.ones(2)
     found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}
     assert found["H52"].level not in ALARMS
+
+
+def answered(shift, *, says=lambda k: str(k % 10)):
+    """A run whose policy answers each of 30 questions alike, with gold moved by so many rows."""
+    rollouts = [
+        {
+            "step": 1 + k // 6,
+            "rollout": 4 * (k % 6) + at,
+            "group": k % 6,
+            "prompt_id": f"q{k}",
+            "reward": float(says(k) == str((k + shift) % 10)),
+            "completion": says(k),
+            "gold": str((k + shift) % 10),
+            "finish": "eos",
+        }
+        for k in range(30)
+        for at in range(4)
+    ]
+    return Trace.from_rows(run=run_facts(), rollouts=rollouts)
+
+
+def test_answers_that_fit_any_gold_as_well_as_their_own_tell_of_foreign_gold():
+    found = foreign_gold(answered(3))
+    assert found.departs and "0 of 30 prompts" in found.text
+    assert foreign_gold(answered(0)) is None
+
+
+def test_a_policy_that_says_one_thing_or_nothing_of_the_kind_tells_nothing_of_gold():
+    assert foreign_gold(answered(3, says=lambda k: "7")) is None
+    assert foreign_gold(answered(3, says=lambda k: f"word {k}")) is None

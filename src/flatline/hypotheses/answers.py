@@ -94,7 +94,7 @@ def judge(trace: Trace) -> Judged:
     rows = [row for row, (way, _) in read.items() if not paid_ways or way in paid_ways]
     wanted = [_gold(golds[row]) for row in rows]
     pairs = zip(rows, wanted, strict=True)
-    right = np.array([_same(read[row][1], gold) for row, gold in pairs], dtype=bool)
+    right = np.array([same_answer(read[row][1], gold) for row, gold in pairs], dtype=bool)
     told = np.sum(~right) >= FEWEST_WRONG
     at = np.array(rows, dtype=np.int64)
     return Judged(
@@ -172,7 +172,7 @@ def _paid(trace: Trace) -> tuple[np.ndarray, str]:
     return np.full(len(reward), np.nan), "the reward"
 
 
-def _same(answer: str, gold: str) -> bool:
+def same_answer(answer: str, gold: str) -> bool:
     if normalize_answer(answer) == normalize_answer(gold):
         return True
     numbers = parse_number(answer), parse_number(gold)
@@ -186,7 +186,7 @@ def states(text: str, gold: str) -> bool | None:
     if found is None:
         return None
     answer, wanted = found[1], _gold(gold)
-    if _same(answer, wanted):
+    if same_answer(answer, wanted):
         return True
     return None if None in (parse_number(answer), parse_number(wanted)) else False
 

@@ -10,7 +10,8 @@ something that they did not do.
 Along a recorded run: each reward is the sum of its parts with the weights asked for, exactly; a row
 for which every function returned None has an advantage of 0; and the same words for the same prompt
 are told right, or wrong, at every step alike (suspected where most of them, on three prompts or
-more, are not).
+more, are not). Suspected as well: answers that a policy is sure of, other ones to other questions,
+that equal the gold of their own row no more often than that of any other row (24 prompts or more).
 
 ## Probe
 Each reward function is heard: what it was given must be the row's own columns, what it paid must

@@ -15,6 +15,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.by_place import never_paid_behind
+from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.weights import looked_at, trains_later, updates_once
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.rollout.record import Author
@@ -140,6 +141,7 @@ def rewards(trace: Trace, asked: Asked) -> StageFound:
         or _weighted(trace, asked)
         or _remembering(trace)
         or _late(trace)
+        or foreign_gold(trace)
         or same("rewards", "Every reward is the weighted sum of its parts, at every step.")
     )
 

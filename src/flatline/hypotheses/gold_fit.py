@@ -1,0 +1,84 @@
+"""Does gold belong to its question?
+
+A policy that knows something gives its own row's gold more often than that of any other row. One
+that is sure of its answers, gives answers of the right kind and other ones to other questions, and
+yet meets its own gold no more often than anybody else's, was given the gold of other questions.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from scipy.stats import binomtest
+
+from flatline.errors import NotRecorded
+from flatline.hypotheses.answers import judge, same_answer
+from flatline.live.stage_found import StageFound, departs
+from flatline.trace import Trace
+
+PROMPTS = 24
+"""Prompts with answers that can be read."""
+MOST = 100
+"""Prompts that are compared with each other."""
+ANSWERS = 4
+"""Answers to a prompt."""
+SURE = 0.5
+"""Share of the answers to a prompt that agree with the most common one, on average."""
+OF_THE_KIND = 0.8
+"""Share of the most common answers that are some row's gold."""
+DIFFERENT = 4
+"""Different answers among the most common ones."""
+ABOVE_CHANCE = 0.2
+"""By how much more often its own gold must be met, at least, for a policy to know something."""
+UNLIKELY = 1e-3
+"""Stands for a policy that learnt something else surely."""
+HEADLINE = "Your gold answers do not belong to their questions."
+
+
+def foreign_gold(trace: Trace) -> StageFound | None:
+    """None where gold belongs to its rows, or where that cannot be told."""
+    try:
+        judged = judge(trace)
+    except NotRecorded:
+        return None
+    answers: dict[str, list[str]] = {}
+    for prompt, answer in zip(judged.prompt.tolist(), judged.answer, strict=True):
+        answers.setdefault(prompt, []).append(answer)
+    gold = dict(zip(judged.prompt.tolist(), judged.gold, strict=True))
+    common = {
+        prompt: Counter(said).most_common(1)[0]
+        for prompt, said in answers.items()
+        if len(said) >= ANSWERS
+    }
+    common = dict(list(common.items())[:MOST])
+    said = {prompt: text for prompt, (text, _) in common.items()}
+    sure = [count / len(answers[prompt]) for prompt, (_, count) in common.items()]
+    if len(said) < PROMPTS or sum(sure) < SURE * len(said) or not _of_the_kind(said, gold):
+        return None
+    own = sum(same_answer(text, gold[prompt]) for prompt, text in said.items())
+    others = [same_answer(a, gold[q]) for p, a in said.items() for q in said if p != q]
+    chance = sum(others) / len(others)
+    if binomtest(own, len(said)).proportion_ci().high >= chance + ABOVE_CHANCE:
+        return None
+    prompt = next(one for one, text in said.items() if not same_answer(text, gold[one]))
+    return _found(own, len(said), chance, f"{said[prompt]!r} is answered, gold is {gold[prompt]!r}")
+
+
+def _of_the_kind(said: dict[str, str], gold: dict[str, str]) -> bool:
+    golds = {one.strip().lower() for one in gold.values()}
+    fits = [text.strip().lower() in golds for text in said.values()]
+    different = len({text for text, fit in zip(said.values(), fits, strict=True) if fit})
+    return sum(fits) >= OF_THE_KIND * len(fits) and different >= DIFFERENT
+
+
+def _found(own: int, prompts: int, chance: float, example: str) -> StageFound:
+    found = departs(
+        "rewards",
+        f"The policy is sure of its answers, and they equal the gold of their own row for {own} of "
+        f"{prompts} prompts: as often as the gold of any other row ({chance:.0%}).",
+        example,
+        fix="Compare questions and gold of some rows by hand: look for a filter, a sort or a "
+        "shuffle that was applied to one column alone. If they fit, the model knows nothing here.",
+    )
+    expected = "its own gold more often than another's"
+    found = replace(found, by_chance=UNLIKELY, given=True, direct=True)
+    return replace(found, expected=expected, headline=HEADLINE)
