@@ -41,8 +41,12 @@ KINDS = {
     "fourth-faulty": "again faulty",
     "fifth": "new healthy",
     "fifth-faulty": "new faulty",
+    "sixth": "newest healthy",
+    "sixth-faulty": "newest faulty",
 }
 """Parts of `judged.json`, in words."""
+IN_FILES = ("fifth", "sixth")
+"""Rounds whose scripts are files of their own."""
 
 
 def asked(name: str, script: Any) -> dict[str, Any]:
@@ -173,9 +177,9 @@ def round_called(name: str) -> Round:
 
         scripts = strangers_third.SCRIPTS | strangers_third_faulty.SCRIPTS
         return Round(scripts, ("third", "third-faulty"), KEPT / "third", KEPT / "third-now")
-    if name == "fifth":
-        scripts = scripts_in("healthy") | scripts_in("faulty")
-        return Round(scripts, ("fifth", "fifth-faulty"), KEPT / "fifth", KEPT / "fifth-now")
+    if name in IN_FILES:
+        scripts = scripts_in(name, "healthy") | scripts_in(name, "faulty")
+        return Round(scripts, (name, f"{name}-faulty"), KEPT / name, KEPT / f"{name}-now")
     import strangers_fourth
     import strangers_fourth_faulty
 
@@ -185,7 +189,7 @@ def round_called(name: str) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class WatchedLoop:
-    """A loop of the fifth round: all that its author gives is where it makes its optimizer."""
+    """A loop in a file: all that its author gives is where it makes its optimizer."""
 
     train: Any
 
@@ -201,9 +205,9 @@ def _(made: WatchedLoop, run: str) -> None:
         made.train(lambda *held: watches.enter_context(flatline.watch(*held, run)))
 
 
-def scripts_in(folder: str) -> dict[str, Any]:
-    """Scripts of the fifth round, each a file: `build` makes a trainer, `loop` trains by itself."""
-    place = Path(__file__).parent / "strangers_fifth" / folder
+def scripts_in(name: str, folder: str) -> dict[str, Any]:
+    """Scripts of a round, each a file: `build` makes a trainer, `loop` trains by itself."""
+    place = Path(__file__).parent / f"strangers_{name}" / folder
     files = sorted(set(place.glob("*.py")) - {place / "material.py"})
     return {file.stem.replace("_", "-"): functools.partial(made_by, file) for file in files}
 
@@ -223,9 +227,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*")
-    parser.add_argument(
-        "--round", choices=("first", "second", "third", "fourth", "fifth"), default="first"
-    )
+    rounds = ("first", "second", "third", "fourth", *IN_FILES)
+    parser.add_argument("--round", choices=rounds, default="first")
     parser.add_argument("--keep", type=Path, help="folder of the answers")
     parser.add_argument("--table", action="store_true", help="from what is kept: no training")
     parser.add_argument("--said", help="all that was said of one script")

@@ -20,7 +20,7 @@ COMMON = {
     "H21": "the sampler's log-probs mean something else than the trainer's",
     "H24": "the learning rate is too low or too high",
     "H26": "the optimizer moves nothing",
-    "H32": "no group has rewards that differ",
+    "H32": "too few groups have rewards that differ",
     "H33": "groups mix prompts",
     "H39": "right answers are paid as wrong",
 }
