@@ -330,3 +330,34 @@ def test_rows_that_are_sorted_with_their_advantages_are_found_again(tmp_path, ki
 def test_a_checkup_of_rows_that_are_sorted_with_their_advantages_is_refused_in_words(tmp_path):
     with pytest.raises(ConfigError, match="in another order"):
         flatline.checkup(trainer_in(tmp_path, kind=SortsAll, **TWO_GROUPS))
+
+
+class MergesToSample(GRPOTrainer):
+    takes_out = False
+
+    def _generate_single_turn(self, *args, **kwargs):
+        self.model.merge_adapter()
+        found = super()._generate_single_turn(*args, **kwargs)
+        if self.takes_out:
+            self.model.unmerge_adapter()
+        return found
+
+
+class MergesAndTakesOut(MergesToSample):
+    takes_out = True
+
+
+def test_an_adapter_that_sampling_leaves_merged_is_named_before_training_and_after(tmp_path):
+    def made():
+        # As by default: inputs then ask for a gradient, and nobody is told that no weight gets one.
+        settings = {"gradient_checkpointing": True, "max_steps": 4}
+        return trainer_in(tmp_path / "out", kind=MergesToSample, adapter="lora", **settings)
+
+    for report in (flatline.checkup(made()), recorded(made(), tmp_path / "run")):
+        assert report.causes[0].hypothesis == "H26" and "merged" in report.causes[0].headline
+
+
+def test_an_adapter_that_is_taken_out_after_sampling_is_as_good_as_any(tmp_path):
+    trainer = trainer_in(tmp_path / "out", kind=MergesAndTakesOut, adapter="lora", max_steps=4)
+    report = recorded(trainer, tmp_path / "run")
+    assert "H26" not in {one.hypothesis for one in report.alarms}
