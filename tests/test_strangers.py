@@ -273,3 +273,91 @@ def test_a_checkup_of_a_subclass_that_trains_other_rows_says_what_to_do_instead(
     with pytest.raises(ConfigError, match="16, 8 are left out or replaced") as raised:
         flatline.checkup(trainer_in(tmp_path, kind=ReplacesEqualGroups, **TWO_GROUPS))
     assert "flatline.attach(trainer" in str(raised.value)
+
+
+class Sorts(GRPOTrainer):
+    """Puts rows in another order, by a list of what belongs to them that may lack something."""
+
+    parts = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        order = torch.arange(len(batch["advantages"])).flip(0)
+        return batch | {name: batch[name][order] for name in self.parts}
+
+
+class SortsAll(Sorts):
+    parts = (*Sorts.parts, "advantages")
+
+
+class SortsAllLate(GRPOTrainer):
+    """The same, between the buffer and the loss."""
+
+    def _prepare_inputs(self, inputs):
+        batch = super()._prepare_inputs(inputs)
+        return batch | {name: batch[name].flip(0) for name in SortsAll.parts}
+
+
+FROM_OTHER_ROWS = {"H05", "H10", "H11", "H19", "H20", "H33", "H50", "H53", "H54", "H57", "H68"}
+
+
+def recorded(trainer, run):
+    flatline.attach(trainer, run)
+    trainer.train()
+    return flatline.diagnose(run)
+
+
+def test_rows_in_another_order_than_their_advantages_are_the_cause_of_all_that_follows(tmp_path):
+    many = {**TWO_GROUPS, "max_steps": 2, "gradient_accumulation_steps": 2}
+    report = recorded(trainer_in(tmp_path / "out", kind=Sorts, **many), tmp_path / "run")
+    assert [one.hypothesis for one in report.causes] == ["H33"]
+    assert "advantages were not" in report.causes[0].text
+
+
+def test_a_checkup_names_the_line_that_sorts_rows_without_their_advantages(tmp_path):
+    first = flatline.checkup(trainer_in(tmp_path, kind=Sorts, **TWO_GROUPS)).causes[0]
+    assert first.hypothesis == "H33" and "another order" in first.headline
+    assert any("test_strangers.py" in str(one.file) for one in first.where)
+
+
+@pytest.mark.parametrize("kind", [SortsAll, SortsAllLate])
+def test_rows_that_are_sorted_with_their_advantages_are_found_again(tmp_path, kind):
+    many = {**TWO_GROUPS, "max_steps": 2, "gradient_accumulation_steps": 2}
+    report = recorded(trainer_in(tmp_path / "out", kind=kind, **many), tmp_path / "run")
+    assert not {one.hypothesis for one in report.alarms} & FROM_OTHER_ROWS
+
+
+def test_a_checkup_of_rows_that_are_sorted_with_their_advantages_is_refused_in_words(tmp_path):
+    with pytest.raises(ConfigError, match="in another order"):
+        flatline.checkup(trainer_in(tmp_path, kind=SortsAll, **TWO_GROUPS))
+
+
+class MergesToSample(GRPOTrainer):
+    takes_out = False
+
+    def _generate_single_turn(self, *args, **kwargs):
+        self.model.merge_adapter()
+        found = super()._generate_single_turn(*args, **kwargs)
+        if self.takes_out:
+            self.model.unmerge_adapter()
+        return found
+
+
+class MergesAndTakesOut(MergesToSample):
+    takes_out = True
+
+
+def test_an_adapter_that_sampling_leaves_merged_is_named_before_training_and_after(tmp_path):
+    def made():
+        # As by default: inputs then ask for a gradient, and nobody is told that no weight gets one.
+        settings = {"gradient_checkpointing": True, "max_steps": 4}
+        return trainer_in(tmp_path / "out", kind=MergesToSample, adapter="lora", **settings)
+
+    for report in (flatline.checkup(made()), recorded(made(), tmp_path / "run")):
+        assert report.causes[0].hypothesis == "H26" and "merged" in report.causes[0].headline
+
+
+def test_an_adapter_that_is_taken_out_after_sampling_is_as_good_as_any(tmp_path):
+    trainer = trainer_in(tmp_path / "out", kind=MergesAndTakesOut, adapter="lora", max_steps=4)
+    report = recorded(trainer, tmp_path / "run")
+    assert "H26" not in {one.hypothesis for one in report.alarms}

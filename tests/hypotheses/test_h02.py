@@ -82,6 +82,52 @@ def test_stretches_that_were_never_sampled_are_found_where_the_mask_is_all_there
     assert "never sampled" in finding.text
 
 
+def invert(row):
+    """As whoever reads `env_mask` as "the environment wrote it" gives it; TRL knows the authors by
+    it alone."""
+    row["trained"] = 1 - np.asarray(row["trained"])
+    row["author"] = np.where(row["trained"], int(M), int(T)).astype(np.uint8)
+
+
+def test_an_inverted_mask_is_proved_by_what_the_sampler_drew():
+    finding = H02.sign(edited(invert))
+    assert finding.level is Level.FAULT and finding.proven
+    assert "the mask is inverted" in finding.text and "inverted" in finding.headline
+    assert "drawn by nobody, carries loss" in finding.evidence[0].text
+    assert {"H10", "H20"} <= set(finding.explains)
+
+
+def test_an_inverted_mask_is_also_known_where_the_sampler_gives_nothing_for_other_tokens():
+    def invert_without_zeros(row):
+        invert(row)
+        row["sampler"] = np.where(np.asarray(row["trained"]) == 1, np.nan, row["sampler"])
+
+    assert "the mask is inverted" in H02.sign(edited(invert_without_zeros)).text
+
+
+def test_a_greedy_sampler_that_gives_zero_for_all_it_drew_is_no_inverted_mask():
+    def greedy(row):
+        row["sampler"] = np.zeros(14, np.float32)
+        row["trainer"] = np.full(14, -2.0, np.float32)
+
+    assert H02.sign(edited(greedy)).level is Level.OK
+
+
+def test_a_sampler_that_gives_log_probs_of_masked_tokens_too_is_no_inverted_mask():
+    def scores_all(row):
+        row["sampler"] = np.where(np.asarray(row["trained"]) == 1, row["sampler"], -2.0)
+
+    assert H02.sign(edited(scores_all)).level is Level.OK
+
+
+def test_a_mask_that_follows_no_sampler_is_not_called_inverted():
+    def other_context(row):
+        invert(row)
+        row["trainer"] = np.asarray(row["sampler"]) - 4.0
+
+    assert H02.sign(edited(other_context)).level is Level.OK
+
+
 def test_a_blind_trainer_does_not_look_like_trained_tool_tokens():
     def blind(row):
         row["sampler"] = np.where(np.arange(14) % 7 < 3, 0.0, row["sampler"])

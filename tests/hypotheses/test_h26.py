@@ -12,6 +12,7 @@ from flatline.hypotheses.h26_optimizer_not_stepping import OptimizerNotStepping
 from flatline.trace import Trace
 
 H = OptimizerNotStepping()
+NOT_MERGED = SimpleNamespace(run={})
 NAMES = tuple(f"{layer}.{half}.weight" for layer in "qv" for half in ("lora_A", "lora_B"))
 
 
@@ -30,6 +31,7 @@ def subject(
     rate=1e-3,
     advantage=1,
     zero=(0, 1, 0, 1),
+    trace=NOT_MERGED,
 ):
     census = SimpleNamespace(
         names=NAMES,
@@ -45,7 +47,7 @@ def subject(
         update_norms=np.array(updates, float),
         changed_share_of=np.array(updates, float),
     )
-    return SimpleNamespace(one_step=lambda: step)
+    return SimpleNamespace(one_step=lambda: step, trace=trace)
 
 
 def test_tensors_with_gradient_and_rate_that_never_change_are_a_fault():
@@ -188,3 +190,36 @@ def test_what_zeros_beside_it_multiply_has_no_gradient_yet():
     assert started.level is Level.SUSPECT
     without = H.probe(subject(norms=(0, 0, 0, 1), updates=(0, 0, 0, 1)))
     assert without.level is Level.SUSPECT and "1 have no gradient" in without.text
+
+
+MERGED = {"adapter_merged": {"layers": 4, "of": 4, "step": 1}}
+
+
+def still(row):
+    return {"update_norm": 0.0, "changed_share": 0.0, "grad_norm": None}
+
+
+def merged_trace(weights=lambda row: {}):
+    rows = healthy_rows(steps=5)
+    rows["weights"] = [{**row, **weights(row)} for row in rows["weights"]]
+    return Trace.from_rows(run={**run_facts(), **MERGED}, **rows)
+
+
+def test_an_adapter_that_is_merged_while_it_should_be_trained_is_named_and_not_the_optimizer():
+    found = H.sign(merged_trace(still))
+    assert found.level is Level.FAULT and found.proven
+    assert "merged into the base" in found.headline and "unmerge" in found.fix
+    assert "4 of 4 layers" in found.text
+
+
+def test_an_adapter_that_was_merged_once_and_moves_all_the_same_is_no_cause():
+    assert H.sign(merged_trace()).level is Level.OK
+
+
+def test_tensors_of_which_no_gradient_was_recorded_are_not_said_to_have_one():
+    assert "have a gradient" not in H.sign(trace_with(still)).text
+
+
+def test_the_probe_sees_an_adapter_that_sampling_left_merged():
+    found = H.probe(subject(trace=merged_trace()))
+    assert found.level is Level.FAULT and "merged" in found.headline

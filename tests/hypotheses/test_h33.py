@@ -6,6 +6,7 @@ import numpy as np
 from tests.traces import healthy_rows, healthy_trace, rollout_rows, run_facts, trace_of
 
 from flatline.hypotheses.base import Level
+from flatline.hypotheses.h10_template_drift import TemplateDrift
 from flatline.hypotheses.h33_group_integrity import GroupIntegrity
 from flatline.live.stage_found import departs, same, unknown
 from flatline.live.where.place import Where
@@ -208,3 +209,49 @@ def test_the_probe_also_looks_at_the_batch_that_was_played():
     subject = order()
     subject.trace = changed(transpose, steps=1)
     assert H.probe(subject).level is Level.FAULT
+
+
+IN_A_ROW = ("prompt_ids", "ids")
+
+
+def moved(*, with_advantages=False, ids=lambda ids: ids):
+    """Each row is trained in the place of the one eight places before it, in another group."""
+    rows = healthy_rows(steps=3)
+    for step in range(1, 4):
+        rollouts, tokens = (
+            [row for row in rows[name] if row["step"] == step] for name in ("rollouts", "tokens")
+        )
+        had = [{name: np.array(row[name]) for name in IN_A_ROW} for row in tokens]
+        for at in range(len(tokens)):  # unlike any other: healthy rows are often the same
+            had[at]["ids"] = np.concatenate([had[at]["ids"][:-1], [at]])
+        advantages = [row["advantage"] for row in rollouts]
+        for at, (rollout, row) in enumerate(zip(rollouts, tokens, strict=True)):
+            source = (at + 8) % len(tokens)
+            row |= had[source] | {f"sampled_{name}": had[at][name] for name in IN_A_ROW}
+            row["ids"] = ids(row["ids"])
+            rollout["as_sampled"] = 0
+            if with_advantages:
+                rollout["advantage"] = advantages[source]
+    return Trace.from_rows(run=run_facts(), **rows)
+
+
+def test_rows_whose_ids_changed_places_without_their_advantages_are_a_fault():
+    found = H.sign(moved())
+    assert found.level is Level.FAULT and found.proven
+    assert found.text.startswith("192 of 192 rollouts are trained with the prompt")
+    assert "which earned" in found.evidence[0].text
+    assert {"H10", "H11", "H19", "H20", "H50", "H54", "H57", "H68"} <= set(found.explains)
+
+
+def test_rows_that_went_with_their_advantages_are_not_said_to_have_left_them():
+    found = H.sign(moved(with_advantages=True))
+    assert "another order" not in found.text
+
+
+def test_ids_that_nobody_sampled_are_no_other_order():
+    assert "another order" not in H.sign(moved(ids=lambda ids: ids + 1)).text
+
+
+def test_a_template_that_is_retrained_is_left_to_h10_where_rows_are_their_own():
+    assert TemplateDrift().sign(moved(ids=lambda ids: ids + 1)).proven
+    assert not TemplateDrift().sign(moved()).proven

@@ -14,7 +14,9 @@ trained token are left out: that is how truncated ones are masked on purpose. Wh
 one, none has ended by itself (H14) and `mask_truncated_completions` is off, the mask leaves out
 everything: a fault, of fewer than four prompts suspected. Where authors are known from the mask
 alone, stretches of trained tokens for which the sampler gives a log-prob of exactly 0 and the
-trainer a bad one were never sampled.
+trainer a bad one were never sampled. Where nearly all trained tokens are of that kind and nearly
+all tokens without loss have a log-prob of the sampler that the trainer confirms, the mask is
+inverted.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -67,6 +69,14 @@ STRETCH = 3
 """Such tokens in a row; a single certain token may have a log-prob of exactly 0."""
 BAD = -1.0
 """Nats; mean log-prob of the trainer over a stretch that nobody certain would have sampled."""
+NEARLY_ALL = 0.9
+"""Share of the trained tokens that nobody drew, and of the others that somebody did, where the mask
+is inverted. Healthy: both near 0; a greedy sampler may give 0 for what it draws, and then draws
+nothing else."""
+CONFIRMED = 0.25
+"""Gap at what was drawn, as a share of the gap at what was not."""
+OF_INVERSION = ("H06", "H07", "H10", "H12", "H17", "H18", "H19", "H21", "H63")
+"""What else compares log-probs of what the mask says is the model's."""
 AGREE = 0.1
 """Nats; sampler and trainer must agree elsewhere, or a blind trainer would look like this."""
 
@@ -98,6 +108,8 @@ class TokenMasking(Hypothesis):
         lost = model & ~trained & used[tokens.row]
         if lost.any():
             return self._lost(trace, tokens, lost, int((model & used[tokens.row]).sum()))
+        if _is_inverted(tokens):
+            return self._inverted(trace, tokens)
         stretches = _never_sampled(tokens)
         share = float(stretches.sum() / trained.sum())
         if share > NEVER_SAMPLED:
@@ -156,6 +168,28 @@ class TokenMasking(Hypothesis):
             severity=share / LOST,
         )
 
+    def _inverted(self, trace: Trace, tokens: Tokens) -> Finding:
+        trained, drawn = tokens.trained, _drawn(tokens)
+        left_out = _beside_trained(tokens)
+        never = trained & ~drawn
+        found = self.found(
+            Level.FAULT,
+            f"{int(never.sum())} of {int(trained.sum())} trained tokens were drawn by nobody (the "
+            "sampler's log-prob is missing or exactly 0, the trainer's "
+            f"{np.nanmean(tokens.trainer[never]):.1f} on average), and "
+            f"{int((left_out & drawn).sum())} of {int(left_out.sum())} tokens without loss were "
+            "drawn by the sampler: the mask is inverted.",
+            measured=float(never.sum() / trained.sum()),
+            expected="0",
+            evidence=_examples(trace, tokens, never, known=False),
+            severity=1 / LOST,
+            headline="Your loss mask is inverted: the model's own tokens carry no loss.",
+            fix="Turn the mask (`env_mask`, `tool_mask`) around: 1 on the ids that the model "
+            "sampled, 0 on what the environment wrote.",
+            proven=True,
+        )
+        return replace(found, explains=(*self.explains, *OF_INVERSION))
+
     def _lost(self, trace: Trace, tokens: Tokens, lost: np.ndarray, written: int) -> Finding:
         share = float(lost.sum() / written)
         reached = tokens.turn[tokens.trained]
@@ -189,6 +223,33 @@ def _ends(tokens: Tokens) -> np.ndarray:
     return np.asarray(model & ~follows)
 
 
+def _drawn(tokens: Tokens) -> np.ndarray:
+    """Tokens that the sampler gives a log-prob for. Exactly 0 stands for none, or for certainty."""
+    return np.asarray(np.isfinite(tokens.sampler) & (tokens.sampler != 0))
+
+
+def _beside_trained(tokens: Tokens) -> np.ndarray:
+    """Tokens without loss in rollouts that have some with it."""
+    rows = np.bincount(tokens.row[tokens.trained], minlength=len(tokens.rollout_rows)) > 0
+    return np.asarray(rows[tokens.row] & ~tokens.trained)
+
+
+def _is_inverted(tokens: Tokens) -> bool:
+    """Whether what carries loss was drawn by nobody, and what carries none by the sampler."""
+    try:
+        known, drawn = np.isfinite(tokens.trainer), _drawn(tokens)
+    except NotRecorded:
+        return False
+    trained, left_out = tokens.trained & known, _beside_trained(tokens) & known
+    if min(trained.sum(), left_out.sum()) < STRETCH:
+        return False
+    if min((~drawn)[trained].mean(), drawn[left_out].mean()) < NEARLY_ALL:
+        return False
+    never = tokens.trainer[trained & ~drawn].mean()
+    gap = np.abs(tokens.trainer - tokens.sampler)[left_out & drawn].mean()
+    return bool(never < BAD and gap < CONFIRMED * -never)
+
+
 def _never_sampled(tokens: Tokens) -> np.ndarray:
     """Trained tokens in stretches that the sampler knows nothing of, where it agrees elsewhere."""
     try:
@@ -207,18 +268,22 @@ def _never_sampled(tokens: Tokens) -> np.ndarray:
     return np.asarray(unknown & (length >= STRETCH)[number] & (mean < BAD)[number])
 
 
-def _examples(trace: Trace, tokens: Tokens, where: np.ndarray) -> list[Evidence]:
-    """The first such stretch of up to three rollouts."""
+def _examples(
+    trace: Trace, tokens: Tokens, where: np.ndarray, *, known: bool = True
+) -> list[Evidence]:
+    """The first such stretch of up to three rollouts; who wrote it, where that is `known` from more
+    than the mask."""
     found = []
     for row in np.unique(tokens.row[where])[:3]:
         here = np.flatnonzero(where & (tokens.row == row))
         stretch = here[here - here[0] == np.arange(len(here))][:12]
         at = tokens.rollout_rows[row]
-        author = Author(int(tokens.author[stretch[0]])).name.lower()
+        author = f"the {Author(int(tokens.author[stretch[0]])).name.lower()}" if known else "nobody"
+        made = "written by" if known else "drawn by"
         loss = "carries loss" if tokens.trained[stretch[0]] else "carries no loss"
         found.append(
             Evidence(
-                text=f"{trace.decode(tokens.ids[stretch])!r}, written by the {author}, {loss}",
+                text=f"{trace.decode(tokens.ids[stretch])!r}, {made} {author}, {loss}",
                 step=int(trace.rollouts["step"][at]),
                 rollout=int(trace.rollouts["rollout"][at]),
             )

@@ -41,6 +41,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.exchanged_rows import exchanged_rows
 from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
 from flatline.trace import Trace
@@ -123,7 +124,7 @@ class TemplateDrift(Hypothesis):
             expected="0 rollouts",
             evidence=shown(trace, known, wrong),
             severity=10 * share,
-            proven=True,
+            proven=exchanged_rows(trace) is None,
             points_at_cause=True,
         )
 

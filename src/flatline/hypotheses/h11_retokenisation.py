@@ -41,6 +41,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.exchanged_rows import exchanged_rows
 from flatline.hypotheses.h10_template_drift import EDGE, RARE
 from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
@@ -128,7 +129,7 @@ class Retokenisation(Hypothesis):
             expected="0 rollouts",
             evidence=shown(trace, known, known.inside),
             severity=10 * share,
-            proven=True,
+            proven=exchanged_rows(trace) is None,
             points_at_cause=True,
         )
 

@@ -3,21 +3,24 @@
 ## What goes wrong
 The optimizer holds other tensors than those that get gradients, the rate is 0, or no gradient
 arrives: the adapter was made after the optimizer, weights were frozen by name, re-entrant gradient
-checkpointing cut the graph, a gradient scaler skips every step. The loss is logged as usual.
+checkpointing cut the graph, an adapter is merged for sampling and left so (the forward pass then
+goes past its matrices), a gradient scaler skips every step. The loss is logged as usual.
 
 ## Sign
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
 all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
 although advantages are not; gradients that are not numbers. Each is exact. A tensor that no
 gradient reaches while others get one (a vision tower that sees only text, an adapter on a part that
-is not used) is noted, and suspected where such tensors hold half of the elements. A tensor in half
-precision may stay unchanged because its updates are rounded away, which is noted. Without recorded
-weights, a KL that grew from 0 shows that they move.
+is not used) is noted, and suspected where such tensors hold half of the elements. Where nothing of
+an adapter moves, PEFT's layers say whether it is merged while the loss is computed. A tensor in
+half precision may stay unchanged because its updates are rounded away, which is noted. Without
+recorded weights, a KL that grew from 0 shows that they move.
 
 ## Probe
 One optimizer step on one batch, undone afterwards: something must be trainable, and every trainable
-tensor must be in the optimizer, get a gradient and change. While the B of LoRA is 0 the gradient of
-A is 0, which is expected.
+tensor must be in the optimizer, get a gradient and change. An adapter that is to be trained must
+not be merged in the pass that follows sampling. While the B of LoRA is 0 the gradient of A is 0,
+which is expected.
 
 ## Experiment
 `gradient_checkpointing` on against off, which is where gradients are lost most often, or a planted
@@ -25,7 +28,8 @@ fault against none; matched seeds. The invariant holds or it does not, so one st
 mechanism; the reward shows what it cost.
 
 ## Fix
-Build the optimizer after the adapter. With gradient checkpointing use
+Build the optimizer after the adapter. Take an adapter that was merged for sampling out again
+(`unmerge_adapter()`) before the loss. With gradient checkpointing use
 `gradient_checkpointing_kwargs={"use_reentrant": False}` or `model.enable_input_require_grads()`.
 
 ## Not to be confused with
@@ -40,6 +44,7 @@ TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); m
 (max |lora_B| is 0 after training); transformers issue 42489; open-unlearning issue 178.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,6 +114,9 @@ class OptimizerNotStepping(Hypothesis):
                 fix="Check that the adapter is in the model (`model.print_trainable_parameters()`),"
                 " and that nothing freezes its weights afterwards.",
             )
+        merged = self._merged(subject.trace, "")
+        if merged is not None:
+            return merged
         if step.learning_rate == 0:
             return self._alarm("The configured learning rate is 0.", 0.0)
         if not len(step.advantage) and census.total_norm == 0:
@@ -226,10 +234,19 @@ class OptimizerNotStepping(Hypothesis):
         still = always(table, active & ~without, update == 0)
         dead = always(table, late & (np.isfinite(grad) | without), without)
         lost = {name for name in still if not half[name]}
+        merged = self._merged(
+            trace,
+            f" {len(lost | dead)} of {len(size)} trainable tensors did not "
+            f"change in {steps} steps.",
+        )
+        if merged is not None and share_of(lost | dead, size) >= MANY:
+            return merged
         if lost:
+            known = np.isfinite(grad[active & np.isin(table["name"], sorted(lost))]).any()
+            have = "have a gradient and " if known else ""
             return self._alarm(
-                f"{len(lost)} of {len(size)} trainable tensors have a gradient and did not change "
-                f"in {steps} steps with a learning rate above 0.",
+                f"{len(lost)} of {len(size)} trainable tensors {have}did not change in {steps} "
+                "steps with a learning rate above 0.",
                 share_of(lost, size),
                 sorted(lost),
             )
@@ -240,6 +257,22 @@ class OptimizerNotStepping(Hypothesis):
                 sorted(dead),
             )
         return self._moving(steps, size, dead | still)
+
+    def _merged(self, trace: Trace, more: str) -> Finding | None:
+        """An adapter that is part of the base where it should be trained."""
+        seen = trace.run.get("adapter_merged")
+        if not seen:
+            return None
+        found = self._alarm(
+            f"{seen['layers']} of {seen['of']} layers with an adapter are merged into the base "
+            f"while the loss of step {seen['step']} is computed: the pass goes around the adapter, "
+            f"which gets no gradient.{more}",
+            seen["layers"] / seen["of"],
+            headline="Your adapter is merged into the base while it should be trained.",
+            fix="Take the adapter out again after sampling (`model.unmerge_adapter()`), before the "
+            "loss.",
+        )
+        return replace(found, proven=True)
 
     def _moving(self, steps: int, size: dict[str, float], unmoved: set[str]) -> Finding:
         share = share_of(unmoved, size)

@@ -7,11 +7,13 @@ batch sizes derived before they were changed break that silently: advantages the
 instead of answers, or are paired with completions that did not earn them.
 
 ## Sign
-Exact: a group with two prompts; one prompt for all rows of the data, whose answers differ, where a
-completion can know of nothing else; groups of one step that differ in size, or, in a run that was
-not resumed, have not `num_generations` rollouts; answers that equal the gold answer and are paid as
-wrong while others are paid as right, so often that pay and answer have nothing to do with each
-other (what one rollout earned was given to another). Statistical: advantages that do not follow the
+Exact: rows whose prompt and completion are, id by id, those sampled for another rollout of the
+step, while advantages follow the rewards of their own place; a group with two prompts; one prompt
+for all rows of the data, whose answers differ, where a completion can know of nothing else; groups
+of one step that differ in size, or, in a run that was not resumed, have not `num_generations`
+rollouts; answers that equal the gold answer and are paid as wrong while others are paid as right,
+so often that pay and answer have nothing to do with each other (what one rollout earned was given
+to another). Statistical: advantages that do not follow the
 rewards of their own group (correlation certainly below one half; healthy: 1), prompts that stand in
 a step several times, or, where every row of the data is a prompt of its own, half as many prompts
 as blind draws would show. Where problems share their prompt (one text for all games of a kind, or
@@ -36,8 +38,9 @@ the constructor of `GRPOConfig`, never change them afterwards.
 
 ## Not to be confused with
 H39 reward-parser: right answers are paid as wrong, but no wrong one as right. H05 reward-signal:
-rewards are noisy, but belong to their rollouts. A low share of variance between prompts proves
-nothing: prompts of one difficulty show it in a healthy run.
+rewards are noisy, but belong to their rollouts. H10 template-drift and H11 retokenisation: what is
+trained was never sampled; here all of it was, in another place. A low share of variance between
+prompts proves nothing: prompts of one difficulty show it in a healthy run.
 
 ## References
 TRL issues 2803 and 3098 (prompts of a group differ over processes); rllm issue 605 (groups of one);
@@ -57,6 +60,7 @@ from flatline.hypotheses.answers import Judged, judge
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.departure import CODES, LOOK_ALIKES, with_lines
+from flatline.hypotheses.exchanged_rows import Exchanged, exchanged_rows
 from flatline.hypotheses.groups import (
     prompts_of,
     standardised,
@@ -90,6 +94,11 @@ NAMED = 0.5
 are not. Healthy: 1. A guess: who draws from a small part of the data has less."""
 ENOUGH_DRAWS = 16
 """Groups of which blind draws hardly ever show half of what they should: below once in 10,000."""
+OF_ANOTHER_ORDER = (
+    *("H06", "H10", "H11", "H12", "H17", "H19", "H20", "H21", "H22", "H34", "H36", "H61", "H63"),
+    *("H68", *CODES.values()),
+)
+"""What else fires where rows are compared with what was sampled and paid for others."""
 VISITED = 0.9
 """Share of the data that an epoch visits. Healthy: all but an incomplete last batch."""
 
@@ -110,7 +119,8 @@ class GroupIntegrity(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Is every group one prompt, whole, and paid for what it did?"""
         return (
-            self._mixed(trace)
+            self._reordered(trace)
+            or self._mixed(trace)
             or self._one_prompt(trace)
             or self._sizes(trace)
             or self._exchanged(trace)
@@ -166,6 +176,26 @@ class GroupIntegrity(Hypothesis):
     def experiment(self, config: RunConfig) -> Arms | None:
         """Without the fault, where one is planted: no setting of a run is the cause."""
         return fault_taken_out(self, config)
+
+    def _reordered(self, trace: Trace) -> Finding | None:
+        """Ids that changed places while advantages stayed."""
+        found = exchanged_rows(trace)
+        if found is None:
+            return None
+        alarm = self.found(
+            Level.FAULT,
+            f"{len(found.row)} of {found.looked_at} rollouts are trained with the prompt and the "
+            "completion of another rollout of their step, id by id, and with their own advantage: "
+            "rows were put in another order, and advantages were not.",
+            measured=len(found.row) / found.looked_at,
+            expected="0",
+            evidence=[_in_place_of(trace, *pair) for pair in _worst(trace, found)],
+            severity=len(found.row) / found.looked_at / CONTRADICTED,
+            headline="Your advantages go to other completions: rows were put in another order.",
+            fix="Put every tensor of the batch in the new order, `advantages` and log-probs too.",
+            proven=True,
+        )
+        return replace(alarm, explains=(*self.explains, *OF_ANOTHER_ORDER))
 
     def _mixed(self, trace: Trace) -> Finding | None:
         if "prompt_id" not in trace.rollouts:
@@ -344,6 +374,26 @@ class GroupIntegrity(Hypothesis):
         return self.found(
             Level.FAULT, text, measured=measured, expected="0", evidence=evidence or []
         )
+
+
+def _worst(trace: Trace, found: Exchanged, n: int = 3) -> list[tuple[int, int]]:
+    """Pairs of a place and whose ids are in it, those first that were paid most differently."""
+    reward = trace.rollouts["reward"]
+    apart = np.nan_to_num(np.abs(reward[found.row] - reward[found.source]))
+    first = np.argsort(-apart, kind="stable")[:n]
+    return list(zip(found.row[first].tolist(), found.source[first].tolist(), strict=True))
+
+
+def _in_place_of(trace: Trace, row: int, source: int) -> Evidence:
+    rollouts = trace.rollouts
+    said = str(rollouts["completion"][row]) if "completion" in rollouts else "its completion"
+    earned = [f"which earned {rollouts['reward'][at]:.3g}" for at in (source, row)]
+    return Evidence(
+        text=f"{said[:60]!r} of rollout {int(rollouts['rollout'][source])}, {earned[0]}, is "
+        f"trained with the advantage {rollouts['advantage'][row]:+.3g} of this one, {earned[1]}",
+        step=int(rollouts["step"][row]),
+        rollout=int(rollouts["rollout"][row]),
+    )
 
 
 def _differ(size: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ def identity(trace: Trace) -> Identity | None:
     same = trace.rollouts["as_sampled"]
     if not (same == 0).any():
         return Identity(rollouts=int(np.isfinite(same).sum()))
-    tokens = trace.tokens(_steps(trace, same == 0))
+    tokens = trace.tokens(steps_that_differ(trace))
     found = tokens.divergences
     if not found:
         raise NotRecorded("tokens.sampled_ids")
@@ -80,9 +80,9 @@ def shown(trace: Trace, known: Identity, found: Sequence[Divergence], n: int = 3
     ]
 
 
-def _steps(trace: Trace, differs: np.ndarray) -> list[int]:
-    """A few recorded steps, and the first of them that has what is looked for."""
-    steps = trace.token_steps
+def steps_that_differ(trace: Trace) -> list[int]:
+    """A few recorded steps, and the first of them that has other ids than were sampled."""
+    steps, differs = trace.token_steps, trace.rollouts["as_sampled"] == 0
     wanted = steps[np.isin(steps, trace.rollouts["step"][differs])]
     return sorted({*some_steps(trace), *wanted[:1].tolist()})
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flatline.errors import ConfigError
-from flatline.live.batch import to_numpy
+from flatline.live.batch import Padded, to_numpy
 from flatline.live.hooks import Patch
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.untouched import random_numbers
@@ -18,6 +18,7 @@ from flatline.live.trl.recorder.attach import attach
 from flatline.live.trl.recorder.heard import ROLLOUT
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Rollout
+from flatline.trace import Trace
 from flatline.trace.writer import MemorySink
 
 
@@ -37,7 +38,10 @@ def record(
             attachment.work("write_step", row)
     finally:
         attachment.detach()
-    return Recorded(played, logps_BT, sink.trace(), seen)
+    trace = sink.trace()
+    if _found_elsewhere(played, trace):
+        raise _other_rows(len(played.rows), 0)
+    return Recorded(played, logps_BT, trace, seen)
 
 
 def _refuse_other_rows(played: Played) -> None:
@@ -46,10 +50,25 @@ def _refuse_other_rows(played: Played) -> None:
     if numbers is None:
         return
     rows, trained = len(played.rows), to_numpy(numbers)
-    if len(trained) == rows and (np.diff(trained) == 1).all():
-        return
-    left_out = rows - len(np.unique(trained))
-    raise ConfigError(
+    if len(trained) != rows or (np.diff(trained) != 1).any():
+        raise _other_rows(rows, rows - len(np.unique(trained)))
+
+
+def _found_elsewhere(played: Played, trace: Trace) -> bool:
+    """Whether rows were recorded as they were sampled though the batch has others in their places:
+    a subclass put them in another order, with all that belongs to them but their numbers."""
+    table, batch = trace.rollouts, Padded(played.inputs)
+    if "as_sampled" not in table or not (table["as_sampled"] == 1).all():
+        return False
+    tokens = trace.tokens()
+    lengths = np.bincount(tokens.row, minlength=len(tokens.rollout_rows))
+    places = table["rollout"][tokens.rollout_rows].astype(int)
+    each = zip(places - places.min(), np.split(tokens.ids, np.cumsum(lengths)[:-1]), strict=True)
+    return not all(np.array_equal(batch["completion_ids"][at, : len(ids)], ids) for at, ids in each)
+
+
+def _other_rows(rows: int, left_out: int) -> ConfigError:
+    return ConfigError(
         f"This trainer trains other rows than it generates: of {rows}, {left_out} are left out or "
         "replaced by copies of others, or they are in another order.\n"
         "A checkup compares each row with what was generated for it, and would take that for a "

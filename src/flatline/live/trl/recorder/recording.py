@@ -18,6 +18,7 @@ from torch import Tensor
 from flatline.live.batch import to_numpy
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Guard
+from flatline.live.merged import adapter_layers, merged_in_training
 from flatline.live.transfer import Transfer
 from flatline.live.trl.gold import gold_names
 from flatline.live.trl.grpo import GrpoTrainer
@@ -80,6 +81,8 @@ class Recording:
         self._scribe = Scribe(sink, _copied(trainer.processing_class))
         self._rank = int(trainer.accelerator.process_index)
         self._census: Census | None = None
+        self._layers: list[Any] | None = None
+        """Of an adapter; none are left once some of them were found merged."""
         self._numbered = 0
         self._last: Generation | None = None
         self._learning_rate: float | None = None
@@ -140,6 +143,7 @@ class Recording:
         self.clock.generated(seconds, sampling)
 
     def passed(self, one: Pass) -> None:
+        self._note_merged()
         sent, reader, clip = one.send(), self._reader(), _clip(self._trainer)
         numbers = sent.part(ROLLOUT)
         self._hand_on(
@@ -203,6 +207,17 @@ class Recording:
         step = int(self._trainer.state.global_step) + 1
         if self._rank == 0 and self._counted().is_due(step):
             self._counted().before_step(readable=readable)
+
+    def _note_merged(self) -> None:
+        """Said once: an adapter that is merged while the loss is computed gets no gradient."""
+        if self._layers is None:
+            model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+            self._layers = adapter_layers(model)
+        merged, of = merged_in_training(self._layers), len(self._layers)
+        if merged:
+            step = int(self._trainer.state.global_step) + 1
+            self.sink.update_run(adapter_merged={"layers": merged, "of": of, "step": step})
+            self._layers = []
 
     def _counted(self) -> Census:
         """Made at the first step: only then are the weights where they are trained."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from flatline.live.batch import Drawn, Padded, column, episode, hops, to_numpy
 from flatline.live.texts import Texts
-from flatline.live.trl.recorder.heard import Generation
+from flatline.live.trl.recorder.heard import HELD_OUT, Generation
 from flatline.live.trl.sampler import drawn
 from flatline.rollout.record import Author, Rollout
 
@@ -25,6 +25,8 @@ SHORT = 32
 TOOL_RAISED = "{'error': "
 """How TRL's answer to a call that raised begins."""
 Row = dict[str, Any]
+Content = tuple[bytes, bytes, float]
+"""Prompt, completion and advantage of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,32 @@ def hold(generation: Generation, reader: Reader) -> list[Held]:
     for one, heard in zip(held, drawn(generation.calls, [one.ids() for one in held]), strict=False):
         one.drawn = heard
     return held
+
+
+def found_again(batch: Padded, numbers: list[int], held: Mapping[int, Held]) -> list[int]:
+    """Whose rows these are: as their numbers say, unless somebody put ids and advantages in another
+    order and left the numbers, which he knows nothing of, in their places. Ids that went without
+    their advantages are nobody's but those of the place."""
+    mine = [_content(batch, at) for at in range(len(numbers))]
+    waiting = {number: _content(one.batch, one.at) for number, one in held.items()}
+    pairs = zip(mine, numbers, strict=True)
+    if all(waiting.get(number, row)[:2] == row[:2] for row, number in pairs):
+        return numbers
+    owners: dict[Content, list[int]] = {}
+    for number, row in waiting.items():
+        owners.setdefault(row, []).append(number)
+    if not all(row in owners for row in mine):
+        return numbers
+    return [owners[row].pop(0) if owners[row] else HELD_OUT for row in mine]  # copies are nobody's
+
+
+def _content(batch: Padded, at: int) -> Content:
+    prompt, completion = batch.prompt(at), batch.completion(at)
+    return (
+        batch["prompt_ids"][at, prompt].tobytes(),
+        batch["completion_ids"][at, completion].tobytes(),
+        float(batch.advantage[at]),
+    )
 
 
 def sampler_logps(batch: Padded, held: Sequence[Held]) -> np.ndarray | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flatline.live.batch import to_numpy
+from flatline.live.batch import Padded, to_numpy
 from flatline.live.texts import Texts, Vocabulary
 from flatline.live.transfer import Transfer
 from flatline.live.trl.recorder.heard import ROLLOUT, Generation, Pass
@@ -22,6 +22,7 @@ from flatline.live.trl.recorder.rows import (
     Held,
     Reader,
     Row,
+    found_again,
     hold,
     rollout_row,
     sampler_logps,
@@ -71,7 +72,7 @@ class Scribe:
             logps = None
         attention = one.attention(batch)
         trained = []
-        for at, rollout in enumerate(self._let_go(one.inputs.get(ROLLOUT))):
+        for at, rollout in enumerate(self._let_go(self._numbers(one, batch))):
             if rollout is not None:
                 rollout.trained_by(batch, at, logps, attention)
                 trained.append(rollout)
@@ -83,7 +84,8 @@ class Scribe:
     def passed_over(self, numbers: Transfer) -> None:
         """A pass whose tokens were dropped: its rollouts no longer wait for it."""
         self._missed = True
-        self._let_go(numbers.arrived().get(ROLLOUT))
+        known = numbers.arrived().get(ROLLOUT)
+        self._let_go([] if known is None else to_numpy(known).tolist())
 
     def end_step(self, step: int, reader: Reader, looked: Looked | None, norm: Transfer) -> None:
         """Write all but the row of the step itself, which may wait for the trainer's log."""
@@ -113,13 +115,16 @@ class Scribe:
         self._held.clear()
         self._generations, self._facts = [], None
 
+    def _numbers(self, one: Pass, batch: Padded) -> list[int]:
+        numbers = one.inputs.get(ROLLOUT)
+        return [] if numbers is None else found_again(batch, to_numpy(numbers).tolist(), self._held)
+
     def _is_fresh(self, rollout: Held) -> bool:
         """Whether its row is still to be written."""
         return any(rollout.generation is one for one in self._generations)
 
-    def _let_go(self, numbers: Any) -> list[Held | None]:
-        known = [] if numbers is None else to_numpy(numbers).tolist()
-        return [self._held.pop(number, None) for number in known]
+    def _let_go(self, numbers: Sequence[int]) -> list[Held | None]:
+        return [self._held.pop(number, None) for number in numbers]
 
     def _keep_rows(self, rollouts: Sequence[Held], reader: Reader) -> None:
         self._texts.learn(_ids(rollouts))  # they may be others than those that were sampled
