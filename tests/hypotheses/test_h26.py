@@ -56,6 +56,22 @@ def test_tensors_with_gradient_and_rate_that_never_change_are_a_fault():
     assert "layers.0.weight" in found.evidence[0].text
 
 
+def test_gradients_below_the_last_digit_of_the_weights_are_named_and_not_the_optimizer():
+    still = {"update_norm": 0.0, "changed_share": 0.0, "size": 100, "norm": 10.0}
+    found = H.sign(trace_with(lambda row: {**still, "grad_norm": 1e-9}))
+    assert found.level is Level.FAULT
+    assert found.headline == "Your gradients are too small to change the weights."
+    assert {"H25", "H27"} <= set(found.explains)
+    usual = H.sign(trace_with(lambda row: {**still, "grad_norm": 1e-2}))
+    assert usual.level is Level.FAULT and usual.headline == H.headline
+
+
+def test_one_tensor_whose_gradient_is_rounding_is_no_fault():
+    tiny = {"update_norm": 0.0, "size": 100, "norm": 10.0, "grad_norm": 1e-9}
+    found = H.sign(trace_with(lambda row: tiny if "layers.0" in row["name"] else {"size": 900}))
+    assert found.level is Level.NOTE
+
+
 def test_one_lost_tensor_is_a_fault_too():
     lost = trace_with(lambda row: {"update_norm": 0.0} if "0" in row["name"] else {})
     assert H.sign(lost).level is Level.FAULT

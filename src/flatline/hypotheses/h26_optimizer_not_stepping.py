@@ -13,8 +13,10 @@ although advantages are not; gradients that are not numbers. Each is exact. A te
 gradient reaches while others get one (a vision tower that sees only text, an adapter on a part that
 is not used) is noted, and suspected where such tensors hold half of the elements. Where nothing of
 an adapter moves, PEFT's layers say whether it is merged while the loss is computed. A tensor in
-half precision may stay unchanged because its updates are rounded away, which is noted. Without
-recorded weights, a KL that grew from 0 shows that they move.
+half precision may stay unchanged because its updates are rounded away, which is noted. Where all
+gradients are below 1e-8 an element, and times the rate below the last digit of the weights, it is
+they that are named and not the optimizer; one tensor of such a gradient is noted. Without recorded
+weights, a KL that grew from 0 shows that they move.
 
 ## Probe
 One optimizer step on one batch, undone afterwards: something must be trainable, and every trainable
@@ -79,6 +81,10 @@ MOVED_KL = 1e-4
 """KL to the reference that only a policy that moved has. Healthy runs: 1e-3 to 0.3."""
 
 
+EPSILON = 1e-8
+"""Adam's, below which a gradient shortens its step. Healthy: 5300 times as much and more."""
+LAST_DIGIT = 2.0**-24
+"""Share of a float32 number below which an addition is rounded away."""
 LONG = 0.25
 """Share of a run without a rate that is no end of a schedule: those come to 0 at the last step."""
 
@@ -241,6 +247,10 @@ class OptimizerNotStepping(Hypothesis):
         )
         if merged is not None and share_of(lost | dead, size) >= MANY:
             return merged
+        faint = lost & _too_small(trace, active & ~without)
+        if faint and _all_small(table, active):
+            return self._faint(faint, steps, size)
+        lost -= faint
         if lost:
             known = np.isfinite(grad[active & np.isin(table["name"], sorted(lost))]).any()
             have = "have a gradient and " if known else ""
@@ -273,6 +283,19 @@ class OptimizerNotStepping(Hypothesis):
             "loss.",
         )
         return replace(found, proven=True)
+
+    def _faint(self, names: set[str], steps: int, size: dict[str, float]) -> Finding:
+        """Nothing is wrong with the optimizer: it is given nothing."""
+        alarm = self._alarm(
+            f"{len(names)} of {len(size)} trainable tensors did not change in {steps} steps: an "
+            "update by their gradients is smaller than the last digit of the weights.",
+            share_of(names, size),
+            sorted(names),
+            headline="Your gradients are too small to change the weights.",
+            fix="Look for what makes the loss vanish: advantages that cancel, a loss divided or "
+            "scaled twice, log-probs that were detached.",
+        )
+        return replace(alarm, explains=(*alarm.explains, "H25", "H27"))
 
     def _moving(self, steps: int, size: dict[str, float], unmoved: set[str]) -> Finding:
         share = share_of(unmoved, size)
@@ -327,6 +350,31 @@ class OptimizerNotStepping(Hypothesis):
             fix=fix,
             headline=headline,
         )
+
+
+def _typical(table: Frame) -> np.ndarray:
+    """Size of a typical element of each gradient."""
+    if "grad_norm" not in table or "size" not in table:
+        return np.full(len(table), np.inf)
+    return np.asarray(table["grad_norm"] / np.sqrt(np.maximum(table["size"], 1)))
+
+
+def _too_small(trace: Trace, where: np.ndarray) -> set[str]:
+    """Tensors whose gradients are below Adam's epsilon, and times the rate below the last digit of
+    a typical weight: no optimizer moves them."""
+    table = trace.weights
+    if "norm" not in table or "learning_rate" not in trace.steps:
+        return set()
+    grad, weight = _typical(table), table["norm"] / np.sqrt(np.maximum(table["size"], 1))
+    rate = float(np.nanmax(trace.steps["learning_rate"]))
+    return always(table, where, (grad < EPSILON) & (rate * grad < LAST_DIGIT * weight))
+
+
+def _all_small(table: Frame, active: np.ndarray) -> bool:
+    """Whether the gradient as a whole is that small: one tensor alone may get rounding for one, as
+    the bias of keys does."""
+    grad, size = table["grad_norm"][active], table["size"][active]
+    return bool(np.sqrt(np.nansum(grad**2) / max(np.nansum(size), 1)) < EPSILON)
 
 
 def _may_be_rounded(rate: np.ndarray) -> bool:

@@ -3,7 +3,8 @@
 A checkup looks at one step. What goes wrong later, a rate that ends, weights that are put back, a
 reward that remembers, is seen along the run. Every number is computed again from what was asked for
 and from what came before it; limits are those of arithmetic, as in a checkup. Only what `attach`
-recorded is looked at: it alone says what was asked for.
+recorded is looked at: it alone says what was asked for. Of a watched loop, the weights of rows in
+its loss tell some mistakes all the same (`flatline.hypotheses.row_weights`).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.by_place import never_paid_behind
 from flatline.hypotheses.gold_fit import foreign_gold
+from flatline.hypotheses.row_weights import of_watched_rows
 from flatline.hypotheses.weights import looked_at, trains_later, updates_once
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.rollout.record import Author
@@ -536,7 +538,7 @@ def _largest(trace: Trace, step: int) -> str:
 LOOKS: Mapping[str, Look] = {
     "mask": mask,
     "rewards": rewards,
-    "advantages": along_advantages,
+    "advantages": lambda trace: of_watched_rows(trace) or along_advantages(trace),
     "log-probs": logprobs,
     "update": update,
 }
