@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
-from flatline.hypotheses.held_out import change_of_score
+from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of
 from flatline.hypotheses.trend import FEWEST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
@@ -96,15 +96,26 @@ def _heldout(columns: list[Column]) -> Iterator[str]:
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
         told += f"{step[best]:g}) in {len(values)} evaluations"
-        change = change_of_score(values)
-        if change is None:
-            yield sentence([told])
-            continue
-        moved = (
-            f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
-        )
-        word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
-        yield sentence([told, f"it {word} {moved}"])
+        yield sentence([told, *_goes(one)])
+
+
+def _goes(score: Column) -> Iterator[str]:
+    """How a score that is evaluated now and then goes, where there are enough of it."""
+    change = change_of_score(score.shape.values)
+    course = course_of(score.shape.values, score.shape.step)
+    if change is None or course is None:
+        return
+    last = f"{score.bare(course.last)} in the last {COMPARED}, less than chance makes of a best"
+    if course.falls:
+        then = "rises until then and falls since" if course.rises else "falls since then"
+        yield f"it {then}: {last}"
+        return
+    moved = f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
+    if course.rises and change.high > 0 >= change.low:
+        yield f"it rises, most of it early {moved}"
+        return
+    word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
+    yield f"it {word} {moved}"
 
 
 def _time(trace: Trace) -> Iterator[str]:

@@ -1,0 +1,162 @@
+"""What a fifth round of logs showed: each mended in the general mechanism, on made numbers and on
+the log that showed it (docs/real-logs/fifth)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flatline.diagnosis.report import diagnose
+from flatline.hypotheses.base import Level
+from flatline.hypotheses.h38_reward_hacking import RewardHacking
+from flatline.hypotheses.h47_seed_noise import SeedNoise
+from flatline.hypotheses.held_out import course_of, is_score, scores_of
+from flatline.hypotheses.trend import trend_of
+from flatline.remarks import SHOWN, remarks_of
+from flatline.trace import Trace
+from flatline.trace.importers import open_log
+
+LOGS = Path(__file__).parents[1] / "docs" / "real-logs" / "fifth"
+OURS = {
+    *("reward", "kl", "entropy", "grad_norm", "learning_rate", "completion_length"),
+    *("zero_std_share", "truncated_share", "clip_share", "heldout_reward", "ratio_max"),
+}
+RNG = np.random.default_rng(5)
+
+
+def log(source="import:trl", **columns):
+    """A log; `eval__score` stands for `eval/score`."""
+    named = {name.replace("__", "/"): np.asarray(values) for name, values in columns.items()}
+    rows = len(next(iter(named.values())))
+    listed = []
+    for at in range(rows):
+        row = {n: float(v[at]) for n, v in named.items() if v[at] is not None}
+        listed.append({"step": at + 1, **{n: row[n] for n in OURS & row.keys()}, "metrics": row})
+    unknown = sorted(name for name in named if name not in OURS and "/" not in name)
+    run = {"source": source, "unrecognised": unknown, "settings": {}}
+    return Trace.from_rows(run=run, steps=listed)
+
+
+def around(level, rows, by=0.02):
+    return level + by * RNG.normal(size=rows)
+
+
+def shown(name):
+    report = diagnose(open_log(LOGS / name))
+    notes = [one.text for one in report.findings if one.level is Level.NOTE]
+    told = [report.summary, *notes, *report.caveats, *report.remarks[:SHOWN]]
+    return report, " ".join(told)
+
+
+# A reward that rises early and then stays.
+
+
+def early_rise(rows=300):
+    level = np.minimum(0.55 + 0.42 * np.linspace(0, 4.5, rows), 0.97)
+    noise = RNG.normal(size=rows)
+    alike = noise.copy()
+    for at in range(1, rows):
+        alike[at] = 0.15 * alike[at - 1] + noise[at]
+    return level + 0.012 * alike
+
+
+def test_a_reward_that_rises_early_and_stays_is_said_to_rise():
+    trace = log(reward=early_rise())
+    trend = trend_of(trace)
+    assert trend.rises and trend.flat is False
+    assert "too few" not in trend.text
+    assert SeedNoise().sign(trace).level is Level.OK
+
+
+def test_no_steps_more_are_asked_for_where_the_reward_stands_at_its_ceiling():
+    report, told = shown("02_wandb_export.csv")
+    assert report.trend.rises and "would settle it" not in told and "too few" not in told
+    assert "used up" in report.answer.headline
+    assert "0.97 of 1" in told and "harder" in told
+
+
+def test_equal_groups_at_a_low_reward_are_not_called_solved():
+    _, told = shown("05_trl_console.txt")
+    assert "solved" not in told and "used up" not in told
+
+
+def test_equal_groups_of_a_reward_whose_best_is_not_1_are_not_called_solved():
+    rows = 60
+    trace = log(
+        reward=np.minimum(around(0.95, rows), 1.0),
+        reward_std=around(1.0, rows),
+        zero_std_share=around(0.8, rows),
+    )
+    assert "solved" not in diagnose(trace).summary
+
+
+# A reward that loses a little of what it gained.
+
+
+def test_a_reward_that_ends_far_above_its_start_is_not_said_to_fall():
+    levels = np.concatenate([around(0.9, 80), around(1.7, 90), around(1.6, 30)])
+    trend = trend_of(log(reward=levels))
+    assert trend.rises and not trend.falls
+    assert "falls a little" in trend.text
+
+
+def test_a_reward_that_loses_most_of_its_gain_falls():
+    levels = np.concatenate([around(0.9, 80), around(1.7, 90), around(1.0, 30)])
+    assert trend_of(log(reward=levels)).falls
+
+
+def test_a_main_part_that_falls_while_the_reward_rises_is_suspected():
+    report, _ = shown("06_wandb_chart_export.csv")
+    assert report.causes[0].hypothesis == "H38"
+    assert "games the reward" in report.answer.headline
+    assert "citation_count" in report.causes[0].text
+
+
+def test_a_small_part_that_falls_is_noted_and_no_more():
+    rows = 90
+    main, small = np.linspace(0.6, 1.2, rows), np.linspace(0.14, 0.0, rows)
+    parts = {"rewards__main": around(main, rows), "rewards__brief": around(small, rows, 0.003)}
+    trace = log(reward=sum(parts.values()), **parts)
+    assert RewardHacking().sign(trace).level is Level.NOTE
+
+
+# Evaluations.
+
+
+def test_a_length_of_solved_problems_is_no_score():
+    assert is_score("eval/math_correct_rate", np.array([0.3, 0.5]))
+    assert is_score("val-core/openai/gsm8k/acc/mean@1", np.array([0.3, 0.5]))
+    for name in ("val/sequence_lengths_solved", "val/sequence_lengths_unsolved", "eval/num_solved"):
+        assert not is_score(name, np.array([666.0, 535.0]))
+    assert not is_score("eval/solved", np.array([666.0, 535.0])), "no share is 666"
+
+
+def test_an_evaluation_that_falls_after_its_best_is_seen():
+    report, told = shown("10_open_instruct.jsonl")
+    assert report.causes[0].hypothesis == "H38"
+    assert "sequence_lengths_solved" not in report.causes[0].text
+    assert "0.595 at its best (step 75)" in report.causes[0].text
+    assert "rises until then and falls since" in told
+    assert "val/sequence_lengths_solved" not in scores_of(open_log(LOGS / "10_open_instruct.jsonl"))
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.3])
+def test_the_best_of_noisy_evaluations_is_no_best(alike):
+    said = 0
+    for seed in range(300):
+        noise = np.random.default_rng(seed).normal(size=14)
+        for at in range(1, 14):
+            noise[at] += alike * noise[at - 1]
+        course = course_of(0.5 + 0.05 * noise, np.arange(14))
+        said += course.rises or course.falls
+    assert said <= 6, "2 %"
+
+
+def test_an_evaluation_that_rises_early_and_then_stays_is_said_to_rise():
+    rows, every = 420, 30
+    score = np.full(rows, np.nan)
+    level = [0.41, 0.58, 0.61, *[0.66] * 11]
+    score[::every] = np.array(level) + np.tile([0.01, -0.01], 7)
+    trace = log(reward=around(0.6, rows), eval__pass1=score)
+    told = " ".join(remarks_of(trace))
+    assert "it rises, most of it early" in told
