@@ -160,3 +160,32 @@ def test_an_evaluation_that_rises_early_and_then_stays_is_said_to_rise():
     trace = log(reward=around(0.6, rows), eval__pass1=score)
     told = " ".join(remarks_of(trace))
     assert "it rises, most of it early" in told
+
+
+# Numbers that are none.
+
+
+def test_a_run_whose_gradient_stays_nan_says_so_first_and_what_came_before():
+    report, told = shown("11_metrics.jsonl")
+    assert report.answer.headline.startswith("Your training breaks at step 49")
+    proof = report.causes[0].text
+    assert "`ratio_max` grew from 1.97 to" in proof and "`clip_frac` grew from" in proof
+    assert "epsilon None" not in told
+    assert "`pass_any` is at its ceiling" not in told
+    assert "`max_grad_norm` is 1 in all 64 rows" in told
+    assert "above 1, at which it is clipped, in 49 of 49 rows" in told
+
+
+def test_single_steps_without_a_gradient_are_no_end_of_the_training():
+    norm = around(0.5, 60)
+    norm[[20, 31]] = np.inf
+    report = diagnose(log(reward=around(0.5, 60), grad_norm=norm))
+    assert not any(one.hypothesis == "H26" for one in report.alarms)
+
+
+def test_a_loss_that_stays_nan_is_a_fault_where_no_gradient_is_logged():
+    loss = around(0.5, 60)
+    loss[50:] = np.nan
+    rows = [{"step": at + 1, "loss": float(value)} for at, value in enumerate(loss)]
+    trace = Trace.from_rows(run={"source": "import:csv", "settings": {}}, steps=rows)
+    assert "breaks at step 51: from there on its loss" in diagnose(trace).answer.headline

@@ -257,10 +257,11 @@ def _gone(by_step: np.ndarray, steps: np.ndarray, unit: str) -> str:
     if len(early) < LAST or not early.min() > 0 or last.max() > GONE * early.min():
         return ""
     at = int(np.flatnonzero(by_step > GONE * early.min())[-1])
-    since = by_step[at + 1 :]
+    since, best = by_step[at + 1 :], int(by_step.argmax())
     return (
         f"The training reward falls to nothing: {by_step[: at + 1].mean():.2g} on average up to "
-        f"step {steps[at]:g}, at most {since.max():.2g} in the {len(since)} {unit} since."
+        f"step {steps[at]:g} ({by_step[best]:.2g} at most, step {steps[best]:g}), at most "
+        f"{since.max():.2g} in the {len(since)} {unit} since."
     )
 
 

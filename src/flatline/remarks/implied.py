@@ -169,6 +169,14 @@ def _clip(trace: Trace) -> Iterator[str]:
             f"The gradient norm is exactly {top:.3g} in {at.sum()} of {len(known)} rows: it is "
             "clipped there."
         )
+    limit = metric(trace, "max_grad_norm")
+    limit = limit[np.isfinite(limit)]
+    if len(limit) and np.ptp(limit) == 0 and (known > limit[0]).mean() >= NEARLY_ALL:
+        above = int((known > limit[0]).sum())
+        yield (
+            f"The gradient norm is above {limit[0]:.3g}, at which it is clipped, in {above} of "
+            f"{len(known)} rows."
+        )
 
 
 def _moved_on(trace: Trace) -> Iterator[str]:

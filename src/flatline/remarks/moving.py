@@ -248,19 +248,23 @@ def _constant(columns: list[Column]) -> Iterator[Remark]:
     still = [one for one in columns if one.shape.constant and len(one.shape) >= FEWEST]
     still = [one for one in still if one.name != "learning_rate"]
     nothing = [one for one in still if not one.shape.values[0] and not one.minor]
-    zeros = [one for one in nothing if not one.words.never]
-    rows = f"in all {len(still[0].shape)} rows" if still else ""
-    clauses = []
-    if zeros:
-        why = next((f": {one.words.zero}" for one in zeros if one.words.zero), "")
-        names = listed([one.subject for one in zeros])
-        clauses.append(f"{names} {'is' if len(zeros) == 1 else 'are'} 0 {rows}{why}")
+    clauses = [*_zeros([one for one in nothing if not one.words.never])]
     for one in still:
         if value := float(one.shape.values[0]):
             why = ": it pays everybody the same" if one.part else ""
+            rows = f"in all {len(one.shape)} rows"
             clauses.append(f"{one.subject} is {one.number(value)} {rows}{why}")
     if clauses:
         yield Remark(24, sentence(clauses[:SHOWN]))
+
+
+def _zeros(columns: list[Column]) -> Iterator[str]:
+    """Columns that are 0 throughout, those of as many rows together."""
+    for rows in dict.fromkeys(len(one.shape) for one in columns):
+        zeros = [one for one in columns if len(one.shape) == rows]
+        why = next((f": {one.words.zero}" for one in zeros if one.words.zero), "")
+        names = listed([one.subject for one in zeros])
+        yield f"{names} {'is' if len(zeros) == 1 else 'are'} 0 in all {rows} rows{why}"
 
 
 def _no_numbers(trace: Trace) -> Iterator[Remark]:
@@ -269,13 +273,22 @@ def _no_numbers(trace: Trace) -> Iterator[Remark]:
         bad = not_numbers(trace.steps, name) if name in trace.steps else np.zeros(0, bool)
         if not bad.any():
             continue
-        where = trace.steps["step"][bad]
-        shown = ", ".join(f"{at:g}" for at in where[:SHOWN]) + (" ..." * (len(where) > SHOWN))
-        own = (trace.run.get("aliases") or {}).values()
-        alike = [f"`{n}`" for n in trace.metric_names if n not in own and _gone(trace, n, bad)]
-        also = f", and {' and '.join(alike)} with it" if 0 < len(alike) <= 2 else ""
+        own = (trace.run.get("aliases") or {}).get(name)
+        alike = [f"`{n}`" for n in trace.metric_names if n != own and _gone(trace, n, bad)]
+        more = [f"{len(alike) - FEW} more"] if len(alike) > FEW else []
+        also = f", and {listed([*alike[:FEW], *more])} with it" if alike else ""
         rows = f"{bad.sum()} of {len(bad)} rows"
-        yield Remark(18, f"The {what} is no number in {rows} (steps {shown}){also}.")
+        yield Remark(
+            18, f"The {what} is no number in {rows} ({_which(trace.steps['step'], bad)}){also}."
+        )
+
+
+def _which(step: np.ndarray, rows: np.ndarray) -> str:
+    """The steps of some rows."""
+    at, where = np.flatnonzero(rows), step[rows]
+    if len(at) > 2 and (np.diff(at) == 1).all():
+        return f"steps {where[0]:g} to {where[-1]:g}"
+    return f"steps {', '.join(f'{one:g}' for one in where[:SHOWN])}{' ...' * (len(at) > SHOWN)}"
 
 
 def _gone(trace: Trace, name: str, rows: np.ndarray) -> bool:

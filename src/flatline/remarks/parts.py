@@ -117,6 +117,8 @@ def _ceiling(found: Parts) -> Iterator[str]:
         reached = float((values == top).mean())
         early = values[: len(values) // 3].mean()
         late = values[-(len(values) // 3) :]
+        if found.whole[name].mean() < NEXT_TO * values.mean():
+            continue  # rows without a reward, or without another part, are below it
         most = f"{top:.3g} is the most that any row has"
         if top > 0 and reached > 0.2 and early >= CEILING * top and values.mean() >= CEILING * top:
             told = f"{values.mean():.3g} on average, and {most}"
