@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flatline.diagnosis.report import diagnose
+from flatline.errors import TraceError
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h38_reward_hacking import RewardHacking
 from flatline.hypotheses.h47_seed_noise import SeedNoise
@@ -77,7 +78,7 @@ def test_no_steps_more_are_asked_for_where_the_reward_stands_at_its_ceiling():
 
 def test_equal_groups_at_a_low_reward_are_not_called_solved():
     _, told = shown("05_trl_console.txt")
-    assert "solved" not in told and "used up" not in told
+    assert "are solved" not in told and "used up" not in told
 
 
 def test_equal_groups_of_a_reward_whose_best_is_not_1_are_not_called_solved():
@@ -189,3 +190,113 @@ def test_a_loss_that_stays_nan_is_a_fault_where_no_gradient_is_logged():
     rows = [{"step": at + 1, "loss": float(value)} for at, value in enumerate(loss)]
     trace = Trace.from_rows(run={"source": "import:csv", "settings": {}}, steps=rows)
     assert "breaks at step 51: from there on its loss" in diagnose(trace).answer.headline
+
+
+# A policy that stops exploring, tools that fail, a sampler that drifts off.
+
+
+def test_an_entropy_collapse_below_the_ceiling_is_suspected_though_the_reward_once_rose():
+    report, _ = shown("05_trl_console.txt")
+    assert report.causes[0].hypothesis == "H30"
+    assert "stands at 0.63 of 1" in report.causes[0].text
+
+
+def test_a_sure_policy_whose_prompts_are_solved_is_not_suspected():
+    rows = 120
+    rise = np.minimum(np.linspace(0.5, 2.0, rows), 0.96)
+    trace = log(
+        reward=np.minimum(around(rise, rows), 1.0),
+        entropy=around(np.linspace(0.8, 0.02, rows), rows, 0.005),
+        zero_std_share=np.clip(around(np.linspace(0.1, 0.9, rows), rows), 0, 1),
+    )
+    assert not any(one.hypothesis == "H30" for one in diagnose(trace).alarms)
+
+
+def test_tools_that_begin_to_fail_after_a_resume_are_named_with_what_the_resume_changed():
+    report, told = shown("12_trl_log_history.jsonl")
+    assert report.causes[0].hypothesis == "H41"
+    assert "since step 121" in report.causes[0].text
+    assert "a reward of 0.844 at first and of 0.603 again" in told
+    assert "begin with a learning rate of 0 (at first: 7.4e-07)" in told
+    assert "begins anew at step 121 (from 0)" in told
+
+
+def test_failures_of_tools_are_no_cause_while_the_reward_rises():
+    rows = 90
+    failing = around(np.linspace(0.02, 0.4, rows), rows, 0.01).clip(0, 1)
+    rising = around(np.linspace(0.2, 0.8, rows), rows)
+    trace = log(reward=rising, tools__failure_frequency=failing)
+    assert not any(one.hypothesis == "H41" for one in diagnose(trace).alarms)
+
+
+def test_a_mismatch_that_grows_in_a_printed_log_of_two_processes_is_suspected():
+    report, told = shown("13_prime_rl.log")
+    assert report.causes[0].hypothesis == "H63"
+    assert "`Async Level` jumps from 1 to 2 at step 61" in told
+    assert "`Async Level` is next to its ceiling" not in told
+
+
+# Printed rows.
+
+
+def saved(folder, *lines):
+    path = folder / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return open_log(path)
+
+
+def test_rows_of_two_processes_are_joined_by_their_step(tmp_path):
+    trace = saved(
+        tmp_path,
+        "09:12:31 [trainer] INFO Starting in World(world_size=8, rank=0, local_rank=0)",
+        *(
+            line
+            for at in range(3)
+            for line in (
+                f"09:13:24 [rollout] Step {at} | Time: 44.6s | Reward: 0.{at}5 | Async Level: 1",
+                f"09:13:25 [trainer] Step {at} | Time: 43.9s | Loss: -1.5e-3 | Grad. Norm: 0.1 | "
+                "LR: 1.00e-06 | MFU: 30.4% | Peak Mem.: 68.5/79.1 GiB (86.5%)",
+            )
+        ),
+    )
+    assert trace.steps["step"].tolist() == [0, 1, 2]
+    assert trace.steps["reward"].tolist() == [0.05, 0.15, 0.25]
+    assert trace.steps["loss"].tolist() == [-1.5e-3] * 3
+    assert trace.metric("rollout/Time_s").tolist() == [44.6] * 3
+    assert trace.metric("MFU")[0] == pytest.approx(0.304)
+    assert not trace.run["notes"] and not trace.warnings
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "[  {}0/1000]",
+        "iter {}0:",
+        "Step {}0 |",
+        "step={}0",
+        "it {}0/1000 |",
+        "ts=2025-1T9Z step={}0",
+    ],
+)
+def test_names_and_numbers_with_a_sign_of_equality_are_rows(tmp_path, step):
+    lines = [f"{step.format(at)} loss=+0.01 reward=0.{at} kl=2e-07 t=215.2s" for at in (1, 2, 3)]
+    trace = saved(tmp_path, "loaded a model", *lines, "saved checkpoint to ckpt/step_50")
+    assert trace.steps["step"].tolist() == [10, 20, 30]
+    assert trace.steps["reward"].tolist() == [0.1, 0.2, 0.3]
+    assert trace.metric("t").tolist() == [215.2] * 3
+
+
+def test_what_a_model_writes_is_no_row(tmp_path):
+    with pytest.raises(TraceError):
+        saved(
+            tmp_path,
+            "Step 1: x = 3, y = 4, z = 5 | so a: 1 | b: 2 | c: 3",
+            "[1/3] a=1 b=2 c=3",
+            "level=info step=2 msg=done",
+        )
+
+
+def test_a_rate_of_1e_9_is_read_off_the_output_of_a_loop_of_ones_own():
+    report, told = shown("14_own_loop_stdout.txt")
+    assert report.causes[0].hypothesis == "H24"
+    assert "`r_xmlcount` is 0 in all 22 rows" in told

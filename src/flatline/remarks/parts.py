@@ -26,6 +26,8 @@ TWINS = 0.9
 """Correlation, of rows and of their differences, of two columns that are one signal."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
+CHANGES = 4
+"""Rows at which a column changes that nobody sets, at least."""
 TOUCHED = 3
 """Rows that have exactly its largest value, at least, where there is a ceiling."""
 NEXT_TO = 0.9
@@ -112,7 +114,8 @@ def _term(name: str, weight: float) -> str:
 def _ceiling(found: Parts) -> Iterator[str]:
     for name, values in found.moving.items():
         top = float(values.max())
-        if (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
+        setting = np.count_nonzero(np.diff(values)) < CHANGES
+        if setting or (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
             continue
         reached = float((values == top).mean())
         early = values[: len(values) // 3].mean()
