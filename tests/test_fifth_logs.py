@@ -1,6 +1,7 @@
 """What a fifth round of logs showed: each mended in the general mechanism, on made numbers and on
 the log that showed it (docs/real-logs/fifth)."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -300,3 +301,71 @@ def test_a_rate_of_1e_9_is_read_off_the_output_of_a_loop_of_ones_own():
     report, told = shown("14_own_loop_stdout.txt")
     assert report.causes[0].hypothesis == "H24"
     assert "`r_xmlcount` is 0 in all 22 rows" in told
+
+
+# One bad update.
+
+
+def test_one_bad_update_is_told_as_one_event_with_what_came_a_step_before():
+    _, told = shown("09_trl_trainer_state.json")
+    event = next(text for text in told.split(". ") if "At step 141" in text)
+    assert "the gradient norm rises from 0.153 to 38.6; from step 142 on the reward falls" in told
+    assert "the KL rises from 0.0756 to 2.41" in told and "the entropy rises from" in told
+    assert "this passes: the reward is back by step" in told and "the KL not wholly" in told, event
+
+
+def test_what_lasts_is_no_event_that_passes():
+    jump = np.repeat([0.0, 1.0], 50)
+    trace = log(
+        reward=around(0.5 + 0.3 * jump, 100),
+        kl=around(0.1 + jump, 100, 0.01),
+        entropy=around(0.4 + jump, 100, 0.01),
+    )
+    assert "this passes" not in " ".join(remarks_of(trace))
+
+
+def test_noise_of_many_columns_makes_no_event():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        names = ("reward", "kl", "entropy", "grad_norm", "completion_length", "a", "b", "c")
+        columns = {name: np.exp(0.3 * rng.standard_t(4, size=200)) for name in names}
+        assert "this passes" not in " ".join(remarks_of(log(**columns)))
+
+
+# What chance makes of digits, and what is no number.
+
+
+def test_long_lengths_are_not_multiples_of_a_number_by_chance():
+    lengths = np.exp(RNG.uniform(np.log(1500), np.log(7000), size=110))
+    told = " ".join(remarks_of(log(reward=around(0.5, 110), completion_length=lengths)))
+    assert "multiples of" not in told
+
+
+def test_long_lengths_that_are_means_of_64_are_still_read_as_such():
+    lengths = np.round(RNG.uniform(1500, 7000, size=110) * 64) / 64
+    told = " ".join(remarks_of(log(reward=around(0.5, 110), completion_length=lengths)))
+    assert "mean of 64 completions" in told
+
+
+def test_a_file_of_texts_and_truths_is_no_log(tmp_path):
+    path = tmp_path / "notes.json"
+    rows = [{"sees": "a text", "must": at < 3} for at in range(12)]
+    path.write_text(json.dumps({"a log": rows}))
+    with pytest.raises(TraceError, match="holds no row with a step and a number"):
+        open_log(path)
+
+
+def test_what_a_trainer_logs_throughout_comes_behind_what_moves():
+    rows = 150
+    rising = around(np.linspace(0.3, 0.8, rows), rows)
+    constant = {f"actor__setting_{at}": np.full(rows, float(at)) for at in range(8)}
+    told = remarks_of(log(reward=rising, entropy=around(0.4 - 0.2 * rising, rows), **constant))
+    moved = next(at for at, text in enumerate(told) if "entropy" in text)
+    assert moved < next(at for at, text in enumerate(told) if "actor/setting_1" in text)
+
+
+def test_columns_that_repeat_the_reward_are_told_in_one_sentence():
+    rising = around(np.linspace(0.3, 0.8, 60), 60)
+    trace = log(reward=rising, one=rising, two=rising, ten=10 * rising)
+    told = [text for text in remarks_of(trace) if "The reward is the same as" in text]
+    assert len(told) == 1 and "`one` and `two`, and 0.1 times `ten` in all 60 rows" in told[0]

@@ -3,6 +3,7 @@ follow the training reward."""
 
 import math
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ DRAWN = 4000
 ALIKE = 0.5
 """How alike neighbours are in these: evaluations of one set of problems have their mistakes in
 common, and a policy that wanders makes them more so."""
-ROUNDING = 1e-9
+ROUNDING, SAME = 1e-9, 1e-4
 _EVALUATED = re.compile(r"(eval|val|valid|validation|test|held_?out)([-_/].*)?")
 _SCORE = re.compile(
     r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
@@ -55,7 +56,25 @@ def is_score(name: str, values: np.ndarray) -> bool:
 def scores_of(trace: Trace) -> dict[str, np.ndarray]:
     """Scores of problems that are not trained on, by the log's own names."""
     columns = {name: metric(trace, name) for name in trace.metric_names if is_evaluation(name)}
-    return {name: values for name, values in columns.items() if is_score(name, values)}
+    found: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        if is_score(name, values) and not repeats(values, found.values()):
+            found[name] = values
+    return found
+
+
+def repeats(values: np.ndarray, others: Iterable[np.ndarray]) -> bool:
+    """Whether a column is another one times a number."""
+    return any(_is_multiple(values, other) for other in others)
+
+
+def _is_multiple(one: np.ndarray, other: np.ndarray) -> bool:
+    known = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(np.isfinite(one), np.isfinite(other)) or not known.any():
+        return False
+    size = float(other[known] @ other[known])
+    times = float(one[known] @ other[known]) / size if size > 0 else 0.0
+    return bool(np.allclose(one[known], times * other[known], rtol=SAME, atol=ROUNDING))
 
 
 class Course(NamedTuple):

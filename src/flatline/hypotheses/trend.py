@@ -42,6 +42,9 @@ LOST = 1 / 3
 """Share of what it gained that a reward must lose again to be said to fall."""
 SCALE = 10.0
 """Factor between two scales of a reward."""
+ALIKE = 2.0
+"""How many times the noise counts where rows may be alike: a bend looks so, and so does likeness
+that was measured too low."""
 MANY = 60
 """Rows that show how alike neighbours are by their differences alone."""
 STIFFEST = 0.99
@@ -105,7 +108,8 @@ def trend_of(trace: Trace) -> Trend | None:
     hardly = change.low > 0 and change.high < HARDLY * min(1.0, abs(found.early.mean()))
     lately = widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
     steps, by_step = _by_step(values, step)
-    parts = stretches(by_step)
+    told_apart = rows == 1 or len(by_step) >= MANY
+    parts = stretches(by_step, noise=1.0 if rows == 1 else ALIKE) if told_apart else []
     unit = "steps" if raw or spacing(step) <= 1 else "rows"
     gone, turned = _gone(by_step, steps, unit), _turned(parts, steps, change)
     more = _more(change, found.steps, smallest) if _open(change, smallest) else None

@@ -64,7 +64,7 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     alone = [one for one in alone if one.column is not reward]
     yield from _alone(alone, _never(columns), trend_of(trace))
     yield from _same(trace, rest)
-    yield from _constant(columns)
+    yield from _constant(trace, columns)
 
 
 def _never(columns: list[Column]) -> list[str]:
@@ -243,25 +243,37 @@ def _differ(trace: Trace) -> bool:
     return any(bool(np.nanmedian(each) > NOTHING) for each in spread if np.isfinite(each).any())
 
 
-def _constant(columns: list[Column]) -> Iterator[Remark]:
-    """Columns that are one number, in one sentence."""
+def _constant(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
+    """Columns that are one number: first those that may be parts or settings, then a trainer's own,
+    of which that is no news."""
     still = [one for one in columns if one.shape.constant and len(one.shape) >= FEWEST]
     still = [one for one in still if one.name != "learning_rate"]
-    nothing = [one for one in still if not one.shape.values[0] and not one.minor]
-    clauses = [*_zeros([one for one in nothing if not one.words.never])]
-    for one in still:
+    telling = [one for one in still if one.ours or one.part or _is_theirs(trace, one)]
+    rest = [one for one in still if one not in telling and not one.minor]
+    for order, several in ((24, telling), (91, rest)):
+        if clauses := [*_zeros(several), *_constants(several)]:
+            yield Remark(order, sentence(clauses[:SHOWN]))
+
+
+def _is_theirs(trace: Trace, one: Column) -> bool:
+    """Whether no trainer that we know logs it, so that somebody meant something by it."""
+    return one.name in (trace.run.get("unrecognised") or ()) and not one.minor
+
+
+def _constants(columns: list[Column]) -> Iterator[str]:
+    """Columns that are another number throughout."""
+    for one in columns:
         if value := float(one.shape.values[0]):
             why = ": it pays everybody the same" if one.part else ""
-            rows = f"in all {len(one.shape)} rows"
-            clauses.append(f"{one.subject} is {one.number(value)} {rows}{why}")
-    if clauses:
-        yield Remark(24, sentence(clauses[:SHOWN]))
+            yield f"{one.subject} is {one.number(value)} in all {len(one.shape)} rows{why}"
 
 
 def _zeros(columns: list[Column]) -> Iterator[str]:
     """Columns that are 0 throughout, those of as many rows together."""
-    for rows in dict.fromkeys(len(one.shape) for one in columns):
-        zeros = [one for one in columns if len(one.shape) == rows]
+    nothing = [one for one in columns if not one.shape.values[0] and not one.words.never]
+    nothing = [one for one in nothing if not one.minor]
+    for rows in dict.fromkeys(len(one.shape) for one in nothing):
+        zeros = [one for one in nothing if len(one.shape) == rows]
         why = next((f": {one.words.zero}" for one in zeros if one.words.zero), "")
         names = listed([one.subject for one in zeros])
         yield f"{names} {'is' if len(zeros) == 1 else 'are'} 0 in all {rows} rows{why}"

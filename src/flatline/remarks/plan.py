@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
-from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of
+from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
 from flatline.hypotheses.trend import FEWEST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
@@ -97,10 +97,12 @@ def _data(trace: Trace) -> Iterator[str]:
 
 def _heldout(columns: list[Column]) -> Iterator[str]:
     """What each evaluation shows. That the reward rises and it does not is said by H08."""
+    seen: list[np.ndarray] = []
     for one in columns:
         values, step = one.shape.values, one.shape.step
-        if one.words.rank != HELD_OUT or len(values) < 2:
+        if one.words.rank != HELD_OUT or len(values) < 2 or repeats(one.values, seen):
             continue
+        seen.append(one.values)
         best = int(values.argmax())
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
@@ -114,7 +116,9 @@ def _goes(score: Column) -> Iterator[str]:
     course = course_of(score.shape.values, score.shape.step)
     if change is None or course is None:
         return
-    last = f"{score.bare(course.last)} in the last {COMPARED}, less than chance makes of a best"
+    last = (
+        f"{score.bare(course.last)} in the last {COMPARED}, further below its best than noise goes"
+    )
     if course.falls:
         then = "rises until then and falls since" if course.rises else "falls since then"
         yield f"it {then}: {last}"

@@ -150,7 +150,7 @@ def _outside(entry: Entry, names: Sequence[str], numbers: Numbers) -> bool:
 def _numbers(log: Log, entry: Entry) -> Numbers:
     found: Numbers = {}
     for name, value in entry.values.items():
-        if plain(name) in _STEP:
+        if plain(name) in _STEP or isinstance(value, bool):  # yes or no is no measurement
             continue
         as_number = number(value)
         if as_number is not None:
