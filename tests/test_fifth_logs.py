@@ -369,3 +369,15 @@ def test_columns_that_repeat_the_reward_are_told_in_one_sentence():
     trace = log(reward=rising, one=rising, two=rising, ten=10 * rising)
     told = [text for text in remarks_of(trace) if "The reward is the same as" in text]
     assert len(told) == 1 and "`one` and `two`, and 0.1 times `ten` in all 60 rows" in told[0]
+
+
+def test_steps_that_a_log_lacks_and_those_that_were_planned_are_told():
+    assert "The log lacks steps 88 to 99." in shown("13_prime_rl.log")[1]
+    assert "220 of 1000 planned steps were made (22%)." in shown("14_own_loop_stdout.txt")[1]
+
+
+def test_an_evaluation_is_told_once():
+    score = np.full(160, np.nan)
+    score[9::10] = np.linspace(0.3, 0.8, 16)
+    told = remarks_of(log(reward=around(0.5, 160), eval__acc=score))
+    assert sum("`eval/acc`" in text for text in told) == 1

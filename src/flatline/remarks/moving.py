@@ -8,6 +8,7 @@ from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.trend import Trend, trend_of
 from flatline.remarks.columns import (
+    HELD_OUT,
     MINOR,
     OTHER,
     PARTS,
@@ -61,7 +62,8 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     if reward is not None and len(reward.shape) >= FEWEST and not reward.shape.constant:
         goes = [one for one in alone if one.column is reward]
         yield Remark(1, reward_in_words(reward, goes))
-    alone = [one for one in alone if one.column is not reward]
+    # Evaluations have a line of their own.
+    alone = [one for one in alone if one.column is not reward and one.column.words.rank != HELD_OUT]
     yield from _alone(alone, _never(columns), trend_of(trace))
     yield from _same(trace, rest)
     yield from _constant(trace, columns)

@@ -24,6 +24,8 @@ FULL = 0.95
 """Share of its highest value above which a rate has not begun to fall."""
 MANY = 10
 """Passes over the data from which on they are told."""
+FEW_GAPS = 2
+"""Places at which a log of every step lacks some, at most."""
 TURNS = 4
 """Times that a schedule turns or stops, at most."""
 OVER = 1e-3
@@ -32,7 +34,7 @@ OVER = 1e-3
 
 def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """What was planned and what was done."""
-    done = [*_steps(trace), *_rate(trace), *_data(trace), *_time(trace)]
+    done = [*_steps(trace), *_missing(trace), *_rate(trace), *_data(trace), *_time(trace)]
     if done:
         yield Remark(52, " ".join(done))
     yield from (Remark(4, text) for text in _heldout(once(columns)))
@@ -46,6 +48,16 @@ def _steps(trace: Trace) -> Iterator[str]:
         yield f"All {planned} planned steps were made."
     else:
         yield f"{done:g} of {planned} planned steps were made ({done / planned:.0%})."
+
+
+def _missing(trace: Trace) -> Iterator[str]:
+    """Steps that a log leaves out, where it otherwise has every one."""
+    step = np.unique(trace.steps["step"][trace.steps["step"] > 0])
+    gaps = np.flatnonzero(np.diff(step) > 1)
+    if len(step) < MANY * FEWEST or not 0 < len(gaps) <= FEW_GAPS:
+        return
+    told = [f"{step[at] + 1:g} to {step[at + 1] - 1:g}" for at in gaps]
+    yield f"The log lacks steps {' and '.join(told)}."
 
 
 def _rate(trace: Trace) -> Iterator[str]:

@@ -44,7 +44,7 @@ _STEP_WORD = re.compile(
     r"(?= */ *\d| *[|:,;\])}]|\s+\W|\s+[a-z_.]+ ?[:=]|\s*$)",
     re.I,
 )
-_STEP_OF = re.compile(r"\[ *(?P<step>\d+) */ *\d+ *\]")
+_STEP_OF = re.compile(r"\[ *(?P<step>\d+) */ *(?P<planned>\d+) *\]")
 _SPEAKER = re.compile(r"\[(?P<name>[a-z][\w-]*)\]", re.I)
 
 
@@ -60,11 +60,19 @@ def read_printed(path: Path) -> Log:
     for _, speaker, row in found:
         for name in row:
             said_by.setdefault(name, set()).add(speaker)
-    log = Log(source="printed", path=path)
+    log = Log(source="printed", path=path, config=_planned(path))
     for number, speaker, row in found:
         told = {_by(speaker, name, said_by[name]): value for name, value in row.items()}
         log.entries.append(Entry(f"line {number}", told))
     return log
+
+
+def _planned(path: Path) -> dict[str, int]:
+    """The steps that were planned, where every row says so: `[10/1000]`."""
+    rows = [_STEP_OF.search(line) for _, line in lines(path) if _named(line)]
+    planned = {one["planned"] if one else "" for one in rows}
+    only = planned.pop() if len(planned) == 1 else ""
+    return {"max_steps": int(only)} if only else {}
 
 
 def _row(line: str) -> dict[str, str]:
