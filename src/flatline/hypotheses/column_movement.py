@@ -16,6 +16,8 @@ STILL, KNOWN = 0.15, 0.25
 """Relative change that is none, and how well it must be known."""
 LEFT = 6
 """Rows that a third must be worth for that, where neighbours are alike."""
+MANY_TIMES, TOLD = 5.0, 3
+"""Growth that announces that a run breaks, and columns that are told."""
 SHORT = 30
 """Rows below which a column counts as smooth on the least sign of it."""
 
@@ -72,3 +74,20 @@ def stands(values: np.ndarray, step: np.ndarray) -> bool:
     before, _ = ends(values, step)
     half = (change.high - change.low) / 2
     return abs(change.value) <= STILL * abs(before) and half <= KNOWN * abs(before)
+
+
+def exploded(trace: Trace, at: float) -> str:
+    """The columns that grew many times over before a step, those that grew most first, in words."""
+    before = trace.steps["step"] < at
+    grown: dict[str, tuple[float, float]] = {}
+    for name in trace.metric_names:
+        known = trace.metric(name)[before]
+        known = known[np.isfinite(known)]
+        if len(known) < SHORT // 2 or not known.min() > 0 or (np.diff(known) > 0).all():
+            continue  # a counter grows anyhow
+        usual, last = float(np.median(known[: len(known) // 2])), float(known[-1])
+        if last >= MANY_TIMES * usual:
+            grown[name] = usual, last
+    most = sorted(grown, key=lambda name: -grown[name][1] / grown[name][0])[:TOLD]
+    told = [f"`{name}` grew from {grown[name][0]:.3g} to {grown[name][1]:.3g}" for name in most]
+    return f" Before that, {', '.join(told)}." if told else ""

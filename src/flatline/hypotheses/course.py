@@ -40,9 +40,11 @@ class Stretch(NamedTuple):
     mean: float
 
 
-def stretches(values: np.ndarray) -> list[Stretch]:
-    """The stretches of a curve, one where it does not certainly change. No value may be NaN."""
-    cuts = [0, *_cuts(values, 0, _noise(values), max(SHORTEST, len(values) // 10)), len(values)]
+def stretches(values: np.ndarray, *, noise: float = 1.0) -> list[Stretch]:
+    """The stretches of a curve, one where it does not certainly change. No value may be NaN. What
+    is measured as noise counts so many times."""
+    off, shortest = noise * _noise(values), max(SHORTEST, len(values) // 10)
+    cuts = [0, *_cuts(values, 0, off, shortest), len(values)]
     return [
         Stretch(first, end - 1, float(values[first:end].mean())) for first, end in pairwise(cuts)
     ]

@@ -102,7 +102,7 @@ def one_turn_only(trace: Trace) -> bool:
 def reward_rises(trace: Trace) -> bool:
     """Whether the reward certainly rises, so that nothing has to be explained."""
     trend = trend_of(trace)
-    return trend is not None and trend.change.low > 0 and not trend.flat
+    return trend is not None and trend.rises
 
 
 def within_correlation(a: np.ndarray, b: np.ndarray, group: np.ndarray) -> Estimate:

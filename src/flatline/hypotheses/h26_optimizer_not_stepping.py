@@ -9,7 +9,8 @@ goes past its matrices), a gradient scaler skips every step. The loss is logged 
 ## Sign
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
 all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
-although advantages are not; gradients that are not numbers. Each is exact. A tensor that no
+although advantages are not; gradients that are not numbers, at half of the steps or at all of the
+last ones, with what grew many times over before. Each is exact. A tensor that no
 gradient reaches while others get one (a vision tower that sees only text, an adapter on a part that
 is not used) is noted, and suspected where such tensors hold half of the elements. Where nothing of
 an adapter moves, PEFT's layers say whether it is merged while the loss is computed. A tensor in
@@ -46,6 +47,7 @@ TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); m
 (max |lora_B| is 0 after training); transformers issue 42489; open-unlearning issue 178.
 """
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.column_movement import exploded
 from flatline.hypotheses.groups import EQUAL
 from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.weights import (
@@ -85,6 +88,10 @@ EPSILON = 1e-8
 """Adam's, below which a gradient shortens its step. Healthy: 5300 times as much and more."""
 LAST_DIGIT = 2.0**-24
 """Share of a float32 number below which an addition is rounded away."""
+BROKEN = {"grad_norm": "gradient norm", "loss": "loss"}
+"""What has no number where training breaks, and what it is called."""
+LASTING = 4
+"""Steps at the end without a number, after which none comes: a gradient scaler skips fewer."""
 LONG = 0.25
 """Share of a run without a rate that is no end of a schedule: those come to 0 at the last step."""
 
@@ -206,20 +213,32 @@ class OptimizerNotStepping(Hypothesis):
         )
 
     def _no_number(self, trace: Trace) -> Finding | None:
-        if "grad_norm" not in trace.steps:
+        name = next((name for name in BROKEN if name in trace.steps), None)
+        if name is None:
             return None
-        broken = not_numbers(trace.steps, "grad_norm")
-        recorded = len(broken) - trace.steps.arrow("grad_norm").null_count
-        if broken.sum() < FEWEST_STEPS or broken.sum() < MANY * recorded:
+        recorded = plain(pc.is_valid(trace.steps.arrow(name)))
+        broken = not_numbers(trace.steps, name)[recorded]
+        last = int(np.flatnonzero(~broken)[-1]) if not broken.all() else -1
+        for_good = len(broken) - last - 1 >= LASTING
+        if broken.sum() < FEWEST_STEPS or not (for_good or broken.sum() >= MANY * len(broken)):
             return None
-        first = int(trace.steps["step"][broken][0])
+        step = trace.steps["step"][recorded]
+        first, since = float(step[broken][0]), float(step[last + 1]) if for_good else math.nan
+        lasting = (
+            " and at all from there on" if first == since else f" and at all from {since:g} on"
+        )
         return self._alarm(
-            f"The gradient norm is NaN or infinite at {broken.sum()} of {recorded} steps, first "
-            f"at step {first}.",
-            float(broken.sum() / recorded),
-            headline="Your gradients are NaN or infinite.",
+            f"The {BROKEN[name]} is NaN or infinite at {broken.sum()} of {len(broken)} steps, "
+            f"first at step {first:g}{lasting if for_good else ''}.{exploded(trace, first)}",
+            float(broken.sum() / len(broken)),
+            headline=f"Your training breaks at step {since:g}: from there on its {BROKEN[name]} is "
+            "no number."
+            if for_good and last >= 0
+            else "Your gradients are NaN or infinite.",
+            expected="a number at every step",
             fix="Look at the first step without a number: its rewards, its longest completion, "
-            "its largest log-ratio. In fp16 use bf16 instead.",
+            "its largest log-ratio. Go back to a checkpoint from well before it. In fp16 use bf16 "
+            "instead.",
         )
 
     def _weights(self, trace: Trace) -> Finding:
@@ -340,12 +359,13 @@ class OptimizerNotStepping(Hypothesis):
         *,
         fix: str | None = None,
         headline: str | None = None,
+        expected: str = "every trainable tensor changes",
     ) -> Finding:
         return self.found(
             Level.FAULT,
             text,
             measured=measured,
-            expected="every trainable tensor changes",
+            expected=expected,
             evidence=_named(names or []),
             fix=fix,
             headline=headline,

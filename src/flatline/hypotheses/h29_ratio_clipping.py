@@ -93,14 +93,15 @@ class RatioClipping(Hypothesis):
         found = mean_of(share[moved])
         if found.n < FEWEST:
             return self.too_little(f"{FEWEST - found.n} more steps with a ratio are needed")
+        epsilon = trace.settings.get("epsilon")
         whole = trace.settings.get("importance_sampling_level") in WHOLE
         many, noted = (MANY_WHOLE, NOTED_WHOLE) if whole else (MANY, NOTED)
         suspect = found.low > many and (_narrow(trace.settings) or not reward_rises(trace))
         return self.found(
             Level.SUSPECT if suspect else Level.NOTE if found.low > noted else Level.OK,
             f"At {found.n} steps whose ratio has left 1, {found.value:.1%} [{found.low:.1%}, "
-            f"{found.high:.1%}] of the trained {'sequences' if whole else 'tokens'} are clipped "
-            f"(epsilon {trace.settings.get('epsilon')}).",
+            f"{found.high:.1%}] of the trained {'sequences' if whole else 'tokens'} are clipped"
+            f"{'' if epsilon is None else f' (epsilon {epsilon})'}.",
             measured=found,
             expected=f"below {noted:.0%}",
             severity=found.value / many,

@@ -8,9 +8,10 @@ rewards equal, the advantages 0: there is nothing left to compare, and the rewar
 The mean entropy of the last third of the steps against the first third. Suspected where it has
 certainly fallen by more than 70 % or certainly is below 0.01 nat, while the reward does not rise
 and the groups have died with it: certainly half of the late groups have equal rewards, and more
-than at the start. A fall alone is noted: healthy runs become sure of what they have learnt.
-Healthy: falls of 63 % at most and all of them with a rising reward (0 of 26 runs, interval 0 to
-13 %).
+than at the start. A logged reward of 0 to 1 that rose early does not rise where a further rise in
+its last third is excluded and it is below 0.9: at 0.9 solved prompts would explain it. A fall alone
+is noted: healthy runs become sure of what they have learnt. Healthy: falls of 63 % at most and all
+of them with a rising reward (0 of 26 runs, interval 0 to 13 %).
 
 ## Probe
 None: it develops during a run.
@@ -38,7 +39,9 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import at_temperature_one
 from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.hypotheses.trend import trend_of
 from flatline.stats import Estimate
 from flatline.trace import Trace
 
@@ -48,6 +51,8 @@ SURE = 0.01
 """Nats of a policy that is sure of everything. Healthy: 0.033 and more."""
 DEAD = 0.5
 """Share of late groups with equal rewards. Healthy runs reach 0.64, with a rising reward."""
+SOLVED = 0.9
+"""Reward of 1 at which equal groups are solved prompts."""
 FEWEST = 9
 """Steps that can be cut into thirds."""
 
@@ -82,9 +87,10 @@ class EntropyCollapse(Hypothesis):
         stuck = dead is not None and dead[1].low > DEAD and dead[1].low > dead[0]
         if dead is not None:
             text += f", and groups of equal rewards from {dead[0]:.0%} to {dead[1].value:.0%}"
+        stalled = _stalled(trace) if stuck else ""
         return self.found(
-            Level.SUSPECT if stuck and not reward_rises(trace) else Level.NOTE,
-            f"{text}.",
+            Level.SUSPECT if stuck and (stalled or not reward_rises(trace)) else Level.NOTE,
+            f"{text}{stalled}.",
             measured=late,
             expected=f"above {max(FALLEN * start, SURE):.2g}",
             severity=start / max(late.value, 1e-6) * FALLEN,
@@ -93,6 +99,19 @@ class EntropyCollapse(Hypothesis):
     def experiment(self, config: RunConfig) -> Arms | None:
         """A low temperature against 1."""
         return at_temperature_one(self, config)
+
+
+def _stalled(trace: Trace) -> str:
+    """That a reward of 0 to 1 stands far from 1, in words; empty where it rises, or is solved."""
+    trend, paid = trend_of(trace), column(trace, "reward")
+    paid = paid[np.isfinite(paid)]
+    if trend is None or not len(paid) or not 0 <= paid.min() <= paid.max() <= 1:
+        return ""
+    late = float(paid[-(len(paid) // 3) :].mean())
+    if not trend.lately.high < trend.smallest or late > SOLVED:
+        return ""
+    stands = f", while the reward stands at {late:.2g} of 1 in its last third"
+    return f"{stands}: the prompts are not solved"
 
 
 def _dead(trace: Trace, known: np.ndarray, third: int) -> tuple[float, Estimate] | None:

@@ -9,8 +9,9 @@ p^G + (1-p)^G: 43 % at p = 0.9 and G = 8, 66 % at p = 0.05.
 The share of groups whose rewards are all equal, recomputed from the raw rewards (TRL's `reward_std`
 is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
 and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
-Above one half it is noted. A log that has only the spread over the batch is read where that is 0:
-then no group differs. Elsewhere it cannot be tested.
+Above one half it is noted. Where a logged reward ends at 0.9 of 1 or more, equal groups are those
+that every rollout solves, and that is said: the prompts are used up. A log that has only the spread
+over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested.
 
 ## Probe
 Scripted wrong answers through the trainer's own reward: if most of them earn what gold earns, and
@@ -46,8 +47,10 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import arms, fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
+from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.groups import RewardGroups, mean_of, reward_groups, reward_rises
 from flatline.hypotheses.replay import decide
+from flatline.hypotheses.trend import thirds
 from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
 
@@ -70,6 +73,11 @@ BY_HAND = (
     "Take one completion by hand: print it, its gold answer and what each reward function pays for "
     "it. If the pay is right, take problems that are solved 10 % to 90 % of the time."
 )
+SOLVED, SPREAD = 0.9, 0.35
+"""Logged reward of prompts that nearly every rollout solves, and how far rewards of 0 and 1 may
+then be apart: 0.3. More is a reward whose best is not 1."""
+USED_UP = "Your prompts are used up: nearly every rollout solves them, so most teach nothing more."
+HARDER = "Take harder prompts, or stop here and evaluate: what is left to learn is not in these."
 SATURATED = 0.5
 """Share of wrong answers that earn what gold earns above which the reward cannot tell."""
 
@@ -174,7 +182,14 @@ class ZeroVarianceGroups(Hypothesis):
         )
 
     def _judge(
-        self, share: Estimate, *, early: float, rises: bool, told: str, evidence: list[Evidence]
+        self,
+        share: Estimate,
+        *,
+        early: float,
+        rises: bool,
+        told: str,
+        evidence: list[Evidence],
+        solved: str = "",
     ) -> Finding:
         text = f"{share.value:.0%} of the groups have a single reward value{told}."
         if share.low > DEAD and early > WEAK and not rises:
@@ -184,6 +199,7 @@ class ZeroVarianceGroups(Hypothesis):
             text += " It began with less." if early <= WEAK else ""
         else:
             level = Level.OK
+        text += solved if level is not Level.OK else ""
         if level is Level.OK and share.high > DEAD:
             return self.too_little(f"{text} Twice as many groups are needed.")
         return self.found(
@@ -193,6 +209,8 @@ class ZeroVarianceGroups(Hypothesis):
             expected=f"below {DEAD:.0%}",
             severity=share.value / DEAD,
             evidence=evidence if level is Level.SUSPECT else [],
+            headline=USED_UP if solved else None,
+            fix=HARDER if solved else None,
             points_at_cause=True,
         )
 
@@ -214,6 +232,7 @@ class ZeroVarianceGroups(Hypothesis):
             rises=reward_rises(trace),
             told=f" (logged at {len(known)} steps)",
             evidence=[],
+            solved=_solved(trace),
         )
 
     def _from_batch(self, trace: Trace) -> Finding:
@@ -239,6 +258,18 @@ class ZeroVarianceGroups(Hypothesis):
             severity=share.value / DEAD,
             points_at_cause=True,
         )
+
+
+def _solved(trace: Trace) -> str:
+    """What a logged reward next to 1 makes of equal groups, in words; empty where it is not."""
+    paid = thirds(column(trace, "reward"), trace.steps["step"]) if len(trace.steps) else None
+    if paid is None or not paid.late.mean() >= SOLVED or paid.late.max() > 1 + ONE_VALUE:
+        return ""
+    spread = metric(trace, "reward_std")
+    if np.isfinite(spread).any() and np.nanmedian(spread[-len(paid.late) :]) > SPREAD:
+        return ""
+    at_the_end = f" The reward is {paid.late.mean():.2g} of 1 at the end"
+    return f"{at_the_end}: these prompts are solved, and only harder ones would teach more."
 
 
 def _one_reward(groups: RewardGroups) -> bool:

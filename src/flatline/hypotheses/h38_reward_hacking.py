@@ -11,7 +11,8 @@ certainly falls (by 0.05 and more), and the reward followed the right answer in 
 the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout that change by half
 are reported with it. Another part that falls while the reward rises is noted. In a log, which does
 not say which part is the right answer: suspected where the reward certainly rises and a held-out
-score certainly falls, noted where a part of the reward certainly falls.
+score certainly falls, from the start or from its best, or a part that paid a quarter of the reward
+at the start loses a third of itself; noted where another part of the reward certainly falls.
 
 ## Probe
 Scripted episodes that try the known tricks (all documents fetched, all documents cited, two
@@ -36,7 +37,6 @@ Thresholds: in 26 healthy lab runs right rises with the reward, and `flatline ta
 trick that earns what gold earns; 0 of 26 alarm (interval 0 to 13 %).
 """
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -48,10 +48,10 @@ from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
-from flatline.hypotheses.part_columns import parts_of
+from flatline.hypotheses.held_out import COMPARED, course_of, scores_of
+from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
-from flatline.trace.importers.resolve import plain
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
@@ -68,12 +68,9 @@ TRICKS = ("cite_everything", "dump_all_documents", "two_answers")
 """Scripted episodes that earn what nobody meant to pay, if anything is wrong."""
 GOLD_IS_MAXIMUM = 0.02
 """What gold may lack of the maximum before the reward is misread, which is H39."""
-_SCORE = re.compile(
-    r"(eval|val|validation|test|heldout)[-_/](?!.*rewards/)(.*[-_/])?"
-    r"(reward|score|acc|accuracy|correct|solved|exact_match|pass@\d+|pass_rate)([/_]mean(@\d+)?)?"
-)
-"""Names of held-out scores, of which more is better: a spread, or a part that may be a penalty, is
-none."""
+MAIN, LOST = 0.25, 1 / 3
+"""Share of the reward at the start that a main part of it pays, and how much of itself it loses, to
+be suspected in a log."""
 
 
 class RewardHacking(Hypothesis):
@@ -148,22 +145,32 @@ class RewardHacking(Hypothesis):
         """Which column falls while the reward rises, in rows of a log."""
         if surely(change_of(trace.steps["reward"], trace.steps["step"])) < 1:
             return None
-        if outside := _falling(trace, _held_out(trace)):
+        scores = scores_of(trace)
+        if outside := _falling(scores, trace.steps["step"]) or _past_best(trace, scores):
             return self.found(
                 Level.SUSPECT,
-                f"{outside} while the training reward rises.",
+                f"{' and '.join(outside[:2])} while the training reward rises.",
                 expected="both rise",
                 headline="Your training reward rises and your held-out score falls.",
-                fix="Judge by the held-out score, and look at what the completions of the last "
-                "steps are paid for.",
+                fix="Judge by the held-out score: keep the checkpoint of its best evaluation, and "
+                "look at what the completions of the last steps are paid for.",
             )
         parts = parts_of(trace)
         paid = {} if parts is None or not parts.named else parts.moving
-        if parts is None or not (inside := _falling(trace, paid, parts.step)):
+        if parts is None or not (inside := _falling(paid, parts.step)):
             return None
+        elsewhere = f"{' and '.join(inside[:2])} while the reward rises: what is gained is gained"
+        if _main_part_falls(parts):
+            return self.found(
+                Level.SUSPECT,
+                f"{elsewhere} elsewhere{_gaining(paid, parts.step)}.",
+                expected="no main part falls",
+                headline="Your policy games the reward: it rises while a main part of it falls.",
+                fix="Pay less for the part that rises, or cap it; judge by right answers alone.",
+            )
         return self.found(
             Level.NOTE,
-            f"{inside} while the reward rises: what is gained is gained elsewhere.",
+            f"{elsewhere} elsewhere.",
             headline="Part of your reward falls while the whole rises.",
             points_at_cause=True,
         )
@@ -173,25 +180,47 @@ class RewardHacking(Hypothesis):
         return fault_taken_out(self, config)
 
 
-def _held_out(trace: Trace) -> dict[str, np.ndarray]:
-    """Scores of problems that are not trained on, by the log's own names."""
-    names = [name for name in trace.metric_names if _SCORE.fullmatch(plain(name))]
-    return {name: trace.metric(name) for name in names}
-
-
-def _falling(
-    trace: Trace, columns: Mapping[str, np.ndarray], step: np.ndarray | None = None
-) -> str:
+def _falling(columns: Mapping[str, np.ndarray], step: np.ndarray) -> list[str]:
     """The columns that certainly fall, in words."""
-    at = trace.steps["step"] if step is None else step
-    falling = [name for name, values in columns.items() if surely(change_of(values, at)) < 0]
-    told = {name: ends(columns[name], at) for name in falling}
-    fallen = [
+    falling = [name for name, values in columns.items() if surely(change_of(values, step)) < 0]
+    told = {name: ends(columns[name], step) for name in falling}
+    return [
         f"`{name}` falls from {before:.3g} to {after:.3g}"
         for name, (before, after) in told.items()
         if before - after >= FALLS * max(1.0, abs(before))
     ]
-    return " and ".join(fallen[:2])
+
+
+def _past_best(trace: Trace, scores: Mapping[str, np.ndarray]) -> list[str]:
+    """The held-out scores that certainly fall after their best, in words."""
+    step = trace.steps["step"]
+    found = {name: course_of(values, step) for name, values in scores.items()}
+    return [
+        f"`{name}` falls from {course.best:.3g} at its best (step {course.best_at:g}) to "
+        f"{course.last:.3g} in the last {COMPARED} evaluations"
+        for name, course in found.items()
+        if course is not None
+        and course.falls
+        and course.best - course.last >= FALLS * max(1.0, abs(course.best))
+    ]
+
+
+def _main_part_falls(parts: Parts) -> bool:
+    """Whether a part that paid much of the reward at the start certainly loses much of itself."""
+    falling = [v for v in parts.moving.values() if surely(change_of(v, parts.step)) < 0]
+    paid, _ = ends(parts.reward, parts.step)
+    lost = [ends(values, parts.step) for values in falling]
+    return any(before >= MAIN * paid > 0 and after <= (1 - LOST) * before for before, after in lost)
+
+
+def _gaining(parts: Mapping[str, np.ndarray], step: np.ndarray) -> str:
+    """The part that certainly rises most, in words."""
+    rising = [name for name, values in parts.items() if surely(change_of(values, step)) > 0]
+    went = {name: ends(parts[name], step) for name in rising}
+    if not went:
+        return ""
+    name = max(went, key=lambda one: went[one][1] - went[one][0])
+    return f", in `{name}` ({went[name][0]:.3g} to {went[name][1]:.3g})"
 
 
 def _followed_at_first(trace: Trace, name: str) -> bool:

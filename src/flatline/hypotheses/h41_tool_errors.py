@@ -13,7 +13,9 @@ text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by themse
 although no call was counted, certainly above 0.01 of the first eight groups where the call can be
 read, above half where it cannot (a policy that is still learning writes broken ones): in several
 turns something has answered. A trainer that was given no tool has none to fail. Logs without
-rollouts: TRL's `tools/failure_frequency`.
+rollouts: a logged share, as TRL's `tools/failure_frequency`, at the first eight steps; or in the
+last third of them, certainly 0.1 above the first and certainly risen, while the reward does not
+rise.
 
 ## Probe
 The same, on one batch.
@@ -47,10 +49,14 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import ENDED
 from flatline.hypotheses.arms import fault_taken_out
 from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.column_movement import change_of, surely
+from flatline.hypotheses.course import stretches
 from flatline.hypotheses.drift import first_rows
-from flatline.hypotheses.groups import mean_of
+from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.hypotheses.trend import thirds
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
 FAILED = 0.1
 """Share of calls. Healthy: up to 0.006."""
@@ -71,6 +77,10 @@ UNREADABLE = 0.5
 taught another form than the parser reads. Below it, it writes some that are broken."""
 LOGGED = "tools/failure_frequency"
 """What TRL calls the share."""
+_FAILING = re.compile(
+    r"(.*[/._])?tools?[/._ ](call[s/._]*)?(fail|error)\w*([/_.](frequency|rate|share|ratio|frac))?"
+)
+"""Names of the share of calls that fail."""
 
 
 class ToolErrors(Hypothesis):
@@ -149,7 +159,11 @@ class ToolErrors(Hypothesis):
         )
 
     def _from_steps(self, trace: Trace) -> Finding:
-        share = mean_of(trace.metric(LOGGED)[:BEGINNING])
+        logged = _logged(trace)
+        share = mean_of(logged[:BEGINNING])
+        later = self._later(trace, logged)
+        if later is not None:
+            return later
         if share.n < FEWEST:
             return self.too_little(f"{FEWEST - share.n} more logged steps are needed")
         return self.found(
@@ -159,6 +173,41 @@ class ToolErrors(Hypothesis):
             expected=f"below {FAILED:.0%}",
             severity=share.value / FAILED,
         )
+
+    def _later(self, trace: Trace, logged: np.ndarray) -> Finding | None:
+        """Calls that fail more often than at the start, while the reward does not rise."""
+        step = trace.steps["step"]
+        found = thirds(logged, step)
+        if found is None or surely(change_of(logged, step)) < 1 or reward_rises(trace):
+            return None
+        late, early = mean_of(found.late), float(found.early.mean())
+        if not late.low > FAILED + early:
+            return None
+        known = np.isfinite(logged)
+        parts = stretches(logged[known])
+        since = f" (more since step {step[known][parts[1].first]:g})" if len(parts) > 1 else ""
+        return self.found(
+            Level.SUSPECT,
+            f"{early:.0%} of the calls fail in the first third of the steps and {late.value:.0%} "
+            f"in the last{since}, and the reward does not rise.",
+            headline="Your tool calls fail more and more often.",
+            measured=late,
+            expected=f"below {FAILED:.0%}",
+            severity=late.value / FAILED,
+            fix="Run a call by hand that fails now; look at what changed in the tools or around "
+            "them when it began.",
+        )
+
+
+def _logged(trace: Trace) -> np.ndarray:
+    """The share of calls that fail, as a log has it."""
+    names = [name for name in trace.metric_names if _FAILING.fullmatch(plain(name))]
+    for name in names:
+        values = trace.metric(name)
+        known = values[np.isfinite(values)]
+        if len(known) and known.min() >= 0 and known.max() <= 1:
+            return values
+    return trace.metric(LOGGED)
 
 
 def _count(trace: Trace, column: str) -> np.ndarray:

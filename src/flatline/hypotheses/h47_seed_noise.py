@@ -63,8 +63,9 @@ class SeedNoise(Hypothesis):
         trend, smoothed = trend_of(trace), _smoothed(trace)
         if trend is None:
             return self.too_little(f"a run of at least {FEWEST} steps is needed")
+        moves = trend.rises or trend.falls
         if not math.isfinite(trend.change.high):
-            return self.found(Level.NOTE, smoothed or trend.text)
+            return self.found(Level.OK if moves else Level.NOTE, smoothed or trend.text)
         half = (trend.change.high - trend.change.low) / 2
         text = (
             f"A change of {half:.3f} between the first and the last third would have shown; "
@@ -72,7 +73,7 @@ class SeedNoise(Hypothesis):
         )
         if smoothed:
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
-        if half <= trend.smallest or trend.change.low > 0 or trend.change.high < 0:
+        if half <= trend.smallest or moves or trend.change.low > 0:
             return self.found(Level.OK, text, measured=half)
         return self.found(
             Level.NOTE,

@@ -8,7 +8,8 @@ matters more. A run that was healthy for its first hundred steps then collapses,
 looks different from the one before.
 
 ## Sign
-The recorded gap, step by step, never a smoothed one: the last third of the steps against the first.
+The recorded gap, or the KL between the two that a log has (prime-rl's `mismatch_kl`), step by step,
+never a smoothed one: the last third of the steps against the first.
 A gap that has certainly more than doubled, that began as H20 allows (below 0.005 nat in float32,
 0.05 in 16 bits) and is certainly above that limit at the end is suspected. Where the two agree to
 rounding before the first update, where rollouts name older weights, or where the sampler still has
@@ -51,10 +52,19 @@ from flatline.hypotheses.trend import FEWEST, rows_in_one, thirds
 from flatline.hypotheses.weights import allowed_lag, names_newest, trains_later
 from flatline.stats import Estimate, difference_of_means, mean_of_units
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 from flatline.trace.settings import is_half
 
 GROWN = 2.0
 """Times the gap of the first third. Healthy: 0.95 to 1.04."""
+
+
+LOGGED = ("mismatch_kl", "mismatch_kl/mean", "mismatch_kl/all/mean")
+"""A KL between the two, as prime-rl logs it; below the gap itself, where that is small."""
+IN_A_LOG = (
+    "Look at what the sampler runs: weights that are older and older, another precision, or "
+    "quantised weights that are not renewed. Meanwhile correct by the sampler's log-probs."
+)
 
 
 class GrowingMismatch(Hypothesis):
@@ -68,7 +78,7 @@ class GrowingMismatch(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Has the gap certainly grown beyond what rounding is allowed?"""
-        step, gap = trace.steps["step"], trace.steps["logprob_gap"]
+        step, gap = trace.steps["step"], _gap(trace)
         known = np.isfinite(gap) & (gap > 0)
         if len(trace.rollouts):  # a later pass over the same completions is behind by design
             known &= np.isin(step, trace.rollouts["step"])
@@ -78,6 +88,7 @@ class GrowingMismatch(Hypothesis):
             return self.too_little(f"{FEWEST - len(gap)} more steps with a gap are needed")
         if not len(trace.rollouts) and rows_in_one(gap) > 1:
             return self.too_little("the gap was smoothed before it was logged")
+        what = "gap" if "logprob_gap" in trace.steps else "KL"
         growth = difference_of_means(np.log(parts.early), np.log(parts.late))
         if not np.isfinite(growth[:3]).all():
             return self.too_little("steps whose gaps differ are needed")
@@ -91,12 +102,13 @@ class GrowingMismatch(Hypothesis):
             return self.too_little(other)
         return self.found(
             Level.SUSPECT if grown else Level.OK,
-            f"The gap of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} nat "
-            f"per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
+            f"The {what} of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} "
+            f"nat per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
             f"{times.high:.2g}] times.",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
+            fix=None if len(trace.rollouts) else IN_A_LOG,
         )
 
     def experiment(self, config: RunConfig) -> Arms | None:
@@ -104,9 +116,17 @@ class GrowingMismatch(Hypothesis):
         return fault_taken_out(self, config)
 
 
+def _gap(trace: Trace) -> np.ndarray:
+    """The recorded gap, or the KL that a log has instead."""
+    logged = [name for name in trace.metric_names if plain(name) in LOGGED]
+    if "logprob_gap" in trace.steps or len(trace.rollouts) or not logged:
+        return trace.steps["logprob_gap"]
+    return trace.metric(logged[0])
+
+
 def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
     """Why a gap that grows would not be this; empty where it would."""
-    if step[0] != 1:
+    if step[0] > 1:
         return "how far apart the two were at step 1 is not known"
     if gap[0] <= ROUNDING:
         return "the two agree before the first update: what parts them is the delivery; see H06"

@@ -1,10 +1,134 @@
-"""Whether the held-out reward of a log follows its training reward."""
+"""Scores of problems that are not trained on: which columns are such, how they go, and whether they
+follow the training reward."""
+
+import math
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
+from flatline.hypotheses.column_movement import metric
 from flatline.hypotheses.trend import FEWEST, trend_of
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
+
+COMPARED = 2
+"""Evaluations at either end, and around the best, that are compared."""
+SELDOM = 0.99
+"""Share of courses of noise that stay below what is called a rise or a fall."""
+DRAWN = 4000
+"""Courses of noise that show what the best of so many evaluations is by chance."""
+ALIKE = 0.5
+"""How alike neighbours are in these: evaluations of one set of problems have their mistakes in
+common, and a policy that wanders makes them more so."""
+ROUNDING, SAME = 1e-9, 1e-4
+_EVALUATED = re.compile(r"(eval|val|valid|validation|test|held_?out)([-_/].*)?")
+_SCORE = re.compile(
+    r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
+)
+_NO_SCORE = re.compile(
+    r"length|lens?($|[/_])|token|advantage|loss|entropy|(^|[/_])kl|ratio|std|seconds|time|"
+    r"(^|[/_])(min|max|num|count|total|unsolved|penalty|steps?)($|[/_@])|rewards/"
+)
+"""What evaluations log beside scores: sizes, spreads, speed, and parts that may be penalties."""
+_SHARE = re.compile(r"acc|pass|solve|success|win|correct|exact|(^|[/_])(em|f1)")
+"""Scores that are shares, of 1 or of 100."""
+
+
+def is_evaluation(name: str) -> bool:
+    """Whether a column is of problems that are not trained on, by its name."""
+    return _EVALUATED.fullmatch(plain(name)) is not None
+
+
+def is_score(name: str, values: np.ndarray) -> bool:
+    """Whether a column of an evaluation says how good answers are, by its name and its numbers."""
+    text = plain(name)
+    if not is_evaluation(name) or not _SCORE.search(text) or _NO_SCORE.search(text):
+        return False
+    known = values[np.isfinite(values)]
+    share = _SHARE.search(text) is not None
+    return bool(len(known)) and not (share and (known.min() < 0 or known.max() > 100))
+
+
+def scores_of(trace: Trace) -> dict[str, np.ndarray]:
+    """Scores of problems that are not trained on, by the log's own names."""
+    columns = {name: metric(trace, name) for name in trace.metric_names if is_evaluation(name)}
+    found: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        if is_score(name, values) and not repeats(values, found.values()):
+            found[name] = values
+    return found
+
+
+def repeats(values: np.ndarray, others: Iterable[np.ndarray]) -> bool:
+    """Whether a column is another one times a number."""
+    return any(_is_multiple(values, other) for other in others)
+
+
+def _is_multiple(one: np.ndarray, other: np.ndarray) -> bool:
+    known = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(np.isfinite(one), np.isfinite(other)) or not known.any():
+        return False
+    size = float(other[known] @ other[known])
+    times = float(one[known] @ other[known]) / size if size > 0 else 0.0
+    return bool(np.allclose(one[known], times * other[known], rtol=SAME, atol=ROUNDING))
+
+
+class Course(NamedTuple):
+    """How a score goes that is evaluated now and then."""
+
+    first: float
+    last: float
+    """Means of the first and of the last `COMPARED` evaluations."""
+    best: float
+    best_at: float
+    """The best evaluation, and its step."""
+    rises: bool
+    falls: bool
+    """Whether it certainly rises from its start to about its best, and falls from there: beyond
+    what picking the best of so many evaluations makes of noise."""
+
+
+def course_of(score: np.ndarray, step: np.ndarray) -> Course | None:
+    """None where there are too few evaluations."""
+    known = np.isfinite(score)
+    values, step = score[known], step[known]
+    if len(values) < FEWEST:
+        return None
+    best = int(values.argmax())
+    up, down = _beyond(values[None])[0]
+    most = _by_chance(len(values))
+    return Course(
+        first=float(values[:COMPARED].mean()),
+        last=float(values[-COMPARED:].mean()),
+        best=float(values[best]),
+        best_at=float(step[best]),
+        rises=bool(up > most),
+        falls=bool(down > most),
+    )
+
+
+def _beyond(courses: np.ndarray) -> np.ndarray:
+    """How far the best evaluations of each course are above the first ones and above the last, in
+    what one evaluation is off from the line between its neighbours, which knows no slope."""
+    around = np.lib.stride_tricks.sliding_window_view(courses, COMPARED, axis=1).mean(axis=-1)
+    off = np.sqrt((np.diff(courses, n=2, axis=1) ** 2).mean(axis=1) / 6)
+    first, last = around[:, 0], around[:, -1]
+    up = around[:, COMPARED:].max(axis=1) - first
+    down = around[:, :-COMPARED].max(axis=1) - last
+    return np.asarray(np.stack([up, down], axis=1) / np.maximum(off, ROUNDING)[:, None])
+
+
+@cache
+def _by_chance(evaluations: int) -> float:
+    """What noise alone seldom reaches in so many evaluations."""
+    drawn = np.random.default_rng(0).normal(size=(DRAWN, evaluations))
+    for at in range(1, evaluations):
+        drawn[:, at] = ALIKE * drawn[:, at - 1] + math.sqrt(1 - ALIKE**2) * drawn[:, at]
+    return float(np.quantile(_beyond(drawn)[:, 1], SELDOM))
 
 
 def heldout_change(trace: Trace) -> Estimate | None:

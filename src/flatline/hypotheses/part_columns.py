@@ -24,6 +24,8 @@ class Parts:
     step: np.ndarray
     reward: np.ndarray
     columns: dict[str, np.ndarray]
+    whole: dict[str, np.ndarray]
+    """The same in all rows that have them, whatever else those lack."""
     named: bool
     """They are reward functions by the trainer's own word."""
 
@@ -52,6 +54,7 @@ def parts_of(trace: Trace) -> Parts | None:
     return Parts(
         step=step[known],
         reward=reward[known],
+        whole={name: values[np.isfinite(values)] for name, values in there.items()},
         columns=kept if functions else {n: v for n, v in kept.items() if not _counter(v)},
         named=bool(functions),
     )

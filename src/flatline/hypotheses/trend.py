@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.course import Stretch, alike, stretches
+from flatline.hypotheses.course import SMOOTH, Stretch, alike, stretches
 from flatline.hypotheses.logs import rows_in_words, spacing
 from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
@@ -38,8 +38,15 @@ GONE = 0.1
 one in ten is 1 (`python benchmarks/trend.py --logs 1000`)."""
 LAST = 4
 """Steps at either end that say so, at least; at the end a tenth of the run where that is more."""
+LOST = 1 / 3
+"""Share of what it gained that a reward must lose again to be said to fall."""
 SCALE = 10.0
 """Factor between two scales of a reward."""
+ALIKE = 2.0
+"""How many times the noise counts where rows may be alike: a bend looks so, and so does likeness
+that was measured too low."""
+MANY = 60
+"""Rows that show how alike neighbours are by their differences alone."""
 STIFFEST = 0.99
 """The largest that is reckoned with: what is above it cannot be measured."""
 
@@ -62,7 +69,8 @@ class Trend:
     """The last steps pay next to nothing, however noisy or smoothed the curve is."""
     rose: bool
     fell: bool
-    """Its level certainly went up only, or down at last, where the thirds do not show it."""
+    """Its level certainly went up and stayed, or lost much of its gain, where the thirds do not
+    show it."""
     more: int | None
     """Steps or rows that would tell, where it cannot be determined yet."""
 
@@ -74,7 +82,8 @@ class Trend:
     @property
     def falls(self) -> bool:
         """Whether it certainly falls, from the start or after a rise."""
-        lately = self.lately.high < -self.smallest
+        gained = self.change.value - self.lately.value
+        lately = self.lately.high < -self.smallest and -self.lately.value >= LOST * gained
         return self.gone or self.fell or self.change.high < 0 or lately
 
     def to_json(self) -> dict[str, Any]:
@@ -99,10 +108,10 @@ def trend_of(trace: Trace) -> Trend | None:
     hardly = change.low > 0 and change.high < HARDLY * min(1.0, abs(found.early.mean()))
     lately = widened(difference_of_means(found.middle, found.late, unseen=smallest), rows)
     steps, by_step = _by_step(values, step)
-    parts = stretches(by_step) if rows == 1 else []
+    told_apart = rows == 1 or len(by_step) >= MANY
+    parts = stretches(by_step, noise=1.0 if rows == 1 else ALIKE) if told_apart else []
     unit = "steps" if raw or spacing(step) <= 1 else "rows"
     gone, turned = _gone(by_step, steps, unit), _turned(parts, steps, change)
-    ups = np.sign(np.diff([part.mean for part in parts]))
     more = _more(change, found.steps, smallest) if _open(change, smallest) else None
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
     units = unit[:-1] if more == 1 else unit
@@ -122,8 +131,8 @@ def trend_of(trace: Trace) -> Trend | None:
         flat=hardly or (False if turned else _flat(change, smallest)),
         smallest=smallest,
         gone=bool(gone),
-        rose=bool(turned) and bool((ups > 0).all()),
-        fell=bool(turned) and bool(ups[-1] < 0),
+        rose=bool(turned) and _kept(parts),
+        fell=bool(turned) and _lost(parts),
         more=None if turned else more,
     )
 
@@ -200,7 +209,9 @@ def rows_in_one(values: np.ndarray, *, careful: bool = False) -> float:
     between = alike(values)
     if (max if careful else min)(beside, between) < RAW:
         return 1.0
-    close = min(max(beside, between), STIFFEST)
+    # A bend makes rows alike beside a line, and is no smoothing.
+    bent = not careful and between <= SMOOTH and len(values) >= MANY
+    close = between if bent else min(max(beside, between), STIFFEST)
     return (1 + close) / (1 - close)
 
 
@@ -250,10 +261,11 @@ def _gone(by_step: np.ndarray, steps: np.ndarray, unit: str) -> str:
     if len(early) < LAST or not early.min() > 0 or last.max() > GONE * early.min():
         return ""
     at = int(np.flatnonzero(by_step > GONE * early.min())[-1])
-    since = by_step[at + 1 :]
+    since, best = by_step[at + 1 :], int(by_step.argmax())
     return (
         f"The training reward falls to nothing: {by_step[: at + 1].mean():.2g} on average up to "
-        f"step {steps[at]:g}, at most {since.max():.2g} in the {len(since)} {unit} since."
+        f"step {steps[at]:g} ({by_step[best]:.2g} at most, step {steps[best]:g}), at most "
+        f"{since.max():.2g} in the {len(since)} {unit} since."
     )
 
 
@@ -266,9 +278,23 @@ def _turned(parts: list[Stretch], steps: np.ndarray, change: Estimate) -> str:
     told = ", ".join(f"{part.mean:.3g} up to step {steps[part.last]:g}" for part in parts)
     begins, ends = ("rises" if up > 0 else "falls" for up in (ups[0], ups[-1]))
     if begins != ends:
-        return f"The training reward {begins}, then {ends}: {told}."
+        less = "" if _lost(parts) or ups[0] < 0 else " a little"
+        return f"The training reward {begins}, then {ends}{less}: {told}."
     goes = begins if (ups == ups[0]).all() else "goes up and down"
     return f"The training reward {goes}: {told}."
+
+
+def _kept(parts: list[Stretch]) -> bool:
+    """Whether it ends far above its start, as its own ups and downs go."""
+    means = [part.mean for part in parts]
+    return means[-1] - means[0] > (1 - LOST) * (max(means) - min(means))
+
+
+def _lost(parts: list[Stretch]) -> bool:
+    """Whether it goes down at last, by much of what it had gained."""
+    means = [part.mean for part in parts]
+    top = max(means)
+    return means[-1] < means[-2] and top - means[-1] >= LOST * (top - means[0])
 
 
 def _since(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
+from flatline.hypotheses.held_out import is_evaluation, is_score
 from flatline.hypotheses.part_columns import parts_of
 from flatline.remarks.shape import Noise, Shape, likeness
 from flatline.trace import Trace
@@ -62,10 +63,6 @@ SPREAD = Words("the spread of the rewards", 4, zero="all rewards are equal there
 _SPREAD = re.compile(r"(.*/)?((reward|score)s?[/_]std(ev)?|std_reward|reward_mean_std)")
 _EXPLAINED = re.compile(r"explained_var")
 _EXTREME = re.compile(r"(.*/)?(scores?|rewards?)[/_](min|max)")
-_EVALUATED = re.compile(r"(eval|val|valid|validation|test|held_?out)([-_/].*)?")
-_SCORE = re.compile(
-    r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
-)
 _MINOR = re.compile(
     r"(^|[/_])(min|max|std|low|high|p\d\d|median|num|count|total|terminated|time|timing|perf|"
     r"throughput|memory|mem|mfu|flos|runtime|wall|elapsed|gpu|cpu|samples|tokens|steps?|lora|"
@@ -219,10 +216,9 @@ def _words(trace: Trace, name: str, parts: dict[str, str]) -> Words:
         return Words(subject, OTHER, below=": the value head explains nothing there")
     if _EXTREME.fullmatch(text):
         return Words(subject, OTHER)
-    if _EVALUATED.fullmatch(text):
-        return Words(
-            subject, HELD_OUT if _SCORE.search(text) and not _MINOR.search(text) else MINOR
-        )
+    if is_evaluation(name):
+        score = is_score(name, metric(trace, name)) and not _MINOR.search(text)
+        return Words(subject, HELD_OUT if score else MINOR)
     if (_MINOR.search(text) and not _MATTERS.search(text)) or text == "epoch":
         return Words(subject, MINOR, least=0.3)
     return Words(subject, SETTINGS if _SETTING.search(text) else OTHER)

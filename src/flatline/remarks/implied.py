@@ -1,5 +1,6 @@
 """Settings that a log does not name and its numbers give away."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +27,9 @@ TIMES_AT_MOST, NEAR_THE_TOP = 3, 0.9
 """How often the largest value of a column comes exactly, where a limit makes it."""
 MOST_COMPLETIONS = 512
 """Completions of a row that are looked for."""
+RELATIVE, ABSOLUTE, BY_CHANCE = 2e-6, 2e-3, 1e-6
+"""How far from whole a product may be, as printed digits make it, and how seldom chance may make
+all of them so, for each number that is tried."""
 NEARLY_ALL = 0.95
 """Share of the broken lengths that must be whole when multiplied."""
 OWN = 0.1
@@ -123,7 +127,8 @@ def _completions(trace: Trace) -> Iterator[str]:
     if len(np.unique(broken)) < FEWEST:
         return
     for count in range(2, MOST_COMPLETIONS + 1):
-        if _whole(broken, count).mean() >= NEARLY_ALL:
+        whole = _whole(broken, count)
+        if whole.mean() >= NEARLY_ALL and _no_chance(broken, whole, count):
             if count in (10, 100) or _own(broken, count).mean() < OWN:
                 return  # so many digits were printed, or rows are means of different numbers
             a_step = f" ({count / every:g} a step)" if every > 1 and count % every == 0 else ""
@@ -133,8 +138,15 @@ def _completions(trace: Trace) -> Iterator[str]:
 
 
 def _whole(values: np.ndarray, count: int) -> np.ndarray:
-    close = np.isclose(values * count, np.round(values * count), rtol=2e-6, atol=2e-3)
-    return np.asarray(close)
+    times = values * count
+    return np.asarray(np.isclose(times, np.round(times), rtol=RELATIVE, atol=ABSOLUTE))
+
+
+def _no_chance(values: np.ndarray, whole: np.ndarray, count: int) -> bool:
+    """Whether any numbers of this size would hardly all be that close to a whole one."""
+    close = np.minimum(2 * (RELATIVE * values[whole] * count + ABSOLUTE), 1.0)
+    missed = math.comb(len(whole), int((~whole).sum()))
+    return float(np.log(close).sum()) + math.log(missed) < math.log(BY_CHANCE)
 
 
 def _own(values: np.ndarray, count: int) -> np.ndarray:
@@ -168,6 +180,14 @@ def _clip(trace: Trace) -> Iterator[str]:
         yield (
             f"The gradient norm is exactly {top:.3g} in {at.sum()} of {len(known)} rows: it is "
             "clipped there."
+        )
+    limit = metric(trace, "max_grad_norm")
+    limit = limit[np.isfinite(limit)]
+    if len(limit) and np.ptp(limit) == 0 and (known > limit[0]).mean() >= NEARLY_ALL:
+        above = int((known > limit[0]).sum())
+        yield (
+            f"The gradient norm is above {limit[0]:.3g}, at which it is clipped, in {above} of "
+            f"{len(known)} rows."
         )
 
 

@@ -8,6 +8,7 @@ from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.logs import not_numbers
 from flatline.hypotheses.trend import Trend, trend_of
 from flatline.remarks.columns import (
+    HELD_OUT,
     MINOR,
     OTHER,
     PARTS,
@@ -61,10 +62,11 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     if reward is not None and len(reward.shape) >= FEWEST and not reward.shape.constant:
         goes = [one for one in alone if one.column is reward]
         yield Remark(1, reward_in_words(reward, goes))
-    alone = [one for one in alone if one.column is not reward]
+    # Evaluations have a line of their own.
+    alone = [one for one in alone if one.column is not reward and one.column.words.rank != HELD_OUT]
     yield from _alone(alone, _never(columns), trend_of(trace))
     yield from _same(trace, rest)
-    yield from _constant(columns)
+    yield from _constant(trace, columns)
 
 
 def _never(columns: list[Column]) -> list[str]:
@@ -243,24 +245,40 @@ def _differ(trace: Trace) -> bool:
     return any(bool(np.nanmedian(each) > NOTHING) for each in spread if np.isfinite(each).any())
 
 
-def _constant(columns: list[Column]) -> Iterator[Remark]:
-    """Columns that are one number, in one sentence."""
+def _constant(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
+    """Columns that are one number: first those that may be parts or settings, then a trainer's own,
+    of which that is no news."""
     still = [one for one in columns if one.shape.constant and len(one.shape) >= FEWEST]
     still = [one for one in still if one.name != "learning_rate"]
-    nothing = [one for one in still if not one.shape.values[0] and not one.minor]
-    zeros = [one for one in nothing if not one.words.never]
-    rows = f"in all {len(still[0].shape)} rows" if still else ""
-    clauses = []
-    if zeros:
-        why = next((f": {one.words.zero}" for one in zeros if one.words.zero), "")
-        names = listed([one.subject for one in zeros])
-        clauses.append(f"{names} {'is' if len(zeros) == 1 else 'are'} 0 {rows}{why}")
-    for one in still:
+    telling = [one for one in still if one.ours or one.part or _is_theirs(trace, one)]
+    rest = [one for one in still if one not in telling and not one.minor]
+    for order, several in ((24, telling), (91, rest)):
+        if clauses := [*_zeros(several), *_constants(several)]:
+            yield Remark(order, sentence(clauses[:SHOWN]))
+
+
+def _is_theirs(trace: Trace, one: Column) -> bool:
+    """Whether no trainer that we know logs it, so that somebody meant something by it."""
+    return one.name in (trace.run.get("unrecognised") or ()) and not one.minor
+
+
+def _constants(columns: list[Column]) -> Iterator[str]:
+    """Columns that are another number throughout."""
+    for one in columns:
         if value := float(one.shape.values[0]):
             why = ": it pays everybody the same" if one.part else ""
-            clauses.append(f"{one.subject} is {one.number(value)} {rows}{why}")
-    if clauses:
-        yield Remark(24, sentence(clauses[:SHOWN]))
+            yield f"{one.subject} is {one.number(value)} in all {len(one.shape)} rows{why}"
+
+
+def _zeros(columns: list[Column]) -> Iterator[str]:
+    """Columns that are 0 throughout, those of as many rows together."""
+    nothing = [one for one in columns if not one.shape.values[0] and not one.words.never]
+    nothing = [one for one in nothing if not one.minor]
+    for rows in dict.fromkeys(len(one.shape) for one in nothing):
+        zeros = [one for one in nothing if len(one.shape) == rows]
+        why = next((f": {one.words.zero}" for one in zeros if one.words.zero), "")
+        names = listed([one.subject for one in zeros])
+        yield f"{names} {'is' if len(zeros) == 1 else 'are'} 0 in all {rows} rows{why}"
 
 
 def _no_numbers(trace: Trace) -> Iterator[Remark]:
@@ -269,13 +287,22 @@ def _no_numbers(trace: Trace) -> Iterator[Remark]:
         bad = not_numbers(trace.steps, name) if name in trace.steps else np.zeros(0, bool)
         if not bad.any():
             continue
-        where = trace.steps["step"][bad]
-        shown = ", ".join(f"{at:g}" for at in where[:SHOWN]) + (" ..." * (len(where) > SHOWN))
-        own = (trace.run.get("aliases") or {}).values()
-        alike = [f"`{n}`" for n in trace.metric_names if n not in own and _gone(trace, n, bad)]
-        also = f", and {' and '.join(alike)} with it" if 0 < len(alike) <= 2 else ""
+        own = (trace.run.get("aliases") or {}).get(name)
+        alike = [f"`{n}`" for n in trace.metric_names if n != own and _gone(trace, n, bad)]
+        more = [f"{len(alike) - FEW} more"] if len(alike) > FEW else []
+        also = f", and {listed([*alike[:FEW], *more])} with it" if alike else ""
         rows = f"{bad.sum()} of {len(bad)} rows"
-        yield Remark(18, f"The {what} is no number in {rows} (steps {shown}){also}.")
+        yield Remark(
+            18, f"The {what} is no number in {rows} ({_which(trace.steps['step'], bad)}){also}."
+        )
+
+
+def _which(step: np.ndarray, rows: np.ndarray) -> str:
+    """The steps of some rows."""
+    at, where = np.flatnonzero(rows), step[rows]
+    if len(at) > 2 and (np.diff(at) == 1).all():
+        return f"steps {where[0]:g} to {where[-1]:g}"
+    return f"steps {', '.join(f'{one:g}' for one in where[:SHOWN])}{' ...' * (len(at) > SHOWN)}"
 
 
 def _gone(trace: Trace, name: str, rows: np.ndarray) -> bool:

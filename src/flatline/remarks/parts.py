@@ -26,6 +26,8 @@ TWINS = 0.9
 """Correlation, of rows and of their differences, of two columns that are one signal."""
 CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
+CHANGES = 4
+"""Rows at which a column changes that nobody sets, at least."""
 TOUCHED = 3
 """Rows that have exactly its largest value, at least, where there is a ceiling."""
 NEXT_TO = 0.9
@@ -112,11 +114,14 @@ def _term(name: str, weight: float) -> str:
 def _ceiling(found: Parts) -> Iterator[str]:
     for name, values in found.moving.items():
         top = float(values.max())
-        if (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
+        setting = np.count_nonzero(np.diff(values)) < CHANGES
+        if setting or (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
             continue
         reached = float((values == top).mean())
         early = values[: len(values) // 3].mean()
         late = values[-(len(values) // 3) :]
+        if found.whole[name].mean() < NEXT_TO * values.mean():
+            continue  # rows without a reward, or without another part, are below it
         most = f"{top:.3g} is the most that any row has"
         if top > 0 and reached > 0.2 and early >= CEILING * top and values.mean() >= CEILING * top:
             told = f"{values.mean():.3g} on average, and {most}"
@@ -222,9 +227,13 @@ def related(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
         follow = [reward, *(one for one in once(columns) if one.words.rank in (PARTS, OTHER))]
         if told := list(_follow(follow, length)):
             yield Remark(13, f"From row to row {'; '.join(told)}.")
-    for one in columns:
-        if not one.ours and not one.part and not one.minor:
-            yield from _at(14, _multiple(reward, one, trace.steps["step"]))
+    others = [one for one in columns if not one.ours and not one.part and not one.minor]
+    same = {one.name: t for one in others if (t := _times(reward, one)) is not None}
+    for rows in dict.fromkeys(rows for _, rows in same.values()):
+        those = [one for one in others if same.get(one.name, (0, 0))[1] == rows]
+        yield Remark(14, _products(those, [same[one.name][0] for one in those], rows))
+    for one in others:
+        yield from _at(14, _multiple(reward, one, trace.steps["step"]))
 
 
 def _follow(several: list[Column], length: Column) -> Iterator[str]:
@@ -241,6 +250,29 @@ def _follow(several: list[Column], length: Column) -> Iterator[str]:
             yield f"{one.subject} {follows}, {goes} where they are longer"
 
 
+def _times(reward: Column, other: Column) -> tuple[float, int] | None:
+    """How many times another column the reward is, and in how many rows, where it is so in all."""
+    known = np.isfinite(reward.values) & np.isfinite(other.values)
+    paid, values = reward.values[known], other.values[known]
+    there = (values != 0) & (paid != 0)
+    if there.sum() < ROWS or ((values == 0) != (paid == 0)).any() or not np.ptp(values) > 0:
+        return None
+    times = paid[there] / values[there]
+    exact = np.abs(times / np.median(times) - 1).max() <= 2 * TIMES
+    return (float(np.median(times)), len(paid)) if exact else None
+
+
+def _products(columns: list[Column], times: list[float], rows: int) -> str:
+    """What the reward is in other words."""
+    by_factor: dict[str, list[str]] = {}
+    for one, factor in zip(columns, times, strict=True):
+        same = abs(factor - 1) < TIMES
+        told = "the same as" if same else f"{factor:.3g} times"
+        by_factor.setdefault(told, []).append(one.subject)
+    told = ", and ".join(f"{factor} {listed(names)}" for factor, names in by_factor.items())
+    return f"The reward is {told} in all {rows} rows."
+
+
 def _multiple(reward: Column, other: Column, step: np.ndarray) -> Iterator[str]:
     """A column that is the reward divided by a number, which may change once."""
     known = np.isfinite(reward.values) & np.isfinite(other.values)
@@ -254,9 +286,7 @@ def _multiple(reward: Column, other: Column, step: np.ndarray) -> Iterator[str]:
     exact = np.concatenate([times[:jump] / before, times[jump:] / after])
     if np.abs(exact - 1).max() > TIMES:
         return
-    if abs(before / after - 1) < 2 * TIMES:
-        yield f"The reward is {_product(before, other)} in all {len(paid)} rows."
-    elif min(jump, len(times) - jump) >= ROWS // 2:
+    if abs(before / after - 1) >= 2 * TIMES and min(jump, len(times) - jump) >= ROWS // 2:
         since = f"{_product(after, other)} since step {step[jump]:g}"
         yield f"The reward is {_product(before, other)} at first, and {since}."
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
-from flatline.hypotheses.held_out import change_of_score
+from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
 from flatline.hypotheses.trend import FEWEST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
@@ -24,6 +24,8 @@ FULL = 0.95
 """Share of its highest value above which a rate has not begun to fall."""
 MANY = 10
 """Passes over the data from which on they are told."""
+FEW_GAPS = 2
+"""Places at which a log of every step lacks some, at most."""
 TURNS = 4
 """Times that a schedule turns or stops, at most."""
 OVER = 1e-3
@@ -32,7 +34,7 @@ OVER = 1e-3
 
 def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """What was planned and what was done."""
-    done = [*_steps(trace), *_rate(trace), *_data(trace), *_time(trace)]
+    done = [*_steps(trace), *_missing(trace), *_rate(trace), *_data(trace), *_time(trace)]
     if done:
         yield Remark(52, " ".join(done))
     yield from (Remark(4, text) for text in _heldout(once(columns)))
@@ -48,6 +50,16 @@ def _steps(trace: Trace) -> Iterator[str]:
         yield f"{done:g} of {planned} planned steps were made ({done / planned:.0%})."
 
 
+def _missing(trace: Trace) -> Iterator[str]:
+    """Steps that a log leaves out, where it otherwise has every one."""
+    step = np.unique(trace.steps["step"][trace.steps["step"] > 0])
+    gaps = np.flatnonzero(np.diff(step) > 1)
+    if len(step) < MANY * FEWEST or not 0 < len(gaps) <= FEW_GAPS:
+        return
+    told = [f"{step[at] + 1:g} to {step[at + 1] - 1:g}" for at in gaps]
+    yield f"The log lacks steps {' and '.join(told)}."
+
+
 def _rate(trace: Trace) -> Iterator[str]:
     rate, step = column(trace, "learning_rate"), trace.steps["step"]
     known = np.isfinite(rate) & (step > 0) if len(rate) else np.zeros(0, bool)
@@ -60,6 +72,9 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate stays at {top:.2g}."
     elif Shape(rate, step, Noise(1)).levels:
         return  # it jumps, which is told with what jumps at the same step
+    elif len(anew := _begins_anew(rate)):
+        told = ", ".join(f"{step[at]:g} (from {rate[at]:.2g})" for at in anew)
+        yield f"The learning rate rises to {top:.2g} and begins anew at step {told}."
     elif np.count_nonzero(np.diff(np.sign(np.diff(rate)))) > TURNS:
         yield f"The learning rate goes up and down between {rate.min():.2g} and {top:.2g}."
     elif at == len(rate) - 1:
@@ -69,6 +84,12 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
+
+
+def _begins_anew(rate: np.ndarray) -> np.ndarray:
+    """Rows at which a schedule starts from below again, as one does that was not resumed."""
+    drops = np.flatnonzero(rate[1:] < LITTLE * rate[:-1]) + 1
+    return np.array([at for at in drops if rate[at:].max() > rate[at] / LITTLE], dtype=int)
 
 
 def _to(last: float, top: float) -> str:
@@ -88,23 +109,38 @@ def _data(trace: Trace) -> Iterator[str]:
 
 def _heldout(columns: list[Column]) -> Iterator[str]:
     """What each evaluation shows. That the reward rises and it does not is said by H08."""
+    seen: list[np.ndarray] = []
     for one in columns:
         values, step = one.shape.values, one.shape.step
-        if one.words.rank != HELD_OUT or len(values) < 2:
+        if one.words.rank != HELD_OUT or len(values) < 2 or repeats(one.values, seen):
             continue
+        seen.append(one.values)
         best = int(values.argmax())
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
         told += f"{step[best]:g}) in {len(values)} evaluations"
-        change = change_of_score(values)
-        if change is None:
-            yield sentence([told])
-            continue
-        moved = (
-            f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
-        )
-        word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
-        yield sentence([told, f"it {word} {moved}"])
+        yield sentence([told, *_goes(one)])
+
+
+def _goes(score: Column) -> Iterator[str]:
+    """How a score that is evaluated now and then goes, where there are enough of it."""
+    change = change_of_score(score.shape.values)
+    course = course_of(score.shape.values, score.shape.step)
+    if change is None or course is None:
+        return
+    last = (
+        f"{score.bare(course.last)} in the last {COMPARED}, further below its best than noise goes"
+    )
+    if course.falls:
+        then = "rises until then and falls since" if course.rises else "falls since then"
+        yield f"it {then}: {last}"
+        return
+    moved = f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
+    if course.rises and change.high > 0 >= change.low:
+        yield f"it rises, most of it early {moved}"
+        return
+    word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
+    yield f"it {word} {moved}"
 
 
 def _time(trace: Trace) -> Iterator[str]:

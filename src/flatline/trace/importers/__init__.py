@@ -4,7 +4,7 @@
     trainer_state.json              TRL and transformers; also a checkpoint or output folder
     *.json                          a list of rows, bare or under a key
     *.jsonl, *.csv                  one row per step; verl's metrics log, exported W&B history
-    *.log, *.txt, *.out             what TRL or verl printed, with rows among other lines
+    *.log, *.txt, *.out             what a trainer printed, with rows among other lines
     *.wandb                         W&B's run file, online or offline; also its folder
     events.out.tfevents.*           TensorBoard; also its folder
     mlflow.db[#RUN], mlruns/E/RUN   MLflow's database, or its folder of files
@@ -50,8 +50,9 @@ __all__ = ["open_log"]
 
 _READABLE = (
     "flatline reads its own run directories, trainer_state.json, .json, .jsonl, .csv, what "
-    "TRL and verl print, W&B .wandb files, TensorBoard event files, MLflow's stores, and rollouts "
-    "of verl, prime-rl, NeMo-RL, SkyRL and verifiers; see docs/importing.md."
+    "trainers print (a step, names and numbers in a line), W&B .wandb files, TensorBoard event "
+    "files, MLflow's stores, and rollouts of verl, prime-rl, NeMo-RL, SkyRL and verifiers; see "
+    "docs/importing.md."
 )
 _UNKNOWN = ("created", "versions", "commit", "fault", "hardware")
 """What `run.json` of a recorded run says, and no log does."""

@@ -185,6 +185,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "avg_entropy",
         "token_entropy",
         "mean_token_entropy",
+        "ent",
     ),
     "loss": (
         "loss",
@@ -265,6 +266,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "mean_output_tokens",
         "avg_output_tokens",
         "mean_output_length",
+        "resp_len",
+        "len",
     ),
     "truncated_share": (
         "truncated_share",
@@ -284,6 +287,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "truncated_frac",
         "frac_truncated",
         "truncated_fraction",
+        "trunc",
     ),
     "heldout_reward": (
         "heldout_reward",
@@ -394,6 +398,7 @@ KEPT: dict[str, str] = {
     "importance_ratio*": "importance weights",
     "kl_ent_ratio*": "a quotient",
     "seq_len/*": "prompt and completion together",
+    "seq_length": "prompt and completion together",
     "prompt_len/*": "prompts",
     "completion_len/*": "extremes",
     "is_truncated/*": "extremes",

@@ -8,9 +8,10 @@ that name no step are counted, and the epoch says where they go back.
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from flatline.trace.importers.aliases import COLUMNS, EVAL_STEP, STEP
@@ -32,6 +33,8 @@ _ONLY_V1 = "training/off_policy/"
 _SHARES = frozenset({"zero_std_share", "clip_share", "truncated_share"})
 _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
+TWICE, BEYOND = 5, 5.0
+"""Steps that were made twice, and standard errors, that show that they differ."""
 OFTEN = 0.1
 """Share of the rows that go back, above which they are in no order."""
 _STEP = frozenset(STEP)
@@ -50,13 +53,15 @@ class StepTable(NamedTuple):
 def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     """The rows of `steps`; adds to the log's notes and to what could not be used."""
     entries = [Entry(entry.place, flat(unwrapped(entry.values))) for entry in log.entries]
-    by_step = _merged(log, _numbered(log, entries))
+    merging = _merged(log, _numbered(log, entries))
+    by_step = merging.steps
     names = {name: None for numbers in by_step.values() for name in numbers}
     if not names:
         raise nothing_in(log, "row with a step and a number")
     leave_out = (_OVER_THE_BATCH if scale_rewards == "batch" else ()) + left_out(names)
     resolution = _possible(log, by_step, resolve(names, leave_out=leave_out))
     log.notes.extend(resolution.notes)
+    log.notes.extend(_made_again(merging, resolution.aliases))
     if scale_rewards is None:
         log.notes.extend(_perhaps_of_batches(by_step, resolution.aliases.get("zero_std_share")))
     rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
@@ -145,7 +150,7 @@ def _outside(entry: Entry, names: Sequence[str], numbers: Numbers) -> bool:
 def _numbers(log: Log, entry: Entry) -> Numbers:
     found: Numbers = {}
     for name, value in entry.values.items():
-        if plain(name) in _STEP:
+        if plain(name) in _STEP or isinstance(value, bool):  # yes or no is no measurement
             continue
         as_number = number(value)
         if as_number is not None:
@@ -211,6 +216,8 @@ class _Merging:
         """Steps whose row was overwritten by the next."""
         self.turns: list[tuple[int, int]] = []
         """From which step the log went back, and to which."""
+        self.before: dict[int, Numbers] = {}
+        """What steps had that were made again."""
         self.given_up = 0
         """Rows of the branches that were given up."""
         self._order: list[int] = []
@@ -241,10 +248,10 @@ class _Merging:
         while self._order and self._order[-1] >= step:
             at = self._order.pop()
             self.given_up += 1 + self.repeated.pop(at, 0)
-            del self.steps[at]
+            self.before[at] = self.steps.pop(at)
 
 
-def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]:
+def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> _Merging:
     """One set of numbers per step, and a note where a log said a thing twice."""
     back = sum(later < step for (step, _), (later, _) in pairwise(rows))
     # Rows that are in no order at all were not resumed again and again.
@@ -257,7 +264,32 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> dict[int, Numbers]
         log.notes.append(_told_repeated(merging.repeated))
     if merging.turns:
         log.notes.append(_told_turns(merging))
-    return merging.steps
+    return merging
+
+
+def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
+    """How the steps that were made twice differ: by the reward, and by where the rate begins."""
+    rate, reward = aliases.get("learning_rate", ""), aliases.get("reward", "")
+    pairs = {
+        name: [
+            (merging.before[at][name], merging.steps[at][name])
+            for at in sorted(merging.before.keys() & merging.steps.keys())
+            if name in merging.before[at] and name in merging.steps[at]
+        ]
+        for name in (rate, reward)
+    }
+    told = []
+    if paid := pairs[reward]:
+        apart = [again - before for before, again in paid]
+        off = stdev(apart) / math.sqrt(len(apart)) if len(apart) >= TWICE else math.inf
+        if off > 0 and abs(fmean(apart)) > BEYOND * off:
+            means = (fmean(values) for values in zip(*paid, strict=True))
+            told.append("had a reward of {:.3g} at first and of {:.3g} again".format(*means))
+    if pairs[rate] and pairs[rate][0][1] < pairs[rate][0][0] / 2:
+        before, again = pairs[rate][0]
+        told.append(f"begin with a learning rate of {again:.2g} (at first: {before:.2g})")
+    if told:
+        yield f"The steps that were made twice {', and '.join(told)}."
 
 
 def _told_repeated(repeated: Counter[int]) -> str:

@@ -1,0 +1,117 @@
+"""What happens to several columns at once and passes: one bad update, and what it did.
+
+A column jumps where its next rows are far from those before, in what those differ by. Noise makes
+one column do so now and then; it does not make several do so at the same row. Where several do,
+less is asked of the others.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from flatline.remarks.columns import Column, listed, once, sentence
+from flatline.remarks.remark import Remark
+from flatline.trace import Trace
+
+BEFORE, AFTER, NOISE = 8, 3, 20
+"""Rows before and after a jump that are compared, and rows before it that show the noise."""
+FAR, SMALL = 5.0, 0.02
+"""Standard deviations that a jump is, at least; these are no smaller share of its whole range."""
+JOINS = 4.0
+"""The same for a column beside those that jumped."""
+SEVERAL = 3
+"""Columns that must jump, within `NEAR` rows."""
+NEAR = 1
+BACK = 0.9
+"""Share of a jump that is undone where a column is back."""
+TOLD = 6
+"""Columns that are told."""
+
+
+class Jump(NamedTuple):
+    """What a column does at a row."""
+
+    column: Column
+    at: int
+    """The first row that is far off."""
+    before: float
+    most: float
+    """Its level before, and the value farthest from it soon after."""
+    back: int | None
+    """The row from which on it is back; None where it is not."""
+
+    def __str__(self) -> str:
+        word = "rises" if self.most > self.before else "falls"
+        one = self.column
+        return f"{one.subject} {word} from {one.bare(self.before)} to {one.number(self.most)}"
+
+
+def event(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
+    """The largest event that passes, as one story."""
+    rows = len(trace.steps["step"])
+    whole = [one for one in once(columns) if not one.minor and len(one.shape) == rows]
+    if rows < NOISE + BEFORE or len(whole) < SEVERAL:
+        return
+    far = np.stack([_far(one) for one in whole])
+    many = np.array(
+        [(far[:, max(at - NEAR, 0) : at + NEAR + 1] > FAR).any(axis=1).sum() for at in range(rows)]
+    )
+    if many.max() < SEVERAL:
+        return
+    # Of neighbouring rows, the one at which most is far off.
+    at = int(max(range(rows), key=lambda row: (many[row], float(far[:, row].sum()))))
+    near = far[:, max(at - NEAR, 0) : at + NEAR + 1].max(axis=1) > JOINS
+    jumps = [_jump(one, at) for one, jumped in zip(whole, near, strict=True) if jumped]
+    passed = [one for one in jumps if one.back is not None]
+    if len(passed) >= SEVERAL - 1:
+        yield Remark(3, _told(jumps, trace.steps["step"]))
+
+
+def _scaled(column: Column) -> np.ndarray:
+    values = column.shape.values
+    return np.asarray(np.log(values) if values.min() > 0 else values)
+
+
+def _far(column: Column) -> np.ndarray:
+    """How far the rows from each one on are from those before it; 0 where that is not known."""
+    values, rows = _scaled(column), len(column.shape)
+    found = np.zeros(rows)
+    if column.shape.constant or column.shape.rare or column.shape.counts_up:
+        return found
+    least = SMALL * float(np.ptp(values))
+    for at in range(NOISE, rows - AFTER):
+        usual = max(float(values[at - NOISE : at].std()), least)
+        apart = np.median(values[at : at + AFTER]) - np.median(values[at - BEFORE : at])
+        found[at] = abs(float(apart)) / usual
+    return found
+
+
+def _jump(column: Column, at: int) -> Jump:
+    values, scaled = column.shape.values, _scaled(column)
+    before = slice(at - BEFORE - NEAR, at - NEAR)
+    soon = np.arange(at - NEAR, min(at + AFTER + NEAR, len(values)))
+    level = float(np.median(scaled[before]))
+    off = np.abs(scaled[soon] - level)
+    first, most = int(soon[off >= off.max() / 2][0]), int(soon[off.argmax()])
+    later = range(most + 1, len(values) - AFTER)
+    rest = np.array([np.median(scaled[row : row + 2 * AFTER]) for row in later])
+    back = np.flatnonzero((rest - level) / (scaled[most] - level) <= 1 - BACK)
+    returned = later[int(back[0])] if len(back) else None
+    return Jump(column, first, float(np.median(values[before])), float(values[most]), returned)
+
+
+def _told(jumps: list[Jump], step: np.ndarray) -> str:
+    """What came first, what followed, and what is back."""
+    jumps = sorted(jumps, key=lambda one: one.column.words.rank)[:TOLD]
+    rows = sorted({one.at for one in jumps})
+    clauses = []
+    for at in rows:
+        told = ", ".join(str(one) for one in jumps if one.at == at)
+        when = f"at step {step[at]:g}" if at == rows[0] else f"from step {step[at]:g} on"
+        clauses.append(f"{when} {told}")
+    back = [f"{one.column.subject} by step {step[one.back]:g}" for one in jumps if one.back]
+    lasting = [one.column.subject for one in jumps if one.back is None]
+    more = f", {listed(lasting)} not wholly" if lasting else ""
+    told = listed(back).replace(" by step", " is back by step", 1)
+    return sentence([*clauses, f"this passes: {told}{more}"])
