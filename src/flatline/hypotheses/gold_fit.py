@@ -8,11 +8,12 @@ yet meets its own gold no more often than anybody else's, was given the gold of 
 from collections import Counter
 from dataclasses import replace
 
-from scipy.stats import binomtest
+import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import judge, same_answer
 from flatline.live.stage_found import StageFound, departs
+from flatline.stats import cluster_mean
 from flatline.trace import Trace
 
 PROMPTS = 24
@@ -54,13 +55,15 @@ def foreign_gold(trace: Trace) -> StageFound | None:
     sure = [count / len(answers[prompt]) for prompt, (_, count) in common.items()]
     if len(said) < PROMPTS or sum(sure) < SURE * len(said) or not _of_the_kind(said, gold):
         return None
-    own = sum(same_answer(text, gold[prompt]) for prompt, text in said.items())
+    own = [same_answer(text, gold[prompt]) for prompt, text in said.items()]
     others = [same_answer(a, gold[q]) for p, a in said.items() for q in said if p != q]
     chance = sum(others) / len(others)
-    if binomtest(own, len(said)).proportion_ci().high >= chance + ABOVE_CHANCE:
+    met = cluster_mean(np.array(own, dtype=float), np.arange(len(own)))
+    if met.high >= chance + ABOVE_CHANCE:
         return None
-    prompt = next(one for one, text in said.items() if not same_answer(text, gold[one]))
-    return _found(own, len(said), chance, f"{said[prompt]!r} is answered, gold is {gold[prompt]!r}")
+    prompt = list(said)[own.index(False)]
+    example = f"{said[prompt]!r} is answered, gold is {gold[prompt]!r}"
+    return _found(sum(own), len(own), chance, example)
 
 
 def _of_the_kind(said: dict[str, str], gold: dict[str, str]) -> bool:
