@@ -361,3 +361,42 @@ def test_an_adapter_that_is_taken_out_after_sampling_is_as_good_as_any(tmp_path)
     trainer = trainer_in(tmp_path / "out", kind=MergesAndTakesOut, adapter="lora", max_steps=4)
     report = recorded(trainer, tmp_path / "run")
     assert "H26" not in {one.hypothesis for one in report.alarms}
+
+
+class Lion(torch.optim.Optimizer):
+    """With the decay as the paper has it, or without the rate."""
+
+    def __init__(self, params, with_rate, lr=1e-3, decay=0.1):
+        super().__init__(params, {"lr": lr, "decay": decay, "with_rate": with_rate})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.mul_(1 - group["decay"] * (group["lr"] if group["with_rate"] else 1))
+                p.add_(p.grad.sign(), alpha=-group["lr"])
+
+
+def with_lion(folder, *, with_rate):
+    trainer = trainer_in(folder, max_steps=6)
+    trainer.optimizer = Lion(trainer.model.parameters(), with_rate)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: 1.0)
+    return trainer
+
+
+def test_a_decay_without_the_rate_is_told_by_its_factor_before_training_and_after(tmp_path):
+    trainer = with_lion(tmp_path / "out", with_rate=False)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    reports = [flatline.checkup(trainer)]
+    assert all(torch.equal(before[name], v) for name, v in trainer.model.state_dict().items())
+    assert not trainer.optimizer.state and trainer.optimizer.param_groups[0]["lr"] == 1e-3
+    reports.append(recorded(trainer, tmp_path / "run"))
+    for report in reports:
+        assert report.causes[0].hypothesis == "H58"
+        assert "multiplies all weights by 0.9," in report.causes[0].text
+
+
+def test_an_optimizer_of_ones_own_with_a_decay_at_the_rate_is_left_alone(tmp_path):
+    trainer = with_lion(tmp_path / "out", with_rate=True)
+    for report in (flatline.checkup(trainer), recorded(trainer, tmp_path / "run")):
+        assert "H58" not in {one.hypothesis for one in report.alarms}

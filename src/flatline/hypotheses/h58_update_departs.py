@@ -7,13 +7,15 @@ learned.
 
 ## Sign
 Along a recorded run: the rate in force at each step is that of the schedule asked for (a schedule
-of your own must not end in the first half); no weight changes between two steps; and after several
-steps weights lie further from their start than one step takes them.
+of your own must not end in the first half); no weight changes between two steps; after several
+steps weights lie further from their start than one step takes them; and no step multiplies all
+weights by one number that is 1 % or more, and ten times the rate, away from 1, step after step.
 
 ## Probe
 One step of the trainer's optimizer on the gradient it was given, with the user's own callbacks
 around it, against AdamW by its definition, whose running means must be kept; and the rates of the
-whole schedule against the one asked for.
+whole schedule against the one asked for. Of any other optimizer, an own one too, only whether its
+step shrinks all weights by one sizeable factor.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -24,6 +24,7 @@ from flatline.rollout.record import Author
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.advantages import advantages, beyond_rounding, of_totals
 from flatline.spec.numerics import ADVANTAGE, PAID, TOLERANCE
+from flatline.spec.scaling import ALIKE, WITHOUT_RATE, Scaling, common_factor, every_step
 from flatline.spec.schedule import GIVEN, other_rate
 from flatline.trace import Trace
 from flatline.trace.memo import once
@@ -448,7 +449,7 @@ def _some(steps: np.ndarray) -> np.ndarray:
 @_told("update")
 def update(trace: Trace, asked: Asked) -> StageFound:
     """Is the rate in force the one asked for, and do weights stay where a step left them?"""
-    for look in (_touched, _put_back, _rates):
+    for look in (_touched, _put_back, _scaled, _rates):
         found = look(trace, asked)
         if found is not None:
             return replace(found, direct=True)
@@ -519,6 +520,47 @@ def _put_back(trace: Trace, asked: Asked) -> StageFound | None:
         f"one step moved them by {longest[at]:.3g}: they are put back.",
         measured=float(travel[at] / longest[at]),
     )
+
+
+def _scaled(trace: Trace, asked: Asked) -> StageFound | None:
+    """Every step multiplies all weights by the same number, whatever the gradient is."""
+    table = trace.weights
+    if "norm" not in table or "update_norm" not in table:
+        return None
+    steps = np.unique(table["step"]).astype(np.int64)
+    looked = _some(steps[np.isin(steps - 1, steps)]).tolist()
+    each = [common_factor(_scaling(table, step), _rate_at(trace, step)) for step in looked]
+    factors = np.array([one for one in each if one is not None])
+    if len(factors) < FEWEST_STEPS:
+        return None
+    factor = float(np.median(factors))
+    alike = int((np.abs(factors - factor) <= ALIKE * abs(factor - 1)).sum())
+    if 2 * alike <= len(looked):
+        return None
+    norm = _whole(table, "norm", steps)
+    found = departs(
+        "update",
+        f"{every_step(factor)} (at {alike} of {len(looked)} steps); their norm went from "
+        f"{norm[0]:.3g} to {norm[-1]:.3g}.",
+        measured=factor,
+    )
+    return replace(found, fix=WITHOUT_RATE)
+
+
+def _scaling(table: Any, step: int) -> Scaling:
+    """What a step did to every weight, along the weight."""
+    _, name = table.coded("name")
+    known = looked_at(table) & np.isfinite(table["norm"])
+    before, after = (np.flatnonzero(known & (table["step"] == at)) for at in (step - 1, step))
+    _, old, new = np.intersect1d(name[before], name[after], return_indices=True)
+    size = table["size"] if "size" in table else np.ones(len(table))
+    norms = table["norm"][before[old]], table["norm"][after[new]]
+    return Scaling.of_norms(*norms, table["update_norm"][after[new]], size[after[new]])
+
+
+def _rate_at(trace: Trace, step: int) -> float:
+    found = trace.steps["learning_rate"][trace.steps["step"] == step]
+    return float(np.nan_to_num(found).max(initial=0.0))
 
 
 def _whole(table: Any, name: str, steps: np.ndarray) -> np.ndarray:

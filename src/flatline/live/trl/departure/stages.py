@@ -500,7 +500,8 @@ class Step:
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:
-            return unknown("update", f"Not specified: {self.given_optimizer}.")
+            shrinks = stepped.judge_scaling(self.trainer, handed)
+            return shrinks or unknown("update", f"Not specified: {self.given_optimizer}.")
         judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
         judged = replace(judged, text=f"{judged.text}{self._learned()}")
         schedule = stepped.judge_schedule(self.trainer, self.asked)

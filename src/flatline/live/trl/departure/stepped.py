@@ -6,10 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from flatline.live.held import like, named, read, totals, whole
+from flatline.live.held import is_part, like, named, read, totals, whole
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.spec import Asked, NotSpecified
@@ -17,6 +18,7 @@ from flatline.spec.gradient import Compared, clip_factor, compare
 from flatline.spec.loss import bonus, shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
+from flatline.spec.scaling import WITHOUT_RATE, Scaling, common_factor, every_step
 from flatline.spec.schedule import GIVEN, other_rate
 from flatline.spec.update import adamw, decay_of
 
@@ -288,6 +290,32 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
         measured=apart / scale,
         limit=limit.update,
     )
+
+
+def judge_scaling(trainer: Any, handed: Held) -> StageFound | None:
+    """A step of whatever optimizer that takes the same sizeable part from all weights; None where
+    it does not, or where this process holds only parts of them."""
+    weights = trainable(trainer)
+    if any(is_part(weight) for _, weight in weights):
+        return None
+    before = {name: _some(read(weight)).to("cpu", copy=True) for name, weight in weights}
+    _step(trainer, handed)
+    each = [(before[name].double(), _some(read(now)).cpu().double()) for name, now in weights]
+    squares = [float(old.square().sum()) for old, _ in each]
+    dots = [float((old * new).sum()) for old, new in each]
+    moved = np.array([float((new - old).norm()) for old, new in each])
+    norms = np.sqrt(squares)
+    factor = np.array(
+        [dot / norm if norm else np.nan for dot, norm in zip(dots, squares, strict=True)]
+    )
+    along = np.abs(factor - 1) * norms / np.where(moved > 0, moved, 1.0)
+    size = np.array([now.numel() for _, now in weights], dtype=float)
+    rate = max(float(group["lr"]) for group in trainer.optimizer.param_groups)
+    found = common_factor(Scaling(factor=factor, along=np.nan_to_num(along), size=size), rate)
+    if found is None or found > 1:
+        return None
+    text = f"{every_step(found)}; the learning rate is {rate:.3g}."
+    return replace(departs("update", text, measured=found), direct=True, fix=WITHOUT_RATE)
 
 
 def _coarser_than_the_base(trainer: Any) -> StageFound | None:
