@@ -371,8 +371,9 @@ def _too_small(trace: Trace, where: np.ndarray) -> set[str]:
     if "norm" not in table or "learning_rate" not in trace.steps:
         return set()
     grad, weight = _typical(table), table["norm"] / np.sqrt(np.maximum(table["size"], 1))
-    rate = float(np.nanmax(trace.steps["learning_rate"]))
-    return always(table, where, (grad < EPSILON) & (rate * grad < LAST_DIGIT * weight))
+    rates = trace.steps["learning_rate"]
+    rate = float(rates[np.isfinite(rates)].max(initial=0.0))
+    return always(table, where, (grad < EPSILON) & (0 < rate) & (rate * grad < LAST_DIGIT * weight))
 
 
 def _all_small(table: Frame, active: np.ndarray) -> bool:
