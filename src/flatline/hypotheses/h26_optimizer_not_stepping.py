@@ -373,7 +373,7 @@ def _too_small(trace: Trace, where: np.ndarray) -> set[str]:
     grad, weight = _typical(table), table["norm"] / np.sqrt(np.maximum(table["size"], 1))
     rates = trace.steps["learning_rate"]
     rate = float(rates[np.isfinite(rates)].max(initial=0.0))
-    return always(table, where, (grad < EPSILON) & (0 < rate) & (rate * grad < LAST_DIGIT * weight))
+    return always(table, where, (grad < EPSILON) & (rate > 0) & (rate * grad < LAST_DIGIT * weight))
 
 
 def _all_small(table: Frame, active: np.ndarray) -> bool:
