@@ -10,7 +10,10 @@ goes past its matrices), a gradient scaler skips every step. The loss is logged 
 Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
 all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
 although advantages are not; gradients that are not numbers, at half of the steps or at all of the
-last ones, with what grew many times over before. Each is exact. A tensor that no
+last ones, with what grew many times over before; in a watched loop, gradients of sampled rows that
+are cleared before a step uses them (`zero_grad` before every backward pass of several) at three
+quarters of the steps. Each is exact. Nothing is said where other passes bring the same rows to the
+step, where weights changed in between, or where other gradients are put in place. A tensor that no
 gradient reaches while others get one (a vision tower that sees only text, an adapter on a part that
 is not used) is noted, and suspected where such tensors hold half of the elements. Where nothing of
 an adapter moves, PEFT's layers say whether it is merged while the loss is computed. A tensor in
@@ -84,6 +87,10 @@ MOVED_KL = 1e-4
 """KL to the reference that only a policy that moved has. Healthy runs: 1e-3 to 0.3."""
 
 
+CLEARED = "rows_cleared"
+"""What a watch calls the rows whose gradient no step used."""
+FEWEST_CLEARED, MOST = 3, 0.75
+"""Steps, and share of all steps, at which that is no step skipped on purpose. Healthy: 0."""
 EPSILON = 1e-8
 """Adam's, below which a gradient shortens its step. Healthy: 5300 times as much and more."""
 LAST_DIGIT = 2.0**-24
@@ -113,6 +120,7 @@ class OptimizerNotStepping(Hypothesis):
         return (
             self._no_rate(trace)
             or self._no_number(trace)
+            or self._cleared(trace)
             or (self._weights(trace) if len(trace.weights) else self._without_weights(trace))
         )
 
@@ -239,6 +247,35 @@ class OptimizerNotStepping(Hypothesis):
             fix="Look at the first step without a number: its rewards, its longest completion, "
             "its largest log-ratio. Go back to a checkpoint from well before it. In fp16 use bf16 "
             "instead.",
+        )
+
+    def _cleared(self, trace: Trace) -> Finding | None:
+        """Gradients of rows that no step used, in a loop that is watched."""
+        if CLEARED not in trace.metric_names:
+            return None
+        lost, kept = np.nan_to_num(trace.metric(CLEARED)), np.nan_to_num(trace.metric("rows_kept"))
+        at = np.flatnonzero(lost > 0)
+        if len(at) < max(FEWEST_CLEARED, MOST * len(lost)):
+            return None
+        share = float(lost[at].sum() / (lost[at] + kept[at]).sum())
+        return self.found(
+            Level.FAULT,
+            f"At {len(at)} of {len(lost)} steps gradients were cleared after they were computed "
+            f"and before the optimizer used them: {share:.0%} of the completions reach no update.",
+            measured=share,
+            expected="0",
+            headline="Your gradients are cleared before the optimizer uses them.",
+            fix="Call `zero_grad` once for each `optimizer.step()`: not before every backward "
+            "pass, where gradients are to add up.",
+            evidence=[
+                Evidence(
+                    text=f"of {int(lost[one] + kept[one])} rows, the gradient of {int(lost[one])} "
+                    "was cleared",
+                    step=int(trace.steps["step"][one]),
+                )
+                for one in at[:2]
+            ],
+            proven=True,
         )
 
     def _weights(self, trace: Trace) -> Finding:
@@ -386,8 +423,9 @@ def _too_small(trace: Trace, where: np.ndarray) -> set[str]:
     if "norm" not in table or "learning_rate" not in trace.steps:
         return set()
     grad, weight = _typical(table), table["norm"] / np.sqrt(np.maximum(table["size"], 1))
-    rate = float(np.nanmax(trace.steps["learning_rate"]))
-    return always(table, where, (grad < EPSILON) & (rate * grad < LAST_DIGIT * weight))
+    rates = trace.steps["learning_rate"]
+    rate = float(rates[np.isfinite(rates)].max(initial=0.0))
+    return always(table, where, (grad < EPSILON) & (rate > 0) & (rate * grad < LAST_DIGIT * weight))
 
 
 def _all_small(table: Frame, active: np.ndarray) -> bool:

@@ -69,6 +69,8 @@ class Pass:
         self._kept = logits.reshape(-1, vocabulary)[self._places].float()
         self.trained: Tensor | None = None
         """Whether the loss has a gradient at each position; None before the backward pass."""
+        self.cleared = False
+        """Whether what it left at the weights was cleared before a step."""
 
     def hear(self, gradient: Tensor) -> None:
         """Take what is needed of the gradient at the logits."""

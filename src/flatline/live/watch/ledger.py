@@ -45,7 +45,10 @@ class Ledger:
     ) -> None:
         """One optimizer step, with the passes that it was made of; `left_out` was sampled for it
         and is trained by no step."""
-        seen = [row for one in passes for row in self._read(one, step - 1)]
+        read = [(one, self._read(one, step - 1)) for one in passes]
+        seen = [row for _, rows in read for row in rows]
+        if cleared := _cleared(read):
+            facts = {**facts, "metrics": {**facts["metrics"], **cleared}}
         for row in seen:
             row.moved_on = any(turn.place is not None for turn in row.turns)
         fresh = [row for row in seen if self._is_new(row)]
@@ -199,6 +202,17 @@ def _hand_back(row: Seen) -> None:
         first.reward = turn.reward if first.reward is None else first.reward
         first.parts, first.group = first.parts or turn.parts, first.group or turn.group
         first.gold = first.gold or turn.gold
+
+
+def _cleared(read: Sequence[tuple[Read, Sequence[Seen]]]) -> dict[str, float]:
+    """Rows that the model sampled and whose gradient no pass brought to the step; none is said."""
+    lost, kept = (
+        {id(row.sample) for one, rows in read if one.cleared is gone for row in rows if row.sample}
+        for gone in (True, False)
+    )
+    if not lost - kept:
+        return {}
+    return {"rows_cleared": float(len(lost - kept)), "rows_kept": float(len(kept))}
 
 
 def _key(row: Seen) -> Any:

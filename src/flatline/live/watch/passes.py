@@ -81,6 +81,20 @@ class Passes:
         self._waiting.append(one)
         return one
 
+    def clear(self) -> None:
+        """What all passes until now left at the weights is gone."""
+        for one in self._waiting:
+            one.cleared = one.trained is not None
+
+    @property
+    def any_cleared(self) -> bool:
+        return any(one.cleared for one in self._waiting)
+
+    def keep(self) -> None:
+        """It is not gone after all."""
+        for one in self._waiting:
+            one.cleared = False
+
     def step(self) -> tuple[list[Read], dict[str, float]]:
         """The optimizer has stepped: what was trained, and numbers about the loss."""
         self._count_headless()

@@ -56,6 +56,8 @@ class Read:
     """As the loss was given it; None where it is read off the weights."""
     old: np.ndarray | None = None
     """The log-probs that ratios are taken to, where they are given."""
+    cleared: bool = False
+    """Whether what it left at the weights was cleared before the step."""
 
     @cached_property
     def faint(self) -> np.ndarray:
@@ -92,6 +94,7 @@ class Read:
             weight=weight[:, :end],
             trainer=logp[:, :end],
             entropy=one.entropy.cpu().numpy(),
+            cleared=one.cleared,
         )
 
 

@@ -18,6 +18,10 @@ SAME = 0.01
 """Share by which two clipped gradients may differ and still have been clipped to one norm."""
 
 
+WITNESSES = 3
+"""Smallest tensors with a gradient by which it is seen that gradients were cleared."""
+
+
 class Stepping:
     """Listens around every step."""
 
@@ -37,6 +41,10 @@ class Stepping:
         """Whether any gradient was computed."""
         self._census: Census | None = None
         self._norms: dict[int, Tensor] = {}
+        self._grown: dict[int, Tensor] = {}
+        """Weights that got a gradient since the last step."""
+        self._changed = 0
+        """How often weights were changed until the last backward pass began."""
         self._bare: set[str] | None = None
         """Tensors that never had a gradient."""
         self._clip: float | None = None
@@ -50,6 +58,32 @@ class Stepping:
         if weight.grad is not None:
             self.backward = True
             self._norms[id(weight)] = torch.linalg.vector_norm(weight.grad)
+            self._grown[id(weight)] = weight
+
+    def cleared(self) -> Tensor | None:
+        """A backward pass begins: whether what earlier ones left since the last step was cleared,
+        with nothing done to the weights in between. None where there was nothing to clear."""
+        before, self._changed = self._changed, sum(w._version for w in self._model.parameters())
+        if before != self._changed or not self._grown:
+            return None
+        some = sorted(self._grown.items(), key=lambda pair: pair[1].numel())[:WITNESSES]
+        had = torch.stack([self._norms[key].float().cpu() for key, _ in some])
+        grads = [weight.grad for _, weight in some]
+        gone = [grad is None or not bool(grad.any()) for grad in grads]
+        return had.amax() > 0 if all(gone) else None
+
+    def as_left(self) -> bool:
+        """Whether gradients are those of the last backward pass, but for a factor: who gathers them
+        elsewhere puts others in their place."""
+        pairs = [(self._norms[key], weight.grad) for key, weight in self._grown.items()]
+        if any(grad is None for _, grad in pairs):
+            return False
+        ratios = [
+            float(torch.linalg.vector_norm(grad)) / float(norm)
+            for norm, grad in pairs
+            if grad is not None and float(norm) > 0
+        ]
+        return bool(ratios) and max(ratios) - min(ratios) <= CLIPPED * max(ratios)
 
     def before(self, *, scaled: bool) -> None:
         """The optimizer is about to step; gradients were `scaled` until just now, or not."""
@@ -77,6 +111,7 @@ class Stepping:
         facts |= {"time": time.time(), "seconds": now - self._since}
         self._since = now
         self._norms.clear()
+        self._grown.clear()
         return (None if census is None else census.after_step(self.done)), facts
 
     def say_last(self) -> None:

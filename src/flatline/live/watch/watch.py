@@ -241,9 +241,10 @@ class Watch(Closing):
             guard, hear = self._guard, self._hear
             logits.register_hook(lambda gradient: guard(hear, one, gradient.detach()))
 
-    @staticmethod
-    def _hear(one: Pass, gradient: Tensor) -> None:
+    def _hear(self, one: Pass, gradient: Tensor) -> None:
         with torch.no_grad():
+            if self._stepping.cleared():
+                self._passes.clear()
             one.hear(gradient)
 
     def _sampled(self, samples: list[Sample]) -> None:
@@ -252,6 +253,8 @@ class Watch(Closing):
 
     def _before_step(self, *_: Any) -> None:
         self._sampling.close()
+        if self._passes.any_cleared and not self._stepping.as_left():
+            self._passes.keep()
         self._stepping.before(scaled=self._passes.scaled)
 
     def _after_step(self, *_: Any) -> None:
