@@ -1,5 +1,7 @@
 """The console output of a run, saved as text."""
 
+import time
+
 import pytest
 
 from flatline.errors import TraceError
@@ -50,3 +52,13 @@ def test_text_without_a_row_is_still_refused_by_name(tmp_path):
 def test_jsonl_without_its_ending_is_not_taken_for_print(tmp_path):
     rows = '{"step": 1, "reward": 0.1, "loss": 2.0}\n{"step": 2, "reward": 0.2, "loss": 1.0}\n'
     assert open_log(saved(tmp_path, rows, "metrics")).run["source"] != "import:printed"
+
+
+@pytest.mark.parametrize(
+    "line", ["a" + " " * 60_000, "a/" * 30_000, "step 1 " * 9_000, "a | " * 15_000]
+)
+def test_long_lines_that_are_no_row_take_no_time(tmp_path, line):
+    began = time.perf_counter()
+    with pytest.raises(TraceError):
+        open_log(saved(tmp_path, f"step 1 | {line}\n" * 20))
+    assert time.perf_counter() - began < 10

@@ -54,8 +54,12 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     moved = {clause.column.name for clause in clauses}
     groups = _together(clauses)
     rest = [one for one in columns if one.name not in moved]
+    trend = trend_of(trace)
+    # A reward that certainly moves has its own line; where it was set, it may move anyhow.
+    moves = trend is not None and trend.flat is False
+    beside = [one for one in rest if not (moves and one.name == "reward")]
     for group in groups:
-        yield Remark(25, _told_together(group, rest))
+        yield Remark(25, _told_together(group, beside))
     grouped = {id(clause) for group in groups for clause in group}
     alone = [clause for clause in clauses if id(clause) not in grouped]
     reward = next((one for one in columns if one.name == "reward"), None)
@@ -64,7 +68,7 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
         yield Remark(1, reward_in_words(reward, goes))
     # Evaluations have a line of their own.
     alone = [one for one in alone if one.column is not reward and one.column.words.rank != HELD_OUT]
-    yield from _alone(alone, _never(columns), trend_of(trace))
+    yield from _alone(alone, _never(columns), trend)
     yield from _same(trace, rest)
     yield from _constant(trace, columns)
 

@@ -34,10 +34,13 @@ _NUMBER = rf"(?:np\.float\d+\(|tensor\()?(?P<value>{_BARE})\)?"
 _IN_BRACES = re.compile(rf"""['"](?P<name>[^'"]+)['"]: ?['"]?{_NUMBER}['"]?(?=[,}}])""", re.I)
 _BETWEEN_DASHES = re.compile(rf"(?<!\S)(?P<name>[^\s:]+): ?{_NUMBER}(?= - |\s*$)", re.I)
 _EQUAL = re.compile(
-    rf"(?<![\w.])(?P<name>[a-z_][\w./@-]*) ?= ?{_NUMBER}(?P<unit>%|[a-z/]*)(?=[\s,;|)\]]|$)", re.I
+    rf"(?<![\w.])(?P<name>[a-z_][\w./@-]{{0,80}}) ?= ?{_NUMBER}(?P<unit>%|[a-z/]*)(?=[\s,;|)\]]|$)",
+    re.I,
 )
 _BETWEEN_BARS = re.compile(
-    rf"\s*(?P<name>[a-z][\w ./@-]*?)(?: ?[:=] ?| +){_NUMBER}(?P<unit> ?%| ?s\b)?(?![\d.]).*", re.I
+    rf"\s*(?P<name>[a-z][\w ./@-]{{0,80}}?)(?: ?[:=] ?| {{1,8}}){_NUMBER}"
+    r"(?P<unit> ?%| ?s\b)?(?![\d.]).*",
+    re.I,
 )
 _STEP_WORD = re.compile(
     r"(?<![\w/])(?:global[ _]?step|step|iteration|iter|it|update|rollout)[ #:=]*(?P<step>\d+)"
