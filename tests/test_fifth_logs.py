@@ -26,6 +26,12 @@ OURS = {
 RNG = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def same_noise():
+    """Whatever ran before, and in whichever process."""
+    RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
+
+
 def log(source="import:trl", **columns):
     """A log; `eval__score` stands for `eval/score`."""
     named = {name.replace("__", "/"): np.asarray(values) for name, values in columns.items()}

@@ -43,6 +43,12 @@ OURS = {"reward", "kl", "loss", "entropy", "completion_length", "grad_norm", "le
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def same_noise():
+    """Whatever ran before, and in whichever process."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 def wobbling(level, rows=60, by=0.1):
     return level * (1 + by * RNG.normal(size=rows))
 
