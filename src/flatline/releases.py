@@ -326,6 +326,14 @@ DEFECTS: dict[str, Defect] = {
         "sampled",
         reference="https://github.com/huggingface/peft/pull/2825",
     ),
+    "trl_reference_without_adapter": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.27.0",
+        what="the reference is the model without its adapter, and not the policy that was given",
+        when="`beta` above 0 and a policy that is given with a trained adapter on",
+        reference=TRL + "4723",
+    ),
 }
 """By the name of the exhibit."""
 
