@@ -334,6 +334,14 @@ DEFECTS: dict[str, Defect] = {
         when="`beta` above 0 and a policy that is given with a trained adapter on",
         reference=TRL + "4723",
     ),
+    "trl_empty_tools": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="1.0.0",
+        what="prompts hold the template's words on tools although there are none",
+        when="chat templates that ask whether `tools` is none (Llama 3), no `tools`",
+        reference=TRL + "5380",
+    ),
 }
 """By the name of the exhibit."""
 
