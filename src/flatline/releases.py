@@ -342,6 +342,15 @@ DEFECTS: dict[str, Defect] = {
         when="chat templates that ask whether `tools` is none (Llama 3), no `tools`",
         reference=TRL + "5380",
     ),
+    "trl_gfpo_others_logprobs": Defect(
+        library="trl",
+        since="0.24.0",
+        mended="0.25.0",
+        what="log-probs of before the updates, and of the reference, are those of other rows",
+        when="`trl.experimental.gfpo` with `num_remains_in_group`, and several updates to a "
+        "generation or `beta` above 0",
+        reference=TRL + "4454",
+    ),
 }
 """By the name of the exhibit."""
 
