@@ -351,6 +351,14 @@ DEFECTS: dict[str, Defect] = {
         "generation or `beta` above 0",
         reference=TRL + "4454",
     ),
+    "trl_rloo_template_arguments": Defect(
+        library="trl",
+        since="0.25.0",
+        mended="0.27.0",
+        what="`chat_template_kwargs` are not handed to vLLM, which renders the prompts",
+        when='RLOO, `use_vllm` with `vllm_mode="colocate"`',
+        reference=TRL + "4706",
+    ),
 }
 """By the name of the exhibit."""
 
