@@ -359,6 +359,14 @@ DEFECTS: dict[str, Defect] = {
         when='RLOO, `use_vllm` with `vllm_mode="colocate"`',
         reference=TRL + "4706",
     ),
+    "trl_entropy_bonus_diluted": Defect(
+        library="trl",
+        since="1.8.0",
+        mended="1.10.0",
+        what="the bonus on entropy is divided by all tokens, also where it is on few",
+        when="`entropy_coef` with `top_entropy_quantile` below 1 (dapo, cispo, vespo)",
+        reference=TRL + "6648",
+    ),
 }
 """By the name of the exhibit."""
 
