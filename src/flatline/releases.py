@@ -367,6 +367,14 @@ DEFECTS: dict[str, Defect] = {
         when="`entropy_coef` with `top_entropy_quantile` below 1 (dapo, cispo, vespo)",
         reference=TRL + "6648",
     ),
+    "peft_merge_replaces_embedding": Defect(
+        library="peft",
+        since="0.14.0",
+        mended="0.20.0",
+        what="an adapter on an embedding is replaced when it is merged, and trained no more",
+        when="LoRA on an embedding in half precision on a CPU, where merged weights are sampled",
+        reference="https://github.com/huggingface/peft/pull/3396",
+    ),
 }
 """By the name of the exhibit."""
 
