@@ -326,6 +326,55 @@ DEFECTS: dict[str, Defect] = {
         "sampled",
         reference="https://github.com/huggingface/peft/pull/2825",
     ),
+    "trl_reference_without_adapter": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.27.0",
+        what="the reference is the model without its adapter, and not the policy that was given",
+        when="`beta` above 0 and a policy that is given with a trained adapter on",
+        reference=TRL + "4723",
+    ),
+    "trl_empty_tools": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="1.0.0",
+        what="prompts hold the template's words on tools although there are none",
+        when="chat templates that ask whether `tools` is none (Llama 3), no `tools`",
+        reference=TRL + "5380",
+    ),
+    "trl_gfpo_others_logprobs": Defect(
+        library="trl",
+        since="0.24.0",
+        mended="0.25.0",
+        what="log-probs of before the updates, and of the reference, are those of other rows",
+        when="`trl.experimental.gfpo` with `num_remains_in_group`, and several updates to a "
+        "generation or `beta` above 0",
+        reference=TRL + "4454",
+    ),
+    "trl_rloo_template_arguments": Defect(
+        library="trl",
+        since="0.25.0",
+        mended="0.27.0",
+        what="`chat_template_kwargs` are not handed to vLLM, which renders the prompts",
+        when='RLOO, `use_vllm` with `vllm_mode="colocate"`',
+        reference=TRL + "4706",
+    ),
+    "trl_entropy_bonus_diluted": Defect(
+        library="trl",
+        since="1.8.0",
+        mended="1.10.0",
+        what="the bonus on entropy is divided by all tokens, also where it is on few",
+        when="`entropy_coef` with `top_entropy_quantile` below 1 (dapo, cispo, vespo)",
+        reference=TRL + "6648",
+    ),
+    "peft_merge_replaces_embedding": Defect(
+        library="peft",
+        since="0.14.0",
+        mended="0.20.0",
+        what="an adapter on an embedding is replaced when it is merged, and trained no more",
+        when="LoRA on an embedding in half precision on a CPU, where merged weights are sampled",
+        reference="https://github.com/huggingface/peft/pull/3396",
+    ),
 }
 """By the name of the exhibit."""
 
