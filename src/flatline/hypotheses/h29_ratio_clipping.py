@@ -20,6 +20,8 @@ the next update that the clip would stop (tokens that have moved beyond it in th
 advantage, in units of what they could still move). Above 0.3 is suspected. With a usual epsilon it
 is not tested: Adam's first step is its largest, and healthy setups lose 19 to 58 % of a second.
 
+A `delta` of at most 1 is a fault: it is the upper bound of a ratio that begins at 1.
+
 ## Experiment
 `epsilon` in use against 0.2, where it is smaller, or a planted fault against none; matched seeds.
 
@@ -81,8 +83,27 @@ class RatioClipping(Hypothesis):
     fix = "Set {num_iterations} to 1, or widen {epsilon}."
     mechanism = "Most tokens are clipped; in the other arm few are."
 
+    def _capped(self, settings: Mapping[str, Any]) -> Finding | None:
+        """Is the upper bound of the ratio below what every ratio begins with?"""
+        delta = settings.get("delta")
+        if delta is None or delta > 1:
+            return None
+        return self.found(
+            Level.FAULT,
+            f"delta is {delta:g}, and the ratio of every token begins at 1: it is cut to {delta:g} "
+            "before it is used, so tokens with a positive advantage get no gradient.",
+            measured=float(delta),
+            expected="above 1 + epsilon, or none",
+            headline="Nothing that is rewarded is learnt: `delta` cuts every ratio off.",
+            fix="Set delta=None, or to more than 1 + {epsilon}.",
+            proven=True,
+        )
+
     def sign(self, trace: Trace) -> Finding:
         """How many tokens are clipped where the ratio has left 1?"""
+        capped = self._capped(trace.settings)
+        if capped is not None:
+            return capped
         share, ratio = trace.steps["clip_share"], trace.steps["ratio_max"]
         moved = np.isfinite(share) & (ratio > MOVED)
         if not moved.any():
@@ -110,6 +131,9 @@ class RatioClipping(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """How much of the second update on a batch would be clipped?"""
         settings = subject.settings
+        capped = self._capped(settings)
+        if capped is not None:
+            return capped
         if updates_once(settings):
             return self.not_applicable("with one update per batch the ratio is 1.")
         low = float(settings.get("epsilon") or 0.0)

@@ -27,7 +27,8 @@ counts in a single message and never as the last of several, where an empty comp
 know." earns at least three quarters of what the right one earns above a wrong one, and where
 completions give the gold of their own row and functions that ask for it would pay as much for
 another answer. Also suspected, without asking anybody: a reward model with several labels, of which
-TRL pays the first; and prompts that hold their own question with the right answer behind it.
+TRL pays the first; prompts that hold their own question with the right answer behind it; and one
+prompt with several right answers, in half of the rows, where nobody plays on.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

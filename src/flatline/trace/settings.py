@@ -13,6 +13,7 @@ SETTINGS = (
     "num_iterations",
     "epsilon",
     "epsilon_high",
+    "delta",
     "importance_sampling_level",
     "vllm_importance_sampling_correction",
     "temperature",

@@ -59,7 +59,7 @@ from flatline.live.trl.departure.sampled import (
 )
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
-from flatline.live.trl.departure.unearned import judge_labels, judge_leaked
+from flatline.live.trl.departure.unearned import judge_ambiguous, judge_labels, judge_leaked
 from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
 from flatline.live.trl.settings import stop_ids
@@ -280,6 +280,7 @@ class Step:
         return (
             judge_labels(self.trainer)
             or judge_leaked(self.trainer)
+            or judge_ambiguous(self.trainer)
             or judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)
@@ -500,8 +501,8 @@ class Step:
 
     def _update(self, handed: stepped.Held) -> StageFound:
         if self.given_optimizer:
-            shrinks = stepped.judge_scaling(self.trainer, handed)
-            return shrinks or unknown("update", f"Not specified: {self.given_optimizer}.")
+            astray = stepped.judge_any_step(self.trainer, handed)
+            return astray or unknown("update", f"Not specified: {self.given_optimizer}.")
         judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
         judged = replace(judged, text=f"{judged.text}{self._learned()}")
         schedule = stepped.judge_schedule(self.trainer, self.asked)

@@ -292,15 +292,43 @@ def judge_update(trainer: Any, asked: Asked, handed: Held, limit: Tolerance) -> 
     )
 
 
-def judge_scaling(trainer: Any, handed: Held) -> StageFound | None:
-    """A step of whatever optimizer that takes the same sizeable part from all weights; None where
-    it does not, or where this process holds only parts of them."""
+def judge_any_step(trainer: Any, handed: Held) -> StageFound | None:
+    """A step of whatever optimizer that climbs its gradient, or takes the same sizeable part from
+    all weights; None where it does neither, or where this process holds only parts of them."""
     weights = trainable(trainer)
     if any(is_part(weight) for _, weight in weights):
         return None
     before = {name: _some(read(weight)).to("cpu", copy=True) for name, weight in weights}
     _step(trainer, handed)
     each = [(before[name].double(), _some(read(now)).cpu().double()) for name, now in weights]
+    return _climbs(weights, each, handed) or _scales(trainer, weights, each)
+
+
+Moves = list[tuple[Tensor, Tensor]]
+"""Some elements of each weight, before a step and after it."""
+
+
+def _climbs(weights: Sequence[tuple[str, Any]], each: Moves, handed: Held) -> StageFound | None:
+    """The first step of every optimizer goes down the gradient that it is given."""
+    dot = moved2 = gradient2 = 0.0
+    for (name, _), (old, new) in zip(weights, each, strict=True):
+        gradient = handed.get(name)
+        if gradient is None:
+            continue
+        way, slope = new - old, _some(gradient).cpu().double()
+        dot += float((way * slope).sum())
+        moved2 += float(way.square().sum())
+        gradient2 += float(slope.square().sum())
+    cosine = dot / (moved2 * gradient2) ** 0.5 if moved2 and gradient2 else 0.0
+    if cosine < CLIMBS:
+        return None
+    text = f"A step goes up the gradient of the loss (cosine {cosine:.2f}), not down."
+    found = departs("update", text, measured=cosine, fix=TURN_AROUND)
+    headline = "Your optimizer goes up the loss: what is rewarded becomes less likely."
+    return replace(found, direct=True, expected="below 0", headline=headline)
+
+
+def _scales(trainer: Any, weights: Sequence[tuple[str, Any]], each: Moves) -> StageFound | None:
     squares = [float(old.square().sum()) for old, _ in each]
     dots = [float((old * new).sum()) for old, new in each]
     moved = np.array([float((new - old).norm()) for old, new in each])
@@ -334,6 +362,10 @@ def _coarser_than_the_base(trainer: Any) -> StageFound | None:
     )
 
 
+CLIMBS = 0.2
+"""Cosine of a step with its gradient. Healthy: that of Adam's first step is -0.5 and below; what a
+decay of the weights adds has no direction."""
+TURN_AROUND = "Take `maximize=True`, or a minus too many, out of the optimizer or the loss."
 KEPT = "The trained weights are kept in "
 """How a finding about it begins; the precision follows."""
 

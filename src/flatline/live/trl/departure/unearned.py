@@ -1,5 +1,5 @@
-"""Pay that no answer earned: a reward model that is read at the wrong label, and prompts that hold
-their own question with its answer.
+"""Pay that no answer earned: a reward model read at the wrong label, prompts that hold their own
+question with its answer, and prompts that stand with several right answers.
 """
 
 import re
@@ -15,7 +15,7 @@ from flatline.live.trl.gold import gold_names
 ROWS = 64
 """Rows of the data that are read."""
 FEWEST = 8
-"""Rows that must hold their answer."""
+"""Rows that must hold their answer; different prompts that are needed."""
 MOST, SELDOM = 0.5, 0.1
 """Share of rows that hold their own answer behind their question, and the answer of another row."""
 LINES = 4
@@ -43,13 +43,8 @@ def judge_labels(trainer: Any) -> StageFound | None:
 def judge_leaked(trainer: Any) -> StageFound | None:
     """Does a prompt hold its own question, and right behind it the answer? A text that the answer
     is to be found in does not repeat the question."""
-    data, gold = trainer.train_dataset, gold_names(trainer)
-    names = [one for one in gold if one in (getattr(data, "column_names", None) or ())]
-    if not names or not hasattr(data, "__getitem__"):
-        return None
-    rows = [data[at] for at in range(min(ROWS, len(data)))]
-    texts = [_text(row["prompt"]) for row in rows]
-    answers = [plain(row[names[0]]) for row in rows]
+    rows = _rows(trainer)
+    texts, answers = [text for text, _ in rows], [answer for _, answer in rows]
     questions = _questions(texts)
     own, other = (
         [_behind(*one) for one in zip(texts, questions, given, strict=True)]
@@ -66,6 +61,40 @@ def judge_leaked(trainer: Any) -> StageFound | None:
         fix="Leave the row itself out of the examples that its prompt is given.",
         headline="Your prompts already contain the answer.",
     )
+
+
+def judge_ambiguous(trainer: Any) -> StageFound | None:
+    """Does one prompt stand with several right answers? Where an environment, a tool or a player
+    says more than the prompt does, it may."""
+    plays = ("tools", "environment_factory", "rollout_func")
+    if any(getattr(trainer, name, None) for name in plays):
+        return None
+    rows = _rows(trainer)
+    golds: dict[str, set[str]] = {}
+    for text, answer in rows:
+        golds.setdefault(text, set()).add(answer)
+    torn = [text for text, _ in rows if len(golds[text]) > 1]
+    if len(golds) < FEWEST or len(torn) < MOST * len(rows):
+        return None
+    shown = sorted(golds[torn[0]])[:3]
+    return _unearned(
+        f"{len(torn)} of {len(rows)} rows share their prompt with a row whose gold is another: "
+        "what they differ in does not reach the model.",
+        f"{torn[0][-80:]!r} stands with the answers {', '.join(map(repr, shown))}",
+        expected="one right answer to a prompt",
+        fix="Look at how prompts are cut and put together: print some that are the same.",
+        headline="The same prompt has several right answers in your data.",
+    )
+
+
+def _rows(trainer: Any) -> list[tuple[str, str]]:
+    """Prompt and gold of the first rows; none where the data names no gold or is a stream."""
+    data, gold = trainer.train_dataset, gold_names(trainer)
+    names = [one for one in gold if one in (getattr(data, "column_names", None) or ())]
+    if not names or not hasattr(data, "__getitem__"):
+        return []
+    some = [data[at] for at in range(min(ROWS, len(data)))]
+    return [(_text(row["prompt"]), plain(row[names[0]])) for row in some]
 
 
 def _text(prompt: Any) -> str:

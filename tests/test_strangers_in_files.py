@@ -1,4 +1,4 @@
-"""What the fifth round of scripts that strangers could have written showed."""
+"""What the fifth and the sixth round of scripts that strangers could have written showed."""
 
 from types import SimpleNamespace
 
@@ -14,8 +14,9 @@ from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
 from flatline.hypotheses.h04_context_truncation import _right_all_the_same
 from flatline.hypotheses.h05_reward_signal import _noise
+from flatline.hypotheses.h29_ratio_clipping import RatioClipping
 from flatline.hypotheses.h41_tool_errors import _begun_call, _whole_call
-from flatline.live.trl.departure.unearned import judge_labels, judge_leaked
+from flatline.live.trl.departure.unearned import judge_ambiguous, judge_labels, judge_leaked
 from flatline.live.trl.recorder.rows import _meets
 from flatline.trace import Trace
 from tests.test_strangers import CHATML, OPENING, chatting
@@ -201,3 +202,36 @@ def test_answers_that_fit_any_gold_as_well_as_their_own_tell_of_foreign_gold():
 def test_a_policy_that_says_one_thing_or_nothing_of_the_kind_tells_nothing_of_gold():
     assert foreign_gold(answered(3, says=lambda k: "7")) is None
     assert foreign_gold(answered(3, says=lambda k: f"word {k}")) is None
+
+
+class Climbs(torch.optim.AdamW):
+    def __init__(self, weights, **settings):
+        super().__init__(weights, maximize=True, **settings)
+
+
+@pytest.mark.parametrize(("kind", "level"), [(Climbs, Level.FAULT), (torch.optim.SGD, None)])
+def test_an_optimizer_that_goes_up_the_loss_is_a_fault_whosever_it_is(tmp_path, kind, level):
+    trainer = trainer_in(tmp_path)
+    trainer.optimizer = kind(trainer.model.parameters(), lr=1e-3)
+    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H58"]
+    assert (found.level is level) if level else (found.level not in ALARMS)
+    assert ("goes up the gradient" in found.text) is (level is not None)
+
+
+def ambiguous(rows, **players):
+    data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
+    return judge_ambiguous(SimpleNamespace(train_dataset=data, reward_funcs=[], **players))
+
+
+def test_one_prompt_with_several_right_answers_is_named_unless_somebody_plays_on():
+    cut = [(f"Box {k // 2}", str(k)) for k in range(32)]
+    assert "32 of 32 rows" in ambiguous(cut).text
+    assert ambiguous(cut, rollout_func=print) is None
+    assert ambiguous([(f"Box {k // 2}", str(k // 2)) for k in range(32)]) is None
+
+
+@pytest.mark.parametrize(("delta", "level"), [(0.2, Level.FAULT), (2.0, Level.OK)])
+def test_an_upper_bound_that_every_ratio_exceeds_is_a_fault(delta, level):
+    steps = [{"step": k + 1, "clip_share": 0.0, "ratio_max": 1.2} for k in range(8)]
+    run = run_facts(delta=delta, epsilon=0.2)
+    assert RatioClipping().sign(Trace.from_rows(run=run, steps=steps)).level is level
