@@ -14,8 +14,8 @@ weights by one number that is 1 % or more, and ten times the rate, away from 1, 
 ## Probe
 One step of the trainer's optimizer on the gradient it was given, with the user's own callbacks
 around it, against AdamW by its definition, whose running means must be kept; and the rates of the
-whole schedule against the one asked for. Of any other optimizer, an own one too, only whether its
-step shrinks all weights by one sizeable factor.
+whole schedule against the one asked for. Of an optimizer of your own, only whether its step goes up
+the gradient, or shrinks all weights by one sizeable factor.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
