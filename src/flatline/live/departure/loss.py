@@ -148,8 +148,9 @@ def worst_pass(asked: Asked, passes: Sequence[Pass], tokens: int) -> int:
     return max(range(len(passes)), key=off.__getitem__)
 
 
-def both_stages(judged: StageFound) -> dict[str, StageFound]:
-    """One look at the loss for two stages: the first of them that departs is reported."""
+def both_stages(judged: StageFound, owner: str = "") -> dict[str, StageFound]:
+    """One look at the loss for two stages: the first of them that departs is reported. What the
+    owner of a loss adds to the specified one may be a wish."""
     if judged.stage == "ratio and KL":
         later = unknown("loss", "Could not be tested: ratio or KL differ.")
         return {"ratio and KL": judged, "loss": later}
@@ -157,6 +158,8 @@ def both_stages(judged: StageFound) -> dict[str, StageFound]:
     if judged.departs:
         text = "The tokens of each row stand in the specified proportion."
         earlier = same("ratio and KL", text)
+    if judged.added and owner:
+        judged = replace(judged, departs=None, text=f"{judged.text} {owner} adds a term to it.")
     return {"ratio and KL": earlier, "loss": judged}
 
 

@@ -73,7 +73,8 @@ def examine(
         )
     if settings.get("loss_type") is not None:
         try:
-            found |= both_stages(_judged(asked, _passes(loop, asked, settings, batches)))
+            judged = _judged(asked, _passes(loop, asked, settings, batches))
+            found |= both_stages(judged, "The loop")
         except NotSpecified as missing:
             found["loss"] = unknown("loss", f"Not specified: {missing}.")
     return found

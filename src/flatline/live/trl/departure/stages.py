@@ -446,10 +446,8 @@ class Step:
         """One look for both stages: the first of them that departs is told."""
         tokens = int(trained(self.inputs).sum())
         judged = self.corrected or judge_loss(self.asked, passes, tokens, self.limit)
-        self.found |= both_stages(judged)
-        if judged.added and self.own_loss:
-            why = f"{judged.text} `{type(self.trainer).__name__}` adds a term to it."
-            self.found["loss"] = replace(judged, departs=None, text=why)
+        owner = f"`{type(self.trainer).__name__}`" if self.own_loss else ""
+        self.found |= both_stages(judged, owner)
 
     def _gradient(
         self, passes: Sequence[Pass], raw: stepped.Held, handed: stepped.Held
