@@ -91,14 +91,6 @@ def test_another_loss_than_asked_for_departs(changes, stage):
     assert departing(**changes) == [stage]
 
 
-def test_a_constant_that_a_loop_adds_to_its_loss_is_told_and_departs_nowhere():
-    loop = SimpleNamespace(
-        scored=lambda one: one["old"], loss=lambda one, new: loss_of(one, new) - 0.02
-    )
-    judged = examine(loop, SETTINGS, [batch(advantages_of)], 4)["loss"]
-    assert judged.departs is None and "adds a term" in judged.text
-
-
 def test_gspo_token_is_told_from_a_ratio_of_each_token():
     asked = {**SETTINGS, "importance_sampling_level": "sequence_token"}
     assert departing(asked, ratio_of=gspo_token) == []

@@ -73,8 +73,7 @@ def examine(
         )
     if settings.get("loss_type") is not None:
         try:
-            judged = _judged(asked, _passes(loop, asked, settings, batches))
-            found |= both_stages(judged, "The loop")
+            found |= both_stages(_judged(asked, _passes(loop, asked, settings, batches)))
         except NotSpecified as missing:
             found["loss"] = unknown("loss", f"Not specified: {missing}.")
     return found
