@@ -141,9 +141,8 @@ def placed(
     stages = [one for one in hypotheses if isinstance(one, Departure)]
     for stage in (one.stage for one in stages if first.hypothesis in one.named_by):
         with suppress(Exception):
-            # A stage that is as specified is made rightly: what is wrong is what it was given. Of
-            # one that could not be told nothing is known.
-            right = not subject.departures()[stage].departs
+            # A stage that is as specified is made rightly: what is wrong is what it was given.
+            right = subject.departures()[stage].departs is False
             lines = subject.lines_of(StageFound(stage=stage, departs=True, text=first.text))
             where = tuple(one for one in lines if one.own or not right)
             return [replace(first, where=where), *findings[1:]]
