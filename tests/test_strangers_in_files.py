@@ -99,13 +99,14 @@ def test_a_small_kl_at_the_start_is_what_dropout_makes(dropout, level):
 
 
 def test_a_reward_model_of_several_labels_is_paid_by_its_first():
-    def judged(labels):
-        config = SimpleNamespace(num_labels=labels, id2label={0: "wrong", 1: "right"})
-        model = SimpleNamespace(config=config)
+    def judged(labels, paid=torch.nn.Identity):
+        model = paid()
+        model.config = SimpleNamespace(num_labels=labels, id2label={0: "wrong", 1: "right"})
         return judge_labels(SimpleNamespace(reward_funcs=[model], reward_func_names=["verifier"]))
 
     assert judged(1) is None
     assert "2 labels" in judged(2).text and "'wrong'" in judged(2).text
+    assert judged(2, paid=SimpleNamespace) is None, "a judge of somebody's own is asked, not read"
 
 
 def leaked(rows):

@@ -363,8 +363,8 @@ def _coarser_than_the_base(trainer: Any) -> StageFound | None:
 
 
 CLIMBS = 0.2
-"""Cosine of a step with its gradient. Healthy: that of Adam's first step is -0.5 and below; what a
-decay of the weights adds has no direction."""
+"""Cosine of a step with its gradient. Healthy: below 0, or near it where most of the step is decay
+of the weights, which has no direction."""
 TURN_AROUND = "Take `maximize=True`, or a minus too many, out of the optimizer or the loss."
 KEPT = "The trained weights are kept in "
 """How a finding about it begins; the precision follows."""

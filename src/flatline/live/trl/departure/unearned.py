@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.asked_again import UNLIKELY, plain
 from flatline.live.trl.departure.data import _name
@@ -23,11 +25,12 @@ LINES = 4
 
 
 def judge_labels(trainer: Any) -> StageFound | None:
-    """TRL pays the first logit of a reward model: right where it has one label."""
+    """TRL pays the first logit of a reward model: right where it has one label. A function may have
+    a `config` of some model, too, and two labels are what every such config has by itself."""
     for at, function in enumerate(trainer.reward_funcs):
         config = getattr(function, "config", None)
         labels = getattr(config, "num_labels", 1)
-        if labels > 1:
+        if isinstance(function, nn.Module) and labels > 1:
             first = (getattr(config, "id2label", None) or {}).get(0, 0)
             return _unearned(
                 f"The reward model `{_name(trainer, at)}` has {labels} labels, and the trainer "
