@@ -20,13 +20,16 @@ from flatline.files import json_in  # noqa: E402
 
 RESULTS = ROOT / "docs" / "musique-training-debug" / "experimental-results"
 STORY = ROOT / "docs" / "real-model.md"
-VISITS = ("gpu-2026-11-15", "gpu-2026-11-15-long", "gpu-2026-11-15-pairs")
-FILES = KEPT, LONG, PAIRS = tuple(RESULTS / visit / "summary.json" for visit in VISITS)
+VISITS = (
+    *("gpu-2026-11-15", "gpu-2026-11-15-long", "gpu-2026-11-15-pairs"),
+    "gpu-2026-11-16-fourth-pair",
+)
+FILES = KEPT, LONG, PAIRS, FOURTH = tuple(RESULTS / visit / "summary.json" for visit in VISITS)
 PAGES = {STORY: KEPT, **{RESULTS / f"{file.parent.name}.md": file for file in FILES}}
 """Each page, and the file that its tables are from where a mark does not say another."""
-OTHERS = {"": None, " long": LONG, " pairs": PAIRS}
+OTHERS = {"": None, " long": LONG, " pairs": PAIRS, " fourth": FOURTH}
 BLOCK = re.compile(
-    r"<!-- begin: tables.py print (\S+)( long| pairs)? -->\n(.*?)\n<!-- end -->", re.DOTALL
+    r"<!-- begin: tables.py print (\S+)( long| pairs| fourth)? -->\n(.*?)\n<!-- end -->", re.DOTALL
 )
 DIAGNOSIS = {
     "summary": "H03 is suspected.",
@@ -68,7 +71,7 @@ def test_a_kept_file_is_small_and_names_no_folder_of_a_machine(file):
     assert not re.findall(r"/(?:tmp|root|home|work|opt)/", text)
 
 
-@pytest.mark.parametrize("file", [KEPT, PAIRS], ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", [KEPT, PAIRS, FOURTH], ids=lambda file: file.parent.name)
 def test_rewards_from_the_kept_plays_are_those_that_the_verdict_was_taken_on(file):
     """The verdict was made from the runs, the tables are made from the kept plays."""
     kept = json_in(file)

@@ -4,13 +4,12 @@ The folder is what the runs left:
 
     names/NAME            the folder below runs/ of a training: `healthy-0`, `gsm8k-mask`
     runs/FOLDER/          a run directory of flatline with its config.toml and heldout.jsonl
-    progress/NAME         the peak memory of a training, in its last line
+    progress/NAME         the peak memory of a training, in its last line, where it was measured
     STAGE.out             what a command printed: `diagnose-NAME`, `checkup-*`, `baseline`, ...
     log.txt, gpu.csv      what ran when; how busy the GPU was
     vllm/                 the same for vLLM and DeepSpeed
 
-A visit has names/, runs/, progress/, its diagnoses, log.txt and gpu.csv; of all other stages what
-is there is kept.
+A visit has names/, runs/, its diagnoses and log.txt; of all else what is there is kept.
 """
 
 import json
@@ -68,7 +67,7 @@ def pack(folder: Path) -> Json:
         "verdict": _if_there(folder / "verdict.out", _verdict),
         "checkups": {name: _findings(json_after_log(path)) for name, path in _checkups(folder)},
         "tables": {name: text for name, text in texts.items() if text},
-        "gpu": gpu(folder / "gpu.csv"),
+        "gpu": _if_there(folder / "gpu.csv", gpu),
         "vllm": _if_there(folder / "vllm" / "direct.json", _vllm),
         "zero": _if_there(folder / "vllm" / "runs" / "lab-zero3", _zero),
     }
@@ -93,7 +92,7 @@ def _problems(folders: Iterable[Path]) -> dict[str, list[str]]:
 
 def pack_run(folder: Path, name: str, path: Path) -> Json:
     config = tomllib.loads((path / "config.toml").read_text())
-    progress = _lines(folder / "progress" / name)
+    peak = _if_there(folder / "progress" / name, _peak)
     return {
         "arm": name.rstrip("0123456789").rstrip("-"),
         "settings": {key: config[key] for key in SETTINGS if key in config},
@@ -106,8 +105,12 @@ def pack_run(folder: Path, name: str, path: Path) -> Json:
             for score in read_scores(path)
         ],
         "diagnosis": _findings(json_after_log(folder / f"diagnose-{name}.out")),
-        "peak_gib": float(progress[-1].split(" peak ")[1].split()[0]),
+        **({} if peak is None else {"peak_gib": peak}),
     }
+
+
+def _peak(progress: Path) -> float:
+    return float(_lines(progress)[-1].split(" peak ")[1].split()[0])
 
 
 def _curves(path: Path) -> dict[str, list[float | int | None]]:
