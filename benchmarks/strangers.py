@@ -43,9 +43,11 @@ KINDS = {
     "fifth-faulty": "new faulty",
     "sixth": "newest healthy",
     "sixth-faulty": "newest faulty",
+    "seventh": "latest healthy",
+    "seventh-faulty": "latest faulty",
 }
 """Parts of `judged.json`, in words."""
-IN_FILES = ("fifth", "sixth")
+IN_FILES = ("fifth", "sixth", "seventh")
 """Rounds whose scripts are files of their own."""
 
 
