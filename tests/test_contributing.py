@@ -42,9 +42,7 @@ Made up, to show how a hypothesis is added (tests/test_contributing.py).
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.trace import Trace
 
 MOST = 0.5
@@ -68,10 +66,6 @@ class RewardsByTheDozen(Hypothesis):
         share = float(np.mean((reward != 0) & (reward % 12 == 0)))
         level = Level.FAULT if share > MOST else Level.OK
         return self.found(level, f"{share:.0%} of the rewards are dozens.", expected="none")
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """The planted fault against none."""
-        return fault_taken_out(self, config)
 '''
 FAULT = '''"""Rewards are multiplied by twelve.
 

@@ -50,8 +50,8 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out, longer_turns
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import longer_turns
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
 from flatline.hypotheses.lengths import cut_off, length_parts
 from flatline.hypotheses.logprobs import some_steps
@@ -151,14 +151,12 @@ class ContextTruncation(Hypothesis):
             expected=looked[0].expected,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The limit on the context against none, or the tokens of a turn against twice as many."""
-        planted, limit = fault_taken_out(self, config), config.max_prompt_length
-        if planted is not None or limit is None:
-            return planted or longer_turns(self, config)
-        return arms(
-            self,
-            config,
+        limit = config.max_prompt_length
+        if limit is None:
+            return longer_turns(config)
+        return Setting(
             "max_prompt_length",
             None,
             control=f"context of {limit} tokens",

@@ -46,7 +46,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import answer_alone
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay, Setting
 from flatline.hypotheses.groups import (
     EQUAL,
     mean_of,
@@ -143,9 +143,9 @@ class RewardSignal(Hypothesis):
         told = f"Other parts alone: {', '.join(others)}." if others else ""
         return decide(alone[name], f"Trained on `{name}` alone", told=told)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The whole reward against its right-or-wrong part."""
-        return answer_alone(self, config)
+        return answer_alone(config)
 
     def _unpaid(self, trace: Trace) -> Finding | None:
         """Is every reward a number? One that is not spoils its whole group."""

@@ -36,10 +36,8 @@ turn).
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import MASK_STEPS, at_equal_weights, some_steps
 from flatline.hypotheses.logs import in_steps
 from flatline.rollout.record import Author
@@ -96,10 +94,6 @@ class MultiStep(Hypothesis):
             lost = " Which turns do not differs between rollouts: see H02." if cut.any() else ""
             return self.found(Level.NOTE, f"{every}{lost} {told}".strip())
         return self.found(Level.OK, every, measured=1.0, expected="all")
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _by_turn(self, trace: Trace) -> str:
         """The gap of the first step in later turns, where it stands out."""

@@ -38,9 +38,7 @@ verifiers pull request 476 (header of later turns), commits e7a6cae6b and b581a5
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.exchanged_rows import exchanged_rows
 from flatline.hypotheses.identity import Identity, identity, shown
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
@@ -98,10 +96,6 @@ class TemplateDrift(Hypothesis):
                 expected=f"below {OTHER_PROMPT:g}",
             )
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
         # What is re-encoded now and then changes the first token of a turn too; that is H11.

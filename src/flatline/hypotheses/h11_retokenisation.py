@@ -38,9 +38,7 @@ passed through.
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.exchanged_rows import exchanged_rows
 from flatline.hypotheses.h10_template_drift import EDGE, RARE
 from flatline.hypotheses.identity import Identity, identity, shown
@@ -107,10 +105,6 @@ class Retokenisation(Hypothesis):
             evidence=gaps.worst(trace, np.isin(np.arange(len(gaps)), jumps)),
             severity=prompts / FEWEST,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
         share = len(known.inside) / max(known.rollouts, 1)

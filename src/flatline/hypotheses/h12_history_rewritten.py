@@ -35,10 +35,8 @@ verifiers, "non-increasing chat templates".
 
 from typing import TYPE_CHECKING
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Finding, Hypothesis, Level
 from flatline.hypotheses.identity import identity, shown
 from flatline.trace import Trace
 
@@ -101,10 +99,6 @@ class HistoryRewritten(Hypothesis):
             "appended, as flatline and TRL do; wrong where a conversation is rendered again.",
             expected="each turn extends the last",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted."""
-        return fault_taken_out(self, config)
 
     def _on_batch(self, subject: "Subject") -> Finding | None:
         try:

@@ -38,7 +38,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import longer_turns
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
 
@@ -97,9 +97,9 @@ class SamplerLimits(Hypothesis):
             expected=f"below {SOME:.0%}",
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The tokens of a turn against twice as many."""
-        return longer_turns(self, config)
+        return longer_turns(config)
 
 
 def _start(trace: Trace) -> np.ndarray:

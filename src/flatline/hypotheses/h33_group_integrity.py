@@ -54,11 +54,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import FlatlineError, NotRecorded
 from flatline.hypotheses.answers import Judged, judge
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.departure import CODES, LOOK_ALIKES, with_lines
 from flatline.hypotheses.exchanged_rows import Exchanged, exchanged_rows
 from flatline.hypotheses.groups import (
@@ -172,10 +170,6 @@ class GroupIntegrity(Hypothesis):
                 )
                 return replace(alarm, explains=(*alarm.explains, *LOOK_ALIKES, CODES["gradient"]))
         return None
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _reordered(self, trace: Trace) -> Finding | None:
         """Ids that changed places while advantages stayed."""

@@ -47,9 +47,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, prompts_of, unless_batch_alarms
 from flatline.hypotheses.repeats import repeats
 from flatline.trace import Trace
@@ -109,10 +107,6 @@ class VerifierFailures(Hypothesis):
         if flips.sum() >= FEWEST and flips.mean() > FLIPS:
             return self._failing(before, now, flips)
         return self._moody(before, now, again.group_R, int(changed.sum()))
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: a judge is no setting."""
-        return fault_taken_out(self, config)
 
     def _flipped(self, trace: Trace, pairs: list[tuple[int, int]]) -> Finding | None:
         """Completions that the reward, or a part of it, pays in one row and not in another."""
