@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from flatline.config import RunConfig
 from flatline.live.where.place import Where
@@ -61,6 +61,12 @@ class Evidence:
     """Optimizer step of the rollout."""
     rollout: int | None = None
     """Its number in that step: `flatline show RUN --step N --rollout K`."""
+
+    @classmethod
+    def of(cls, trace: Trace, row: int, text: str) -> Self:
+        """What is seen in a rollout, which is known by its row in `trace.rollouts`."""
+        step, rollout = (int(trace.rollouts[name][row]) for name in ("step", "rollout"))
+        return cls(text=text, step=step, rollout=rollout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

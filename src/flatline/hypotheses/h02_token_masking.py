@@ -276,10 +276,8 @@ def _examples(
         made = "written by" if known else "drawn by"
         loss = "carries loss" if tokens.trained[stretch[0]] else "carries no loss"
         found.append(
-            Evidence(
-                text=f"{trace.decode(tokens.ids[stretch])!r}, {made} {author}, {loss}",
-                step=int(trace.rollouts["step"][at]),
-                rollout=int(trace.rollouts["rollout"][at]),
+            Evidence.of(
+                trace, at, f"{trace.decode(tokens.ids[stretch])!r}, {made} {author}, {loss}"
             )
         )
     return found

@@ -282,11 +282,7 @@ class ContextTruncation(Hypothesis):
         text = f"of {len(length)} observations have exactly {ceiling} tokens, and none many more."
         at = tokens.rollout_rows[row[np.flatnonzero(full)[0]]]
         shown = tokens.ids[tool][number == np.flatnonzero(full)[0]]
-        example = Evidence(
-            text=f"all of an observation: {trace.decode(shown)[-200:]!r}",
-            step=int(trace.rollouts["step"][at]),
-            rollout=int(trace.rollouts["rollout"][at]),
-        )
+        example = Evidence.of(trace, at, f"all of an observation: {trace.decode(shown)[-200:]!r}")
         return self._judge(share, SAME_LENGTH, text, [example])
 
     def _share(
@@ -295,11 +291,7 @@ class ContextTruncation(Hypothesis):
         share = cluster_mean(hit.astype(float), trace.groups().index)
         where = np.flatnonzero(hit)[:3]
         evidence = [
-            Evidence(
-                text=f"ended: {trace.rollouts['finish'][at]!s}",
-                step=int(trace.rollouts["step"][at]),
-                rollout=int(trace.rollouts["rollout"][at]),
-            )
+            Evidence.of(trace, at, f"ended: {trace.rollouts['finish'][at]!s}")
             for at in (where if "finish" in trace.rollouts else where[:0])
         ]
         return self._judge(share, limit, text, evidence, learns=learns)

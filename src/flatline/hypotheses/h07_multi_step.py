@@ -131,8 +131,6 @@ def _turns(tokens: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _example(trace: Trace, tokens: Tokens, row: int, turns: np.ndarray) -> Evidence:
     mine = (tokens.row == row) & (tokens.author == Author.MODEL) & ~tokens.trained
     at = tokens.rollout_rows[row]
-    return Evidence(
-        text=f"{turns[row]} turns; without loss: {trace.decode(tokens.ids[mine][:24])!r}",
-        step=int(trace.rollouts["step"][at]),
-        rollout=int(trace.rollouts["rollout"][at]),
+    return Evidence.of(
+        trace, at, f"{turns[row]} turns; without loss: {trace.decode(tokens.ids[mine][:24])!r}"
     )

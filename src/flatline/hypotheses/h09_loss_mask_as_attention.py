@@ -242,8 +242,4 @@ def _example(trace: Trace, tokens: Tokens, row: int) -> Evidence:
     later = tokens.ids[(tokens.row == row) & ~tokens.attended]
     at = tokens.rollout_rows[row]
     text = trace.decode([*prompt, *later])
-    return Evidence(
-        text=f"hidden: {text[:SHOWN]!r} (of {len(text)} characters)",
-        step=int(trace.rollouts["step"][at]),
-        rollout=int(trace.rollouts["rollout"][at]),
-    )
+    return Evidence.of(trace, at, f"hidden: {text[:SHOWN]!r} (of {len(text)} characters)")

@@ -131,11 +131,11 @@ def _loss_of_cut(trace: Trace, first: np.ndarray, cut: np.ndarray, group: np.nda
 
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
     return [
-        Evidence(
-            text=f"ended by {trace.rollouts['finish'][at]} after "
+        Evidence.of(
+            trace,
+            at,
+            f"ended by {trace.rollouts['finish'][at]} after "
             f"{trace.rollouts['completion_tokens'][at]:.0f} tokens",
-            step=int(trace.rollouts["step"][at]),
-            rollout=int(trace.rollouts["rollout"][at]),
         )
         for at in rows[:3]
     ]

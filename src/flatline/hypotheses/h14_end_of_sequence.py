@@ -188,12 +188,12 @@ def _has_turns(trace: Trace) -> bool:
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
     known = "completion" in trace.rollouts
     return [
-        Evidence(
-            text=f"ends with {str(trace.rollouts['completion'][at])[-60:]!r}"
+        Evidence.of(
+            trace,
+            at,
+            f"ends with {str(trace.rollouts['completion'][at])[-60:]!r}"
             if known
             else f"has {trace.rollouts['completion_tokens'][at]:.0f} tokens",
-            step=int(trace.rollouts["step"][at]),
-            rollout=int(trace.rollouts["rollout"][at]),
         )
         for at in rows[:3]
     ]

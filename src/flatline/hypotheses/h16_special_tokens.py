@@ -223,11 +223,5 @@ def _examples(trace: Trace, tokens: Tokens, rows: np.ndarray) -> list[Evidence]:
     for row in rows[:2]:
         ids = tokens.prompt_ids[tokens.prompt_row == row][:SHOWN]
         at = tokens.rollout_rows[row]
-        found.append(
-            Evidence(
-                text=f"the prompt begins {trace.decode(ids)!r}",
-                step=int(trace.rollouts["step"][at]),
-                rollout=int(trace.rollouts["rollout"][at]),
-            )
-        )
+        found.append(Evidence.of(trace, at, f"the prompt begins {trace.decode(ids)!r}"))
     return found

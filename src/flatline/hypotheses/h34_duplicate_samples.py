@@ -180,10 +180,10 @@ def _examples(trace: Trace, tokens: Tokens, texts: np.ndarray, group: np.ndarray
         if other != at and len(found) < 3:
             row, before = tokens.rollout_rows[at], tokens.rollout_rows[other]
             found.append(
-                Evidence(
-                    text=f"rollout {int(number[row])} is token for token {int(number[before])}",
-                    step=int(trace.rollouts["step"][row]),
-                    rollout=int(number[row]),
+                Evidence.of(
+                    trace,
+                    row,
+                    f"rollout {int(number[row])} is token for token {int(number[before])}",
                 )
             )
     return found

@@ -234,11 +234,11 @@ def _always_zero(trace: Trace) -> str | None:
 
 def _example(trace: Trace, judged: Judged, at: int) -> Evidence:
     row = judged.row[at]
-    return Evidence(
-        text=f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r}, "
+    return Evidence.of(
+        trace,
+        row,
+        f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r}, "
         f"{judged.source} pays {judged.paid[at]:g}, reward {trace.rollouts['reward'][row]:.3g}",
-        step=int(trace.rollouts["step"][row]),
-        rollout=int(trace.rollouts["rollout"][row]),
     )
 
 

@@ -238,10 +238,10 @@ def _is_json(text: str) -> bool:
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
     told = "completion" in trace.rollouts
     return [
-        Evidence(
-            text=f"writes {str(trace.rollouts['completion'][row])[:120]!r}" if told else "failed",
-            step=int(trace.rollouts["step"][row]),
-            rollout=int(trace.rollouts["rollout"][row]),
+        Evidence.of(
+            trace,
+            row,
+            f"writes {str(trace.rollouts['completion'][row])[:120]!r}" if told else "failed",
         )
         for row in rows[:3]
     ]

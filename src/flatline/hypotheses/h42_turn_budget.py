@@ -131,11 +131,4 @@ def _by_hops(trace: Trace, out: np.ndarray) -> str:
 
 
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
-    return [
-        Evidence(
-            text="ends while it still calls its tool",
-            step=int(trace.rollouts["step"][row]),
-            rollout=int(trace.rollouts["rollout"][row]),
-        )
-        for row in rows[:3]
-    ]
+    return [Evidence.of(trace, row, "ends while it still calls its tool") for row in rows[:3]]

@@ -138,10 +138,10 @@ def _examples(trace: Trace, lost: np.ndarray) -> list[Evidence]:
     rows = np.flatnonzero(lost)
     longest = rows[np.argsort(-np.nan_to_num(trace.rollouts["completion_tokens"][rows]))][:3]
     return [
-        Evidence(
-            text=f"{trace.rollouts['completion_tokens'][row]:.0f} tokens, none of them trained",
-            step=int(trace.rollouts["step"][row]),
-            rollout=int(trace.rollouts["rollout"][row]),
+        Evidence.of(
+            trace,
+            row,
+            f"{trace.rollouts['completion_tokens'][row]:.0f} tokens, none of them trained",
         )
         for row in longest
     ]
