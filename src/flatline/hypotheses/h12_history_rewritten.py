@@ -37,14 +37,11 @@ from typing import TYPE_CHECKING
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import ALARMS, Finding, Hypothesis, Level
-from flatline.hypotheses.identity import identity, shown
+from flatline.hypotheses.identity import identity, judged
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
-
-RARE = 0.01
-"""Share of the rollouts below which it is only noted. An invariant: healthy runs have none."""
 
 
 class HistoryRewritten(Hypothesis):
@@ -62,26 +59,14 @@ class HistoryRewritten(Hypothesis):
         known = identity(trace)
         if known is None:
             raise NotRecorded("rollouts.as_sampled")
-        if not known.stripped:
-            return self.found(
-                Level.OK,
-                f"No words of the model are missing from what is trained ({known.rollouts} "
-                "rollouts).",
-                measured=0.0,
-                expected="0 rollouts",
-            )
-        share = len(known.stripped) / max(known.rollouts, 1)
-        return self.found(
-            Level.FAULT if share >= RARE else Level.NOTE,
+        text = (
             f"Of {known.rollouts} rollouts {len(known.stripped)} are trained without words that "
-            "the model wrote and went on from.",
-            measured=share,
-            expected="0 rollouts",
-            evidence=shown(trace, known, known.stripped),
-            severity=10 * share,
-            proven=True,
-            points_at_cause=True,
+            "the model wrote and went on from."
+            if known.stripped
+            else "No words of the model are missing from what is trained "
+            f"({known.rollouts} rollouts)."
         )
+        return judged(self, trace, known, known.stripped, text, proven=True)
 
     def probe(self, subject: "Subject") -> Finding:
         """Is a word missing in the batch, or would the template drop some?"""
