@@ -10,9 +10,7 @@ lines, TensorBoard's long table, key=value lines, nested rows, decimal commas. R
 lab policy, about a minute each on one core.
 """
 
-import argparse
 import copy
-import json
 import random
 import re
 import sys
@@ -22,20 +20,18 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from foreign_script import ASKED, Reward, correct
-from made_logs import StopAt, keep, rounded, texts
+from made_logs import StopAt, main, rounded, texts
 from third_logs import Plan, loaded, right
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from flatline.files import write_atomically
 from flatline.tasks import make_task
 from flatline.training.lab.tokenizer import checkpoint_folder
 
@@ -525,22 +521,5 @@ MADE: dict[str, Callable[[], Any]] = {
 """Log -> the script behind it."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=list(MADE))
-    parser.add_argument("--folder", type=Path, default=Path("docs/real-logs"))
-    options = parser.parse_args()
-    for name in options.names:
-        made, path = rounded(MADE[name]()), options.folder / name
-        if isinstance(made, list) and isinstance(made[0], str):
-            write_atomically(path, made)
-        elif isinstance(made, dict):
-            write_atomically(path, [json.dumps(made, indent=1)])
-        else:
-            keep(path, made)
-        print(f"wrote {path}", flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, MADE))

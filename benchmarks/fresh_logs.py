@@ -8,7 +8,6 @@ lab policy, like those of `made_logs.py`; what a careful reader sees was written
 asked.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Callable
@@ -17,10 +16,9 @@ from typing import Any
 
 import torch
 from foreign_script import ASKED, Reward, Script, brief, build, correct, script_of
-from made_logs import StopAt, keep, rounded, sampled, texts, trl
+from made_logs import StopAt, main, rounded, sampled, texts, trl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flatline.files import write_atomically
 from flatline.training.lab.tokenizer import checkpoint_folder
 
 Pay = Callable[[list[Any], list[str], int], dict[str, torch.Tensor]]
@@ -246,20 +244,5 @@ MADE: dict[str, Callable[[], Any]] = {
 """Log -> the script behind it."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=list(MADE))
-    parser.add_argument("--folder", type=Path, default=Path("docs/real-logs"))
-    options = parser.parse_args()
-    for name in options.names:
-        made, path = rounded(MADE[name]()), options.folder / name
-        if path.suffix in (".log", ".txt", ".tsv"):
-            write_atomically(path, made)
-        else:
-            keep(path, made)
-        print(f"wrote {path}", flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, MADE))

@@ -234,19 +234,22 @@ MADE: dict[str, Callable[[], Any]] = {
 """Log -> the script behind it."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=list(MADE))
+def main(about: str, made: dict[str, Callable[[], Any]]) -> int:
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=list(made))
     parser.add_argument("--folder", type=Path, default=Path("docs/real-logs"))
     options = parser.parse_args()
     for name in options.names:
-        keep(options.folder / name, rounded(MADE[name]()))
+        keep(options.folder / name, rounded(made[name]()))
         print(f"wrote {options.folder / name}", flush=True)
     return 0
 
 
 def keep(path: Path, made: Any) -> None:
-    if path.suffix == ".csv":
+    """Lines as they are, rows as the ending of the file says."""
+    if isinstance(made, list) and isinstance(made[0], str):
+        write_atomically(path, made)
+    elif path.suffix == ".csv":
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, made[0])
             writer.writeheader()
@@ -271,4 +274,4 @@ def rounded(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, MADE))

@@ -47,6 +47,13 @@ KINDS = {
     "seventh-faulty": "latest faulty",
 }
 """Parts of `judged.json`, in words."""
+MODULES = {
+    "first": ("healthy", "faulty"),
+    "second": ("second",),
+    "third": ("third", "third_faulty"),
+    "fourth": ("fourth", "fourth_faulty"),
+}
+"""Rounds whose scripts are functions of modules, by what follows `strangers_`."""
 IN_FILES = ("fifth", "sixth", "seventh")
 """Rounds whose scripts are files of their own."""
 
@@ -162,31 +169,15 @@ def table(asked_together: Round) -> None:
 
 def round_called(name: str) -> Round:
     """One of the rounds; the others' scripts are not imported."""
-    if name == "first":
-        import strangers_faulty
-        import strangers_healthy
-
-        scripts = strangers_healthy.SCRIPTS | strangers_faulty.SCRIPTS
-        return Round(scripts, ("healthy", "faulty"), KEPT / "first", KEPT / "now")
-    import strangers_second  # it also says how loops are asked
-
-    if name == "second":
-        scripts = strangers_second.SCRIPTS
-        return Round(scripts, ("second",), KEPT / "second", KEPT / "second-now")
-    if name == "third":
-        import strangers_third
-        import strangers_third_faulty
-
-        scripts = strangers_third.SCRIPTS | strangers_third_faulty.SCRIPTS
-        return Round(scripts, ("third", "third-faulty"), KEPT / "third", KEPT / "third-now")
+    kinds = ("healthy", "faulty") if name == "first" else (name, f"{name}-faulty")
     if name in IN_FILES:
         scripts = scripts_in(name, "healthy") | scripts_in(name, "faulty")
-        return Round(scripts, (name, f"{name}-faulty"), KEPT / name, KEPT / f"{name}-now")
-    import strangers_fourth
-    import strangers_fourth_faulty
-
-    scripts = strangers_fourth.SCRIPTS | strangers_fourth_faulty.SCRIPTS
-    return Round(scripts, ("fourth", "fourth-faulty"), KEPT / "fourth", KEPT / "fourth-now")
+    else:
+        importlib.import_module("strangers_second")  # it also says how loops are asked
+        made = [importlib.import_module(f"strangers_{part}") for part in MODULES[name]]
+        scripts = {script: make for module in made for script, make in module.SCRIPTS.items()}
+    now = KEPT / ("now" if name == "first" else f"{name}-now")
+    return Round(scripts, tuple(kind for kind in kinds if kind in KINDS), KEPT / name, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +220,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*")
-    rounds = ("first", "second", "third", "fourth", *IN_FILES)
-    parser.add_argument("--round", choices=rounds, default="first")
+    parser.add_argument("--round", choices=(*MODULES, *IN_FILES), default="first")
     parser.add_argument("--keep", type=Path, help="folder of the answers")
     parser.add_argument("--table", action="store_true", help="from what is kept: no training")
     parser.add_argument("--said", help="all that was said of one script")

@@ -27,17 +27,12 @@ from strangers_healthy import (
     sums_model,
     text_of,
 )
+from strangers_listed import Scripts
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-SCRIPTS: dict[str, Any] = {}
-"""Every faulty script by name: a function that makes its trainer."""
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 
 
 def on_problems(trainer: Any = GRPOTrainer, **changes: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, OFTConfig
 from strangers_healthy import arguments, prepare, right
+from strangers_listed import Scripts
 from strangers_loops import picked
 from strangers_third import (
     WIDE,
@@ -55,14 +56,8 @@ from transformers import (
 )
 from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
 
-SCRIPTS: dict[str, Any] = {}
-"""Every script by name: a function that makes its trainer, or a loop."""
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 
 
 # -- Roman numerals, where answers are only compared with each other

@@ -15,6 +15,7 @@ from datasets import Dataset
 from strangers_faulty import on_sums
 from strangers_fourth import gpt2, telling_rows, times_alike
 from strangers_healthy import add, text_of
+from strangers_listed import Scripts
 from strangers_loops import picked
 from strangers_third import (
     ZEPHYR,
@@ -53,14 +54,8 @@ from strangers_third import (
 from strangers_third_faulty import grpo, on_problems
 from trl import GRPOTrainer
 
-SCRIPTS: dict[str, Any] = {}
-"""Every faulty script by name: a function that makes its trainer, or a loop."""
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 
 
 # -- rewards

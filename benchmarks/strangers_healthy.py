@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from strangers_listed import Scripts
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -35,14 +36,8 @@ from flatline.training.lab.tokenizer import checkpoint_folder
 sys.path.append(str(Path(__file__).parent / "scripts"))
 import prepare
 
-SCRIPTS: dict[str, Any] = {}
-"""Every healthy script by name: a function that makes its trainer."""
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 
 
 # -- what people have: models, tokenizers, data

@@ -29,6 +29,7 @@ from strangers_healthy import (
     sums,
     text_of,
 )
+from strangers_listed import Scripts
 from strangers_material import (
     byte_pairs,
     fitted,
@@ -61,15 +62,9 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import flatline
 
-SCRIPTS: dict[str, Any] = {}
-"""Every script by name: a function that makes its trainer, or what stands in its place."""
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 WIDE = SMALL | {"intermediate_size": 96}
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
 
 
 # -- what people pay for

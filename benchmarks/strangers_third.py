@@ -25,6 +25,7 @@ from datasets import Dataset, IterableDataset
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from peft.optimizers import create_loraplus_optimizer
 from strangers_healthy import arguments, prepare, text_of
+from strangers_listed import Scripts
 from strangers_loops import OwnLoop, picked, until_the_end
 from strangers_material import answer_ids, answer_loss, fresh, prompt_ids
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -52,8 +53,8 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer
 from trl.rewards import get_repetition_penalty_reward, get_soft_overlong_punishment
 
-SCRIPTS: dict[str, Any] = {}
-"""Every script by name: a function that makes its trainer, or a loop."""
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 HOME = Path(tempfile.gettempdir()) / "strangers-third"
 """Where the taught models are kept."""
 WIDE = {
@@ -68,12 +69,6 @@ TAUGHT_ROWS = 64
 
 Example = tuple[Any, str]
 """A prompt, plain or as messages, and what was said to it."""
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
 
 
 # -- tokenizers

@@ -21,6 +21,7 @@ from strangers_healthy import (
     sums,
     sums_model,
 )
+from strangers_listed import Scripts
 from strangers_third import (
     Boxes,
     adapter_folder,
@@ -64,8 +65,8 @@ from strangers_third import (
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-SCRIPTS: dict[str, Any] = {}
-"""Every faulty script by name: a function that makes its trainer."""
+SCRIPTS = Scripts()
+script = SCRIPTS.add
 OF_THE_TRAINER = (
     "callbacks",
     "environment_factory",
@@ -73,12 +74,6 @@ OF_THE_TRAINER = (
     "peft_config",
     "rollout_func",
 )
-
-
-def script(make: Any) -> Any:
-    """Puts a script into the list under the name of its function."""
-    SCRIPTS[make.__name__.replace("_", "-")] = make
-    return make
 
 
 def grpo(

@@ -10,19 +10,17 @@ are NaN, a reward on another scale. Real trainings of the lab policy; what a car
 written before flatline was asked.
 """
 
-import argparse
 import math
 import random
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from foreign_script import correct, script_of
-from made_logs import keep, rounded, sampled, texts, trl
+from made_logs import main, rounded, sampled, texts, trl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flatline.training.lab.tokenizer import checkpoint_folder
@@ -313,16 +311,5 @@ MADE: dict[str, Callable[[], Any]] = {
 """Log -> the script behind it."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=list(MADE))
-    parser.add_argument("--folder", type=Path, default=Path("docs/real-logs"))
-    options = parser.parse_args()
-    for name in options.names:
-        keep(options.folder / name, rounded(MADE[name]()))
-        print(f"wrote {options.folder / name}", flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, MADE))

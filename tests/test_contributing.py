@@ -42,9 +42,7 @@ Made up, to show how a hypothesis is added (tests/test_contributing.py).
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.trace import Trace
 
 MOST = 0.5
@@ -68,10 +66,6 @@ class RewardsByTheDozen(Hypothesis):
         share = float(np.mean((reward != 0) & (reward % 12 == 0)))
         level = Level.FAULT if share > MOST else Level.OK
         return self.found(level, f"{share:.0%} of the rewards are dozens.", expected="none")
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """The planted fault against none."""
-        return fault_taken_out(self, config)
 '''
 FAULT = '''"""Rewards are multiplied by twelve.
 
@@ -270,10 +264,17 @@ def in_tree(tree, *command):
     return done.stdout
 
 
+RULED = f"""
+import pytest
+
+print("rules:", int(pytest.main(["-q", "-p", "no:cacheprovider", *{RULES}])))
+"""
+
+
 @pytest.fixture(scope="module")
 def said(tree):
-    """What one process of the copy prints of all that was added."""
-    return in_tree(tree, "-c", FIRES + ASKED + CHECKED).splitlines()
+    """What one process of the copy prints of all that was added: it imports torch once."""
+    return in_tree(tree, "-c", FIRES + ASKED + CHECKED + RULED).splitlines()
 
 
 def test_the_new_hypothesis_fires_where_it_should_and_not_where_it_should_not(said):
@@ -289,8 +290,8 @@ def test_its_fault_is_known_by_name(said):
     assert f"fault: {CODE} {CODE} 24" in [line.removesuffix(".0") for line in said]
 
 
-def test_the_suites_own_rules_hold_in_the_copy(tree):
-    in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *RULES)
+def test_the_suites_own_rules_hold_in_the_copy(said):
+    assert "rules: 0" in said, "\n".join(said[-60:])
 
 
 def test_the_new_trainer_comes_under_the_checkup_and_is_left_as_it_was(said):

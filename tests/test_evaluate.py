@@ -171,10 +171,6 @@ def test_trajectories_are_saved_whole_with_messages_and_parts(tmp_path):
     assert row["messages"][-1]["content"].endswith("ש\ud800")
     assert row["parts"] == {"exact_match": 1.0}
     assert row["finish"] == "answered"
-    assert "completion_ids" not in row
-    save_trajectories(tmp_path / "plays.jsonl", task, played, with_ids=True)
-    row = json.loads((tmp_path / "plays.jsonl").read_text(encoding="utf-8"))
-    assert (row["authors"], row["completion_ids"]) == ([1, 1, 3], [3, 4, 5])
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):

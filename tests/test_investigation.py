@@ -14,7 +14,7 @@ from flatline.faults import find as find_faults
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.investigation import Setup, inquiry, investigate, looks
 from flatline.investigation.conclusion import ladder_verdict
-from flatline.investigation.plans import arms_for, plan_for
+from flatline.investigation.plans import plan_for
 from flatline.verdict import Presence, Ruling
 from tests.experiments import Pretended, outcome_of
 
@@ -166,7 +166,7 @@ def test_a_registered_experiment_is_taken_up_though_more_hypotheses_are_known_by
 
 def test_every_plan_has_arms_that_cannot_learn():
     setup = Setup(config=PRESET, runs=Path("runs"), experiments=Path("experiments"))
-    arms = arms_for(find("H09"), PRESET)
+    arms = find("H09").experiment(PRESET)
     plan = plan_for(find("H09"), arms, setup, family=1)
     frozen, random = plan.negative
     assert frozen.config.learning_rate == 0
@@ -178,7 +178,7 @@ def test_a_metric_has_no_negative_controls():
     setup = Setup(
         config=PRESET, runs=Path("r"), experiments=Path("e"), outcome="metric:completions/length"
     )
-    plan = plan_for(find("H09"), arms_for(find("H09"), PRESET), setup, family=1)
+    plan = plan_for(find("H09"), find("H09").experiment(PRESET), setup, family=1)
     assert plan.negative == ()
 
 

@@ -6,7 +6,6 @@ import torch
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.live.inputs import by_length, score_by_length
-from flatline.training.run import train
 from flatline.training.trainer import build
 
 LENGTHS = [3, 9, 1, 7, 2, 8]
@@ -80,29 +79,9 @@ def setup(folder, passes, **changes):
     )
 
 
-@pytest.mark.parametrize("fault", [None, "mask-as-attention"])
-def test_a_run_learns_the_same_with_passes_by_length(tmp_path, fault):
-    """The plays of a step are summed in another order: the same up to rounding."""
-    plain, sorted_ = (
-        [line for line in train(setup(tmp_path / passes, passes, fault=fault)).log if "kl" in line]
-        for passes in ("shuffled", "by-length")
-    )
-    assert len(plain) == len(sorted_) == 2
-    for name in ("reward", "grad_norm"):
-        assert [line[name] for line in sorted_] == pytest.approx(
-            [line[name] for line in plain], rel=1e-3, abs=1e-5
-        )
-
-
-def test_with_passes_by_length_what_is_sampled_is_what_is_trained(tmp_path):
-    lines = [line for line in train(setup(tmp_path, "by-length")).log if "kl" in line]
-    assert all(line["debug/logprob_gap_max"] <= 1e-4 for line in lines)
-    assert lines[0]["kl"] <= 1e-9 < lines[1]["kl"]
-
-
-def test_passes_by_length_hold_less_padding(tmp_path):
-    built = build(setup(tmp_path, "by-length"))
-    widths = []
+def trained(config):
+    """What was logged of each step, and how wide each pass was."""
+    built, widths = build(config), []
     plain = built.trainer._compute_loss
 
     def listen(model, inputs):
@@ -111,7 +90,44 @@ def test_passes_by_length_hold_less_padding(tmp_path):
 
     built.trainer._compute_loss = listen
     built.trainer.train()
+    return [line for line in built.trainer.state.log_history if "kl" in line], widths
 
+
+@pytest.fixture(scope="module")
+def sorted_run(tmp_path_factory):
+    return trained(setup(tmp_path_factory.mktemp("by-length"), "by-length"))
+
+
+def same_up_to_rounding(sorted_, plain):
+    """The plays of a step are summed in another order."""
+    assert len(plain) == len(sorted_) == 2
+    for name in ("reward", "grad_norm"):
+        assert [line[name] for line in sorted_] == pytest.approx(
+            [line[name] for line in plain], rel=1e-3, abs=1e-5
+        )
+
+
+def test_a_run_learns_the_same_with_passes_by_length(tmp_path, sorted_run):
+    same_up_to_rounding(sorted_run[0], trained(setup(tmp_path, "shuffled"))[0])
+
+
+def test_a_broken_run_learns_the_same_with_passes_by_length(tmp_path):
+    same_up_to_rounding(
+        *(
+            trained(setup(tmp_path / passes, passes, fault="mask-as-attention"))[0]
+            for passes in ("by-length", "shuffled")
+        )
+    )
+
+
+def test_with_passes_by_length_what_is_sampled_is_what_is_trained(sorted_run):
+    lines = sorted_run[0]
+    assert all(line["debug/logprob_gap_max"] <= 1e-4 for line in lines)
+    assert lines[0]["kl"] <= 1e-9 < lines[1]["kl"]
+
+
+def test_passes_by_length_hold_less_padding(sorted_run):
+    widths = sorted_run[1]
     assert len(widths) == 8
     assert widths[:4] == sorted(widths[:4], reverse=True)
     assert widths[3] < widths[0]

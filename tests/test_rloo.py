@@ -29,6 +29,7 @@ from flatline.live.trl.subject import TrlSubject
 from flatline.trace.writer import MemorySink
 from tests.test_trl_breadth import (
     QUESTIONS,
+    SETTINGS,
     found,
     letters,
     model_and_tokenizer,
@@ -47,25 +48,11 @@ torch.set_num_threads(1)
 def rloo_in(folder, *, kind=RLOOTrainer, callbacks=None, **changes):
     model, tokenizer = model_and_tokenizer()
     model.save_pretrained(folder / "start")  # RLOO reads its reference from there
-    settings = {
-        "max_steps": 2,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "use_cpu": True,
-        "report_to": [],
-        "save_strategy": "no",
-        "disable_tqdm": True,
-    }
     return kind(
         model=AutoModelForCausalLM.from_pretrained(folder / "start"),
         processing_class=tokenizer,
         reward_funcs=letters,
-        args=RLOOConfig(str(folder), **{**settings, **changes}),
+        args=RLOOConfig(str(folder), **{**SETTINGS, "max_steps": 2, **changes}),
         train_dataset=Dataset.from_list(QUESTIONS),
         callbacks=callbacks,
     )

@@ -34,8 +34,8 @@ torch.set_num_threads(1)
 
 TINY = RunConfig(
     datasets="lab,,train[:24]",
-    eval_datasets="lab,,validation[:12]",
-    batch_size=16,
+    eval_datasets="lab,,validation[:6]",
+    batch_size=8,
     num_generations=4,
     max_steps=2,
     max_new_tokens=64,
@@ -138,7 +138,7 @@ def test_a_reward_that_is_no_number_stops_the_run_and_keeps_the_last_step(tmp_pa
 
 
 def test_a_batch_is_whole_groups_of_distinct_samples(tmp_path):
-    built = build(tiny(tmp_path, max_steps=1, eval_limit=0))
+    built = build(tiny(tmp_path, batch_size=16, max_steps=1, eval_limit=0))
     seen = []
     play = built.rollouts.__call__
 
@@ -168,7 +168,7 @@ def test_the_seed_decides_the_run_and_nothing_else_does(tmp_path):
 
 
 def test_problems_may_come_in_the_order_of_their_hops(tmp_path):
-    built = build(tiny(tmp_path, order="hops", max_steps=1, eval_limit=0))
+    built = build(tiny(tmp_path, order="hops", batch_size=16, max_steps=1, eval_limit=0))
     built.trainer.train()
     hops = [problem.hops for problem in built.problems]
     assert hops == sorted(hops)
@@ -242,7 +242,7 @@ def test_a_resumed_training_looks_at_its_held_out_problems_before_it_trains(tmp_
     config = tiny(tmp_path, max_steps=1, save_steps=1)
     train(config)
     recorded = (tmp_path / "run.json").read_text()
-    with pytest.raises(ConfigError, match="--eval-limit 12 "):
+    with pytest.raises(ConfigError, match="--eval-limit 6 "):
         train(replace(config, max_steps=2, eval_limit=1, resume_from_checkpoint="last"))
     assert (tmp_path / "run.json").read_text() == recorded
 
@@ -381,7 +381,7 @@ def test_without_a_terminal_every_log_step_is_a_line():
     ("changes", "words"),
     [
         ({"batch_size": 10}, "no whole groups"),
-        ({"datasets": "lab,,train[:3]"}, "has 3 problems, and a step needs 4"),
+        ({"datasets": "lab,,train[:3]", "batch_size": 16}, "has 3 problems, and a step needs 4"),
         ({"report_to": "wandb, no_such_tracker"}, "not installed"),
         ({"lora_targets": "no_such_layer"}, "matches no layer"),
         ({"engine": "vllm-colocate"}, "needs vllm"),

@@ -29,6 +29,20 @@ torch.set_num_threads(1)
 
 STOPS = list(range(0, 250, 8))
 QUESTIONS = [{"prompt": f"Question {i}?"} for i in range(8)]
+SETTINGS = {
+    "max_steps": 1,
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "use_cpu": True,
+    "report_to": [],
+    "save_strategy": "no",
+    "disable_tqdm": True,
+}
 VARIANTS = {"lora": {}, "dora": {"use_dora": True}, "rslora": {"use_rslora": True}}
 
 
@@ -55,26 +69,12 @@ def trainer_in(
     **changes,
 ):
     made, tokenizer = model_and_tokenizer(stops)
-    settings = {
-        "max_steps": 1,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "use_cpu": True,
-        "report_to": [],
-        "save_strategy": "no",
-        "disable_tqdm": True,
-    }
     lora = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     return kind(
         model=model or made,
         processing_class=tokenizer,
         reward_funcs=letters,
-        args=GRPOConfig(output_dir=str(folder), **{**settings, **changes}),
+        args=GRPOConfig(output_dir=str(folder), **{**SETTINGS, **changes}),
         train_dataset=rows or Dataset.from_list(QUESTIONS),
         peft_config=None if adapter is None else LoraConfig(**lora, **VARIANTS[adapter]),
         callbacks=callbacks,

@@ -29,7 +29,7 @@ from flatline.files import json_in, write_atomically
 from flatline.heldout import HeldOutScore
 from flatline.hypotheses import find
 from flatline.investigation import Setup
-from flatline.investigation.plans import arms_for, plan_for
+from flatline.investigation.plans import plan_for
 from flatline.tasks.base import COMBINED
 
 Json = dict[str, Any]
@@ -58,7 +58,7 @@ def plan_of(kept: Json, config: RunConfig, runs: Path, looks: Sequence[int]) -> 
     setup = Setup(
         config=config, runs=runs, experiments=runs, looks=tuple(looks), name="h09-more-pairs"
     )
-    arms = arms_for(hypothesis, config)
+    arms = hypothesis.experiment(config)
     assert arms is not None, "the config plants no fault of H09"
     plan = plan_for(hypothesis, arms, setup, family=kept["verdict"]["plan"]["family"])
     return replace(plan, arms=tuple(arm for arm in plan.arms if arm.role in ARMS))

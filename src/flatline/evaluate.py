@@ -161,23 +161,19 @@ def compare(a: Evaluation, b: Evaluation) -> Comparison:
     )
 
 
-def save_trajectories(
-    path: Path, task: Task, evaluation: Evaluation, *, with_ids: bool = False
-) -> None:
+def save_trajectories(path: Path, task: Task, evaluation: Evaluation) -> None:
     """One JSON line per play. The file appears whole or not at all."""
     by_id = {problem.id: problem for problem in evaluation.problems}
     lines = (
-        json.dumps(trajectory(task, by_id[r.problem_id], r, with_ids=with_ids), ensure_ascii=False)
+        json.dumps(trajectory(task, by_id[r.problem_id], r), ensure_ascii=False)
         for r in evaluation.rollouts
     )
     write_atomically(path, lines)
 
 
-def trajectory(
-    task: Task, problem: Problem, rollout: Rollout, *, with_ids: bool = False
-) -> dict[str, Any]:
+def trajectory(task: Task, problem: Problem, rollout: Rollout) -> dict[str, Any]:
     """One play as plain data."""
-    row: dict[str, Any] = {
+    return {
         "problem_id": rollout.problem_id,
         "sample": rollout.sample,
         "answer": problem.answer,
@@ -190,12 +186,6 @@ def trajectory(
         "events": dict(rollout.events),
         "weight_version": rollout.weight_version,
     }
-    if with_ids:
-        row["prompt_ids"] = rollout.prompt_ids
-        row["completion_ids"] = rollout.completion_ids
-        row["authors"] = [int(author) for author in rollout.authors]
-        row["logprobs"] = rollout.logprobs
-    return row
 
 
 def conversation(task: Task, problem: Problem, rollout: Rollout) -> list[Message]:

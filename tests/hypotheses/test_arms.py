@@ -10,7 +10,6 @@ from tests.each import each
 from flatline.config import LAB_RATES, USUAL_RATES, RunConfig
 from flatline.faults import FAULTS, belonging
 from flatline.hypotheses import HYPOTHESES, find
-from flatline.hypotheses.base import HasExperiment
 from flatline.hypotheses.departure import CODES
 
 PRESET = "verifiers-0.1.3"
@@ -18,7 +17,7 @@ BETWEEN_PROCESSES = "H60"
 """What is wrong there is code between processes: no field of a setup takes it away."""
 OF_IMAGES = "H67"
 """The tasks of a setup have none."""
-EXPERIMENTS = [one for one in HYPOTHESES if isinstance(one, HasExperiment)]
+EXPERIMENTS = [one for one in HYPOTHESES if one.mechanism]
 every_experiment = each("hypothesis", EXPERIMENTS, ids=lambda one: one.id)
 SETUPS = {
     "default": {},
@@ -80,8 +79,12 @@ def differing(config, arms):
 
 
 def test_every_hypothesis_but_the_ladder_stages_of_a_step_and_processes_has_an_experiment():
-    without = [one.id for one in HYPOTHESES if not isinstance(one, HasExperiment)]
-    assert without == ["H00", *CODES.values(), BETWEEN_PROCESSES, OF_IMAGES]
+    without = [one for one in HYPOTHESES if one not in EXPERIMENTS]
+    assert [one.id for one in without] == ["H00", *CODES.values(), BETWEEN_PROCESSES, OF_IMAGES]
+    assert not {one.id for one in without} & {fault.hypothesis for fault in FAULTS}
+    assert not any(
+        one.experiment(RunConfig(**setup)) for one in without for setup in SETUPS.values()
+    )
     assert all(one.mechanism.endswith(".") for one in EXPERIMENTS)
 
 
@@ -151,6 +154,6 @@ def test_arms_of_a_healthy_setup_need_no_torch():
         "import sys; sys.modules['torch'] = None\n"
         "from flatline.config import RunConfig\n"
         "from flatline.hypotheses import HYPOTHESES\n"
-        "[one.experiment(RunConfig()) for one in HYPOTHESES if hasattr(one, 'experiment')]"
+        "[one.experiment(RunConfig()) for one in HYPOTHESES]"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

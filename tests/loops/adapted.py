@@ -1,5 +1,7 @@
 """The loops as `flatline.Loop`s: what their authors would write."""
 
+from functools import partial
+
 import flatline
 from tests.loops import engine, notebook, padded
 
@@ -15,13 +17,22 @@ def told(batch, prompts):
     return {**batch, "parts": {"accuracy": batch["rewards"]}, "gold": gold}
 
 
-def adapted_notebook(model, tokenizer, optimizer, rows, *, defect=False):
+def one_by_one(experience, model, tokenizer, prompts, **how):
+    """A batch for each prompt."""
+    found = [experience(model, tokenizer, *one, **how) for one in prompts]
+    return [told(batch, [one]) for batch, one in zip(found, prompts, strict=True)]
+
+
+def together(experience, model, tokenizer, prompts, **how):
+    return told(experience(model, tokenizer, prompts, **how), prompts)
+
+
+def adapted(loop, sampled, logprobs, model, tokenizer, optimizer, rows, *, defect=False):
     def sample(prompts):
-        found = [notebook.experience(model, tokenizer, *one, defect=defect) for one in prompts]
-        return [told(batch, [one]) for batch, one in zip(found, prompts, strict=True)]
+        return sampled(loop.experience, model, tokenizer, prompts, defect=defect)
 
     def step():
-        notebook.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
+        loop.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
 
     return flatline.Loop(
         model=model,
@@ -29,52 +40,25 @@ def adapted_notebook(model, tokenizer, optimizer, rows, *, defect=False):
         tokenizer=tokenizer,
         prompts=rows,
         sample=sample,
-        logprobs=lambda batch: notebook.token_logprobs(model, batch["ids"]),
-        loss=notebook.loss_of,
+        logprobs=lambda batch: logprobs(model, batch),
+        loss=loop.loss_of,
         step=step,
         settings={"beta": 0, "tools": 0},
     )
 
 
-def adapted_padded(model, tokenizer, optimizer, rows, *, defect=False):
-    def sample(prompts):
-        return told(padded.experience(model, tokenizer, prompts, defect=defect), prompts)
-
-    def step():
-        padded.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
-
-    return flatline.Loop(
-        model=model,
-        optimizer=optimizer,
-        tokenizer=tokenizer,
-        prompts=rows,
-        sample=sample,
-        logprobs=lambda batch: padded.logprobs(model, batch["ids"], batch["attended"]),
-        loss=padded.loss_of,
-        step=step,
-        settings={"beta": 0, "tools": 0},
-    )
-
-
-def adapted_engine(model, tokenizer, optimizer, rows, *, defect=False):
-    def sample(prompts):
-        found = [engine.experience(model, tokenizer, *one, defect=defect) for one in prompts]
-        return [told(batch, [one]) for batch, one in zip(found, prompts, strict=True)]
-
-    def step():
-        engine.train(model, tokenizer, optimizer, rows, NobodyWatches(), steps=1, defect=defect)
-
-    return flatline.Loop(
-        model=model,
-        optimizer=optimizer,
-        tokenizer=tokenizer,
-        prompts=rows,
-        sample=sample,
-        logprobs=lambda batch: engine.token_logprobs(model, batch),
-        loss=engine.loss_of,
-        step=step,
-        settings={"beta": 0, "tools": 0},
-    )
-
-
-ADAPTED = {"notebook": adapted_notebook, "padded": adapted_padded, "engine": adapted_engine}
+ADAPTED = {
+    "notebook": partial(
+        adapted,
+        notebook,
+        one_by_one,
+        lambda model, batch: notebook.token_logprobs(model, batch["ids"]),
+    ),
+    "padded": partial(
+        adapted,
+        padded,
+        together,
+        lambda model, batch: padded.logprobs(model, batch["ids"], batch["attended"]),
+    ),
+    "engine": partial(adapted, engine, one_by_one, engine.token_logprobs),
+}

@@ -9,18 +9,20 @@ What is not recorded raises `NotRecorded`, which the diagnosis turns into a find
     sign(trace)          -> Finding        is it visible in what was recorded?
     replay(trace)        -> Replay         would the trainer have learned from other advantages?
     probe(subject)       -> Finding        does the live trainer break the invariant?
-    experiment(config)   -> Arms | None    which one field of this setup to change
+    suspected(config)    -> Setting | None which setting of this setup to change
 
-`replay` raises `NotRecorded` like a sign. `experiment` returns None where the setup has nothing of
-the hypothesis to take away. What an arm compares, the manual says under `Experiment`.
+`replay` raises `NotRecorded` like a sign. `experiment(config)` is the same for all: a planted fault
+is the first thing to take away, for it is the whole of the suspected cause; else the suspected
+setting is changed. It returns None where the setup has nothing of the hypothesis to take away. What
+an arm compares, the manual says under `Experiment`.
 """
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from flatline.config import RunConfig
 from flatline.live.where.place import Where
@@ -59,6 +61,12 @@ class Evidence:
     """Optimizer step of the rollout."""
     rollout: int | None = None
     """Its number in that step: `flatline show RUN --step N --rollout K`."""
+
+    @classmethod
+    def of(cls, trace: Trace, row: int, text: str) -> Self:
+        """What is seen in a rollout, which is known by its row in `trace.rollouts`."""
+        step, rollout = (int(trace.rollouts[name][row]) for name in ("step", "rollout"))
+        return cls(text=text, step=step, rollout=rollout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +136,19 @@ class Finding:
             "points_at_cause": self.points_at_cause,
             "needs": self.needs,
         }
+
+
+class Setting(NamedTuple):
+    """One field of a setup, as it is without the suspected cause."""
+
+    factor: str
+    """The field of `RunConfig`."""
+    value: Any
+    """What it is without the suspected cause."""
+    control: str
+    """The setup as it is, readable: `KL weight 0.04`."""
+    treated: str
+    """The setup without the suspected cause, readable: `KL weight 0`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +242,35 @@ class Hypothesis:
             needs=needs,
         )
 
+    def suspected(self, config: RunConfig) -> Setting | None:
+        """The setting that may be the cause; None where no setting is, or this setup has none."""
+        return None
+
+    def experiment(self, config: RunConfig) -> Arms | None:
+        """The arms to compare; None where this setup has nothing of it to take away."""
+        setting = self._planted(config) or self.suspected(config)
+        if setting is None or _is_set_back(config, setting):
+            return None
+        return Arms(
+            factor=setting.factor,
+            control=setting.control,
+            treated=setting.treated,
+            change={setting.factor: setting.value},
+            mechanism=self.mechanism,
+        )
+
+    def _planted(self, config: RunConfig) -> Setting | None:
+        """The planted faults of this hypothesis, all of them; None where it has none."""
+        if config.fault is None:
+            return None
+        from flatline.faults import belonging, without  # loads torch, which a trace can do without
+
+        theirs = " and ".join(belonging(config.fault, self.id))
+        if not theirs:
+            return None
+        left = without(config.fault, self.id)
+        return Setting("fault", left, control=f"with {theirs}", treated=f"without {theirs}")
+
     def not_applicable(self, why: str) -> Finding:
         """It cannot be the cause here, whatever the numbers say."""
         return self.found(Level.OK, f"Does not apply: {why}")
@@ -228,6 +278,16 @@ class Hypothesis:
     def too_little(self, what: str) -> Finding:
         """Not enough data; `what` says how much more is needed."""
         return self.found(Level.UNKNOWN, f"Not enough data: {what}")
+
+
+def _is_set_back(config: RunConfig, setting: Setting) -> bool:
+    """Whether a planted fault of another hypothesis sets the field back: the arms would be one."""
+    if config.fault is None:
+        return False
+    from flatline.faults import changed, find
+
+    treated = replace(config, **{setting.factor: setting.value})
+    return bool(getattr(changed(treated, find(treated.fault)), setting.factor) != setting.value)
 
 
 def _known(value: float | None) -> float | None:
@@ -257,11 +317,3 @@ class HasReplay(Protocol):
 
     def replay(self, trace: Trace) -> Replay:
         """Would the advantages have been others?"""
-
-
-@runtime_checkable
-class HasExperiment(Protocol):
-    """Can be taken out of a setup by changing one field of it."""
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """The arms to compare; None where this setup has nothing of it to take away."""

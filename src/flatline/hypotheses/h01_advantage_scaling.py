@@ -44,8 +44,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay, Setting
 from flatline.hypotheses.groups import (
     RewardGroups,
     reward_groups,
@@ -119,14 +118,11 @@ class AdvantageScaling(Hypothesis):
         found = agreement(trained(trace), plain, trace.groups().index)
         return decide(found, "Without the division by the group's spread")
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Advantages divided by the spread of their group, against undivided ones."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.scale_rewards != "group":
-            return planted
-        return arms(
-            self,
-            config,
+        if config.scale_rewards != "group":
+            return None
+        return Setting(
             "scale_rewards",
             "none",
             control="advantages over the group's spread",

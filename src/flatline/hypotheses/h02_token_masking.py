@@ -44,10 +44,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import trains_nothing
 from flatline.hypotheses.logprobs import MASK_STEPS, some_steps
 from flatline.hypotheses.logs import in_steps
@@ -130,10 +128,6 @@ class TokenMasking(Hypothesis):
             measured=0.0,
             expected="0 others",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _nothing(self, trace: Trace, tokens: Tokens) -> Finding:
         """No token carries loss, though nobody asked for cut ones to be left out and none of these
@@ -282,10 +276,8 @@ def _examples(
         made = "written by" if known else "drawn by"
         loss = "carries loss" if tokens.trained[stretch[0]] else "carries no loss"
         found.append(
-            Evidence(
-                text=f"{trace.decode(tokens.ids[stretch])!r}, {made} {author}, {loss}",
-                step=int(trace.rollouts["step"][at]),
-                rollout=int(trace.rollouts["rollout"][at]),
+            Evidence.of(
+                trace, at, f"{trace.decode(tokens.ids[stretch])!r}, {made} {author}, {loss}"
             )
         )
     return found

@@ -51,7 +51,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import without_kl
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.hypotheses.logs import imported, rows_in_words
 from flatline.hypotheses.weights import adapter_started_at_zero, kl_in_reward, updates_once
@@ -181,9 +181,9 @@ class KlDivergence(Hypothesis):
             headline=OTHER_MODEL,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The beta in use against 0."""
-        return without_kl(self, config)
+        return without_kl(config)
 
     def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:
         # The base model may be the reference of a run that goes on from an adapter, on purpose.

@@ -50,8 +50,8 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out, longer_turns
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.arms import longer_turns
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
 from flatline.hypotheses.lengths import cut_off, length_parts
 from flatline.hypotheses.logprobs import some_steps
@@ -151,14 +151,12 @@ class ContextTruncation(Hypothesis):
             expected=looked[0].expected,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The limit on the context against none, or the tokens of a turn against twice as many."""
-        planted, limit = fault_taken_out(self, config), config.max_prompt_length
-        if planted is not None or limit is None:
-            return planted or longer_turns(self, config)
-        return arms(
-            self,
-            config,
+        limit = config.max_prompt_length
+        if limit is None:
+            return longer_turns(config)
+        return Setting(
             "max_prompt_length",
             None,
             control=f"context of {limit} tokens",
@@ -284,11 +282,7 @@ class ContextTruncation(Hypothesis):
         text = f"of {len(length)} observations have exactly {ceiling} tokens, and none many more."
         at = tokens.rollout_rows[row[np.flatnonzero(full)[0]]]
         shown = tokens.ids[tool][number == np.flatnonzero(full)[0]]
-        example = Evidence(
-            text=f"all of an observation: {trace.decode(shown)[-200:]!r}",
-            step=int(trace.rollouts["step"][at]),
-            rollout=int(trace.rollouts["rollout"][at]),
-        )
+        example = Evidence.of(trace, at, f"all of an observation: {trace.decode(shown)[-200:]!r}")
         return self._judge(share, SAME_LENGTH, text, [example])
 
     def _share(
@@ -297,11 +291,7 @@ class ContextTruncation(Hypothesis):
         share = cluster_mean(hit.astype(float), trace.groups().index)
         where = np.flatnonzero(hit)[:3]
         evidence = [
-            Evidence(
-                text=f"ended: {trace.rollouts['finish'][at]!s}",
-                step=int(trace.rollouts["step"][at]),
-                rollout=int(trace.rollouts["rollout"][at]),
-            )
+            Evidence.of(trace, at, f"ended: {trace.rollouts['finish'][at]!s}")
             for at in (where if "finish" in trace.rollouts else where[:0])
         ]
         return self._judge(share, limit, text, evidence, learns=learns)

@@ -46,7 +46,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import answer_alone
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Replay, Setting
 from flatline.hypotheses.groups import (
     EQUAL,
     mean_of,
@@ -54,7 +54,7 @@ from flatline.hypotheses.groups import (
     within_correlation,
 )
 from flatline.hypotheses.logs import not_numbers
-from flatline.hypotheses.repeats import repeats
+from flatline.hypotheses.repeats import repeats, said_twice
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.hypotheses.right import needed_part, single_parts, two_valued
 from flatline.stats import Estimate
@@ -143,9 +143,9 @@ class RewardSignal(Hypothesis):
         told = f"Other parts alone: {', '.join(others)}." if others else ""
         return decide(alone[name], f"Trained on `{name}` alone", told=told)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The whole reward against its right-or-wrong part."""
-        return answer_alone(self, config)
+        return answer_alone(config)
 
     def _unpaid(self, trace: Trace) -> Finding | None:
         """Is every reward a number? One that is not spoils its whole group."""
@@ -183,7 +183,7 @@ class RewardSignal(Hypothesis):
             f"{noise:.0%} of what differs inside groups is not decided by the completion.",
             measured=noise,
             expected=f"below {NOISY:.0%}",
-            evidence=[_pair(trace, a, b) for a, b in apart[:3]],
+            evidence=[said_twice(trace, a, b) for a, b in apart[:3]],
             severity=2.0,
             headline="Your reward pays the same completion differently each time.",
         )
@@ -324,13 +324,3 @@ def _fights(parts: dict[str, np.ndarray], group: np.ndarray) -> str:
         return ""
     a, b = min(sure)[1]
     return f"`{a}` and `{b}` fight each other ({pairs[a, b].value:.2f})."
-
-
-def _pair(trace: Trace, a: int, b: int) -> Evidence:
-    reward, number = trace.rollouts["reward"], trace.rollouts["rollout"]
-    return Evidence(
-        text=f"rollouts {int(number[a])} and {int(number[b])} are the same text and earn "
-        f"{reward[a]:.3g} and {reward[b]:.3g}",
-        step=int(trace.rollouts["step"][b]),
-        rollout=int(number[b]),
-    )

@@ -56,8 +56,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.logprobs import (
     at_equal_weights,
     never_left_the_start,
@@ -155,18 +154,13 @@ class LoraWeightSync(Hypothesis):
                 )
         return self._delivery(subject)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Adapters against all weights; a copy of the weights against the trainer's own."""
-        planted = fault_taken_out(self, config)
-        if planted is not None:
-            return planted
         if config.peft:
-            return arms(self, config, "peft", False, control="LoRA", treated="all weights")
+            return Setting("peft", False, control="LoRA", treated="all weights")
         if config.sampler_weights != "copy":
             return None
-        return arms(
-            self,
-            config,
+        return Setting(
             "sampler_weights",
             "live",
             control="a copy of the weights samples",

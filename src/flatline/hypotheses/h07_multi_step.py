@@ -36,10 +36,8 @@ turn).
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import MASK_STEPS, at_equal_weights, some_steps
 from flatline.hypotheses.logs import in_steps
 from flatline.rollout.record import Author
@@ -97,10 +95,6 @@ class MultiStep(Hypothesis):
             return self.found(Level.NOTE, f"{every}{lost} {told}".strip())
         return self.found(Level.OK, every, measured=1.0, expected="all")
 
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
-
     def _by_turn(self, trace: Trace) -> str:
         """The gap of the first step in later turns, where it stands out."""
         try:
@@ -137,8 +131,6 @@ def _turns(tokens: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _example(trace: Trace, tokens: Tokens, row: int, turns: np.ndarray) -> Evidence:
     mine = (tokens.row == row) & (tokens.author == Author.MODEL) & ~tokens.trained
     at = tokens.rollout_rows[row]
-    return Evidence(
-        text=f"{turns[row]} turns; without loss: {trace.decode(tokens.ids[mine][:24])!r}",
-        step=int(trace.rollouts["step"][at]),
-        rollout=int(trace.rollouts["rollout"][at]),
+    return Evidence.of(
+        trace, at, f"{turns[row]} turns; without loss: {trace.decode(tokens.ids[mine][:24])!r}"
     )

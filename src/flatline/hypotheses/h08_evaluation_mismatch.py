@@ -37,10 +37,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups
 from flatline.hypotheses.held_out import left_behind
 from flatline.hypotheses.trend import trend_of
@@ -148,10 +146,6 @@ class EvaluationMismatch(Hypothesis):
             measured=gap,
             expected="0",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _differences(path: "HeldoutPath") -> list[str]:

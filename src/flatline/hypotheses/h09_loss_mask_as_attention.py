@@ -42,10 +42,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import MASK_STEPS, UNSURE, at_equal_weights, some_steps
 from flatline.hypotheses.logs import in_steps
 from flatline.trace import Trace
@@ -136,10 +134,6 @@ class LossMaskAsAttention(Hypothesis):
             measured=min(effect.mean for effect in known),
             expected="not 0",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _by_mask(self, trace: Trace) -> Finding:
         steps = some_steps(trace, MASK_STEPS)
@@ -248,8 +242,4 @@ def _example(trace: Trace, tokens: Tokens, row: int) -> Evidence:
     later = tokens.ids[(tokens.row == row) & ~tokens.attended]
     at = tokens.rollout_rows[row]
     text = trace.decode([*prompt, *later])
-    return Evidence(
-        text=f"hidden: {text[:SHOWN]!r} (of {len(text)} characters)",
-        step=int(trace.rollouts["step"][at]),
-        rollout=int(trace.rollouts["rollout"][at]),
-    )
+    return Evidence.of(trace, at, f"hidden: {text[:SHOWN]!r} (of {len(text)} characters)")

@@ -38,11 +38,9 @@ verifiers pull request 476 (header of later turns), commits e7a6cae6b and b581a5
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.exchanged_rows import exchanged_rows
-from flatline.hypotheses.identity import Identity, identity, shown
+from flatline.hypotheses.identity import Identity, identity, judged
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
 from flatline.trace import Trace
 
@@ -60,8 +58,6 @@ STRAIGHT = 0.8
 """R² of trainer on sampler above which a temperature explains the gap, and not a context."""
 CUT_AT_MOST = 0.5
 """Nats below the sampler, and never above it, that tokens cut off by top-p or top-k explain."""
-RARE = 0.01
-"""Share of the rollouts below which other ids are only noted. An invariant: healthy: none."""
 NOISE = 0.1
 """Share of the gap that may be noise of the trainer's own."""
 
@@ -99,34 +95,18 @@ class TemplateDrift(Hypothesis):
             )
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
-
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
         # What is re-encoded now and then changes the first token of a turn too; that is H11.
         edges = known.edges if len(known.edges) > len(known.inside) else ()
         wrong = [*known.prompts[:1], *edges, *known.prompts[1:]]
-        share = len({one.row for one in wrong}) / max(known.rollouts, 1)
-        if not wrong:
-            return self.found(
-                Level.OK,
-                f"Prompts and the text between turns are trained id by id as they were sampled, "
-                f"in all {known.rollouts} rollouts.",
-                measured=0.0,
-                expected="0 rollouts",
-            )
-        return self.found(
-            Level.FAULT if share >= RARE else Level.NOTE,
+        text = (
             f"Of {known.rollouts} rollouts {len(known.prompts)} are trained after another prompt "
-            f"than they were sampled after, and {len(edges)} differ where a turn begins.",
-            measured=share,
-            expected="0 rollouts",
-            evidence=shown(trace, known, wrong),
-            severity=10 * share,
-            proven=exchanged_rows(trace) is None,
-            points_at_cause=True,
+            f"than they were sampled after, and {len(edges)} differ where a turn begins."
+            if wrong
+            else "Prompts and the text between turns are trained id by id as they were sampled, "
+            f"in all {known.rollouts} rollouts."
         )
+        return judged(self, trace, known, wrong, text, proven=exchanged_rows(trace) is None)
 
     def _between_turns(self, trace: Trace, gaps: Gaps) -> Finding | None:
         limit, agrees = (APART, AGREES) if gaps.exact else (APART_BF16, AGREES_BF16)

@@ -38,12 +38,10 @@ passed through.
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.exchanged_rows import exchanged_rows
-from flatline.hypotheses.h10_template_drift import EDGE, RARE
-from flatline.hypotheses.identity import Identity, identity, shown
+from flatline.hypotheses.h10_template_drift import EDGE
+from flatline.hypotheses.identity import Identity, identity, judged
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, prefix_spread
 from flatline.trace import Trace
 
@@ -108,30 +106,15 @@ class Retokenisation(Hypothesis):
             severity=prompts / FEWEST,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
-
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
-        share = len(known.inside) / max(known.rollouts, 1)
         text = f"Of {known.rollouts} rollouts {len(known.inside)} are not trained on the ids that "
-        if not known.inside:
-            return self.found(
-                Level.OK,
-                f"{text}were sampled inside the model's own words.",
-                measured=0.0,
-                expected="0 rollouts",
-            )
-        return self.found(
-            Level.FAULT if share >= RARE else Level.NOTE,
-            f"{text}were sampled, from a place inside the model's own words on.",
-            measured=share,
-            expected="0 rollouts",
-            evidence=shown(trace, known, known.inside),
-            severity=10 * share,
-            proven=exchanged_rows(trace) is None,
-            points_at_cause=True,
+        text += (
+            "were sampled, from a place inside the model's own words on."
+            if known.inside
+            else "were sampled inside the model's own words."
         )
+        proven = exchanged_rows(trace) is None
+        return judged(self, trace, known, known.inside, text, proven=proven)
 
     def _none(self, gaps: Gaps, size: np.ndarray) -> Finding:
         if not gaps.exact and np.median(size) >= MOST_AGREE:

@@ -35,18 +35,13 @@ verifiers, "non-increasing chat templates".
 
 from typing import TYPE_CHECKING
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Finding, Hypothesis, Level
-from flatline.hypotheses.identity import identity, shown
+from flatline.hypotheses.base import ALARMS, Finding, Hypothesis, Level
+from flatline.hypotheses.identity import identity, judged
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
-
-RARE = 0.01
-"""Share of the rollouts below which it is only noted. An invariant: healthy runs have none."""
 
 
 class HistoryRewritten(Hypothesis):
@@ -64,26 +59,14 @@ class HistoryRewritten(Hypothesis):
         known = identity(trace)
         if known is None:
             raise NotRecorded("rollouts.as_sampled")
-        if not known.stripped:
-            return self.found(
-                Level.OK,
-                f"No words of the model are missing from what is trained ({known.rollouts} "
-                "rollouts).",
-                measured=0.0,
-                expected="0 rollouts",
-            )
-        share = len(known.stripped) / max(known.rollouts, 1)
-        return self.found(
-            Level.FAULT if share >= RARE else Level.NOTE,
+        text = (
             f"Of {known.rollouts} rollouts {len(known.stripped)} are trained without words that "
-            "the model wrote and went on from.",
-            measured=share,
-            expected="0 rollouts",
-            evidence=shown(trace, known, known.stripped),
-            severity=10 * share,
-            proven=True,
-            points_at_cause=True,
+            "the model wrote and went on from."
+            if known.stripped
+            else "No words of the model are missing from what is trained "
+            f"({known.rollouts} rollouts)."
         )
+        return judged(self, trace, known, known.stripped, text, proven=True)
 
     def probe(self, subject: "Subject") -> Finding:
         """Is a word missing in the batch, or would the template drop some?"""
@@ -101,10 +84,6 @@ class HistoryRewritten(Hypothesis):
             "appended, as flatline and TRL do; wrong where a conversation is rendered again.",
             expected="each turn extends the last",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted."""
-        return fault_taken_out(self, config)
 
     def _on_batch(self, subject: "Subject") -> Finding | None:
         try:

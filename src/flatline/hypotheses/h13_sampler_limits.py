@@ -38,7 +38,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import longer_turns
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
 
@@ -97,9 +97,9 @@ class SamplerLimits(Hypothesis):
             expected=f"below {SOME:.0%}",
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The tokens of a turn against twice as many."""
-        return longer_turns(self, config)
+        return longer_turns(config)
 
 
 def _start(trace: Trace) -> np.ndarray:
@@ -131,11 +131,11 @@ def _loss_of_cut(trace: Trace, first: np.ndarray, cut: np.ndarray, group: np.nda
 
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
     return [
-        Evidence(
-            text=f"ended by {trace.rollouts['finish'][at]} after "
+        Evidence.of(
+            trace,
+            at,
+            f"ended by {trace.rollouts['finish'][at]} after "
             f"{trace.rollouts['completion_tokens'][at]:.0f} tokens",
-            step=int(trace.rollouts["step"][at]),
-            rollout=int(trace.rollouts["rollout"][at]),
         )
         for at in rows[:3]
     ]

@@ -40,10 +40,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import some_steps
 from flatline.hypotheses.slow_rows import slow_are_left_out
 from flatline.stats import cluster_mean
@@ -116,10 +114,6 @@ class EndOfSequence(Hypothesis):
             severity=share.value / PAST_THE_END,
             proven=True,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: flatline never leaves completions out."""
-        return fault_taken_out(self, config)
 
     def _left_out(self, trace: Trace, finish: np.ndarray) -> Finding | None:
         ended = np.isin(finish, ENDED)
@@ -194,12 +188,12 @@ def _has_turns(trace: Trace) -> bool:
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
     known = "completion" in trace.rollouts
     return [
-        Evidence(
-            text=f"ends with {str(trace.rollouts['completion'][at])[-60:]!r}"
+        Evidence.of(
+            trace,
+            at,
+            f"ends with {str(trace.rollouts['completion'][at])[-60:]!r}"
             if known
             else f"has {trace.rollouts['completion_tokens'][at]:.0f} tokens",
-            step=int(trace.rollouts["step"][at]),
-            rollout=int(trace.rollouts["rollout"][at]),
         )
         for at in rows[:3]
     ]

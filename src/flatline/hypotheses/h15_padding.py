@@ -39,10 +39,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import ROUNDING, Gaps, at_equal_weights, recorded
 from flatline.trace import Trace
 from flatline.trace.settings import rounding
@@ -119,10 +117,6 @@ class Padding(Hypothesis):
             expected=f"below {limit:.2g}",
             severity=worst / limit,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _first_padded(trace: Trace) -> Gaps | None:

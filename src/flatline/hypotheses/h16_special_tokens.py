@@ -46,10 +46,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import MASK_STEPS, some_steps
 from flatline.hypotheses.logs import in_steps
 from flatline.hypotheses.prompt_ends import prompt_texts
@@ -125,10 +123,6 @@ class SpecialTokens(Hypothesis):
             or self._if_encoded(fit.doubled)
             or seen
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _template(self, trace: Trace, fit: "TokenizerFit") -> Finding | None:
         """Prompts that went through the template twice, or whose template opens no turn for the
@@ -229,11 +223,5 @@ def _examples(trace: Trace, tokens: Tokens, rows: np.ndarray) -> list[Evidence]:
     for row in rows[:2]:
         ids = tokens.prompt_ids[tokens.prompt_row == row][:SHOWN]
         at = tokens.rollout_rows[row]
-        found.append(
-            Evidence(
-                text=f"the prompt begins {trace.decode(ids)!r}",
-                step=int(trace.rollouts["step"][at]),
-                rollout=int(trace.rollouts["rollout"][at]),
-            )
-        )
+        found.append(Evidence.of(trace, at, f"the prompt begins {trace.decode(ids)!r}"))
     return found

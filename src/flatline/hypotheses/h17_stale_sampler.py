@@ -42,9 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.weights import allowed_lag, updates_of_a_generation
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -154,7 +152,3 @@ class StaleSampler(Hypothesis):
             fix="Lower `num_iterations`: it is how often each generation is trained on, and not "
             "how long the run is.",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)

@@ -39,8 +39,7 @@ takes a merged copy in float32 only.
 from typing import TYPE_CHECKING
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.following import APART, NEARLY, Following, followed, followed_one_step
 from flatline.hypotheses.logs import setting
 from flatline.trace import Trace
@@ -73,14 +72,11 @@ class MergeRounding(Hypothesis):
             return self.not_applicable("there is no adapter to merge.")
         return self._judge(followed_one_step(subject), NEARLY)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """A merged copy against the trainer's own weights."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or not config.peft or config.sampler_weights != "copy":
-            return planted
-        return arms(
-            self,
-            config,
+        if not config.peft or config.sampler_weights != "copy":
+            return None
+        return Setting(
             "sampler_weights",
             "live",
             control="a merged copy samples",

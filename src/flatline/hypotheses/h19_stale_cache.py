@@ -40,9 +40,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.following import APART, NEARLY, Following, followed, followed_one_step
 from flatline.hypotheses.groups import prompts_of
 from flatline.hypotheses.logprobs import (
@@ -104,10 +102,6 @@ class StaleCache(Hypothesis):
         """Does the sampler follow one real step on prompts that it has seen?"""
         merged = bool(subject.settings.get("lora"))
         return self._judge(followed_one_step(subject), NEARLY, merged=merged)
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: flatline's own sampler keeps no cache."""
-        return fault_taken_out(self, config)
 
     def _judge(self, found: Following | str, limit: float, *, merged: bool) -> Finding:
         if isinstance(found, str):

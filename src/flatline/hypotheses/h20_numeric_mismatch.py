@@ -35,8 +35,7 @@ importance sampling; "When Speed Kills Stability"; IcePop (arXiv 2510.18855).
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.logprobs import at_equal_weights
 from flatline.hypotheses.sampling_bent import bent_by
 from flatline.trace import Trace
@@ -103,9 +102,8 @@ class NumericMismatch(Hypothesis):
             fix=LOOK if beyond else None,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Mixed precision against float32."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or not config.bf16:
-            return planted
-        return arms(self, config, "bf16", False, control="bf16", treated="float32")
+        if not config.bf16:
+            return None
+        return Setting("bf16", False, control="bf16", treated="float32")

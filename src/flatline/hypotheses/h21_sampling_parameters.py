@@ -43,8 +43,7 @@ model's own file, top-k 20.
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
 from flatline.hypotheses.sampling_bent import asked_to_bend, bent_by
@@ -121,18 +120,13 @@ class SamplingParameters(Hypothesis):
             expected=f"1 ± {SLOPE:g}",
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Tokens cut off against all kept; one setting at a time."""
-        planted = fault_taken_out(self, config)
-        if planted is not None:
-            return planted
         cuts = [name for name in CUTS if getattr(config, name) != CUTS[name]]
         if not cuts:
             return None
         name = cuts[0]
-        return arms(
-            self,
-            config,
+        return Setting(
             name,
             CUTS[name],
             control=f"{name} {getattr(config, name):g}",

@@ -34,10 +34,8 @@ TRL issues 4772 (0.012 nat a token, 100 tokens: 3.3, above the cap of 3), 5814 (
 0.569, of averages 0.993) and 6688. TRL's default is `sequence_mask` with a cap of 3.
 """
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of
 from flatline.stats import Estimate
 from flatline.trace import Trace
@@ -70,10 +68,6 @@ class ImportanceWeights(Hypothesis):
             return self.not_applicable("vllm_importance_sampling_correction is off.")
         # Where it is on, TRL logs it. Weights computed here might be ones that nobody applies.
         raise NotRecorded(f"steps.metrics[{METRIC!r}]")
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: flatline's own sampler needs no correction."""
-        return fault_taken_out(self, config)
 
     def _judge(self, share: Estimate) -> Finding:
         if share.n < FEWEST:

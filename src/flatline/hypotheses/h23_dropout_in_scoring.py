@@ -44,8 +44,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.logprobs import prefix_spread, some_steps
 from flatline.hypotheses.weights import updates_once
 from flatline.trace import Trace
@@ -143,14 +142,11 @@ class DropoutInScoring(Hypothesis):
             severity=noise / SWAMPED,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Dropout in front of the adapters against none."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or not (config.peft and config.lora_dropout):
-            return planted
-        return arms(
-            self,
-            config,
+        if not (config.peft and config.lora_dropout):
+            return None
+        return Setting(
             "lora_dropout",
             0.0,
             control=f"LoRA dropout {config.lora_dropout:g}",

@@ -48,8 +48,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
 from flatline.hypotheses.logs import spacing
 from flatline.spec.schedule import GIVEN
@@ -199,15 +198,12 @@ class LearningRate(Hypothesis):
         # So far away any KL term pulls harder than the reward.
         return replace(found, explains=(*self.explains, "H31"))
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The rate in use against the usual one."""
-        planted = fault_taken_out(self, config)
         usual = replace(config, learning_rate=None).rate
-        if planted is not None or config.rate == usual:
-            return planted
-        return arms(
-            self,
-            config,
+        if config.rate == usual:
+            return None
+        return Setting(
             "learning_rate",
             usual,
             control=f"learning rate {config.rate:g}",

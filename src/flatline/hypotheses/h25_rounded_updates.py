@@ -38,9 +38,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.hypotheses.weights import active_steps, in_half, looked_at
 from flatline.trace import Trace
@@ -130,10 +128,6 @@ class RoundedUpdates(Hypothesis):
             expected="nearly 100 %",
             severity=HALF / max(share, 1e-3),
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: what flatline trains is float32."""
-        return fault_taken_out(self, config)
 
 
 def _is_dense(name: str) -> bool:

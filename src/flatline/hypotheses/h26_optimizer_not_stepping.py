@@ -59,8 +59,7 @@ import pyarrow.compute as pc
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.column_movement import exploded
 from flatline.hypotheses.groups import EQUAL
 from flatline.hypotheses.logs import not_numbers
@@ -180,14 +179,11 @@ class OptimizerNotStepping(Hypothesis):
             level, text, measured=changed, expected="nearly 100 %", evidence=_named(names)
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Gradient checkpointing against none."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or not config.gradient_checkpointing:
-            return planted
-        return arms(
-            self,
-            config,
+        if not config.gradient_checkpointing:
+            return None
+        return Setting(
             "gradient_checkpointing",
             False,
             control="gradient checkpointing",

@@ -38,8 +38,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.trace import Trace
 
@@ -115,14 +114,11 @@ class GradientClipping(Hypothesis):
             severity=SWALLOWED * epsilon / size,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """A tight clip against the usual one."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or not 0 < config.max_grad_norm < USUAL:
-            return planted
-        return arms(
-            self,
-            config,
+        if not 0 < config.max_grad_norm < USUAL:
+            return None
+        return Setting(
             "max_grad_norm",
             USUAL,
             control=f"gradients clipped at {config.max_grad_norm:g}",

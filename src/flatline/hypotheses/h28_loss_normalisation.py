@@ -43,9 +43,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.weights import updates_once
 from flatline.stats import LEVEL, Estimate, t_score
 from flatline.trace import Trace
@@ -141,10 +139,6 @@ class LossNormalisation(Hypothesis):
             fix="Take a dataset whose passes `gradient_accumulation_steps` divides, or "
             "transformers 4.55 or later.",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: another number of passes changes two fields."""
-        return fault_taken_out(self, config)
 
 
 def _losses(trace: Trace, kind: str) -> tuple[np.ndarray, np.ndarray]:

@@ -46,8 +46,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.hypotheses.weights import updates_once
 from flatline.trace import Trace
@@ -154,14 +153,11 @@ class RatioClipping(Hypothesis):
             severity=share / STOPPED,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """A narrow clip against the usual one; with one pass it would change nothing."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.epsilon >= USUAL or config.num_iterations == 1:
-            return planted
-        return arms(
-            self,
-            config,
+        if config.epsilon >= USUAL or config.num_iterations == 1:
+            return None
+        return Setting(
             "epsilon",
             USUAL,
             control=f"epsilon {config.epsilon:g}",

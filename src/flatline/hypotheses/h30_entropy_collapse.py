@@ -38,7 +38,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import at_temperature_one
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.groups import mean_of, reward_rises
 from flatline.hypotheses.trend import trend_of
@@ -96,9 +96,9 @@ class EntropyCollapse(Hypothesis):
             severity=start / max(late.value, 1e-6) * FALLEN,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """A low temperature against 1."""
-        return at_temperature_one(self, config)
+        return at_temperature_one(config)
 
 
 def _stalled(trace: Trace) -> str:

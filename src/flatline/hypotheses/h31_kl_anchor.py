@@ -41,7 +41,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import without_kl
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import reward_groups
 from flatline.hypotheses.logs import setting
 from flatline.hypotheses.trend import trend_of
@@ -132,9 +132,9 @@ class KlAnchor(Hypothesis):
         # No KL has held anything yet: a rate that is wrong in the first step is so by itself.
         return replace(found, explains=())
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Beta against none."""
-        return without_kl(self, config)
+        return without_kl(config)
 
 
 def _stands(kl: np.ndarray) -> bool:

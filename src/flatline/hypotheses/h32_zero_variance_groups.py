@@ -45,8 +45,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay, Setting
 from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.groups import RewardGroups, mean_of, reward_groups, reward_rises
 from flatline.hypotheses.replay import decide
@@ -148,16 +147,13 @@ class ZeroVarianceGroups(Hypothesis):
             unit="prompts",
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """Groups as they are against groups of twice the size."""
-        planted = fault_taken_out(self, config)
         size = config.num_generations
         completions = config.batch_size * config.gradient_accumulation_steps
-        if planted is not None or completions % (2 * size):
-            return planted
-        return arms(
-            self,
-            config,
+        if completions % (2 * size):
+            return None
+        return Setting(
             "num_generations",
             2 * size,
             control=f"groups of {size}",

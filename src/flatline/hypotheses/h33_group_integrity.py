@@ -54,11 +54,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import FlatlineError, NotRecorded
 from flatline.hypotheses.answers import Judged, judge
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import ALARMS, Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.departure import CODES, LOOK_ALIKES, with_lines
 from flatline.hypotheses.exchanged_rows import Exchanged, exchanged_rows
 from flatline.hypotheses.groups import (
@@ -173,10 +171,6 @@ class GroupIntegrity(Hypothesis):
                 return replace(alarm, explains=(*alarm.explains, *LOOK_ALIKES, CODES["gradient"]))
         return None
 
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
-
     def _reordered(self, trace: Trace) -> Finding | None:
         """Ids that changed places while advantages stayed."""
         found = exchanged_rows(trace)
@@ -244,7 +238,7 @@ class GroupIntegrity(Hypothesis):
         groups = trace.groups()
         whole = groups.step < groups.step.max()
         size, step = groups.size[whole], groups.step[whole]
-        judged = _differ(size, step) if _resumed(trace) else np.ones(len(size), dtype=bool)
+        judged = _differ(size, step) if trace.resumed else np.ones(len(size), dtype=bool)
         wrong = size[judged & (size != wanted)]
         if not len(wrong):
             return None
@@ -388,11 +382,11 @@ def _in_place_of(trace: Trace, row: int, source: int) -> Evidence:
     rollouts = trace.rollouts
     said = str(rollouts["completion"][row]) if "completion" in rollouts else "its completion"
     earned = [f"which earned {rollouts['reward'][at]:.3g}" for at in (source, row)]
-    return Evidence(
-        text=f"{said[:60]!r} of rollout {int(rollouts['rollout'][source])}, {earned[0]}, is "
+    return Evidence.of(
+        trace,
+        row,
+        f"{said[:60]!r} of rollout {int(rollouts['rollout'][source])}, {earned[0]}, is "
         f"trained with the advantage {rollouts['advantage'][row]:+.3g} of this one, {earned[1]}",
-        step=int(rollouts["step"][row]),
-        rollout=int(rollouts["rollout"][row]),
     )
 
 
@@ -401,11 +395,6 @@ def _differ(size: np.ndarray, step: np.ndarray) -> np.ndarray:
     kinds = np.unique(np.column_stack([step, size]), axis=0)[:, 0]
     steps, times = np.unique(kinds, return_counts=True)
     return np.isin(step, steps[times > 1])
-
-
-def _resumed(trace: Trace) -> bool:
-    """Whether it was started several times: what an earlier start had asked for is not known."""
-    return len({piece.segment for piece in trace.tables["rollouts"].pieces}) > 1
 
 
 def _related(judged: Judged) -> float:
@@ -430,9 +419,9 @@ def _some(trace: Trace, group: int) -> str:
 def _example(trace: Trace, judged: Judged, at: int) -> Evidence:
     row = judged.row[at]
     verdict = "right" if judged.right[at] else "another answer"
-    return Evidence(
-        text=f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r} ({verdict}); "
+    return Evidence.of(
+        trace,
+        row,
+        f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r} ({verdict}); "
         f"{judged.source} pays {judged.paid[at]:g}, reward {trace.rollouts['reward'][row]:.3g}",
-        step=int(trace.rollouts["step"][row]),
-        rollout=int(trace.rollouts["rollout"][row]),
     )

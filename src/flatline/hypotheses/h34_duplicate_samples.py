@@ -41,7 +41,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import at_temperature_one
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
@@ -100,9 +100,9 @@ class DuplicateSamples(Hypothesis):
             proven=True,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """A low temperature against 1."""
-        return at_temperature_one(self, config)
+        return at_temperature_one(config)
 
     def _from_texts(self, trace: Trace) -> Finding:
         copies = np.array(
@@ -180,10 +180,10 @@ def _examples(trace: Trace, tokens: Tokens, texts: np.ndarray, group: np.ndarray
         if other != at and len(found) < 3:
             row, before = tokens.rollout_rows[at], tokens.rollout_rows[other]
             found.append(
-                Evidence(
-                    text=f"rollout {int(number[row])} is token for token {int(number[before])}",
-                    step=int(trace.rollouts["step"][row]),
-                    rollout=int(number[row]),
+                Evidence.of(
+                    trace,
+                    row,
+                    f"rollout {int(number[row])} is token for token {int(number[before])}",
                 )
             )
     return found

@@ -41,8 +41,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.drift import drift_of
 from flatline.hypotheses.groups import correlation_estimate, reward_rises, within_correlation
 from flatline.hypotheses.replay import advantages, trained
@@ -97,15 +96,10 @@ class LengthBias(Hypothesis):
             )
         return self._drifted(trace, length) or self._follows(trace, length)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """One way to average the token losses against another."""
-        planted = fault_taken_out(self, config)
-        if planted is not None:
-            return planted
         other = "dapo" if config.loss_type == "grpo" else "grpo"
-        return arms(
-            self,
-            config,
+        return Setting(
             "loss_type",
             other,
             control=f"loss `{config.loss_type}`",

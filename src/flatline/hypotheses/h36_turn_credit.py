@@ -38,8 +38,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import one_turn_only, within_correlation
 from flatline.hypotheses.replay import trained
 from flatline.hypotheses.right import needed_part, of_our_task
@@ -92,14 +91,11 @@ class TurnCredit(Hypothesis):
             level, text, measured=paid, expected=f"above {PAID}", severity=1 + PAID - paid.value
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """One part of the reward against the whole, which pays turns too."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.reward == COMBINED:
-            return planted
-        return arms(
-            self,
-            config,
+        if config.reward == COMBINED:
+            return None
+        return Setting(
             "reward",
             COMBINED,
             control=f"`{config.reward}` alone",

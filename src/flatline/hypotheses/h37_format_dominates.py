@@ -39,7 +39,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import answer_alone
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import reward_groups, within_correlation
 from flatline.hypotheses.lengths import length_parts
 from flatline.hypotheses.right import needed_part, of_our_task, single_parts
@@ -98,9 +98,9 @@ class FormatDominates(Hypothesis):
             severity=by_form.value / DOMINATES,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The whole reward against its right-or-wrong part."""
-        return answer_alone(self, config)
+        return answer_alone(config)
 
     def _learnt(self, trace: Trace, form: str, part: np.ndarray) -> Finding:
         """Form that everybody has, in groups that no longer differ."""

@@ -42,9 +42,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
@@ -174,10 +172,6 @@ class RewardHacking(Hypothesis):
             headline="Part of your reward falls while the whole rises.",
             points_at_cause=True,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _falling(columns: Mapping[str, np.ndarray], step: np.ndarray) -> list[str]:

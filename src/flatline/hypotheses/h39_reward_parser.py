@@ -43,10 +43,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.hypotheses.answers import Judged, judge, looked_at
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level, Replay
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import unless_batch_alarms
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
@@ -207,10 +205,6 @@ class RewardParser(Hypothesis):
         enough = len(judged.row) >= READ * len(rows) and right >= FEWEST
         return decide(found, "With right answers paid as such", told=told, enough=enough)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
-
     def _misread(
         self, oracle: "Oracle", short: "list[OracleCase]", above: "list[OracleCase]"
     ) -> Finding:
@@ -240,11 +234,11 @@ def _always_zero(trace: Trace) -> str | None:
 
 def _example(trace: Trace, judged: Judged, at: int) -> Evidence:
     row = judged.row[at]
-    return Evidence(
-        text=f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r}, "
+    return Evidence.of(
+        trace,
+        row,
+        f"answers {judged.answer[at][:60]!r}, gold is {judged.gold[at][:60]!r}, "
         f"{judged.source} pays {judged.paid[at]:g}, reward {trace.rollouts['reward'][row]:.3g}",
-        step=int(trace.rollouts["step"][row]),
-        rollout=int(trace.rollouts["rollout"][row]),
     )
 
 

@@ -35,9 +35,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL
 from flatline.hypotheses.right import needed_part
 from flatline.trace import Trace
@@ -81,10 +79,6 @@ class HopFactor(Hypothesis):
         """Does gold earn more at more hops?"""
         paid = subject.oracle()
         return self._judge(paid.hops_R, paid.gold_R, subject.settings.get("scale_rewards"), least=1)
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _judge(
         self, hops: np.ndarray, reward: np.ndarray, scaling: object, *, least: int

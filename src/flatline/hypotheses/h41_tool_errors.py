@@ -44,11 +44,9 @@ import re
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import ENDED
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, surely
 from flatline.hypotheses.course import stretches
 from flatline.hypotheses.drift import first_rows
@@ -111,10 +109,6 @@ class ToolErrors(Hypothesis):
         begun = self._failing(trace, rows, failed, tried)
         alone = self._failing(trace, first_rows(trace, TOOL_ALONE), errors, tried)
         return alone if begun.level is Level.OK and alone.level is Level.SUSPECT else begun
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _failing(
         self, trace: Trace, rows: np.ndarray, failed: np.ndarray, tried: np.ndarray
@@ -244,10 +238,10 @@ def _is_json(text: str) -> bool:
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
     told = "completion" in trace.rollouts
     return [
-        Evidence(
-            text=f"writes {str(trace.rollouts['completion'][row])[:120]!r}" if told else "failed",
-            step=int(trace.rollouts["step"][row]),
-            rollout=int(trace.rollouts["rollout"][row]),
+        Evidence.of(
+            trace,
+            row,
+            f"writes {str(trace.rollouts['completion'][row])[:120]!r}" if told else "failed",
         )
         for row in rows[:3]
     ]

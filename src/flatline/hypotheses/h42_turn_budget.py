@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.drift import began_with
 from flatline.hypotheses.groups import mean_of, one_turn_only
 from flatline.trace import Trace
@@ -109,15 +108,12 @@ class TurnBudget(Hypothesis):
             severity=float(short.mean()) / OUT_OF_TURNS,
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The turn limit against twice as many."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.task == "gsm8k":
-            return planted
+        if config.task == "gsm8k":
+            return None
         turns = config.max_turns
-        return arms(
-            self,
-            config,
+        return Setting(
             "max_turns",
             2 * turns,
             control=f"{turns} turns",
@@ -135,11 +131,4 @@ def _by_hops(trace: Trace, out: np.ndarray) -> str:
 
 
 def _examples(trace: Trace, rows: np.ndarray) -> list[Evidence]:
-    return [
-        Evidence(
-            text="ends while it still calls its tool",
-            step=int(trace.rollouts["step"][row]),
-            rollout=int(trace.rollouts["rollout"][row]),
-        )
-        for row in rows[:3]
-    ]
+    return [Evidence.of(trace, row, "ends while it still calls its tool") for row in rows[:3]]

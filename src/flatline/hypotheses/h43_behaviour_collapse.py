@@ -52,10 +52,8 @@ import math
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of, group_means, since_start
 from flatline.hypotheses.groups import EQUAL, mean_of, prompts_of, reward_rises
@@ -107,10 +105,6 @@ class BehaviourCollapse(Hypothesis):
         if not len(trace.rollouts):
             return self._from_steps(trace)
         return self._repeats(trace) or self._terse(trace) or self._same(trace) or self._calls(trace)
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
     def _calls(self, trace: Trace) -> Finding:
         drift = drift_of(trace, trace.rollouts["tool_calls"])

@@ -39,8 +39,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import correlation_estimate, reward_groups
 from flatline.stats import Estimate
 from flatline.trace import Trace
@@ -78,14 +77,11 @@ class DataOrder(Hypothesis):
         asked = (subject.requested or {}).get("order") == "hops"
         return self._judge(order.step_N, order.hops_N, asked, "")
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The order of the data against shuffled."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.order == "shuffled":
-            return planted
-        return arms(
-            self,
-            config,
+        if config.order == "shuffled":
+            return None
+        return Setting(
             "order",
             "shuffled",
             control=f"order `{config.order}`",

@@ -46,8 +46,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.answers import ENDED, judge
-from flatline.hypotheses.arms import arms, fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.drift import first_rows
 from flatline.hypotheses.groups import EQUAL, reward_rises
 from flatline.hypotheses.right import needed_part
@@ -118,14 +117,11 @@ class NoHeadroom(Hypothesis):
             return self.too_little(f"{text} More training problems are needed.")
         return self.found(Level.OK, text, measured=solved)
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """A retriever that may miss against one that cannot."""
-        planted = fault_taken_out(self, config)
-        if planted is not None or config.task != "musique" or config.retriever == "golden":
-            return planted
-        return arms(
-            self,
-            config,
+        if config.task != "musique" or config.retriever == "golden":
+            return None
+        return Setting(
             "retriever",
             "golden",
             control=f"retriever {config.retriever or 'bm25'}",

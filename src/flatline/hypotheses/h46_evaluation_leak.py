@@ -39,10 +39,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import FlatlineError, NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.tasks.datasets import DatasetSpec, parse_specs
 from flatline.trace import Trace
 
@@ -124,10 +122,6 @@ class EvaluationLeak(Hypothesis):
             evidence=[Evidence(text=f"in both: {name[:120]!r}") for name in both[:3]],
             proven=True,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _same_rows(train: str, heldout: str) -> str | None:

@@ -38,8 +38,7 @@ import math
 import numpy as np
 
 from flatline.config import RunConfig
-from flatline.hypotheses.arms import arms
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import EQUAL, correlation_estimate
 from flatline.hypotheses.trend import FEWEST, rows_in_one, trend_of
 from flatline.trace import Trace
@@ -83,12 +82,10 @@ class SeedNoise(Hypothesis):
             expected=f"below {trend.smallest:.2g}",
         )
 
-    def experiment(self, config: RunConfig) -> Arms | None:
+    def suspected(self, config: RunConfig) -> Setting | None:
         """The prompts of a step against twice as many."""
         passes = config.gradient_accumulation_steps
-        return arms(
-            self,
-            config,
+        return Setting(
             "gradient_accumulation_steps",
             2 * passes,
             control=f"{passes} backward passes a step",

@@ -41,10 +41,8 @@ Threshold: in 26 healthy lab runs both agree to 1.2e-7 of the span; 0 of 26 alar
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logged import Logged, logged_beside, one_generation
 from flatline.trace import Trace
 
@@ -121,10 +119,6 @@ class LogsLie(Hypothesis):
                 for at in np.flatnonzero(wrong)[:3]
             ],
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _both(

@@ -42,9 +42,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import (
     ROUNDING,
     at_equal_weights,
@@ -120,10 +118,6 @@ class PackedNeighbours(Hypothesis):
             expected="0",
             severity=found.change / limit,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _differing(trace: Trace) -> tuple[Estimate, Estimate]:

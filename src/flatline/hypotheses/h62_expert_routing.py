@@ -40,9 +40,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.stats import mean_of_units
 from flatline.trace.settings import is_half
@@ -103,10 +101,6 @@ class ExpertRouting(Hypothesis):
             expected="0",
             severity=differing.value / OTHERS,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _mean(values: np.ndarray) -> float:

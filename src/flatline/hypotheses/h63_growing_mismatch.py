@@ -43,9 +43,7 @@ import math
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import ROUNDING, never_left_the_start
 from flatline.hypotheses.trend import FEWEST, rows_in_one, thirds
@@ -110,10 +108,6 @@ class GrowingMismatch(Hypothesis):
             severity=late.value / limit,
             fix=None if len(trace.rollouts) else IN_A_LOG,
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: no setting of a run is the cause."""
-        return fault_taken_out(self, config)
 
 
 def _gap(trace: Trace) -> np.ndarray:

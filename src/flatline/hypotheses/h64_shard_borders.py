@@ -41,9 +41,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import UNSURE
 from flatline.trace.settings import is_half
 
@@ -86,10 +84,6 @@ class ShardBorders(Hypothesis):
             measured=len(borders),
             expected="every later token",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: flatline's own trainer cuts no rows."""
-        return fault_taken_out(self, config)
 
 
 def _doubt(one: "Reach") -> np.ndarray:

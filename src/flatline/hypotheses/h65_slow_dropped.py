@@ -42,10 +42,8 @@ keep the lengths of what is trained those of what was asked.
 
 import numpy as np
 
-from flatline.config import RunConfig
 from flatline.errors import NotRecorded
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.slow_rows import LEFT_OUT, SLOWER, left_out, slow_are_left_out, slower
 from flatline.trace import Trace
 
@@ -91,10 +89,6 @@ class SlowDropped(Hypothesis):
             measured=share,
             expected=f"below {LEFT_OUT:g}",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: flatline waits for every rollout."""
-        return fault_taken_out(self, config)
 
     def _dropped(self, trace: Trace, lost: np.ndarray, share: float) -> Finding:
         chance = slower(trace)
@@ -144,10 +138,10 @@ def _examples(trace: Trace, lost: np.ndarray) -> list[Evidence]:
     rows = np.flatnonzero(lost)
     longest = rows[np.argsort(-np.nan_to_num(trace.rollouts["completion_tokens"][rows]))][:3]
     return [
-        Evidence(
-            text=f"{trace.rollouts['completion_tokens'][row]:.0f} tokens, none of them trained",
-            step=int(trace.rollouts["step"][row]),
-            rollout=int(trace.rollouts["rollout"][row]),
+        Evidence.of(
+            trace,
+            row,
+            f"{trace.rollouts['completion_tokens'][row]:.0f} tokens, none of them trained",
         )
         for row in longest
     ]

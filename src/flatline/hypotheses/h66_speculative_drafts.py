@@ -43,9 +43,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.stats import cluster_mean
 
 if TYPE_CHECKING:
@@ -90,10 +88,6 @@ class SpeculativeDrafts(Hypothesis):
                 "comes first.",
             )
         return self._judged(off / entropy, off / float(np.sqrt(found.variance_R.sum())), found)
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: flatline drafts nothing."""
-        return fault_taken_out(self, config)
 
     def _judged(self, share: float, sure: float, found: "Surprise") -> Finding:
         prompts = np.unique(found.group_R)

@@ -47,11 +47,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import EQUAL, prompts_of, unless_batch_alarms
-from flatline.hypotheses.repeats import repeats
+from flatline.hypotheses.repeats import repeats, said_twice
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -110,10 +108,6 @@ class VerifierFailures(Hypothesis):
             return self._failing(before, now, flips)
         return self._moody(before, now, again.group_R, int(changed.sum()))
 
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted: a judge is no setting."""
-        return fault_taken_out(self, config)
-
     def _flipped(self, trace: Trace, pairs: list[tuple[int, int]]) -> Finding | None:
         """Completions that the reward, or a part of it, pays in one row and not in another."""
         weights = trace.settings.get("reward_weights") or {}
@@ -139,7 +133,7 @@ class VerifierFailures(Hypothesis):
             "contradicts itself.",
             measured=len(flipped) / pairs,
             expected="0",
-            evidence=[_pair(trace, a, b) for a, b in flipped[:3]],
+            evidence=[said_twice(trace, a, b) for a, b in flipped[:3]],
             severity=1 + len(flipped) / pairs,
         )
 
@@ -210,21 +204,10 @@ def _flips(a: np.ndarray, b: np.ndarray, paid: np.ndarray) -> np.ndarray:
     return np.asarray((np.fmin(a, b) <= least + EQUAL) & (np.abs(a - b) > clearly))
 
 
-def _pair(trace: Trace, a: int, b: int) -> Evidence:
-    reward, number = trace.rollouts["reward"], trace.rollouts["rollout"]
-    return Evidence(
-        text=f"rollouts {int(number[a])} and {int(number[b])} are the same text and earn "
-        f"{reward[a]:.3g} and {reward[b]:.3g}",
-        step=int(trace.rollouts["step"][b]),
-        rollout=int(number[b]),
-    )
-
-
 def _row(trace: Trace, row: int) -> Evidence:
-    number = int(trace.rollouts["rollout"][row])
-    return Evidence(
-        text=f"rollout {number} was not judged by every reward function and earns "
-        f"{trace.rollouts['reward'][row]:.3g}",
-        step=int(trace.rollouts["step"][row]),
-        rollout=number,
+    return Evidence.of(
+        trace,
+        row,
+        f"rollout {int(trace.rollouts['rollout'][row])} was not judged by every reward function "
+        f"and earns {trace.rollouts['reward'][row]:.3g}",
     )

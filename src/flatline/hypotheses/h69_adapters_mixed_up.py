@@ -39,9 +39,7 @@ text-generation-inference issue 2505 (an unknown adapter is answered by the base
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flatline.config import RunConfig
-from flatline.hypotheses.arms import fault_taken_out
-from flatline.hypotheses.base import Arms, Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
@@ -85,10 +83,6 @@ class AdaptersMixedUp(Hypothesis):
             measured=own,
             expected=f"below {APART:g}",
         )
-
-    def experiment(self, config: RunConfig) -> Arms | None:
-        """Without the fault, where one is planted."""
-        return fault_taken_out(self, config)
 
     def _mixed_up(
         self, who: str, other: str, gaps: Mapping[str, float], trained: tuple[str, ...]

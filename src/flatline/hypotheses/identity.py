@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.base import Evidence
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
 from flatline.trace import Trace
 from flatline.trace.tokens import Divergence, Tokens
 
+RARE = 0.01
+"""Share of the rollouts below which other ids are only noted. An invariant: healthy: none."""
 BEFORE, AFTER = 6, 12
 """Tokens in front of a difference and behind it that an example quotes, at most."""
 SHOWN = 80
@@ -63,6 +65,30 @@ def identity(trace: Trace) -> Identity | None:
             name: [one for one, kind in zip(found, kinds, strict=True) if kind == name]
             for name in ("prompts", "edges", "inside", "stripped")
         },
+    )
+
+
+def judged(
+    hypothesis: Hypothesis,
+    trace: Trace,
+    known: Identity,
+    wrong: Sequence[Divergence],
+    text: str,
+    *,
+    proven: bool,
+) -> Finding:
+    """What a hypothesis finds in the rollouts that are not trained as they were sampled."""
+    share = len({one.row for one in wrong}) / max(known.rollouts, 1)
+    level = Level.FAULT if share >= RARE else Level.NOTE
+    return hypothesis.found(
+        level if wrong else Level.OK,
+        text,
+        measured=share,
+        expected="0 rollouts",
+        evidence=shown(trace, known, wrong),
+        severity=10 * share if wrong else 1.0,
+        proven=proven,
+        points_at_cause=True,
     )
 
 

@@ -49,7 +49,7 @@ def asked_in(trace: Trace) -> Asked:
     given = trace.settings
     if trace.run.get("source") != "attach" or "reward_weights" not in given:
         raise NotRecorded("settings.reward_weights")
-    if _resumed(trace):
+    if trace.resumed:
         raise NotSpecified("a run that was started several times: only its last start is known")
     weights = given["reward_weights"]
     return Asked(
@@ -585,10 +585,6 @@ LOOKS: Mapping[str, Look] = {
     "update": update,
 }
 """By stage. Rows are H33's; the other stages need a model."""
-
-
-def _resumed(trace: Trace) -> bool:
-    return len({piece.segment for piece in trace.tables["rollouts"].pieces}) > 1
 
 
 def _known(given: Mapping[str, Any], name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from flatline.hypotheses.base import Evidence
 from flatline.trace import Trace
 
 
@@ -18,6 +19,17 @@ def repeats(trace: Trace, usable: np.ndarray) -> list[tuple[int, int]]:
     earlier = rows[first][again.reshape(-1)]
     later = earlier != rows
     return list(zip(earlier[later].tolist(), rows[later].tolist(), strict=True))
+
+
+def said_twice(trace: Trace, first: int, again: int) -> Evidence:
+    """Two of them that are paid differently."""
+    reward, number = trace.rollouts["reward"], trace.rollouts["rollout"]
+    return Evidence.of(
+        trace,
+        again,
+        f"rollouts {int(number[first])} and {int(number[again])} are the same text and earn "
+        f"{reward[first]:.3g} and {reward[again]:.3g}",
+    )
 
 
 def _says(text: str | None) -> bool:

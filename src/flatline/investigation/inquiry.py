@@ -27,7 +27,7 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasReplay, Hypothesis, Level
 from flatline.investigation.conclusion import Conclusion, concluded, ladder_verdict, observed
 from flatline.investigation.looks import checkup_of, ladder_of
-from flatline.investigation.plans import arms_for, name_of, plan_for, plan_for_command
+from flatline.investigation.plans import name_of, plan_for, plan_for_command
 from flatline.investigation.setup import Setup
 from flatline.stats import spread_of_units
 from flatline.trace import Trace
@@ -93,7 +93,7 @@ class Inquiry:
         """Cheapest evidence first; what it leaves open is trained."""
         if hypothesis.id == LADDER:
             return self._climb(hypothesis)
-        arms = arms_for(hypothesis, self._setup.config)
+        arms = hypothesis.experiment(self._setup.config)
         mechanism = self._mechanism(hypothesis)
         absent = mechanism.control is Presence.ABSENT
         if arms is None or (absent and not self._setup.train_anyway):
@@ -125,7 +125,7 @@ class Inquiry:
         open_ones = [
             one
             for one in HYPOTHESES
-            if arms_for(one, self._setup.config) is not None
+            if one.experiment(self._setup.config) is not None
             and self._mechanism(one).control is not Presence.ABSENT
         ]
         return max(1, len(open_ones))

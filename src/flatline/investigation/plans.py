@@ -2,17 +2,11 @@
 
 from dataclasses import replace
 
-from flatline.config import RunConfig
 from flatline.experiment import Arm, Plan, Role, arms_of
 from flatline.experiment.negative import negative_arms
 from flatline.experiment.plan import METRIC
-from flatline.hypotheses.base import Arms, HasExperiment, Hypothesis
+from flatline.hypotheses.base import Arms, Hypothesis
 from flatline.investigation.setup import Setup
-
-
-def arms_for(hypothesis: Hypothesis, config: RunConfig) -> Arms | None:
-    """What to compare; None where the setup has nothing of the hypothesis to take away."""
-    return hypothesis.experiment(config) if isinstance(hypothesis, HasExperiment) else None
 
 
 def name_of(hypothesis: Hypothesis, setup: Setup) -> str:

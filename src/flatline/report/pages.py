@@ -46,7 +46,7 @@ def environment(asset: Asset | None = None) -> Environment:
 
 def render(template: str, context: Mapping[str, Any]) -> str:
     """A page that needs nothing but itself."""
-    return _standalone().get_template(template).render(context)
+    return standalone().get_template(template).render(context)
 
 
 def asset_text(name: str) -> str:
@@ -95,7 +95,8 @@ def number(value: float | None, *, signed: bool = False) -> str:
 
 
 @cache
-def _standalone() -> Environment:
+def standalone() -> Environment:
+    """Templates of pages that need nothing but themselves."""
     return environment()
 
 

@@ -1,15 +1,13 @@
 """One rollout as a page shows it: the conversation, what it earned, and every token of it."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
 from markupsafe import Markup
 
 from flatline.errors import TraceError
 from flatline.report.conversation import Stretch, turns_of
-from flatline.report.pages import environment
+from flatline.report.pages import standalone
 from flatline.report.token_columns import TokenColumns, token_columns
 from flatline.rollout.record import Author
 from flatline.text import shortened, visible
@@ -71,7 +69,7 @@ def rollout_data(trace: Trace, step: int, rollout: int, *, first: int = 0) -> di
 
 def render_rollout(trace: Trace, step: int, rollout: int) -> Markup:
     """The same as markup, for a page that carries `tokens.css` and `tokens.js`."""
-    macro = _environment().get_template("_rollout.html").module.rollout_view  # type: ignore[attr-defined]
+    macro = standalone().get_template("_rollout.html").module.rollout_view  # type: ignore[attr-defined]
     return Markup(macro(rollout_data(trace, step, rollout)))
 
 
@@ -174,8 +172,3 @@ def _prompt_runs(trace: Trace, tokens: TokenColumns | None, prompt: str) -> list
         (not tokens.prompt_attended[at], trace.decode(ids))
         for at, ids in zip(starts, np.split(tokens.prompt_ids, cuts), strict=False)
     ]
-
-
-@cache
-def _environment() -> Environment:
-    return environment()

@@ -152,6 +152,11 @@ class Trace:
         last = int(self.steps["step"].max(initial=0)) if len(self.steps) else 0
         return None if self._closed else f"{_NOT_CLOSED} It is recorded up to step {last}."
 
+    @property
+    def resumed(self) -> bool:
+        """Whether it was started several times: what an earlier start had asked for is unknown."""
+        return len({piece.segment for piece in self._tables["rollouts"].pieces}) > 1
+
     @cached_property
     def steps(self) -> Frame:
         """One row per optimizer step."""

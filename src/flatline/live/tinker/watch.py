@@ -30,7 +30,7 @@ from flatline.live.watch.ledger import Ledger
 from flatline.live.watch.rows import KEPT
 from flatline.trace.announce import say, say_recorded
 from flatline.trace.closing import Closing
-from flatline.trace.settings import SETTINGS
+from flatline.trace.settings import SETTINGS, refuse_unknown
 from flatline.trace.writer import MemorySink, Sink, Writer
 
 LOSS_TEMPERATURE = 1.0
@@ -173,11 +173,7 @@ def rewards(
 
 
 def _run(given: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(given) - set(SETTINGS))
-    if unknown:
-        raise ConfigError(
-            f"`settings` has no {', '.join(unknown)}.\nThere are: {', '.join(SETTINGS)}."
-        )
+    refuse_unknown(given, "`settings`")
     known = {**dict.fromkeys(SETTINGS), "loss_temperature": LOSS_TEMPERATURE, **given}
     return {
         "source": "tinker",
