@@ -45,6 +45,8 @@ KINDS = {
     "sixth-faulty": "newest faulty",
     "seventh": "latest healthy",
     "seventh-faulty": "latest faulty",
+    "eighth": "last healthy",
+    "eighth-faulty": "last faulty",
 }
 """Parts of `judged.json`, in words."""
 MODULES = {
@@ -54,7 +56,7 @@ MODULES = {
     "fourth": ("fourth", "fourth_faulty"),
 }
 """Rounds whose scripts are functions of modules, by what follows `strangers_`."""
-IN_FILES = ("fifth", "sixth", "seventh")
+IN_FILES = ("fifth", "sixth", "seventh", "eighth")
 """Rounds whose scripts are files of their own."""
 
 
