@@ -153,7 +153,7 @@ def _section(name: str, sides: Mapping[str, Any]) -> str:
         *([f"- Beside it: {', '.join(one.beside)}"] if one.beside else []),
         *([f"- Stands in: {one.stands_in}"] if one.stands_in else []),
         f"- **{bad['release']}**: {said(bad)}. {plain(' '.join(bad.get('texts', [])[:1]))}",
-        f"- **{good['release']}**: {said(good)}.",
+        f"- **{good['release']}**: {said(good)}.{_refused(bad)}",
         *([_since(sides["since"])] if "since" in sides else []),
     ]
     return f"## {name}\n\n{mechanism(name)}\n\n" + "\n".join(facts) + "\n"
@@ -164,8 +164,14 @@ def _since(sides: Mapping[str, Any]) -> str:
     return (
         f"- Asked again after flatline had changed, so no longer a test of it: "
         f"**{bad['release']}**: {said(bad)}. {plain(' '.join(bad.get('texts', [])[:1]))} "
-        f"**{good['release']}**: {said(good)}."
+        f"**{good['release']}**: {said(good)}.{_refused(bad)}"
     )
+
+
+def _refused(side: Mapping[str, Any]) -> str:
+    """What the checkup says where it is refused: the recorded run alone was asked then."""
+    words = plain(str(side.get("refused", ""))).partition(". ")[0]
+    return f" Of the recorded run alone; the checkup says: {words}." if words else ""
 
 
 def plain(text: str) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from museum import __main__ as command
-from museum import fetch, page, run, verifiers_seeds, wheels
+from museum import fetch, page, play, run, verifiers_seeds, wheels
 from museum.exhibit import Exhibit, defect, exhibit, mechanism, module, names
 from museum.peers import ask_peers
 
+import flatline
+from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
 from flatline.releases import DEFECTS, defects_of
 
@@ -70,6 +72,17 @@ def test_a_good_release_that_stopped_or_could_not_be_had_is_not_called_silent():
     assert run.silent({"alarms": []})
     for side in ({"alarms": [ALARM]}, {"failure": "ImportError"}, {"not_had": "trl==9: none"}):
         assert not run.silent(side)
+
+
+def test_a_checkup_that_is_refused_in_words_leaves_the_recorded_run_to_tell(monkeypatch, tmp_path):
+    def refuse(_):
+        raise ConfigError("Rows are left out.\nRecord it.")
+
+    monkeypatch.setattr(flatline, "checkup", refuse)
+    monkeypatch.setattr(play, "recorded", lambda *_: {"diagnose": "a report"})
+    assert play.looked(None, tmp_path) == {"diagnose": "a report"}
+    told = page._refused({"refused": (tmp_path / play.REFUSED).read_text()})
+    assert told.endswith("the checkup says: Rows are left out.") and not page._refused({})
 
 
 def test_rounds_are_counted_apart(monkeypatch):
