@@ -76,6 +76,8 @@ class Played:
     """What the sampler drew for each row; empty where it was not heard."""
     judged: Judged | None = None
     """What the reward functions were asked with; None where they were not heard."""
+    prompts: Sequence[Any] = ()
+    """Of each row, as the data has it: some trainers take from a row's own list what they read."""
 
     batch: Padded = field(init=False)
 

@@ -4,6 +4,7 @@ Log-probs are caught where `_compute_loss` asks for them, so whatever the traine
 way to its loss (its masks, its temperature, a subclass, a planted fault) is in them.
 """
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -37,6 +38,7 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     """Sample and score the rows as in training."""
     trainer.model.train()
     own = [dict(row) for row in rows]
+    prompts = copy.deepcopy([row.get("prompt") for row in rows])
     caught: list[Generated] = []
 
     def catch(sample: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +62,11 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     ):
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(
-        own, inputs, caught[0] if caught else None, judged=judged[-1] if judged else None
+        own,
+        inputs,
+        caught[0] if caught else None,
+        judged=judged[-1] if judged else None,
+        prompts=prompts,
     )
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
     played.by_trained = bool(played.drawn) and engine_of(trainer) == TRANSFORMERS
