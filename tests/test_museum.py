@@ -144,6 +144,26 @@ def test_a_wheel_that_cannot_be_had_is_said(tmp_path, monkeypatch):
     assert "no network" in page.said(found["bad"])
 
 
+def test_a_museum_that_was_stopped_goes_on_with_what_is_missing_and_begins_that_anew(
+    tmp_path, monkeypatch
+):
+    played = []
+
+    def plays(module, paths, folder):
+        played.append(folder.name)
+        assert not (folder / "run").exists(), "nothing of the try that was stopped"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / run.RESULT).write_text('{"alarms": []}')
+
+    monkeypatch.setattr(run, "unpacked", lambda wheel, store: store / wheel)
+    monkeypatch.setattr(run, "in_process", plays)
+    (tmp_path / "trl_scale_rewards" / "0.22.1" / "run").mkdir(parents=True)
+    for _ in range(2):
+        found = run.run_exhibit("trl_scale_rewards", tmp_path)
+        assert found["bad"]["alarms"] == found["good"]["alarms"] == []
+    assert played == ["0.22.1", "0.22.2"], "what is finished is not run again"
+
+
 def test_a_wheel_is_fetched_once_and_unpacked_with_what_it_keeps_beside_its_packages(
     tmp_path, monkeypatch
 ):
