@@ -11,7 +11,7 @@ Exact: rows whose prompt and completion are, id by id, those sampled for another
 step, while advantages follow the rewards of their own place; a group with two prompts; one prompt
 for all rows of the data, whose answers differ, where a completion can know of nothing else; groups
 of one step that differ in size, or, in a run that was not resumed, have not `num_generations`
-rollouts; answers that equal the gold answer and are paid as wrong while others are paid as right,
+rollouts (not where some of what is sampled is not trained on purpose, as in GFPO); answers that equal the gold answer and are paid as wrong while others are paid as right,
 so often that pay and answer have nothing to do with each other (what one rollout earned was given
 to another). Statistical: advantages that do not follow the
 rewards of their own group (correlation certainly below one half; healthy: 1), prompts that stand in
