@@ -33,6 +33,8 @@ class Generated(NamedTuple):
     """Ids, masks, sampler log-probs and messages."""
     left: dict[str, Any]
     """Attributes that it left on the trainer, which a subclass may read afterwards."""
+    prompts: Sequence[Any] = ()
+    """What it was asked for, of the whole batch; some trainers change these lists afterwards."""
 
     def part(self, kept: Sequence[int], size: int) -> "Generated":
         """What it gave for some of the rows."""
@@ -76,8 +78,6 @@ class Played:
     """What the sampler drew for each row; empty where it was not heard."""
     judged: Judged | None = None
     """What the reward functions were asked with; None where they were not heard."""
-    prompts: Sequence[Any] = ()
-    """Of each row, as the data has it: some trainers take from a row's own list what they read."""
 
     batch: Padded = field(init=False)
 

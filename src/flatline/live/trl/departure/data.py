@@ -141,12 +141,12 @@ def judge_asked(trainer: Any, played: Played) -> StageFound | None:
     """The same of a sampler that cannot be asked for a few tokens more, vLLM's among them: what it
     says that it sampled behind, one row of each group. None where it does not say, or where
     somebody else than TRL makes messages of the data: an environment, a method of one's own."""
-    result = None if played.generated is None else played.generated.result
+    result, _, asked = played.generated or (None, {}, ())
     found = result[0] if isinstance(result, tuple) else None
-    if not isinstance(found, list) or len(found) != len(played.prompts):
+    if not isinstance(found, list) or len(found) != len(asked):
         return None
     every = slice(None, None, int(trainer.num_generations))
-    prompts = played.prompts[every]
+    prompts = asked[every]
     others = samples_its_own_way(trainer) or any(getattr(trainer, one, None) for one in OTHERS)
     if others or not all(map(_asks, prompts)):
         return None

@@ -38,14 +38,13 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     """Sample and score the rows as in training."""
     trainer.model.train()
     own = [dict(row) for row in rows]
-    prompts = copy.deepcopy([row.get("prompt") for row in rows])
     caught: list[Generated] = []
 
     def catch(sample: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = set(vars(trainer))
+        before, prompts = set(vars(trainer)), copy.deepcopy(args[0] if args else ())
         result = sample(*args, **kwargs)
         left = {name: value for name, value in vars(trainer).items() if name not in before}
-        caught.append(Generated(result, left))
+        caught.append(Generated(result, left, prompts))
         return result
 
     judged: list[Judged] = []
@@ -62,11 +61,7 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     ):
         inputs = dict(trainer._generate_and_score_completions(own))
     played = Played(
-        own,
-        inputs,
-        caught[0] if caught else None,
-        judged=judged[-1] if judged else None,
-        prompts=prompts,
+        own, inputs, caught[0] if caught else None, judged=judged[-1] if judged else None
     )
     played.drawn = drawn(calls, [np.array(ids) for ids in played.completions])
     played.by_trained = bool(played.drawn) and engine_of(trainer) == TRANSFORMERS
