@@ -17,16 +17,25 @@ if TYPE_CHECKING:
     from flatline.diagnosis.report import Report
 
 RESULT = "result.json"
+REFUSED = "refused.txt"
+"""What a checkup says that it cannot be done."""
 TAIL = 8
 TOLD = 4
 """Alarms whose words are kept."""
 
 
 def looked(trainer: Any, folder: Path) -> "dict[str, Report]":
-    """Checkup, recorded training, diagnosis: all that a user of the trainer can ask."""
+    """Checkup, recorded training, diagnosis: all that a user of the trainer can ask. Where a
+    checkup is refused in words, what it says to type instead is typed."""
     import flatline
+    from flatline.errors import ConfigError
 
-    return {"checkup": flatline.checkup(trainer), **recorded(trainer, folder)}
+    try:
+        report = {"checkup": flatline.checkup(trainer)}
+    except ConfigError as error:
+        report = {}
+        write_atomically(folder / REFUSED, [str(error)])
+    return {**report, **recorded(trainer, folder)}
 
 
 def recorded(trainer: Any, folder: Path) -> "dict[str, Report]":
@@ -50,6 +59,8 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     except Exception as error:
         facts["failure"] = f"{type(error).__name__}: {error}"[:600]
         facts["tail"] = traceback.format_exc().splitlines()[-TAIL:]
+    if (folder / REFUSED).is_file():
+        facts["refused"] = (folder / REFUSED).read_text(encoding="utf-8")
     return facts | {"versions": _versions(), "seconds": round(time.perf_counter() - begun, 1)}
 
 

@@ -30,11 +30,11 @@ def run_exhibit(name: str, out: Path, *, again: bool = False) -> dict[str, Any]:
 def run_release(
     name: str, one: Exhibit, release: str, out: Path, *, again: bool = False
 ) -> dict[str, Any]:
-    """What came of one release; a wheel that cannot be had is a result of its own."""
+    """What came of one release; a wheel that cannot be had is a result of its own. One that was
+    stopped on its way begins anew: what it recorded would look like a run that was resumed."""
     folder = out / name / release
-    if again:
+    if again or not (folder / RESULT).is_file():
         shutil.rmtree(folder, ignore_errors=True)
-    if not (folder / RESULT).is_file():
         try:
             paths = paths_of(name, one, release, out)
         except NotToBeHad as error:

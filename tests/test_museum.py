@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from museum import __main__ as command
-from museum import fetch, page, run, verifiers_seeds, wheels
+from museum import fetch, page, play, run, verifiers_seeds, wheels
 from museum.exhibit import Exhibit, defect, exhibit, mechanism, module, names
 from museum.peers import ask_peers
 
+import flatline
+from flatline.errors import ConfigError
 from flatline.hypotheses import HYPOTHESES
 from flatline.releases import DEFECTS, defects_of
 
@@ -72,6 +74,27 @@ def test_a_good_release_that_stopped_or_could_not_be_had_is_not_called_silent():
         assert not run.silent(side)
 
 
+def test_a_checkup_that_is_refused_in_words_leaves_the_recorded_run_to_tell(monkeypatch, tmp_path):
+    def refuse(_):
+        raise ConfigError("Rows are left out.\nRecord it.")
+
+    monkeypatch.setattr(flatline, "checkup", refuse)
+    monkeypatch.setattr(play, "recorded", lambda *_: {"diagnose": "a report"})
+    assert play.looked(None, tmp_path) == {"diagnose": "a report"}
+    told = page._refused({"refused": (tmp_path / play.REFUSED).read_text()})
+    assert told.endswith("the checkup says: Rows are left out.") and not page._refused({})
+
+
+def test_what_is_said_now_is_counted_beside_what_was_said_first(monkeypatch):
+    monkeypatch.setattr(page, "exhibit", lambda _: replace(ONE, later=4))
+    silent = {"bad": {"alarms": []}, "good": {"alarms": [ALARM]}}
+    right = {"bad": {"alarms": [ALARM]}, "good": {"alarms": []}}
+    said = page._count(["a", "b"], {"a": {**silent, "since": right}, "b": right})
+    assert "2 exhibits: the bad release is named in 1, the good one is silent in 1." in said
+    now = "2 exhibits: the bad release is named in 2, the good one is silent in 2."
+    assert f"All, with what is said now: {now}" in said
+
+
 def test_rounds_are_counted_apart(monkeypatch):
     rounds = {"a": replace(ONE, later=1), "b": replace(ONE, later=2), "c": ONE}
     monkeypatch.setattr(page, "exhibit", rounds.get)
@@ -129,6 +152,26 @@ def test_a_wheel_that_cannot_be_had_is_said(tmp_path, monkeypatch):
     found = run.run_exhibit("trl_scale_rewards", tmp_path)
     assert found["bad"]["not_had"] == "trl==0.22.1: no network"
     assert "no network" in page.said(found["bad"])
+
+
+def test_a_museum_that_was_stopped_goes_on_with_what_is_missing_and_begins_that_anew(
+    tmp_path, monkeypatch
+):
+    played = []
+
+    def plays(module, paths, folder):
+        played.append(folder.name)
+        assert not (folder / "run").exists(), "nothing of the try that was stopped"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / run.RESULT).write_text('{"alarms": []}')
+
+    monkeypatch.setattr(run, "unpacked", lambda wheel, store: store / wheel)
+    monkeypatch.setattr(run, "in_process", plays)
+    (tmp_path / "trl_scale_rewards" / "0.22.1" / "run").mkdir(parents=True)
+    for _ in range(2):
+        found = run.run_exhibit("trl_scale_rewards", tmp_path)
+        assert found["bad"]["alarms"] == found["good"]["alarms"] == []
+    assert played == ["0.22.1", "0.22.2"], "what is finished is not run again"
 
 
 def test_a_wheel_is_fetched_once_and_unpacked_with_what_it_keeps_beside_its_packages(

@@ -332,6 +332,67 @@ def test_a_checkup_of_rows_that_are_sorted_with_their_advantages_is_refused_in_w
         flatline.checkup(trainer_in(tmp_path, kind=SortsAll, **TWO_GROUPS))
 
 
+class TrainsEverySecond(GRPOTrainer):
+    """Samples more than it trains, as GFPO does, whose method is written anew inside of TRL."""
+
+    __module__ = "trl.experimental.of_a_test"
+    left = ()
+    changed = 0
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        batch["completion_ids"] = batch["completion_ids"] + self.changed
+        kept = range(1, len(inputs), 2)
+        return {
+            name: value[kept] if isinstance(value, torch.Tensor) and value.ndim else value
+            for name, value in batch.items()
+            if name not in self.left
+        } | {name: batch[name] for name in self.left}
+
+
+class KeepsLogprobsOfOthers(TrainsEverySecond):
+    left = ("old_per_token_logps",)
+
+
+class ChangesIds(TrainsEverySecond):
+    changed = 1
+
+
+SEVERAL = {**TWO_GROUPS, "max_steps": 4, "num_iterations": 2}
+
+
+def test_a_trainer_that_trains_some_of_what_it_samples_is_recorded_by_the_rows_it_trains(tmp_path):
+    report = recorded(
+        trainer_in(tmp_path / "out", kind=TrainsEverySecond, **SEVERAL), tmp_path / "run"
+    )
+    assert not {one.hypothesis for one in report.alarms} & (FROM_OTHER_ROWS | {"H48", "H65"})
+    trace = flatline.Trace.open(tmp_path / "run")
+    first = trace.rollouts["rollout"][trace.rollouts["step"] == 1]
+    assert first.tolist() == list(range(1, 16, 2))
+    assert set(trace.groups().size.tolist()) == {4}
+    tokens = trace.tokens()
+    assert np.abs(tokens.sampler - tokens.trainer)[tokens.trained].max() < 1e-3
+    assert "Of 16 rows that are sampled at a time 8 are trained" in " ".join(report.caveats)
+
+
+def test_old_logprobs_that_are_left_to_rows_that_are_not_trained_are_named(tmp_path):
+    trainer = trainer_in(tmp_path / "out", kind=KeepsLogprobsOfOthers, **SEVERAL)
+    assert recorded(trainer, tmp_path / "run").causes[0].hypothesis == "H54"
+
+
+def test_rows_whose_ids_tell_nothing_end_the_recording_and_not_the_training(tmp_path, capsys):
+    trainer = trainer_in(tmp_path / "out", kind=ChangesIds, **TWO_GROUPS)
+    attachment = flatline.attach(trainer, tmp_path / "run")
+    trainer.train()
+    assert attachment.failed and trainer.state.global_step == trainer.args.max_steps
+    assert "cannot be told by their ids" in capsys.readouterr().err
+
+
+def test_a_checkup_of_a_trainer_that_trains_some_of_what_it_samples_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="of 16, 8 are left out"):
+        flatline.checkup(trainer_in(tmp_path, kind=TrainsEverySecond, **TWO_GROUPS))
+
+
 class MergesToSample(GRPOTrainer):
     takes_out = False
 

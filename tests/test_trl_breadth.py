@@ -50,6 +50,10 @@ def letters(completions, **_):
     return [float(len(set(completion))) for completion in completions]
 
 
+def by_words(completions, **_):
+    return [float(len(str(completion))) for completion in completions]
+
+
 def model_and_tokenizer(stops=STOPS, **changes):
     tokenizer = tokenizer_with()
     model = tiny_model(vocab=len(tokenizer), **changes)
@@ -210,6 +214,29 @@ def test_a_vllm_server_that_forgets_what_it_is_sent_is_found(tmp_path, monkeypat
         report = flatline.checkup(served(tmp_path, monkeypatch, server))
     assert found(report, "H06").level is Level.FAULT
     assert report.causes[0].hypothesis == "H06"
+
+
+TOLD = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n{% if thinking | default(true) %}<think>\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_chats_that_a_vllm_server_samples_behind_are_held_against_the_template_and_its_arguments(
+    tmp_path, monkeypatch, heard
+):
+    chats = [{"prompt": [{"role": "user", "content": f"Question {i}?"}]} for i in range(8)]
+    asked = {"rows": Dataset.from_list(chats), "chat_template_kwargs": {"thinking": False}}
+    with VllmServer(model_and_tokenizer()[0]) as server:
+        trainer = served(tmp_path, monkeypatch, server, **asked)
+        trainer.reward_funcs[:] = [by_words]
+        trainer.processing_class.chat_template = TOLD
+        if not heard:
+            trainer.chat_template_kwargs = {}
+        report = flatline.checkup(trainer)
+    assert found(report, "H49").level is (Level.OK if heard else Level.FAULT)
+    assert heard or report.causes[0].hypothesis == "H49"
 
 
 # -- completions that are left out of the loss

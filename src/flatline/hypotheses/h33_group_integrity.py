@@ -11,7 +11,7 @@ Exact: rows whose prompt and completion are, id by id, those sampled for another
 step, while advantages follow the rewards of their own place; a group with two prompts; one prompt
 for all rows of the data, whose answers differ, where a completion can know of nothing else; groups
 of one step that differ in size, or, in a run that was not resumed, have not `num_generations`
-rollouts; answers that equal the gold answer and are paid as wrong while others are paid as right,
+rollouts (not where some of what is sampled is not trained on purpose, as in GFPO); answers that equal the gold answer and are paid as wrong while others are paid as right,
 so often that pay and answer have nothing to do with each other (what one rollout earned was given
 to another). Statistical: advantages that do not follow the
 rewards of their own group (correlation certainly below one half; healthy: 1), prompts that stand in
@@ -234,6 +234,8 @@ class GroupIntegrity(Hypothesis):
         """The last step may be incomplete, and an imported log may be a sample."""
         wanted = trace.settings.get("num_generations")
         if not wanted or wanted < 2 or imported(trace) or "group" not in trace.rollouts:
+            return None
+        if trace.rows_left_out:  # on purpose: `_advantages` says whether those that stay fit
             return None
         groups = trace.groups()
         whole = groups.step < groups.step.max()

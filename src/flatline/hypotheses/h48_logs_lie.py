@@ -14,7 +14,7 @@ each function's mean, the spread of rewards and the share of groups without one.
 them in different ways; a metric is wrong where it lies outside of all of these, beyond rounding.
 Not tested: runs whose completions others than the model write in, KL, entropy and clipping of
 several processes, spreads under other scales than the group's. Logs that average over several
-steps cannot be tested.
+steps cannot be tested, nor those of a trainer that samples rows which it does not train.
 
 ## Probe
 None: a log needs a run.
@@ -70,6 +70,8 @@ class LogsLie(Hypothesis):
         """Is what was logged what was earned?"""
         if not len(trace.rollouts):
             raise NotRecorded("rollouts.reward")
+        if trace.rows_left_out:
+            return self.too_little("rows that are sampled and not trained may be in the log")
         reward = trace.rollouts["reward"]
         known = reward[np.isfinite(reward)]
         if len(known) < len(reward) and not one_generation(trace.settings):

@@ -9,8 +9,9 @@ None: it takes the trainer itself.
 
 ## Probe
 The ids that the trainer samples from against the messages of the row through the tokenizer's own
-chat template, with the options asked for. Any other id is a fault. So is a message of the system or
-the user that the template leaves out: the prompt is the same whatever it says.
+chat template, with the options asked for. Any other id is a fault; of chats, also one of those that
+vLLM says it sampled behind. So is a message of the system or the user that the template leaves out:
+the prompt is the same whatever it says.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -142,7 +142,14 @@ class Trace:
             *(str(note) for note in _listed(self.run.get("notes"))),
             *(f"Left out of the recording: {part}" for part in _listed(self.run.get("left_out"))),
             *([slow] if dropped else []),
+            *([self.rows_left_out] if self.rows_left_out else []),
         ]
+
+    @property
+    def rows_left_out(self) -> str:
+        """What is said of rows that were sampled, never trained and not recorded; empty where all
+        were: groups are then smaller than they were sampled, and a log may count all."""
+        return str(self.run.get("rows_left_out") or "")
 
     @property
     def stopped(self) -> str | None:

@@ -33,6 +33,8 @@ class Generated(NamedTuple):
     """Ids, masks, sampler log-probs and messages."""
     left: dict[str, Any]
     """Attributes that it left on the trainer, which a subclass may read afterwards."""
+    prompts: Sequence[Any] = ()
+    """What it was asked for, of the whole batch; some trainers change these lists afterwards."""
 
     def part(self, kept: Sequence[int], size: int) -> "Generated":
         """What it gave for some of the rows."""

@@ -18,7 +18,9 @@ from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.trl.departure.sampled import samples_its_own_way
 from flatline.live.trl.departure.scored import Row
+from flatline.live.trl.departure.turns import OTHERS
 from flatline.live.trl.settings import stop_ids
 from flatline.spec import Asked
 from flatline.spec.completions import said, was_cut
@@ -133,6 +135,29 @@ def judge_prompts(trainer: Any, prompts: list[Any], found: list[list[int]]) -> S
     return _unread(trainer, prompts) or same(
         "prompts", f"{len(found)} prompts are their messages through the template."
     )
+
+
+def judge_asked(trainer: Any, played: Played) -> StageFound | None:
+    """The same of a sampler that cannot be asked for a few tokens more, vLLM's among them: what it
+    says that it sampled behind, one row of each group. None where it does not say, or where
+    somebody else than TRL makes messages of the data: an environment, a method of one's own."""
+    result, _, asked = played.generated or (None, {}, ())
+    found = result[0] if isinstance(result, tuple) else None
+    if not isinstance(found, list) or len(found) != len(asked):
+        return None
+    every = slice(None, None, int(trainer.num_generations))
+    prompts = asked[every]
+    others = samples_its_own_way(trainer) or any(getattr(trainer, one, None) for one in OTHERS)
+    if others or not all(map(_asks, prompts)):
+        return None
+    return judge_prompts(trainer, list(prompts), [list(ids) for ids in found[every]])
+
+
+def _asks(prompt: Any) -> bool:
+    """Whether it is messages that end before the model's turn: an engine may put what it likes
+    before a plain text, and a turn that has begun is continued in more than one way."""
+    messages = prompt if isinstance(prompt, list) and prompt else [{"role": "assistant"}]
+    return all(isinstance(one, dict) for one in messages) and messages[-1]["role"] != "assistant"
 
 
 def _unread(trainer: Any, prompts: Sequence[Any]) -> StageFound | None:

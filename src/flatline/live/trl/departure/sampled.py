@@ -65,9 +65,8 @@ def plays_turns(trainer: Any) -> bool:
 
 def samples_its_own_way(trainer: Any) -> bool:
     """Whether the user's class changes how completions are made."""
-    methods = (
-        getattr(type(trainer), name, None) for name in ("_generate", "_generate_single_turn")
-    )
+    names = ("_generate", "_generate_single_turn", "_tokenize_prompts")
+    methods = (getattr(type(trainer), name, None) for name in names)
     return any(one is not None and not one.__module__.startswith("trl.") for one in methods)
 
 

@@ -200,6 +200,8 @@ class Step:
         turns = None if played is None else judge_turns(self.trainer, played.result)
         self.found |= {} if turns is None else {"completions": turns}
         if own_sampler(self.trainer):
+            prompted = data.judge_asked(self.trainer, self.whole)
+            self.found |= {} if prompted is None else {"prompts": prompted}
             self._not_sampled("Not specified: completions that a sampler of its own gives.")
             return
         group = self.asked.group

@@ -46,10 +46,13 @@ def record(
 
 def _refuse_other_rows(played: Played) -> None:
     """An error where a subclass leaves out rows of what was generated, or exchanges them."""
-    numbers = played.inputs.get(ROLLOUT)
+    numbers, rows = played.inputs.get(ROLLOUT), len(played.rows)
+    handed_on = len(played.inputs["completion_ids"])
+    if handed_on != rows:
+        raise _other_rows(rows, max(rows - handed_on, 0))
     if numbers is None:
         return
-    rows, trained = len(played.rows), to_numpy(numbers)
+    trained = to_numpy(numbers)
     if len(trained) != rows or (np.diff(trained) != 1).any():
         raise _other_rows(rows, rows - len(np.unique(trained)))
 

@@ -4,6 +4,7 @@ Log-probs are caught where `_compute_loss` asks for them, so whatever the traine
 way to its loss (its masks, its temperature, a subclass, a planted fault) is in them.
 """
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -40,10 +41,10 @@ def play(trainer: GrpoTrainer, rows: Sequence[Mapping[str, Any]]) -> Played:
     caught: list[Generated] = []
 
     def catch(sample: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = set(vars(trainer))
+        before, prompts = set(vars(trainer)), copy.deepcopy(args[0] if args else ())
         result = sample(*args, **kwargs)
         left = {name: value for name, value in vars(trainer).items() if name not in before}
-        caught.append(Generated(result, left))
+        caught.append(Generated(result, left, prompts))
         return result
 
     judged: list[Judged] = []

@@ -330,7 +330,11 @@ class Attachment:
                 self.work("evaluated", output)
             return _Generated(None, output, Calls(), 0.0, [])
         sampling: list[float] = []
-        heard_sampling = lambda _args, _kwargs, _result, spent: sampling.append(spent)  # noqa: E731
+
+        def heard_sampling(_args: Any, _kwargs: Any, result: Any, spent: float) -> None:
+            sampling.append(spent)
+            one.hear_sampled(result)
+
         start = time.perf_counter()
         with (
             self._paying(one),

@@ -37,6 +37,8 @@ READ = (
 )
 """What of a batch is recorded; images and the like stay on the device."""
 
+Ids = list[list[int]]
+
 
 @dataclass(slots=True)
 class Generation:
@@ -57,6 +59,10 @@ class Generation:
     """As text or messages."""
     completion_ids: Sequence[Sequence[int]] = ()
     """Before padding."""
+    sampled: tuple[Ids, Ids] | None = None
+    """Prompts and completions as `_generate` gave them, since TRL 0.24."""
+    kept: Sequence[int] = ()
+    """Which of the rows the trainer hands on to its loss, in the order of what it hands on."""
     events: Sequence[Mapping[str, int]] = ()
     """Counts of tool calls and the like, from environments that keep them."""
     calls: list[Call] = field(default_factory=list)
@@ -76,6 +82,11 @@ class Generation:
         self.output, *calls = (one.arrived() for one in self._sent)
         self.rewards = self.output.pop("rewards", None)
         self.calls, self._sent = [Call(**call) for call in calls], ()
+
+    def hear_sampled(self, result: Any) -> None:
+        found = result[:2] if isinstance(result, tuple) else ()
+        if len(found) == 2 and all(isinstance(ids, list) for part in found for ids in part):
+            self.sampled = found
 
     def hear_rewards(self, args: tuple[Any, ...], kwargs: Any, result: Any, seconds: float) -> None:
         """`_calculate_rewards(inputs, prompts, completions, completion_ids_list)`."""

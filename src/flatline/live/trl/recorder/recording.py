@@ -23,7 +23,7 @@ from flatline.live.transfer import Transfer
 from flatline.live.trl.gold import gold_names
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
-from flatline.live.trl.recorder.rows import Reader, Row
+from flatline.live.trl.recorder.rows import Reader, Row, kept_rows
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Calls
@@ -107,7 +107,9 @@ class Recording:
             nats = float(np.mean(calls.bent))
             bent = {"parameters": calls.bending, "unasked": calls.unasked, "nats": nats}
             self.sink.update_run(sampling_bent=bent)
-        numbers = range(self._numbered, self._numbered + len(one.rows))
+        reader = self._reader()
+        self._keep_rows(one, output, reader)
+        numbers = range(self._numbered, self._numbered + len(one.kept))
         self._numbered = numbers.stop
         device = output["completion_ids"].device
         output.setdefault(ROLLOUT, torch.tensor(numbers, device=device))
@@ -116,7 +118,7 @@ class Recording:
         one.calls = heard if len(heard) == len(calls) else []
         one.events = _events(self._trainer, len(one.rows))
         self._last = one
-        size, reader = one.send(), self._reader()
+        size = one.send()
         self._hand_on(lambda: self._scribe.generated(one, reader), size=size)
 
     def handed_on(self, output: Any) -> None:
@@ -207,6 +209,17 @@ class Recording:
         step = int(self._trainer.state.global_step) + 1
         if self._rank == 0 and self._counted().is_due(step):
             self._counted().before_step(readable=readable)
+
+    def _keep_rows(self, one: Generation, output: Mapping[str, Any], reader: Reader) -> None:
+        """Rows that are sampled and not handed on are not recorded, which is said once."""
+        rows = len(one.rows)
+        if len(output["completion_ids"]) == rows:
+            one.kept, one.sampled = range(rows), None
+            return
+        one.kept = kept_rows(one, reader.batch(output))
+        if not self._numbered:
+            told = f"Of {rows} rows that are sampled at a time {len(one.kept)} are trained"
+            self.sink.update_run(rows_left_out=f"{told}; the others were not recorded.")
 
     def _note_merged(self) -> None:
         """Said once: an adapter that is merged while the loss is computed gets no gradient."""

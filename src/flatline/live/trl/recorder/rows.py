@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flatline.errors import TraceError
 from flatline.live.batch import Drawn, Padded, column, episode, hops, to_numpy
 from flatline.live.texts import Texts
 from flatline.live.trl.recorder.heard import HELD_OUT, Generation
@@ -25,6 +26,8 @@ SHORT = 32
 TOOL_RAISED = "{'error': "
 """How TRL's answer to a call that raised begins."""
 Row = dict[str, Any]
+Ids = tuple[tuple[int, ...], ...]
+"""Prompt and completion."""
 Content = tuple[bytes, bytes, float]
 """Prompt, completion and advantage of a row."""
 
@@ -56,12 +59,12 @@ class Held:
     """One rollout between its generation and the pass that trains it."""
 
     def __init__(
-        self, generation: Generation, row: int, batch: Padded, rewards: np.ndarray
+        self, generation: Generation, row: int, batch: Padded, at: int, rewards: np.ndarray
     ) -> None:
         self.generation = generation
         self.row = row
         """Its row in the generation of this process."""
-        self._stands_in(batch, row)
+        self._stands_in(batch, at)
         self.rewards = rewards
         """One per reward function, NaN where it gave none."""
         self.drawn: Drawn | None = None
@@ -154,15 +157,42 @@ class Held:
 
 
 def hold(generation: Generation, reader: Reader) -> list[Held]:
-    """The rollouts of this process."""
+    """The rollouts of this process that are handed on to the loss."""
     batch, size = reader.batch(generation.output), len(generation.rows)
     rewards = np.full((size, len(reader.reward_names)), np.nan)
     if generation.rewards is not None:
         rewards = to_numpy(generation.rewards)[reader.rank * size :][:size]
-    held = [Held(generation, row, batch, rewards[row]) for row in range(size)]
-    for one, heard in zip(held, drawn(generation.calls, [one.ids() for one in held]), strict=False):
-        one.drawn = heard
+    rows = list(enumerate(generation.kept))
+    held = [Held(generation, row, batch, at, rewards[row]) for at, row in rows]
+    every = [one.ids() for one in held]
+    if generation.sampled is not None and len(held) < size:
+        every = [np.array(ids) for ids in generation.sampled[1]]
+    heard = drawn(generation.calls, every)
+    for one in held if heard else ():
+        one.drawn = heard[one.row]
     return held
+
+
+def kept_rows(generation: Generation, batch: Padded) -> Sequence[int]:
+    """Which of the sampled rows a trainer hands on, by their ids. Of rows that are alike any may
+    stand for another."""
+    rows = len(batch["completion_ids"])
+    waiting: dict[Ids, list[int]] = {}
+    for row, ids in enumerate(zip(*(generation.sampled or ((), ())), strict=True)):
+        waiting.setdefault(tuple(map(tuple, ids)), []).append(row)
+    try:
+        return [waiting[_ids_at(batch, at)].pop(0) for at in range(rows)]
+    except (KeyError, IndexError) as error:
+        raise TraceError(
+            f"of {len(generation.rows)} rows that were sampled the trainer hands on {rows}, and "
+            "which they are cannot be told by their ids"
+        ) from error
+
+
+def _ids_at(batch: Padded, at: int) -> Ids:
+    prompt, completion = batch.prompt(at), batch.completion(at)
+    parts = batch["prompt_ids"][at, prompt], batch["completion_ids"][at, completion]
+    return tuple(tuple(ids.tolist()) for ids in parts)
 
 
 def found_again(batch: Padded, numbers: list[int], held: Mapping[int, Held]) -> list[int]:
