@@ -1,6 +1,6 @@
 """A reward model is read at the token before the first padding. Where the end of a turn is also the
-padding, as in a tokenizer without one of its own, that is the end of the first turn: a score of the
-question, the same for all completions of a group.
+padding, as in a tokenizer without one of its own, that is the end of the first turn: a score of how
+the conversation begins, and the same for all completions.
 """
 
 from pathlib import Path
@@ -21,41 +21,54 @@ EXHIBIT = Exhibit(
 )
 
 
+STEPS = 6
+
+
 def run(folder: Path) -> dict[str, Any]:
-    return recorded(_trainer(folder), folder)  # a checkup needs a later TRL
+    model, tokenizer = lab.parts()
+    trainer = _trainer(folder, (model, tokenizer), judged(model.name_or_path))
+    return recorded(trainer, folder)  # a checkup needs a later TRL
 
 
 def symptom(folder: Path) -> str:
     """Of the groups whose completions differ, those in which no score does."""
-    trainer = _trainer(folder)
-    forward, alike, count = trainer.reward_funcs[0].forward, 0, 0
+    model, tokenizer = lab.parts()
+    judge, alike, count = judged(model.name_or_path), 0, 0
 
-    def scoring(input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+    def counting(prompts: list[Any], completions: list[Any], **given: Any) -> list[float]:
         nonlocal alike, count
-        found = forward(input_ids, *args, **kwargs)
-        texts = input_ids.view(-1, trainer.num_generations, input_ids.shape[1])
-        differ = (texts != texts[:, :1]).any(2).any(1)
-        spread = found.logits.view(-1, trainer.num_generations).std(dim=1)
-        alike += int((spread[differ] < 1e-5).sum())
-        count += int(differ.sum())
-        return found
+        scores = judge(prompts, completions, **given)
+        for k in range(0, len(scores), trainer.num_generations):
+            own = slice(k, k + trainer.num_generations)
+            differ = any(one != completions[k] for one in completions[own])
+            count += differ
+            alike += differ and max(scores[own]) - min(scores[own]) < 1e-5
+        return scores
 
-    trainer.reward_funcs[0].forward = scoring
+    trainer = _trainer(folder, (model, tokenizer), counting)
     trainer.train()
     return f"in {alike} of {count} groups of different completions all have the same score"
 
 
-def _trainer(folder: Path) -> Any:
+def judged(path: str) -> Any:
+    """A reward function that asks a model, as one writes it oneself."""
+    import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    model, tokenizer = lab.parts()
-    judge = AutoModelForSequenceClassification.from_pretrained(model.name_or_path, num_labels=1)
-    reader = AutoTokenizer.from_pretrained(model.name_or_path)
-    reader.pad_token = None  # as many tokenizers come; TRL takes the end of a turn for it
-    return lab.trainer(
-        folder,
-        parts=(model, tokenizer),
-        rewards=[judge],
-        max_steps=6,
-        more={"reward_processing_classes": [reader]},
-    )
+    reader = AutoTokenizer.from_pretrained(path)
+    reader.pad_token = reader.eos_token  # as many do whose tokenizer has none
+    judge = AutoModelForSequenceClassification.from_pretrained(path, num_labels=1).eval()
+    judge.config.pad_token_id = reader.pad_token_id
+
+    @torch.no_grad()
+    def judged(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
+        chats = [asked + said for asked, said in zip(prompts, completions, strict=True)]
+        texts = [reader.apply_chat_template(one, tokenize=False) for one in chats]
+        read = reader(texts, padding=True, return_tensors="pt")
+        return [float(one) for one in judge(**read).logits[:, 0]]
+
+    return judged
+
+
+def _trainer(folder: Path, parts: tuple[Any, Any], reward: Any) -> Any:
+    return lab.trainer(folder, parts=parts, rewards=[reward], max_steps=STEPS)
