@@ -65,7 +65,7 @@ def test_a_known_defect_of_transformers_does_not_hide_those_of_the_trainer(monke
     base = type("Trainer", (), {"__module__": "transformers.trainer"})
     kind = type("GRPOTrainer", (base,), {"__module__": "trl.trainer.grpo_trainer"})
     said = str(note_on(kind()))
-    assert "trl 0.22.1 has" in said and "transformers 4.51.3 has a known defect" in said
+    assert "trl 0.22.1 has" in said and "transformers 4.51.3 has 2 known defects" in said
 
 
 def test_nothing_is_said_of_a_library_that_the_trainer_is_not_from(monkeypatch):

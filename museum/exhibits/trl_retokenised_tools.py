@@ -79,7 +79,9 @@ def parts() -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def trainer(folder: Path, parts: tuple[Any, Any], **given: Any) -> Any:
+def trainer(
+    folder: Path, parts: tuple[Any, Any], tool: Any = retrieve_documents, **given: Any
+) -> Any:
     """One that may look things up."""
     from flatline.tasks import make_task
 
@@ -89,7 +91,7 @@ def trainer(folder: Path, parts: tuple[Any, Any], **given: Any) -> Any:
         folder,
         parts=parts,
         data=[{"prompt": task.messages(one)} for one in problems],
-        more={"tools": [retrieve_documents]},
+        more={"tools": [tool]},
         max_completion_length=192,
         **{"rewards": [used_the_tool]} | given,
     )

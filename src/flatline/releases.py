@@ -375,6 +375,55 @@ DEFECTS: dict[str, Defect] = {
         when="LoRA on an embedding in half precision on a CPU, where merged weights are sampled",
         reference="https://github.com/huggingface/peft/pull/3396",
     ),
+    "transformers_accumulated_twice": Defect(
+        library="transformers",
+        since="5.2.0",
+        mended="5.5.4",
+        what="every loss is divided twice by the passes of a step",
+        when="`gradient_accumulation_steps` above 1",
+        reference="https://github.com/huggingface/transformers/pull/45349",
+    ),
+    "transformers_reward_at_first_padding": Defect(
+        library="transformers",
+        since="4.48.3",
+        mended="4.49.0",
+        what="a reward model is read before the first padding, which may be the end of a turn",
+        when="a reward model whose tokenizer pads with the token that ends a turn",
+        reference="https://github.com/huggingface/transformers/pull/35911",
+    ),
+    "trl_overlong_tool_result": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="1.2.0",
+        what="tokens of a tool's answer are trained as the policy's own",
+        when="`tools` with answers that no longer fit into the model's context",
+        reference=TRL + "5521",
+    ),
+    "trl_plain_prompts_without_beginning": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.26.0",
+        what="prompts lack the special tokens that the tokenizer begins a text with",
+        when="GRPO, plain text as prompts, sampling with transformers",
+        reference=TRL + "4300",
+    ),
+    "trl_prompts_cut_at_their_end": Defect(
+        library="trl",
+        since="0.24.0",
+        mended="0.26.0",
+        what="prompts are cut at their end: of the question, and the header of the answer",
+        when="GRPO, prompts longer than `max_prompt_length` (512 unless given), sampling with "
+        "transformers, a tokenizer of your own that cuts right",
+        reference=TRL + "4300",
+    ),
+    "transformers_momentum_ignored": Defect(
+        library="transformers",
+        since="4.51.3",
+        mended="5.3.0",
+        what="`optim_args` are not handed to SGD, Adagrad and RMSprop",
+        when='`optim="sgd"` and the like with `optim_args`',
+        reference="https://github.com/huggingface/transformers/pull/44203",
+    ),
 }
 """By the name of the exhibit."""
 
