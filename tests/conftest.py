@@ -18,4 +18,5 @@ def pytest_collection_finish():
     all that was imported to be looked through. That is set aside."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()

@@ -33,10 +33,12 @@ from flatline.spec.numerics import TOLERANCE
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
+import foreign_script
 from foreign_faults import FAULTS, faulty
 from foreign_script import build, correct, script_of
 
 torch.set_num_threads(1)
+foreign_script.ADAPTED = ["q_proj", "v_proj"]  # on all seven of a block, half of a pass is theirs
 
 
 def departing(subject: TrlSubject) -> list[str]:
@@ -403,11 +405,18 @@ def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monke
     assert not rows_found(build(script_of("a-generation-a-pass"))).departs
 
 
-@pytest.fixture
-def library():
-    """TRL's trainer, in which one change can be planted."""
+@pytest.fixture(scope="module")
+def ground():
     gc.unfreeze()  # conftest froze what it imported, and functions are looked for
     ground = Ground("trl.trainer.grpo_trainer")
+    gc.collect()
+    gc.freeze()  # else every training of the tests to come looks through all of it
+    return ground
+
+
+@pytest.fixture
+def library(ground):
+    """TRL's trainer, in which one change can be planted."""
     yield ground
     ground.clear()
 
