@@ -31,12 +31,15 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def typed(command, folder, **environment):
-    told = {"COLUMNS": "96", "MODEL": str(CHECKPOINT), "OUT": str(folder / "out")}
+def surroundings(folder):
+    return {"COLUMNS": "96", "MODEL": str(CHECKPOINT), "OUT": str(folder / "out")}
+
+
+def typed(command, folder):
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, **told, **environment},
+        env={**os.environ, **surroundings(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -91,9 +94,7 @@ def test_a_trl_script_with_the_readmes_lines_is_told_its_own_mistake(checkout):
     script = script.replace("trainer.train()\n", "\n".join(["import flatline", *lines, ""]))
     assert "1.0 for completion" in script and "flatline.checkup(trainer)" in script
     there = f"import os, sys; os.chdir({str(checkout)!r}); sys.stdout = open('said', 'w')\n"
-    code, words = warm.run(
-        there + script, folder=checkout, MODEL=str(CHECKPOINT), OUT=str(checkout / "out")
-    )
+    code, words = warm.run(there + script, folder=checkout, **surroundings(checkout))
     assert code == 0, words[-3000:]
     first = (checkout / "said").read_text().splitlines()[0]
     assert find("H32").headline[1:] in first, first
