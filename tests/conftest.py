@@ -11,6 +11,7 @@ gc.disable()  # what is imported stays
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")  # imports trio, which selenium brings
 
 
 def pytest_collection_finish():
