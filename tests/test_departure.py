@@ -405,18 +405,13 @@ def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monke
     assert not rows_found(build(script_of("a-generation-a-pass"))).departs
 
 
-@pytest.fixture(scope="module")
-def ground():
+@pytest.fixture
+def library():
+    """TRL's trainer, in which one change can be planted."""
     gc.unfreeze()  # conftest froze what it imported, and functions are looked for
     ground = Ground("trl.trainer.grpo_trainer")
     gc.collect()
     gc.freeze()  # else every training of the tests to come looks through all of it
-    return ground
-
-
-@pytest.fixture
-def library(ground):
-    """TRL's trainer, in which one change can be planted."""
     yield ground
     ground.clear()
 
