@@ -23,7 +23,6 @@ CONFIG = RunConfig(
     max_new_tokens=64,
     kl_beta=0.04,
     save_steps=2,
-    lora_targets="q_proj,v_proj",
 )
 
 
