@@ -21,3 +21,7 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # else duckdb, at the end, lists all of itself that is still there
