@@ -50,6 +50,9 @@ class Script:
     callbacks: list[TrainerCallback] = field(default_factory=list)
 
 
+ADAPTED: str | list[str] = "all-linear"
+"""Layers that get an adapter where there are any."""
+
 ASKED: dict[str, Any] = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 2,
@@ -144,7 +147,7 @@ def build(script: Script) -> Any:
     """What the user's script does before `trainer.train()`."""
     folder = str(checkpoint_folder())
     config = RLOOConfig if issubclass(script.trainer, RLOOTrainer) else GRPOConfig
-    lora = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(r=8, lora_alpha=16, target_modules=ADAPTED, task_type="CAUSAL_LM")
     return script.trainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=script.dtype),
         processing_class=AutoTokenizer.from_pretrained(folder),

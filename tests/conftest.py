@@ -11,6 +11,7 @@ gc.disable()  # what is imported stays
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")  # imports trio, which selenium brings
 
 
 def pytest_collection_finish():
@@ -18,4 +19,9 @@ def pytest_collection_finish():
     all that was imported to be looked through. That is set aside."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # else duckdb, at the end, lists all of itself that is still there

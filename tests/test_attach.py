@@ -115,18 +115,24 @@ SETUPS = {
 }
 
 
-@pytest.mark.parametrize("name", SETUPS)
-def test_weights_are_the_same_with_and_without_recording(tmp_path, name):
-    plain, watched = (trainer_of(tmp_path / kind, **SETUPS[name]) for kind in ("a", "b"))
+@pytest.fixture(scope="module", params=SETUPS)
+def watched(request, tmp_path_factory):
+    """A training in each setup, recorded in memory."""
+    trainer = trainer_of(tmp_path_factory.mktemp("watched"), **SETUPS[request.param])
+    torch.manual_seed(3)
+    trace = recorded(trainer)
+    drawn = torch.random.get_rng_state()
+    return SimpleNamespace(name=request.param, trainer=trainer, trace=trace, drawn=drawn)
+
+
+def test_weights_are_the_same_with_and_without_recording(tmp_path, watched):
+    plain = trainer_of(tmp_path, **SETUPS[watched.name])
     torch.manual_seed(3)
     plain.train()
-    state = torch.random.get_rng_state()
-    torch.manual_seed(3)
-    trace = recorded(watched)
-    assert torch.equal(state, torch.random.get_rng_state()), "no random number was drawn"
-    assert len(trace.steps) == watched.state.global_step
+    assert torch.equal(watched.drawn, torch.random.get_rng_state()), "no random number was drawn"
+    assert len(watched.trace.steps) == watched.trainer.state.global_step
     expected = weights_of(plain)
-    assert all(torch.equal(expected[n], p) for n, p in weights_of(watched).items())
+    assert all(torch.equal(expected[n], p) for n, p in weights_of(watched.trainer).items())
 
 
 def test_a_method_that_is_replaced_while_it_is_listened_to_stays_replaced(tmp_path):
@@ -145,10 +151,8 @@ def test_a_method_that_is_replaced_while_it_is_listened_to_stays_replaced(tmp_pa
     assert calls == ["reward", *("theirs", "reward") * 2]
 
 
-@pytest.mark.parametrize("name", SETUPS)
-def test_every_rollout_has_its_tokens_and_whole_groups(tmp_path, name):
-    trainer = trainer_of(tmp_path, **SETUPS[name])
-    trace = recorded(trainer)
+def test_every_rollout_has_its_tokens_and_whole_groups(watched):
+    trainer, trace = watched.trainer, watched.trace
     generations = trainer._step / (trainer.args.steps_per_generation * trainer.num_iterations)
     expected = -(-generations // 1) * trainer.args.steps_per_generation * 4
     assert len(trace.rollouts) == expected
@@ -246,11 +250,8 @@ def test_an_error_beside_the_training_never_reaches_it(tmp_path, monkeypatch, ca
     assert said.count("recording stopped") == 1 and "nobody thought of" in said
 
 
-@pytest.mark.parametrize("name", SETUPS)
-def test_a_folder_holds_what_memory_holds(tmp_path, name):
-    kept, written = (trainer_of(tmp_path / kind, **SETUPS[name]) for kind in ("a", "b"))
-    torch.manual_seed(3)
-    in_memory = recorded(kept)
+def test_a_folder_holds_what_memory_holds(tmp_path, watched):
+    in_memory, written = watched.trace, trainer_of(tmp_path, **SETUPS[watched.name])
     flatline.attach(written, tmp_path / "run")
     torch.manual_seed(3)
     written.train()

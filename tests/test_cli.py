@@ -301,9 +301,11 @@ def test_a_template_that_knows_no_tools_is_replaced_loudly(tmp_path):
 
 
 def test_the_demo_breaks_finds_mends_and_proves(tmp_path, monkeypatch):
-    own = demo._Story.config
-    small = {"batch_size": 16, "num_generations": 4}
+    own, train = demo._Story.config, demo._train
+    small = {"batch_size": 16, "num_generations": 4, "lora_targets": "q_proj,v_proj"}
+    small |= {"datasets": "lab,,train[:64]", "eval_datasets": "lab,,validation[:8]"}
     monkeypatch.setattr(demo._Story, "config", lambda *args: replace(own(*args), **small))
+    monkeypatch.setattr(demo, "_train", lambda config: train(replace(config, max_steps=4)))
     arguments = ["demo", "--steps", "6", "--problems", "8", "--output-dir", str(tmp_path)]
     done = CliRunner(env={"COLUMNS": "100"}).invoke(app, arguments, prog_name="flatline")
     assert done.exit_code == 0

@@ -33,10 +33,12 @@ from flatline.spec.numerics import TOLERANCE
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
+import foreign_script
 from foreign_faults import FAULTS, faulty
 from foreign_script import build, correct, script_of
 
 torch.set_num_threads(1)
+foreign_script.ADAPTED = ["q_proj", "v_proj"]  # on all seven of a block, half of a pass is theirs
 
 
 def departing(subject: TrlSubject) -> list[str]:
@@ -408,6 +410,8 @@ def library():
     """TRL's trainer, in which one change can be planted."""
     gc.unfreeze()  # conftest froze what it imported, and functions are looked for
     ground = Ground("trl.trainer.grpo_trainer")
+    gc.collect()
+    gc.freeze()  # else every training of the tests to come looks through all of it
     yield ground
     ground.clear()
 

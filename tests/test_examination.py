@@ -27,6 +27,7 @@ TINY = RunConfig(
     num_generations=4,
     max_steps=2,
     max_new_tokens=64,
+    lora_targets="q_proj,v_proj",
 )
 FLAGS = "--datasets lab,,train[:16] --eval-limit 0 --batch-size 8 --num-generations 4 --max-steps 2"
 

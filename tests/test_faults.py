@@ -37,6 +37,7 @@ TINY = RunConfig(
     num_generations=4,
     max_steps=1,
     max_new_tokens=64,
+    lora_targets="q_proj,v_proj",
 )
 
 

@@ -65,7 +65,7 @@ def test_a_change_stops_at_a_border_only_where_no_keys_cross_it(sharding):
 
 
 def test_a_requantised_sampler_begins_close_and_loses_what_small_updates_change(tmp_path):
-    built = build(tiny(tmp_path, fault="sampler-requantised"))
+    built = build(tiny(tmp_path, fault="sampler-requantised", lora_targets="all-linear"))
     begun = gap(built, first_batch(built)[1])
     assert 1e-4 < begun < 5e-3
     for step in range(1, 9):
@@ -76,7 +76,7 @@ def test_a_requantised_sampler_begins_close_and_loses_what_small_updates_change(
 
 
 def test_a_sampler_that_is_rounded_anew_from_all_weights_does_not_drift(tmp_path):
-    built = build(tiny(tmp_path, fault="sampler-rounded:6"))
+    built = build(tiny(tmp_path, fault="sampler-rounded:6", lora_targets="all-linear"))
     begun = gap(built, first_batch(built)[1])
     for _ in range(8):
         move_adapter(built, 1e-3)
@@ -84,7 +84,7 @@ def test_a_sampler_that_is_rounded_anew_from_all_weights_does_not_drift(tmp_path
 
 
 def test_a_sampler_of_more_digits_follows(tmp_path):
-    built = build(tiny(tmp_path, fault="sampler-requantised:16"))
+    built = build(tiny(tmp_path, fault="sampler-requantised:16", lora_targets="all-linear"))
     for _ in range(3):
         move_adapter(built, 1e-3)
         _, batch = first_batch(built)

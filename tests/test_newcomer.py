@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flatline.hypotheses import find
+from tests import warm
 from tests.front_door import ROOT, blocks_of
 
 README = (ROOT / "README.md").read_text()
@@ -30,12 +31,15 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def typed(command, folder, **environment):
-    told = {"COLUMNS": "96", "MODEL": str(CHECKPOINT), "OUT": str(folder / "out")}
+def surroundings(folder):
+    return {"COLUMNS": "96", "MODEL": str(CHECKPOINT), "OUT": str(folder / "out")}
+
+
+def typed(command, folder):
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, **told, **environment},
+        env={**os.environ, **surroundings(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -89,10 +93,13 @@ def test_a_trl_script_with_the_readmes_lines_is_told_its_own_mistake(checkout):
     script = script.replace("max_completion_length=24", "max_completion_length=96")
     script = script.replace("trainer.train()\n", "\n".join(["import flatline", *lines, ""]))
     assert "1.0 for completion" in script and "flatline.checkup(trainer)" in script
-    done = python(script, checkout)
-    assert find("H32").headline[1:] in done.stdout.splitlines()[0], done.stdout
-    said = re.search(r"Next: `(flatline diagnose runs/x)`", done.stderr)
-    assert said, done.stderr[-2000:]
+    there = f"import os, sys; os.chdir({str(checkout)!r}); sys.stdout = open('said', 'w')\n"
+    code, words = warm.run(there + script, folder=checkout, **surroundings(checkout))
+    assert code == 0, words[-3000:]
+    first = (checkout / "said").read_text().splitlines()[0]
+    assert find("H32").headline[1:] in first, first
+    said = re.search(r"Next: `(flatline diagnose runs/x)`", words)
+    assert said, words[-2000:]
     answer = flatline(said[1], checkout)
     assert find("H32").headline[1:] in answer.stdout.splitlines()[0], answer.stdout
 

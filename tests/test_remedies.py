@@ -20,6 +20,7 @@ from flatline.remedies import REMEDIES, WITHOUT, apply, remedied, remedy_of
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks" / "scripts"))
 
+import foreign_script
 from foreign_faults import faulty
 from foreign_script import build
 from prepare import WORDS, prompt, tokenizer
@@ -27,6 +28,7 @@ from prepare import WORDS, prompt, tokenizer
 from tests.tiny import tiny_model
 
 torch.set_num_threads(1)
+foreign_script.ADAPTED = ["q_proj", "v_proj"]  # on all seven of a block, half of a pass is theirs
 
 SETTINGS = {
     "H01": {"scale_rewards": "none"},

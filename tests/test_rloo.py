@@ -40,9 +40,11 @@ from tests.test_trl_breadth import (
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
+import foreign_script
 from family import FAULTS, departing, faulty, healthy
 
 torch.set_num_threads(1)
+foreign_script.ADAPTED = ["q_proj", "v_proj"]  # on all seven of a block, half of a pass is theirs
 
 
 def rloo_in(folder, *, kind=RLOOTrainer, callbacks=None, **changes):

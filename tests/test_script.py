@@ -1,6 +1,7 @@
 """`flatline run` and `investigate --script`: somebody's script, unchanged, with flatline in it."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -264,9 +265,8 @@ def test_an_arm_that_dies_is_told_with_the_end_of_its_output(tmp_path):
 
 
 def test_an_arm_that_only_dies_under_its_remedy_is_told_by_its_name(tmp_path):
-    script = tmp_path / "dies.py"
-    script.write_text("import sys\nraise RuntimeError('no room for the remedy')\n")
-    arm = Script(path=script).arm("treated", "H09", "reward", "none")
+    dies = shlex.join([sys.executable, "-c", "raise RuntimeError('no room for the remedy')"])
+    arm = Script(path=SUMS, launch=dies).arm("treated", "H09", "reward", "none")
     with pytest.raises(ConfigError, match="with the remedy for H09 ended with exit code 1") as told:
         investigation._piloted(arm, 1, tmp_path / "pilot.json", {})
     assert "no room for the remedy" in str(told.value)

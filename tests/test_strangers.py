@@ -138,6 +138,15 @@ def test_prompts_are_counted_as_texts_although_rows_have_ids_but_not_beside_imag
     assert settings(one_prompt(tmp_path, image=True))["prompt_texts"] is None
 
 
+def test_data_that_is_exchanged_is_counted_anew(tmp_path):
+    trainer = one_prompt(tmp_path)
+    assert [settings(trainer)["prompt_texts"] for _ in range(2)] == [1, 1]
+    trainer.train_dataset = trainer.train_dataset.map(
+        lambda row, at: {"prompt": row["prompt"] + str(at % 3)}, with_indices=True
+    )
+    assert settings(trainer)["prompt_texts"] == 3
+
+
 def test_the_rate_of_ones_own_optimizer_is_the_one_asked_for(tmp_path):
     def own(trainer):
         return torch.optim.Adamax(trainer.model.parameters(), lr=5e-3)

@@ -39,6 +39,7 @@ TINY = RunConfig(
     num_generations=4,
     max_steps=2,
     max_new_tokens=64,
+    lora_targets="q_proj,v_proj",
 )
 
 
@@ -104,7 +105,7 @@ def test_at_learning_rate_zero_no_bit_changes(tmp_path, peft):
 
 
 def test_only_adapters_on_every_linear_layer_are_trained(tmp_path):
-    built = build(tiny(tmp_path))
+    built = build(tiny(tmp_path, lora_targets="all-linear"))
     trained = [n for n, p in built.trainer.model.named_parameters() if p.requires_grad]
     assert trained and all("lora_" in name for name in trained)
     assert len(trained) == 2 * 7 * 4, "seven linear layers in each of four blocks"
@@ -194,7 +195,7 @@ import torch; torch.set_num_threads(1)
 
 class Kill(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 3:
+        if state.global_step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
 add = run._add_callbacks
@@ -208,18 +209,18 @@ run.train(RunConfig.from_dict(json.loads(sys.argv[1])))
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
-    whole = train(tiny(tmp_path / "whole", max_steps=4, save_steps=2, eval_steps=1))
-    config = tiny(tmp_path / "killed", max_steps=4, save_steps=2, eval_steps=1)
+    whole = train(tiny(tmp_path / "whole", max_steps=3, save_steps=1, eval_steps=1))
+    config = tiny(tmp_path / "killed", max_steps=3, save_steps=1, eval_steps=1)
     killed, words = warm.run(KILLED, json.dumps(config.to_dict()), folder=tmp_path)
     assert killed == -signal.SIGKILL, words[-2000:]
-    (tmp_path / "killed" / "checkpoint-3").mkdir()  # as if the kill had met a half-written one
+    (tmp_path / "killed" / "checkpoint-2").mkdir()  # as if the kill had met a half-written one
     resumed = train(replace(config, resume_from_checkpoint="last"))
     timed = ("time", "runtime", "per_second")
     for a, b in zip(lines(whole), lines(resumed), strict=True):
         same = {k: v for k, v in a.items() if not any(word in k for word in timed)}
         assert same == {k: b[k] for k in same}
     assert whole.scores == resumed.scores
-    assert [score.step for score in read_scores(tmp_path / "killed")] == [0, 1, 2, 3, 4]
+    assert [score.step for score in read_scores(tmp_path / "killed")] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("now", [["a"], ["a", "c"]])

@@ -1,5 +1,6 @@
 """A trainer that `attach` takes for TRL's: it calls the hooks as TRL does, in milliseconds."""
 
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,9 @@ import torch
 from tests.tiny import tokenizer_with
 from transformers import TrainerCallback
 from trl import GRPOConfig
+
+TOKENIZER = tokenizer_with()
+ASKED = GRPOConfig(output_dir="unused", use_cpu=True, bf16=False, report_to=[])
 
 
 class Pretended:
@@ -16,7 +20,7 @@ class Pretended:
         self.model = torch.nn.Linear(64, 64)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.lr_scheduler = None
-        self.processing_class = tokenizer_with()
+        self.processing_class = TOKENIZER
         self.accelerator = SimpleNamespace(
             process_index=0,
             num_processes=1,
@@ -25,7 +29,7 @@ class Pretended:
             clip_grad_norm_=torch.nn.utils.clip_grad_norm_,
         )
         self.state = SimpleNamespace(global_step=0, max_steps=0)
-        self.args = GRPOConfig(output_dir="unused", use_cpu=True, bf16=False, report_to=[])
+        self.args = copy(ASKED)
         self.reward_funcs, self.reward_func_names = [lambda **_: []], ["letters"]
         self.num_generations = 8
         first = TrainerCallback()  # as the one of transformers that decides what follows a step

@@ -25,7 +25,7 @@ def _found(*names: str) -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # an open page goes on asking for news
 def browser() -> Iterator[Callable[..., Any]]:
     """Opens windows: `browser(width=, dark=)`; each kind is opened once."""
     program = _found("chromium", "chromium-browser", "google-chrome")

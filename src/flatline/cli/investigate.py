@@ -317,7 +317,6 @@ class Display:
     def __init__(self, console: "Console", *, quiet: bool) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._console, self._quiet = console, quiet
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

@@ -2,12 +2,14 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 PACKAGES = ("torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "deepspeed")
+_version = cache(version)
 
 
 def dropout_of(model: Any) -> float:
@@ -23,7 +25,7 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            found[name] = _version(name)
         except PackageNotFoundError:
             continue
     return found
