@@ -272,7 +272,8 @@ class GroupIntegrity(Hypothesis):
         )
 
     def _advantages(self, trace: Trace) -> Finding | None:
-        if "advantage" not in trace.rollouts or kl_in_reward(trace.settings):
+        own = kl_in_reward(trace.settings) or trace.run.get("advantages_of_tokens")
+        if "advantage" not in trace.rollouts or own:
             return None
         reward, advantage = trace.rollouts["reward"], trace.rollouts["advantage"]
         index = trace.groups().index

@@ -279,6 +279,8 @@ def along_advantages(trace: Trace, asked: Asked) -> StageFound:
     """The advantages that were trained on against those of the recorded rewards, at every step."""
     if trace.settings.get("algorithm") == "rloo":  # whose KL, in the reward, is not recorded
         raise NotSpecified("advantages of RLOO without the KL of each rollout")
+    if trace.run.get("advantages_of_tokens"):
+        raise NotSpecified("an advantage for each token")
     found_B, rows = trace.rollouts["advantage"], _whole_batches(trace, asked)
     if not len(rows):
         return unknown("advantages", "No whole group was recorded.")

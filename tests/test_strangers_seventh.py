@@ -1,0 +1,77 @@
+"""What the seventh round of scripts that strangers could have written showed."""
+
+import pytest
+import torch
+from trl import GRPOTrainer
+
+import flatline
+from flatline.hypotheses.base import ALARMS, Level
+from flatline.hypotheses.h39_reward_parser import RewardParser
+from flatline.live.batch import Padded
+from flatline.trace.writer import MemorySink
+from tests.test_trl_breadth import trainer_in
+from tests.traces import trace_of
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("form", "level"),
+    [("n={}.", Level.UNKNOWN), ("so {}", Level.UNKNOWN), ("{}", Level.SUSPECT)],
+)
+def test_a_reward_that_asks_for_a_form_does_not_misread_bare_answers(form, level):
+    """The best pay goes to gold in that form, or (a fault) to no completion that holds gold."""
+    texts = [form.format(3) if form != "{}" else "n=9.", "3", "3", "4", "5", "n=7."] * 8
+    rewards = [[1.0, -1.0, -1.0, -1.0, -1.0, -0.5]] * 8
+    found = RewardParser().sign(trace_of(rewards, completion=texts, gold="3", finish="eos"))
+    assert found.level is level, found.text
+
+
+def test_an_answer_in_tags_is_not_held_against_a_reward_of_several_values_that_wants_a_box():
+    texts = ["\\boxed{3}", "<answer>3</answer>", "<answer>4</answer>", "\\boxed{5}"] * 8
+    rewards = [[1.0, -1.0, -1.0, -0.8]] * 8
+    found = RewardParser().sign(trace_of(rewards, completion=texts, gold="3", finish="eos"))
+    assert found.level not in ALARMS, found.text
+
+
+class RewardToGo(GRPOTrainer):
+    """Tokens have advantages of their own, which only a formula of the user's makes."""
+
+    more = 1.0
+
+    def _generate_and_score_completions(self, inputs):
+        found = super()._generate_and_score_completions(inputs)
+        length = found["completion_ids"].shape[1]
+        later = torch.arange(length) * self.more
+        found["advantages"] = found["advantages"][:, None] - 1.0 + later
+        return found
+
+
+class Shifted(RewardToGo):
+    """One advantage for all tokens of a row, and a wrong one."""
+
+    more = 0.0
+
+
+def recorded(trainer):
+    sink = MemorySink()
+    flatline.attach(trainer, sink)
+    trainer.train()
+    return sink.trace()
+
+
+@pytest.mark.parametrize(("kind", "level"), [(RewardToGo, None), (Shifted, Level.FAULT)])
+def test_advantages_of_tokens_are_held_against_no_formula_of_rows(tmp_path, kind, level):
+    trace = recorded(trainer_in(tmp_path, kind=kind))
+    found = {one.hypothesis: one for one in flatline.diagnose(trace).findings}
+    assert bool(trace.run.get("advantages_of_tokens")) is (level is None)
+    assert (found["H53"].level is level) if level else (found["H53"].level not in ALARMS)
+    assert found["H33"].level not in ALARMS
+
+
+def test_what_stands_on_padding_is_no_advantage_of_its_own():
+    ids, seen = torch.ones(1, 3, dtype=torch.long), torch.tensor([[1, 1, 0]])
+    rows = {"completion_ids": ids, "completion_mask": seen}
+    padding = Padded({**rows, "advantages": torch.tensor([[0.5, 0.5, 9.0]])}, 0)
+    own = Padded({**rows, "advantages": torch.tensor([[0.5, 0.7, 0.5]])}, 0)
+    assert not padding.of_tokens and own.of_tokens
