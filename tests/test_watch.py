@@ -494,9 +494,9 @@ def test_what_cannot_be_watched_is_refused_with_what_to_do(tmp_path):
 def test_rewards_without_rows_and_uneven_lists_are_refused(tmp_path):
     model = model_of()
     with flatline.watch(model, sgd(model), tmp_path) as watch:
-        with pytest.raises(TraceError, match="2 rewards for 0 rows"):
-            watch.rewards([1.0, 0.0])
         by_generate(model, batch(2, 8), torch.ones(2, 8, dtype=torch.long))
+        with pytest.raises(TraceError, match="3 rewards for 2 rows"):
+            watch.rewards([1.0, 0.0, 1.0])
         with pytest.raises(TraceError, match="`groups` has 1 entries"):
             watch.rewards([1.0, 0.0], groups=[3])
         with pytest.raises(TraceError, match="`accuracy` has 3 entries"):
