@@ -10,6 +10,7 @@ from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.live.batch import Padded
 from flatline.trace.writer import MemorySink
 from tests.test_trl_breadth import trainer_in
+from tests.test_watch_heads import LIMIT, PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
 
 torch.set_num_threads(1)
@@ -75,3 +76,46 @@ def test_what_stands_on_padding_is_no_advantage_of_its_own():
     padding = Padded({**rows, "advantages": torch.tensor([[0.5, 0.5, 9.0]])}, 0)
     own = Padded({**rows, "advantages": torch.tensor([[0.5, 0.7, 0.5]])}, 0)
     assert not padding.of_tokens and own.of_tokens
+
+
+def reused(folder, objective):
+    """A watched loop that trains each of four generations three times."""
+    torch.manual_seed(0)
+    model = Recurrent()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    with flatline.watch(model, optimizer, folder) as watch:
+        for _ in range(4):
+            rows = by_hand(model)
+            reward = torch.arange(float(ROWS)) % 4
+            watch.rewards(reward.tolist())
+            old = None
+            for _ in range(3):
+                logp = model(rows)[0][:, PROMPT - 1 : -1].log_softmax(-1)
+                logp = logp.gather(2, rows[:, PROMPT:, None])[..., 0]
+                old = logp.detach() if old is None else old
+                optimizer.zero_grad()
+                advantage = (reward - 1.5)[:, None]
+                (-objective(logp, old, advantage).sum() / ROWS / LIMIT).backward()
+                optimizer.step()
+    found = flatline.diagnose(flatline.Trace.open(folder)).findings
+    return {one.hypothesis: one for one in found}
+
+
+@pytest.mark.parametrize(
+    ("objective", "named"),
+    [
+        (lambda new, old, a: (new - old).exp() * a, None),
+        (lambda new, old, a: new * a, None),
+        (lambda new, old, a: (old - new).exp() * a, "H55"),
+        (lambda new, old, a: -new * a, "H53"),
+    ],
+    ids=["ratio", "no ratio", "upside down", "negated"],
+)
+def test_a_ratio_that_is_upside_down_is_told_from_a_loss_of_the_wrong_sign(
+    tmp_path, objective, named
+):
+    found = reused(tmp_path, objective)
+    alarms = [code for code in ("H33", "H53", "H55") if found[code].level in ALARMS]
+    assert alarms == ([named] if named else [])
+    if named == "H55":
+        assert "old / new and not new / old" in found["H55"].text

@@ -283,6 +283,8 @@ class GroupIntegrity(Hypothesis):
         )
         if not follows.high < FOLLOWS:
             return None
+        if trace.run.get("source") == "watch" and follows.high < -FOLLOWS:
+            return None  # nothing is mixed up: the loss has the wrong sign, which is H53's or H55's
         return self.found(
             Level.SUSPECT,
             f"Advantages hardly follow the rewards of their own group: correlation {follows}.",
