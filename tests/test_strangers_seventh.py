@@ -1,5 +1,7 @@
 """What the seventh round of scripts that strangers could have written showed."""
 
+import re
+
 import pytest
 import torch
 from trl import GRPOTrainer
@@ -9,6 +11,7 @@ from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.live.batch import Padded
 from flatline.trace.writer import MemorySink
+from tests.test_strangers import CHATML, OPENING, chatting
 from tests.test_trl_breadth import trainer_in
 from tests.test_watch_heads import LIMIT, PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
@@ -119,3 +122,60 @@ def test_a_ratio_that_is_upside_down_is_told_from_a_loss_of_the_wrong_sign(
     assert alarms == ([named] if named else [])
     if named == "H55":
         assert "old / new and not new / old" in found["H55"].text
+
+
+def thought(*, says="so it is\n</think>3", prompt="What?<think>", form=0.0, whole=0.0, gold="3"):
+    """A run of 8 prompts whose template opens the thought."""
+    rewards = [[form + whole] * 8 for _ in range(8)]
+    parts = {"think_format": form, "accuracy": whole}
+    return trace_of(rewards, completion=says, prompt=prompt, gold=gold, finish="eos", parts=parts)
+
+
+def test_a_tag_that_the_prompt_holds_is_told_from_answers_that_are_wrong():
+    found = RewardParser().sign(thought())
+    assert found.level is Level.SUSPECT and "`<think>`" in found.headline
+    assert "64 of these say the gold answer" in found.text
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {"form": 1.0},  # paid: the function knows of the tag
+        {"prompt": "What?"},
+        {"prompt": "What?<|assistant|>"},
+        {"says": "<think>so it is\n</think>3"},
+        {"says": "so it is"},
+    ],
+)
+def test_a_reward_that_pays_or_a_prompt_without_the_tag_is_no_tag_in_vain(healthy):
+    found = RewardParser().sign(thought(**({"form": 0.0, "whole": 1.0} | healthy)))
+    assert "stands in the prompt" not in found.headline
+
+
+def test_a_part_about_something_else_that_is_never_earned_is_noted_at_most():
+    trace = trace_of(
+        [[0.0] * 8] * 8,
+        completion="so\n</think>4",
+        prompt="What?<think>",
+        gold="3",
+        finish="eos",
+        parts={"solved": 0.0},
+    )
+    assert RewardParser().sign(trace).level is Level.NOTE
+
+
+@pytest.mark.parametrize(("pattern", "named"), [(r"<think>", True), (r"", False)])
+def test_a_function_that_pays_once_the_tag_is_in_front_is_named_by_a_checkup(
+    tmp_path, pattern, named
+):
+    def opens(completions, **_):
+        said = [one[0]["content"] for one in completions]
+        return [float(bool(re.match(pattern, text))) for text in said]
+
+    trainer = chatting(
+        tmp_path, CHATML + OPENING + "{% if add_generation_prompt %}<think>{% endif %}", "What is "
+    )
+    trainer.reward_funcs = [opens]
+    trainer.reward_func_names = ["opens"]
+    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H52"]
+    assert ("stands in the prompt" in found.headline) is named, found.text
