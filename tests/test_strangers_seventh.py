@@ -4,17 +4,18 @@ import re
 
 import pytest
 import torch
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.live.batch import Padded
+from flatline.live.trl.settings import settings
 from flatline.trace.writer import MemorySink
 from tests.test_strangers import CHATML, OPENING, chatting
 from tests.test_trl_breadth import trainer_in
 from tests.test_watch_heads import LIMIT, PROMPT, ROWS, Recurrent, by_hand
-from tests.traces import trace_of
+from tests.traces import run_facts, trace_of
 
 torch.set_num_threads(1)
 
@@ -179,3 +180,33 @@ def test_a_function_that_pays_once_the_tag_is_in_front_is_named_by_a_checkup(
     trainer.reward_func_names = ["opens"]
     found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H52"]
     assert ("stands in the prompt" in found.headline) is named, found.text
+
+
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({}, None),
+        ({"metric_for_best_model": "eval_reward"}, None),
+        ({"load_best_model_at_end": True}, Level.SUSPECT),
+        ({"load_best_model_at_end": True, "metric_for_best_model": "eval_reward"}, None),
+        (
+            {
+                "load_best_model_at_end": True,
+                "metric_for_best_model": "eval_reward",
+                "greater_is_better": False,
+            },
+            Level.SUSPECT,
+        ),
+    ],
+)
+def test_weights_that_are_chosen_by_the_loss_are_not_the_best_ones(tmp_path, given, level):
+    evaluated = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps"}
+    args = GRPOConfig(output_dir=str(tmp_path), bf16=False, save_steps=2, **evaluated, **given)
+    trainer = trainer_in(tmp_path)
+    for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
+        setattr(trainer.args, name, getattr(args, name))
+    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H08"]
+    assert (found.level is level) if level else (found.level not in ALARMS), found.text
+    trace = trace_of([[0.0, 1.0]], run=run_facts(best_model_by=settings(trainer)["best_model_by"]))
+    alarms = {one.hypothesis for one in flatline.diagnose(trace).findings if one.level in ALARMS}
+    assert ("H08" in alarms) is (level is not None)
