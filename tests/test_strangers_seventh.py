@@ -8,7 +8,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
+from flatline.hypotheses.h14_end_of_sequence import EndOfSequence
+from flatline.hypotheses.h32_zero_variance_groups import ZeroVarianceGroups
 from flatline.hypotheses.h39_reward_parser import RewardParser
+from flatline.hypotheses.h68_verifier_failures import VerifierFailures
 from flatline.live.batch import Padded
 from flatline.live.trl.settings import settings
 from flatline.trace.writer import MemorySink
@@ -210,3 +213,48 @@ def test_weights_that_are_chosen_by_the_loss_are_not_the_best_ones(tmp_path, giv
     trace = trace_of([[0.0, 1.0]], run=run_facts(best_model_by=settings(trainer)["best_model_by"]))
     alarms = {one.hypothesis for one in flatline.diagnose(trace).findings if one.level in ALARMS}
     assert ("H08" in alarms) is (level is not None)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said", "blind"),
+    [
+        ([[k / 4] * 4 for k in range(4)] * 5, "abcd", True),
+        ([[k % 2] * 4 for k in range(4)] * 5, "abcd", False),  # always solved, or never
+        ([[k / 4] * 4 for k in range(4)] * 5, "aaaa", False),  # a policy that says one thing
+        ([[0.0, 0.25, 0.5, k / 4] for k in range(4)] * 5, "abcd", False),
+    ],
+)
+def test_a_reward_that_the_prompt_alone_decides_is_told_from_problems_of_every_kind(
+    rewards, said, blind
+):
+    found = ZeroVarianceGroups().sign(trace_of(rewards, completion=list(said) * 20))
+    assert ("the prompt alone decides it" in found.text) is blind
+
+
+ON = "4<|end|><|user|>what is 2+2?<|end|><|assistant|>4"
+
+
+@pytest.mark.parametrize(
+    ("says", "finish", "level"),
+    [
+        (ON, "length", Level.SUSPECT),
+        (ON, "eos", Level.OK),
+        ("4 and 4 and 4 and 4 and", "length", Level.OK),
+        ("4<|end|><|end|><|end|>", "length", Level.OK),
+    ],
+)
+def test_completions_that_go_on_with_the_next_turn_have_another_end_token(says, finish, level):
+    rewards, prompt = [[0.0, 1.0] * 4] * 8, "<|user|>what is 1+3?<|end|><|assistant|>"
+    trace = trace_of(rewards, completion=says, prompt=prompt, finish=finish, completion_tokens=64)
+    found = EndOfSequence().sign(trace)
+    assert found.level is level, found.text
+    assert ("H04" in found.explains) is (level is Level.SUSPECT)
+
+
+@pytest.mark.parametrize(("tools", "reset"), [(None, True), (0, False)])
+def test_where_a_player_of_ones_own_stands_between_its_reset_is_asked_about(tools, reset):
+    rewards, said = [[0.0, 1.0, 1.0, 0.0]] * 8, ["a", "b", "a", "b"] * 8
+    trace = trace_of(rewards, completion=said, run=run_facts(tools=tools))
+    found = VerifierFailures().sign(trace)
+    assert found.level is Level.SUSPECT
+    assert ("reset" in found.text) is ("Reset" in found.fix) is reset
