@@ -35,6 +35,14 @@ def test_a_reward_that_asks_for_a_form_does_not_misread_bare_answers(form, level
     assert found.level is level, found.text
 
 
+def test_a_part_that_pays_for_the_form_alone_excuses_no_unpaid_answer():
+    texts = ["ans=3", "ans=4", "ans=5", "3", "3", "sum=4"] * 8
+    rewards = [[0.5, 0.5, 0.5, 0.0, 0.0, 0.0]] * 8
+    parts = [{"accuracy": 0.0, "form": reward} for reward in rewards[0] * 8]
+    trace = trace_of(rewards, completion=texts, gold="3", finish="eos", parts=parts)
+    assert RewardParser().sign(trace).level is Level.SUSPECT
+
+
 def test_an_answer_in_tags_is_not_held_against_a_reward_of_several_values_that_wants_a_box():
     texts = ["\\boxed{3}", "<answer>3</answer>", "<answer>4</answer>", "\\boxed{5}"] * 8
     rewards = [[1.0, -1.0, -1.0, -0.8]] * 8

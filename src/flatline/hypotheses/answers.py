@@ -96,8 +96,9 @@ def judge(trace: Trace) -> Judged:
     paid_ways = {way for row, (way, _) in read.items() if paid[row] == 1}
     paid_ways |= {read[row][0] for row in says if earns[row]}
     best = (paid == 1) | (np.isnan(paid) & (reward >= np.nanmax(reward)))
-    others = (row for row in known if row not in says and best[row])
-    asks = bool(paid_ways) or any(_holds(texts[row], gold[row]) for row in others)
+    others = [_holds(texts[row], gold[row]) for row in known if row not in says and best[row]]
+    # Where as much is paid without gold, it is the form alone that is paid.
+    asks = bool(paid_ways) or (bool(others) and np.mean(others) >= NEARLY_ALL)
     rows = [row for row, (way, _) in read.items() if not asks or way in paid_ways]
     wanted = [gold[row] for row in rows]
     right = np.array([row in says for row in rows], dtype=bool)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from flatline.errors import NotRecorded
+from flatline.errors import Lacking, NotRecorded
 from flatline.hypotheses.row_weights import Weighed, weighed
 from flatline.live.stage_found import StageFound, unknown
 from flatline.trace import Trace
@@ -32,7 +32,7 @@ COSTS = "Where `watch.rewards` was given costs, give it their negatives."
 def of_watched_ratio(trace: Trace) -> StageFound:
     """What rows that are trained again show of the ratio."""
     if trace.run.get("source") != "watch":
-        return unknown("ratio and KL", "It takes the trainer itself, or a loop that is watched.")
+        raise Lacking("the trainer itself", "`flatline.checkup(trainer)` asks it")
     slopes = _slopes(trace)
     if len(slopes) < AGAIN:
         return unknown("ratio and KL", "No rows were seen to be trained again after an update.")
