@@ -180,10 +180,10 @@ class EvaluationMismatch(Hypothesis):
         )
 
 
-def _kind(metric: str) -> str | None:
+def _kind(metric: str) -> str:
     """What a metric is about, by the end of its name."""
     last = metric.removesuffix("/mean").rsplit("/", 1)[-1]
-    return next((kind for kind in ("loss", "reward") if last.endswith(kind)), None)
+    return next((kind for kind in ("loss", "reward") if last.endswith(kind)), "")
 
 
 def _differences(path: "HeldoutPath") -> list[str]:

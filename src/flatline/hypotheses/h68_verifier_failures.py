@@ -66,12 +66,12 @@ NOISE = 0.5
 
 
 EPISODES = "an episode is not reset, so that the one before decides, or the judge fails."
-OF_EPISODES = {
-    "headline": "Your environment is not the same for every episode, or your judge fails.",
-    "fix": "Reset the environment before every completion, or make a new one, and play one "
-    "completion twice: it must earn the same. If it does, look for errors and time-outs of the "
-    "judge that become 0.",
-}
+NOT_THE_SAME = "Your environment is not the same for every episode, or your judge fails."
+PLAY_TWICE = (
+    "Reset the environment before every completion, or make a new one, and play one completion "
+    "twice: it must earn the same. If it does, look for errors and time-outs of the judge that "
+    "become 0."
+)
 """Where completions are played in an environment or by a function of the user's."""
 
 
@@ -145,7 +145,8 @@ class VerifierFailures(Hypothesis):
             expected="0",
             evidence=[said_twice(trace, a, b) for a, b in flipped[:3]],
             severity=1 + len(flipped) / pairs,
-            **(OF_EPISODES if _is_played(trace) else {}),
+            headline=NOT_THE_SAME if _is_played(trace) else None,
+            fix=PLAY_TWICE if _is_played(trace) else None,
         )
 
     def _lost_parts(self, trace: Trace) -> Finding | None:

@@ -257,7 +257,7 @@ class Watch(Closing):
             self._passes.given_within(inputs)
 
     def _built(self, _: Any, output: Any) -> None:
-        logits = logits_in(output, self._wide)
+        logits: Any = logits_in(output, self._wide)
         if self._passes.blind:
             self._note("The model is not given token ids, so nothing is known of what it sees.")
         inputs = self._passes.built(logits)

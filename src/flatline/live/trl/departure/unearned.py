@@ -102,7 +102,9 @@ def judge_opened(trainer: Any, heard: Heard, whole: Played) -> StageFound | None
     """Does a function that pays nobody pay, once the tag that prompts end with is put in front of
     the completions?"""
     tag = _opened(trainer, whole)
-    for one in calls(trainer, heard) if tag else ():
+    if tag is None:
+        return None
+    for one in calls(trainer, heard):
         with suppress(Exception):  # a function that cannot be asked again tells nothing
             given = of_the_batch(one.given, whole)
             if given is None or any(tag in _text(said) for said in given["completions"]):
