@@ -11,7 +11,9 @@ is over the batch and cannot show it). Suspected where it certainly exceeds 0.7,
 and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
 Above one half it is noted. Where a logged reward ends at 0.9 of 1 or more, equal groups are those
 that every rollout solves, and that is said: the prompts are used up. A log that has only the spread
-over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested.
+over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested. Where
+no group of 16 or more differs, though its completions do, and prompts earn four different rewards
+or more, the prompt alone decides the reward, and that is said.
 
 ## Probe
 Scripted wrong answers through the trainer's own reward: if most of them earn what gold earns, and
@@ -67,7 +69,7 @@ ALIKE, ALIKE_REWARDS = 8, 32
 """Groups, and rewards, of which not one differs. A policy that solves one problem in ten leaves 32
 tries without a success in 3 % of such batches, and with them nothing to learn from."""
 ONE_VALUE = 1e-6
-GRADED, GRADED_GROUPS = 3, 16
+GRADED, GRADED_GROUPS = 4, 16
 """Different rewards between prompts that no prompt has two of, and groups that must show it."""
 MOSTLY = 0.5
 """Share of the groups whose completions must differ: a policy that says one thing earns one."""
