@@ -503,6 +503,18 @@ def test_rewards_without_rows_and_uneven_lists_are_refused(tmp_path):
             watch.rewards([1.0, 0.0], parts={"accuracy": [1, 0, 1]})
 
 
+def test_rewards_of_rows_that_another_engine_sampled_are_kept_as_their_mean(tmp_path):
+    model = model_of()
+    optimizer = sgd(model)
+    with flatline.watch(model, optimizer, tmp_path) as watch:
+        for k in range(3):
+            watch.rewards([float(k), 2.0])
+            a_step(optimizer, -logprobs(model, batch(2, 8, seed=k))[:, 4:].sum())
+    trace = flatline.Trace.open(tmp_path)
+    assert trace.steps["reward"].tolist() == [1.0, 1.5, 2.0]
+    assert "another engine" in trace.caveats[0]
+
+
 def test_rewards_that_come_after_the_step_are_said(tmp_path):
     model = model_of()
     optimizer = sgd(model)

@@ -53,7 +53,8 @@ BLIND = (
 ELSEWHERE = (
     "Rewards came for rows that this model was not seen to sample: another engine, or another copy "
     "of the model, samples. The mean of a step's rewards is recorded; which row earned which is "
-    "not known. `flatline.Recorder` takes rows with their rewards."
+    "not known, nor whether that engine is given the new weights after every step: look there. "
+    "`flatline.Recorder` takes rows with their rewards."
 )
 
 _watched: "weakref.WeakKeyDictionary[nn.Module, Path | None]" = weakref.WeakKeyDictionary()
