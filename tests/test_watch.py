@@ -494,13 +494,25 @@ def test_what_cannot_be_watched_is_refused_with_what_to_do(tmp_path):
 def test_rewards_without_rows_and_uneven_lists_are_refused(tmp_path):
     model = model_of()
     with flatline.watch(model, sgd(model), tmp_path) as watch:
-        with pytest.raises(TraceError, match="2 rewards for 0 rows"):
-            watch.rewards([1.0, 0.0])
         by_generate(model, batch(2, 8), torch.ones(2, 8, dtype=torch.long))
+        with pytest.raises(TraceError, match="3 rewards for 2 rows"):
+            watch.rewards([1.0, 0.0, 1.0])
         with pytest.raises(TraceError, match="`groups` has 1 entries"):
             watch.rewards([1.0, 0.0], groups=[3])
         with pytest.raises(TraceError, match="`accuracy` has 3 entries"):
             watch.rewards([1.0, 0.0], parts={"accuracy": [1, 0, 1]})
+
+
+def test_rewards_of_rows_that_another_engine_sampled_are_kept_as_their_mean(tmp_path):
+    model = model_of()
+    optimizer = sgd(model)
+    with flatline.watch(model, optimizer, tmp_path) as watch:
+        for k in range(3):
+            watch.rewards([float(k), 2.0])
+            a_step(optimizer, -logprobs(model, batch(2, 8, seed=k))[:, 4:].sum())
+    trace = flatline.Trace.open(tmp_path)
+    assert trace.steps["reward"].tolist() == [1.0, 1.5, 2.0]
+    assert "another engine" in trace.caveats[0]
 
 
 def test_rewards_that_come_after_the_step_are_said(tmp_path):

@@ -33,7 +33,7 @@ def path(**changes):
         "limits": {},
     }
     found = SimpleNamespace(**{**facts, **changes})
-    return SimpleNamespace(heldout_path=lambda: found)
+    return SimpleNamespace(settings={}, heldout_path=lambda: found)
 
 
 @pytest.mark.parametrize("before", [0.99, -0.2])

@@ -78,8 +78,8 @@ class Judged:
 def judge(trace: Trace) -> Judged:
     """Every rollout whose answer can be read; raises `NotRecorded` without texts or gold.
 
-    A reward may insist on one way to mark an answer. Where some way was ever paid as right, answers
-    marked in another are left out.
+    A reward may insist on one way to give an answer. Where some way was ever paid as right, answers
+    given in another are left out.
     """
     rollouts = trace.rollouts
     texts, golds, reward = rollouts["completion"], rollouts["gold"], rollouts["reward"]
@@ -90,11 +90,18 @@ def judge(trace: Trace) -> Judged:
     known = [r for r in looked_at(trace).tolist() if usable[r] and texts[r] and golds[r]]
     read = {row: found for row in known if (found := given_answer(texts[row]))}
     read = read or _nothing_but_answers({row: texts[row] for row in known})
+    gold = {row: _gold(golds[row]) for row in known}
+    says = {row for row, (_, answer) in read.items() if same_answer(answer, gold[row])}
+    earns = (paid == 1) | (np.isnan(paid) & (reward > np.nanmin(reward)))
     paid_ways = {way for row, (way, _) in read.items() if paid[row] == 1}
-    rows = [row for row, (way, _) in read.items() if not paid_ways or way in paid_ways]
-    wanted = [_gold(golds[row]) for row in rows]
-    pairs = zip(rows, wanted, strict=True)
-    right = np.array([same_answer(read[row][1], gold) for row, gold in pairs], dtype=bool)
+    paid_ways |= {read[row][0] for row in says if earns[row]}
+    best = (paid == 1) | (np.isnan(paid) & (reward >= np.nanmax(reward)))
+    others = [_holds(texts[row], gold[row]) for row in known if row not in says and best[row]]
+    # Where as much is paid without gold, it is the form alone that is paid.
+    asks = bool(paid_ways) or (bool(others) and np.mean(others) >= NEARLY_ALL)
+    rows = [row for row, (way, _) in read.items() if not asks or way in paid_ways]
+    wanted = [gold[row] for row in rows]
+    right = np.array([row in says for row in rows], dtype=bool)
     told = np.sum(~right) >= FEWEST_WRONG
     at = np.array(rows, dtype=np.int64)
     return Judged(
@@ -121,6 +128,11 @@ def looked_at(trace: Trace) -> np.ndarray:
     groups = int(index.max()) + 1
     kept = np.linspace(0, groups - 1, max(1, LOOKED_AT * groups // n)).astype(np.int64)
     return np.flatnonzero(np.isin(index, kept))
+
+
+def _holds(text: str, gold: str) -> bool:
+    """Whether gold stands in a text as a word of its own: the answer, in a form not known here."""
+    return bool(gold) and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text) is not None
 
 
 def _nothing_but_answers(texts: Mapping[int, str]) -> dict[int, tuple[str, str]]:

@@ -11,6 +11,8 @@ policy is still the same. Suspected where they certainly differ by more than a t
 span. Other problems, or greedy decoding in evaluation, can also explain a difference. A note where
 a log's training reward certainly rises, and its held-out reward certainly less or not at all: few
 prompts may have been learnt by heart, or something is paid that evaluation does not measure.
+Suspected from the arguments alone: weights loaded at the end that are chosen by the lowest
+evaluation loss, or by the lowest reward. The loss of GRPO says nothing of how good a policy is.
 
 ## Probe
 The same problems with the same random numbers through both paths: prompts must be equal token by
@@ -57,6 +59,14 @@ FIRST_STEPS = 3
 """Training steps whose policy is still that of the first evaluation."""
 SAME = 1e-6
 """Two scores of one completion that differ by more are two scores."""
+WRONG_WAY = {
+    ("loss", "lowest"): "the loss of GRPO is about 0 plus the KL whatever the policy earns, so the "
+    "one that moved least wins, or chance",
+    ("loss", "highest"): "the loss of GRPO is about 0 plus the KL whatever the policy earns, so "
+    "the one that moved most wins, or chance",
+    ("reward", "lowest"): "that is the one that earned least",
+}
+"""Why a checkpoint is not the best one, by what its metric is about and which end counts."""
 
 
 class EvaluationMismatch(Hypothesis):
@@ -73,6 +83,9 @@ class EvaluationMismatch(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do both agree while the policy is the same?"""
+        chosen = self._chosen(trace.settings.get("best_model_by"))
+        if chosen is not None:
+            return chosen
         heldout, step = trace.steps["heldout_reward"], trace.steps["step"]
         behind = self._left_behind(trace)
         if behind is not None:
@@ -123,8 +136,27 @@ class EvaluationMismatch(Hypothesis):
             points_at_cause=True,
         )
 
+    def _chosen(self, by: str | None) -> Finding | None:
+        """Is the checkpoint that is kept the best one by something that means it?"""
+        name, _, end = (by or "").partition(", ")
+        wrong = WRONG_WAY.get((_kind(name), end))
+        if wrong is None:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"`load_best_model_at_end` puts back the checkpoint with the {end} `{name}`: {wrong}. "
+            "What was learnt after it is thrown away.",
+            expected="the highest evaluation reward",
+            fix='Set `metric_for_best_model="eval_reward"` and `greater_is_better=True`, or leave '
+            "`load_best_model_at_end` out.",
+            headline="The weights that you end with are not the best ones.",
+        )
+
     def probe(self, subject: "Subject") -> Finding:
         """Do both paths do the same on the same problems?"""
+        chosen = self._chosen(subject.settings.get("best_model_by"))
+        if chosen is not None:
+            return chosen
         path = subject.heldout_path()
         if path.problems == 0:
             return self.too_little("no problem could be run on both paths")
@@ -146,6 +178,12 @@ class EvaluationMismatch(Hypothesis):
             measured=gap,
             expected="0",
         )
+
+
+def _kind(metric: str) -> str:
+    """What a metric is about, by the end of its name."""
+    last = metric.removesuffix("/mean").rsplit("/", 1)[-1]
+    return next((kind for kind in ("loss", "reward") if last.endswith(kind)), "")
 
 
 def _differences(path: "HeldoutPath") -> list[str]:

@@ -11,7 +11,8 @@ is a fault. And rollouts that are called cut although they ended well below the 
 many different lengths, in one turn: certainly more than four in five of at least 16 is suspected,
 because a limit would give one length. Those that end in neither an end token nor a known limit
 count here if they have no trained token: a stop string may have ended them. Healthy: none has
-either (0 of 26 runs, interval 0 to 13 %; both are invariants).
+either (0 of 26 runs, interval 0 to 13 %; both are invariants). Also suspected: a quarter of 16 or
+more cut completions close their turn and open the next one, with the marks that the prompt has.
 
 ## Probe
 The sign, read on one batch of the live trainer. And completions of one turn that hold the special
@@ -36,6 +37,8 @@ TRL pull requests 4970, 4976 and 7039 and issue 6369; torchtune issue 2967; MemG
 TRL's `mean_terminated_length` is 0 where this happens.
 """
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +65,8 @@ PAST_THE_END = 0.25
 """Share of the completions that go on behind the end of the model's turn. An invariant: none."""
 ENDED = ("answered", "eos")
 """What a rollout that ended by itself is said to end with."""
+MARK = re.compile(r"<\|[^|<>\s]{1,40}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
+"""Marks of turns, as chat templates write them."""
 STOPPED = "stop"
 """The same where neither an end token nor a known limit ended it."""
 
@@ -80,7 +85,7 @@ class EndOfSequence(Hypothesis):
         """Do ended completions carry loss, and are cut ones really cut?"""
         finish = trace.rollouts["finish"].astype(str)
         found = self._left_out(trace, finish) or self._never_ends(trace, finish)
-        return found or self._fine(finish)
+        return found or self._plays_both(trace, finish) or self._fine(finish)
 
     def probe(self, subject: "Subject") -> Finding:
         """The sign on one batch; and does the model end its turn without being stopped?"""
@@ -114,6 +119,28 @@ class EndOfSequence(Hypothesis):
             severity=share.value / PAST_THE_END,
             proven=True,
         )
+
+    def _plays_both(self, trace: Trace, finish: np.ndarray) -> Finding | None:
+        """Cut completions in which the model opens the turn that its prompt opens with."""
+        cut = np.flatnonzero(finish == "length")
+        if len(cut) < FEWEST or _has_turns(trace) or "prompt" not in trace.rollouts:
+            return None
+        table = trace.rollouts
+        texts = [(str(table["prompt"][row]), str(table["completion"][row])) for row in cut]
+        past = np.array([_goes_on(*one) for one in texts])
+        share = cluster_mean(past.astype(float), trace.groups().index[cut])
+        if past.mean() < PAST_THE_END or share.low <= 0:
+            return None
+        found = self.found(
+            Level.SUSPECT,
+            f"{past.sum()} of {len(cut)} completions that the limit cut close their turn, open the "
+            "next one themselves and go on: the token that ends a turn does not stop the sampler.",
+            measured=share,
+            expected="0",
+            evidence=_examples(trace, cut[past]),
+            severity=float(past.mean()) / PAST_THE_END,
+        )
+        return replace(found, explains=(*found.explains, "H04", "H13"))
 
     def _left_out(self, trace: Trace, finish: np.ndarray) -> Finding | None:
         ended = np.isin(finish, ENDED)
@@ -164,6 +191,18 @@ class EndOfSequence(Hypothesis):
             measured=0.0,
             expected="0 left out",
         )
+
+
+def _goes_on(prompt: str, completion: str) -> bool:
+    """Whether a completion holds the end of a turn and behind it the mark that opens the prompt's
+    turns, both as the prompt itself has them."""
+    marks = MARK.findall(prompt)
+    if len(marks) < 2:
+        return False
+    said = MARK.findall(completion)
+    opens, closes = marks[0], set(marks[1:]) - {marks[0]}
+    later = (mark == opens or mark.startswith(opens) for mark in said[1:])
+    return bool(said) and said[0] in closes and any(later)
 
 
 def _without_loss(trace: Trace) -> np.ndarray:

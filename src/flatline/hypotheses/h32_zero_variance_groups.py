@@ -11,7 +11,9 @@ is over the batch and cannot show it). Suspected where it certainly exceeds 0.7,
 and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
 Above one half it is noted. Where a logged reward ends at 0.9 of 1 or more, equal groups are those
 that every rollout solves, and that is said: the prompts are used up. A log that has only the spread
-over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested.
+over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested. Where
+no group of 16 or more differs, though its completions do, and prompts earn four different rewards
+or more, the prompt alone decides the reward, and that is said.
 
 ## Probe
 Scripted wrong answers through the trainer's own reward: if most of them earn what gold earns, and
@@ -67,6 +69,10 @@ ALIKE, ALIKE_REWARDS = 8, 32
 """Groups, and rewards, of which not one differs. A policy that solves one problem in ten leaves 32
 tries without a success in 3 % of such batches, and with them nothing to learn from."""
 ONE_VALUE = 1e-6
+GRADED, GRADED_GROUPS = 4, 16
+"""Different rewards between prompts that no prompt has two of, and groups that must show it."""
+MOSTLY = 0.5
+"""Share of the groups whose completions must differ: a policy that says one thing earns one."""
 NOT_NONE = "Return 0 for a wrong answer: None leaves the rollout out of its group."
 BY_HAND = (
     "Take one completion by hand: print it, its gold answer and what each reward function pays for "
@@ -102,6 +108,8 @@ class ZeroVarianceGroups(Hypothesis):
             return self.too_little("no group has two rewards; one step of whole groups is needed")
         if _one_reward(groups):
             return self._all_alike(trace, groups)
+        if (levels := _by_prompt_alone(trace, groups)) is not None:
+            return self._blind(groups, levels)
         share = cluster_mean(groups.equal, groups.prompt)
         return self._judge(
             share,
@@ -174,6 +182,22 @@ class ZeroVarianceGroups(Hypothesis):
             severity=1 / DEAD,
             evidence=_examples(groups),
             fix=NOT_NONE if unpaid else BY_HAND,
+            points_at_cause=True,
+        )
+
+    def _blind(self, groups: RewardGroups, levels: int) -> Finding:
+        """Graded between prompts and never inside one: it does not look at what was written."""
+        return self.found(
+            Level.SUSPECT,
+            f"None of {groups.n} groups has two rewards, though their completions differ, and "
+            f"between prompts the reward has {levels} values: the prompt alone decides it.",
+            measured=1.0,
+            expected=f"below {DEAD:.0%} of the groups",
+            severity=1 / DEAD,
+            evidence=_examples(groups),
+            fix="Print what the reward function is given: of a conversation a completion is a list "
+            "of messages, and its text is `completion[0]['content']`.",
+            headline="Your reward does not depend on what the model writes.",
             points_at_cause=True,
         )
 
@@ -272,6 +296,18 @@ def _one_reward(groups: RewardGroups) -> bool:
     """Whether all of enough rewards are the same."""
     values = groups.rewards.values
     return groups.n >= ALIKE and len(values) >= ALIKE_REWARDS and np.ptp(values) < ONE_VALUE
+
+
+def _by_prompt_alone(trace: Trace, groups: RewardGroups) -> int | None:
+    """How many rewards there are, where each of several prompts has one and its completions differ.
+    Two may be problems that are always solved and others that never are."""
+    if "completion" not in trace.rollouts or groups.n < GRADED_GROUPS or not groups.equal.all():
+        return None
+    levels = len(np.unique(np.round(groups.mean, 6)))
+    said, index = trace.rollouts.coded("completion").codes, trace.groups().index
+    pairs = np.unique(np.stack([index, said]), axis=1)[0]
+    differ = np.bincount(pairs, minlength=int(index.max()) + 1) > 1
+    return levels if levels >= GRADED and differ.mean() >= MOSTLY else None
 
 
 def _split(groups: RewardGroups) -> str:

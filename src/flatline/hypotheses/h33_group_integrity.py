@@ -274,7 +274,8 @@ class GroupIntegrity(Hypothesis):
         )
 
     def _advantages(self, trace: Trace) -> Finding | None:
-        if "advantage" not in trace.rollouts or kl_in_reward(trace.settings):
+        own = kl_in_reward(trace.settings) or trace.run.get("advantages_of_tokens")
+        if "advantage" not in trace.rollouts or own:
             return None
         reward, advantage = trace.rollouts["reward"], trace.rollouts["advantage"]
         index = trace.groups().index
@@ -284,6 +285,8 @@ class GroupIntegrity(Hypothesis):
         )
         if not follows.high < FOLLOWS:
             return None
+        if trace.run.get("source") == "watch" and follows.high < -FOLLOWS:
+            return None  # nothing is mixed up: the loss has the wrong sign, which is H53's or H55's
         return self.found(
             Level.SUSPECT,
             f"Advantages hardly follow the rewards of their own group: correlation {follows}.",

@@ -11,7 +11,9 @@ the recorded gold answer after SQuAD's normalisation, and which the run pays as 
 lowest reward; where nobody marks anything and completions are a few words, each is its answer.
 Healthy: none. Suspected where the interval of their share excludes 2 % on three
 prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
-the reward that is 0 on every rollout is noted. Suspected in the same way: numbers other than the
+the reward that is 0 on every rollout is noted, and suspected where all prompts end with an opening
+tag (`<think>`) that no completion therefore has, if right answers behind the closing tag earn
+nothing of it, or its name is about the form. Suspected in the same way: numbers other than the
 gold number that are paid as right, where no right answer is paid as wrong.
 
 ## Probe
@@ -46,6 +48,7 @@ import numpy as np
 from flatline.hypotheses.answers import Judged, judge, looked_at
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import unless_batch_alarms
+from flatline.hypotheses.opened_tags import Opened, opened_by_prompts
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -88,6 +91,9 @@ class RewardParser(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Are right answers paid as right?"""
+        opened = opened_by_prompts(trace)
+        if opened is not None:
+            return self._opened(trace, opened)
         judged = judge(trace)
         right, missed = judged.right, judged.missed
         gifts = self._gifts(trace, judged)
@@ -128,6 +134,31 @@ class RewardParser(Hypothesis):
             expected="0",
             severity=share.value / MISREAD,
             evidence=[_example(trace, judged, at) for at in np.flatnonzero(missed)[:3]],
+            points_at_cause=True,
+        )
+
+    def _opened(self, trace: Trace, seen: Opened) -> Finding:
+        """Certain enough where right answers go unpaid, or where the part is about the form."""
+        sure = seen.prompts >= FEWEST or seen.about_form
+        unpaid = ", ".join(f"`{name}`" for name in seen.unpaid)
+        right = (
+            f" {len(seen.right)} of these say the gold answer behind `</{seen.tag[1:]}`."
+            if seen.right
+            else ""
+        )
+        return self.found(
+            Level.SUSPECT if sure else Level.NOTE,
+            f"Prompts end with `{seen.tag}`, so no completion begins with it, and {unpaid} pays "
+            f"nothing for any of {len(trace.rollouts)} rollouts: a pattern that looks for "
+            f"`{seen.tag}` in the completion looks in vain.{right}",
+            measured=float(len(seen.right)),
+            expected="a part that is earned at times",
+            severity=1 / MISREAD,
+            evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.right[:3]],
+            fix=f"Leave `{seen.tag}` out of the pattern, or put it in front of the completion "
+            "before it is matched: the template has written it into the prompt already.",
+            headline=f"Your reward looks for `{seen.tag}` in completions, and it stands in the "
+            "prompt.",
             points_at_cause=True,
         )
 
@@ -216,6 +247,13 @@ class RewardParser(Hypothesis):
             expected="0",
             evidence=_cases((*short, *above)),
         )
+
+
+def _unpaid(trace: Trace, row: int) -> str:
+    said, gold = (str(trace.rollouts[name][row]) for name in ("completion", "gold"))
+    return f"ends with {said[-40:]!r}, gold is {gold[:40]!r}, reward " + (
+        f"{trace.rollouts['reward'][row]:.3g}"
+    )
 
 
 def _usual_pay(judged: Judged, reward: np.ndarray) -> float:

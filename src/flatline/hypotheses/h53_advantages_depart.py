@@ -13,7 +13,9 @@ more: rewards differ inside groups, and every row has the same weight (within 0.
 the same at every step, as in imitation); or the weights are rewards less the mean of rows at a
 stride (or of neighbours, where rows of a prompt are not neighbours) within 0.5 %, and no baseline
 of their own prompt fits within 10 %. Any baseline of the group, the batch, a prompt or a running
-mean makes weights a straight line of the rewards inside a prompt, and is silent.
+mean makes weights a straight line of the rewards inside a prompt, and is silent; a line that falls
+in practically every group (98 % of eight or more, at three steps) is a loss that pushes against the
+rewards.
 
 ## Probe
 The trainer's advantages against the formula of `scale_rewards` on what each row was paid, in double

@@ -5,7 +5,10 @@ Clip bounds are swapped, old log-probs never reach the loss, a KL term is logged
 the loss: single tokens pull too much, too little or not at all.
 
 ## Sign
-None: it takes the trainer itself.
+Of a loop that is only watched: in practically every group the rows that earn more weigh less in the
+loss, and where they are trained again after an update the weight of a token shrinks by a nat for
+each nat that it became more likely (-1.2 to -0.8; with the ratio new / old it grows by as much, and
+without any it stays). That is the ratio old / new.
 
 ## Probe
 The derivative of the loss by each token's log-prob against the specified one, on the values that
@@ -28,10 +31,10 @@ PPO (Schulman et al., 2017); GRPO; DAPO; GSPO (Zheng et al., 2025); Schulman (20
 KL.
 """
 
-from flatline.hypotheses.departure import Departure
+from flatline.hypotheses.departure import DepartureAlong
 
 
-class RatioDeparts(Departure):
+class RatioDeparts(DepartureAlong):
     id = "H55"
     name = "ratio-departs"
     headline = "The ratio, clip or KL in your loss is not the configured one."

@@ -65,6 +65,16 @@ NOISE = 0.5
 """Share of the variance inside groups that is the judge's own. Healthy: 0."""
 
 
+EPISODES = "an episode is not reset, so that the one before decides, or the judge fails."
+NOT_THE_SAME = "Your environment is not the same for every episode, or your judge fails."
+PLAY_TWICE = (
+    "Reset the environment before every completion, or make a new one, and play one completion "
+    "twice: it must earn the same. If it does, look for errors and time-outs of the judge that "
+    "become 0."
+)
+"""Where completions are played in an environment or by a function of the user's."""
+
+
 class VerifierFailures(Hypothesis):
     id = "H68"
     name = "verifier-failures"
@@ -129,12 +139,14 @@ class VerifierFailures(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"{len(flipped)} of {pairs} repeated completions of a prompt are paid {part}in one row "
-            f"and get the least there is in another, on {prompts} prompts: the judge fails, or "
-            "contradicts itself.",
+            f"and get the least there is in another, on {prompts} prompts: "
+            + (EPISODES if _is_played(trace) else "the judge fails, or contradicts itself."),
             measured=len(flipped) / pairs,
             expected="0",
             evidence=[said_twice(trace, a, b) for a, b in flipped[:3]],
             severity=1 + len(flipped) / pairs,
+            headline=NOT_THE_SAME if _is_played(trace) else None,
+            fix=PLAY_TWICE if _is_played(trace) else None,
         )
 
     def _lost_parts(self, trace: Trace) -> Finding | None:
@@ -202,6 +214,12 @@ def _flips(a: np.ndarray, b: np.ndarray, paid: np.ndarray) -> np.ndarray:
     least, span = (known.min(), np.ptp(known)) if known.size else (np.nan, np.nan)
     clearly = max(APART * span, EQUAL)
     return np.asarray((np.fmin(a, b) <= least + EQUAL) & (np.abs(a - b) > clearly))
+
+
+def _is_played(trace: Trace) -> bool:
+    """Whether a player of the user's own stands between completions and their pay."""
+    given = trace.settings
+    return trace.run.get("source") == "attach" and given.get("tools", 0) is None
 
 
 def _row(trace: Trace, row: int) -> Evidence:

@@ -17,6 +17,7 @@ import numpy as np
 from flatline.errors import NotRecorded
 from flatline.hypotheses.by_place import never_paid_behind
 from flatline.hypotheses.gold_fit import foreign_gold
+from flatline.hypotheses.row_signs import of_watched_ratio, of_watched_signs
 from flatline.hypotheses.row_weights import of_watched_rows
 from flatline.hypotheses.weights import looked_at, trains_later, updates_once
 from flatline.live.stage_found import StageFound, departs, same, unknown
@@ -279,6 +280,8 @@ def along_advantages(trace: Trace, asked: Asked) -> StageFound:
     """The advantages that were trained on against those of the recorded rewards, at every step."""
     if trace.settings.get("algorithm") == "rloo":  # whose KL, in the reward, is not recorded
         raise NotSpecified("advantages of RLOO without the KL of each rollout")
+    if trace.run.get("advantages_of_tokens"):
+        raise NotSpecified("an advantage for each token")
     found_B, rows = trace.rollouts["advantage"], _whole_batches(trace, asked)
     if not len(rows):
         return unknown("advantages", "No whole group was recorded.")
@@ -580,8 +583,11 @@ def _largest(trace: Trace, step: int) -> str:
 LOOKS: Mapping[str, Look] = {
     "mask": mask,
     "rewards": rewards,
-    "advantages": lambda trace: of_watched_rows(trace) or along_advantages(trace),
+    "advantages": lambda trace: (
+        of_watched_rows(trace) or of_watched_signs(trace) or along_advantages(trace)
+    ),
     "log-probs": logprobs,
+    "ratio and KL": of_watched_ratio,
     "update": update,
 }
 """By stage. Rows are H33's; the other stages need a model."""

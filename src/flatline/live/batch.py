@@ -20,6 +20,8 @@ from torch import Tensor
 from flatline.live.texts import hashed
 from flatline.rollout.record import Author, Rollout
 
+EQUAL = 1e-6
+"""Advantages of two tokens that differ by less are one: they were rounded on their way."""
 PROMPT_NAMES = ("problem_id", "prompt_id", "id")
 """Columns that may name a prompt, the first that is there counts."""
 GOLD_NAMES = (
@@ -121,6 +123,16 @@ class Padded:
         """Of every token."""
         given = self["advantages"]
         return np.broadcast_to(given if given.ndim == 2 else given[:, None], self.mask.shape)
+
+    @cached_property
+    def of_tokens(self) -> bool:
+        """Whether tokens of one rollout that carry loss have different advantages."""
+        low, high = (
+            np.where(self.loss_mask, self.token_advantage, end) for end in (np.inf, -np.inf)
+        )
+        some = self.loss_mask.any(axis=1)
+        spread = high.max(axis=1, initial=-np.inf) - low.min(axis=1, initial=np.inf)
+        return bool((some & (spread > EQUAL)).any())
 
     def authors(self, row: int, where: slice, played: Rollout | None) -> np.ndarray | None:
         """Who wrote each token: as a loop says, by the rollout's record, or by the tool mask."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flatline.live.batch import EQUAL
 from flatline.live.hooks import Guard
 from flatline.live.texts import Texts, hashed
 from flatline.rollout.record import Author
@@ -97,7 +98,7 @@ class _Row:
         known = self.advantage[self.trained]
         return {
             "prompt_id": hashed(self.prompt),
-            "advantage": float(known.mean()) if len(known) else None,
+            "advantage": float(known.mean()) if len(known) and np.ptp(known) <= EQUAL else None,
             "finish": None if end is None else "eos" if self.ids[-1] == end else "length",
             "prompt_tokens": len(self.prompt),
             "completion_tokens": len(self.ids),

@@ -1,10 +1,15 @@
 """Token ids as text, and as the name of a prompt."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+OPENING_TAG = re.compile(r"<([A-Za-z][\w-]{0,30})>\s*\Z")
+"""An opening tag that a prompt ends with: the template begins the answer with it. Marks of turns
+have bars or brackets in most templates."""
 
 
 class Texts:

@@ -81,6 +81,7 @@ POINTS_TO: Mapping[str, tuple[str, ...]] = {
     "H51": ("gap",),
     "H52": ("parts", "reward"),
     "H53": ("advantage",),
+    "H55": ("advantage",),
     "H54": ("gap", "kl"),
     "H58": ("updates",),
     "H60": ("reward",),

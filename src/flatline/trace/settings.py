@@ -54,6 +54,7 @@ SETTINGS = (
     "algorithm",
     "correct",
     "gold",
+    "best_model_by",
 )
 """`tools` is how many a completion may call; with none, and no player of somebody's own, it is one
 turn. `lora` is null or a dict of r, alpha, dropout and targets. `precision` is that of the products
@@ -64,8 +65,9 @@ many prompts the data has, by their ids where it has any, and `prompt_texts` how
 in what the model is shown; null where that is more than a text. `algorithm` is `grpo` or `rloo`.
 `correct` is the part of the reward and `gold` the column of the dataset that, as the user says,
 tell which answers are right. `loss_temperature` is what the loss divides logits by, where it does
-not take `temperature`. `epsilon_high` is null where the clip is as wide above as below. The other
-names are those of TRL."""
+not take `temperature`. `best_model_by` is the metric by which the checkpoint is chosen that is
+loaded at the end, with `, lowest` or `, highest`; null where the last weights stay. `epsilon_high`
+is null where the clip is as wide above as below. The other names are those of TRL."""
 
 NO_NUMBERS = frozenset(
     {
@@ -81,6 +83,7 @@ NO_NUMBERS = frozenset(
         "algorithm",
         "correct",
         "gold",
+        "best_model_by",
     }
 )
 """Settings that are text or a dict; all others are numbers or truth values."""

@@ -35,7 +35,8 @@ from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import PLAYS_AND_STEPS, Capability, Trainer
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound
-from flatline.live.watch.heard import ends_of, head_of
+from flatline.live.watch.head import head_of
+from flatline.live.watch.heard import ends_of
 from flatline.live.watch.watch import Watch, watch_in_memory
 from flatline.live.where.place import Where
 from flatline.trace.settings import SETTINGS
@@ -79,7 +80,7 @@ class LoopTrainer(Trainer):
     }
 
     def __init__(self, loop: Loop) -> None:
-        head_of(loop.model)  # refuses a model without one
+        head_of(loop.model, loop.optimizer)  # refuses a model without one
         self._loop = loop
         self._passes: dict[int, _Pass] = {}
         """By their number; places of rows hold it."""

@@ -59,6 +59,7 @@ def settings(trainer: GrpoTrainer) -> dict[str, Any]:
     found["dataset_size"] = _length(getattr(trainer, "train_dataset", None))
     found["prompts_per_step"] = _prompts(found)
     found["tools"] = _tools(trainer)
+    found["best_model_by"] = _best_by(args)
     found["lr_scheduler_type"] = _schedule(trainer)
     found["learning_rate"] = _rate(trainer)
     found["reward_weights"] = _weights(trainer)
@@ -136,6 +137,15 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
         "What says which answers are right would be looked for in vain.\n"
         f"There are: {', '.join(map(repr, known))}."
     )
+
+
+def _best_by(args: Any) -> str | None:
+    """By which metric the weights are chosen that are there after the training."""
+    if not getattr(args, "load_best_model_at_end", False):
+        return None
+    high = bool(getattr(args, "greater_is_better", False))
+    name = getattr(args, "metric_for_best_model", None) or "loss"
+    return f"{name}, {'highest' if high else 'lowest'}"
 
 
 def _schedule(trainer: GrpoTrainer) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flatline.live.batch import Drawn
+from flatline.live.batch import EQUAL, Drawn
 from flatline.live.texts import hashed
 from flatline.live.verl.sampler import DRAWN
 from flatline.rollout.record import Author
@@ -61,6 +61,13 @@ class Rollout:
         given = self._tokens("advantages")
         known = None if given is None else given[self.mask != 0]
         return None if known is None or not len(known) else float(known.mean())
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether its tokens have advantages of their own."""
+        given = self._tokens("advantages")
+        known = np.zeros(0) if given is None else given[self.mask != 0]
+        return len(known) > 0 and float(np.ptp(known)) > EQUAL
 
     @property
     def reward(self) -> float:

@@ -87,6 +87,8 @@ class TrainerEar:
         self._texts.forget()
         facts = logged({**metrics, **self._told}) | measured(rollouts, rows)
         self._told = {}
+        if any(one.of_tokens for one in rollouts):
+            self._sink.update_run(advantages_of_tokens=True)
         self._sink.write("rollouts", rows)
         self._sink.write("tokens", tokens)
         self._sink.write("vocabulary", self._vocabulary.rows(tokens))

@@ -1,6 +1,7 @@
-"""Listening to a model that flatline knows nothing of: where its head is, what it is given."""
+"""Listening to a model that flatline knows nothing of, and what it is given."""
 
 import inspect
+import re
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,10 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatline.errors import ModelError, TraceError
+from flatline.errors import TraceError
 from flatline.live.hooks import Guard
 from flatline.live.watch.gradient import Inputs
 
+NO_IDS = re.compile("mask|position|label|target|type")
+"""In names of whole numbers that are given to a model and are no tokens."""
+NO_STATE = re.compile("mask|position|embed|bias|label|target")
+"""In names of tensors that are no memory of what came before."""
 _LENGTH = ("get_seq_length", "get_pos")
 """What a cache calls the method that says how many tokens it holds."""
 
@@ -41,30 +46,6 @@ def _deaf() -> Callable[..., None]:
     return deaf
 
 
-def head_of(model: Any) -> nn.Module:
-    """The module that makes logits."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"`watch` was given a {type(model).__name__}, and listens to a torch module.\n"
-            "Give the model that the loop trains: `flatline.watch(model, optimizer, run_dir)`."
-        )
-    if hasattr(model, "_orig_mod"):
-        raise ModelError(
-            "This model is compiled, and a hook would change its graph.\n"
-            "Watch a few steps without `torch.compile`."
-        )
-    ask = getattr(model, "get_output_embeddings", None)
-    head = ask() if callable(ask) else getattr(model, "lm_head", None)
-    if not isinstance(head, nn.Module):
-        raise ModelError(
-            f"A {type(model).__name__} has no head that makes logits (`get_output_embeddings()` "
-            "gives none, and there is no `lm_head`).\n"
-            "Which tokens are trained is read from the gradient at the logits.\n"
-            "Give the whole causal language model, such as one of `AutoModelForCausalLM`."
-        )
-    return head
-
-
 def refuse_foreign(model: nn.Module, optimizer: Any) -> list[Tensor]:
     """The parameters that the optimizer holds of the model; an error where it holds none."""
     if not callable(getattr(optimizer, "register_step_pre_hook", None)):
@@ -86,13 +67,20 @@ def refuse_foreign(model: nn.Module, optimizer: Any) -> list[Tensor]:
 
 
 def ends_of(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a sequence, as model and tokenizer say."""
-    owners = (getattr(model, "generation_config", None), getattr(model, "config", None), tokenizer)
-    found: set[int] = set()
-    for owner in owners:
-        ids = getattr(owner, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
-    return frozenset(found)
+    """Ids that end a sequence, as model and tokenizer say; where the model says nothing, as the
+    language models inside it do."""
+    inside = [part for part in model.modules() if hasattr(part, "get_output_embeddings")]
+    said = _ends_in(model) or set().union(*map(_ends_in, inside))
+    return frozenset(said | _as_ids(getattr(tokenizer, "eos_token_id", None)))
+
+
+def _ends_in(model: Any) -> set[int]:
+    configs = (getattr(model, name, None) for name in ("generation_config", "config"))
+    return set().union(*(_as_ids(getattr(one, "eos_token_id", None)) for one in configs))
+
+
+def _as_ids(given: Any) -> set[int]:
+    return set(given if isinstance(given, list | tuple) else [] if given is None else [given])
 
 
 def names_of(module: nn.Module) -> list[str]:
@@ -103,8 +91,8 @@ def names_of(module: nn.Module) -> list[str]:
 def inputs_of(values: Mapping[str, Any]) -> Inputs | None:
     """What a model was given, by the names that models use; None without token ids."""
     named = values.get("input_ids")
-    found = (named,) if named is not None else values.values()
-    ids = next((value for value in found if _is_ids(value)), None)
+    found = {"input_ids": named} if named is not None else values
+    ids = next((v for name, v in found.items() if _is_ids(v) and not NO_IDS.search(name)), None)
     if ids is None:
         return None
     mask = values.get("attention_mask")
@@ -113,7 +101,7 @@ def inputs_of(values: Mapping[str, Any]) -> Inputs | None:
         ids=ids,
         attended=mask if plain else None,
         mask_is_odd=mask is not None and not plain,
-        cached=_cached(values),
+        cached=_cached(values, ids),
     )
 
 
@@ -122,10 +110,36 @@ def _is_ids(value: Any) -> bool:
     return whole and value.ndim == 2
 
 
-def _cached(values: Mapping[str, Any]) -> int | None:
+def _cached(values: Mapping[str, Any], ids: Tensor) -> int | None:
+    """Tokens that a cache holds; of one token behind a state that is handed on, that there are
+    some."""
     named = (value for name, value in values.items() if "cache" in name or name.startswith("past"))
     cache = next((v for v in named if v is not None and not isinstance(v, bool | Tensor)), None)
     if cache is None:
-        return None
+        handed_on = (v for n, v in values.items() if v is not ids and not NO_STATE.search(n))
+        return -1 if ids.shape[1] == 1 and any(map(_is_state, handed_on)) else None
     ask = next((found for name in _LENGTH if callable(found := getattr(cache, name, None))), None)
-    return -1 if ask is None else int(ask())
+    if ask is not None:
+        return int(ask())
+    return -1 if _holds_tensors(cache) else 0
+
+
+def _is_state(value: Any) -> bool:
+    """Whether it may be what a recurrent layer returned: floats for each row."""
+    if isinstance(value, tuple | list):
+        return bool(value) and all(map(_is_state, value))
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1
+
+
+def _holds_tensors(cache: Any, depth: int = 4) -> bool:
+    """Whether anything is in it; of what cannot be looked into, that there is."""
+    if isinstance(cache, Tensor) or depth == 0:
+        return True
+    if cache is None or isinstance(cache, bool | int | float | str | torch.dtype | torch.device):
+        return False
+    if not isinstance(cache, list | tuple | Mapping):
+        cache = getattr(cache, "__dict__", None)
+    if cache is None:
+        return True
+    parts = cache.values() if isinstance(cache, Mapping) else cache
+    return any(_holds_tensors(part, depth - 1) for part in parts)

@@ -24,6 +24,13 @@ from flatline.trace.writer import Sink
 EQUAL = 1e-6
 """Rewards that differ by less are equal."""
 
+MOVED, MOVED_TOKENS = 1e-3, 32
+"""Nats by which tokens must have moved, and how many there must be, for a slope over them."""
+LINE = 0.9
+"""Share of what differs in the weights that the slope must account for."""
+CERTAIN = 0.01
+"""Nats of a token that is nearly sure: its weight is a small number divided by another."""
+
 
 class Ledger:
     """Joins what was sampled with what was trained."""
@@ -49,6 +56,8 @@ class Ledger:
         seen = [row for _, rows in read for row in rows]
         if cleared := _cleared(read):
             facts = {**facts, "metrics": {**facts["metrics"], **cleared}}
+        if slope := _ratio_slope(seen, step):
+            facts = {**facts, "metrics": {**facts["metrics"], **slope}}
         for row in seen:
             row.moved_on = any(turn.place is not None for turn in row.turns)
         fresh = [row for row in seen if self._is_new(row)]
@@ -213,6 +222,30 @@ def _cleared(read: Sequence[tuple[Read, Sequence[Seen]]]) -> dict[str, float]:
     if not lost - kept:
         return {}
     return {"rows_cleared": float(len(lost - kept)), "rows_kept": float(len(kept))}
+
+
+def _ratio_slope(seen: Sequence[Seen], step: int) -> dict[str, float]:
+    """Of rows that an update moved since they were sampled: by how many nats the weight of a token
+    grows inside its row for each nat by which it became more likely. Only where a line fits."""
+    again = [row for row in seen if row.sample is not None and row.sample.version < step - 1]
+    points = [_moved(row) for row in again]
+    moved, grown = (np.concatenate([np.zeros(0), *(one[at] for one in points)]) for at in (0, 1))
+    across, up = float(moved @ moved), float(grown @ grown)
+    if len(moved) < MOVED_TOKENS or across < MOVED**2 * len(moved) or not up:
+        return {}
+    both = float(moved @ grown)
+    return {"ratio_slope": both / across} if both**2 > LINE * across * up else {}
+
+
+def _moved(row: Seen) -> tuple[np.ndarray, np.ndarray]:
+    """Of each token with a weight, less the mean of its row: nats by which it became more likely,
+    and the logarithm of its weight."""
+    known = np.isfinite(row.weight) & (row.weight != 0) & np.isfinite(row.sampler - row.trainer)
+    known &= row.trainer < -CERTAIN
+    if not known.any():
+        return np.zeros(0), np.zeros(0)
+    moved, size = (row.trainer - row.sampler)[known], np.log(np.abs(row.weight[known]))
+    return moved - moved.mean(), size - size.mean()
 
 
 def _key(row: Seen) -> Any:

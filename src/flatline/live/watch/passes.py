@@ -59,7 +59,16 @@ class Passes:
     def given(self, inputs: Inputs | None) -> None:
         """The model is called."""
         self._count_headless()
+        self.given_within(inputs)
+
+    def given_within(self, inputs: Inputs | None) -> None:
+        """The same call, as a part deeper in the model is given it."""
         self._now, self._heads, self._graph = inputs, 0, torch.is_grad_enabled()
+
+    @property
+    def blind(self) -> bool:
+        """Whether the model was called without token ids."""
+        return self._now is None
 
     def built(self, logits: Any) -> Inputs | None:
         """The head is called; returns what the logits are about, where that is known."""

@@ -275,6 +275,8 @@ def read_row(
     if seen and len(flagged) and spans and done > spans[0][1].version:
         moved = np.abs(one.trainer[row] - sampler) > CLIPPED
         trained = trained | (author == Author.MODEL) & moved
+    if spans and spans[0][1].own and len(flagged):
+        author[_may_be_put_there(author, trained, spans[0][1], finish)] = UNKNOWN_AUTHOR
     before = slice(min(begin, cut.start), cut.start)
     return Seen(
         turns=[sample for _, sample in spans],
@@ -292,6 +294,21 @@ def read_row(
         advantage=_advantage(one, row, trained),
         old=None if one.old is None else one.old[row, cut],
     )
+
+
+def _may_be_put_there(
+    author: np.ndarray, trained: np.ndarray, first: Sample, finish: str | None
+) -> np.ndarray:
+    """Tokens without a loss that a loop of somebody's own may have written itself: the answer of a
+    tool among those that the model drew, padding behind them, a prompt that is fed one by one."""
+    flagged = np.flatnonzero(trained & (author == Author.MODEL))
+    at = np.arange(len(author))
+    if not len(flagged):
+        return np.zeros(len(author), dtype=bool)
+    inside = (at > flagged[0]) & (at < flagged[-1])
+    behind = (at > flagged[-1]) & (finish != ENDED)
+    before = (at < flagged[0]) & (len(first.prompt) < 2)
+    return np.asarray((inside | behind | before) & (author == Author.MODEL) & ~trained)
 
 
 def _advantage(one: Read, row: int, trained: np.ndarray) -> float | None:
@@ -318,7 +335,7 @@ def write_span(
     if not whole or sample.ended or end == len(ids):
         return end, ENDED if whole and sample.ended else None
     author[end], sampler[end] = Author.MODEL, sample.tail.logp(sample.row, int(ids[end]))
-    return end + 1, ENDED if int(ids[end]) in ends else CUT
+    return end + 1, ENDED if int(ids[end]) in ends else CUT if ends else None
 
 
 def _compared(
@@ -338,11 +355,18 @@ def _compared(
     more = attended is not None and attended.min() == 0 and attended[: max(begin, 0)].any()
     if more or not _same_prompt(sample, ids, start):
         begin, told = hidden, {"as_sampled": 0, "sampled_prompt_ids": sample.prompt}
-    if any(common(one.ids, ids[at:]) < len(one.ids) for at, one in spans):
+    if any(_differs(one.ids, ids[at:]) for at, one in spans):
         told["as_sampled"] = 0
         if len(spans) == 1:
             told["sampled_ids"] = sample.ids
     return begin, told
+
+
+def _differs(sampled: np.ndarray, trained: np.ndarray) -> bool:
+    """Whether other tokens are trained. The last one of a row is mostly not given to the model: it
+    is a label, and without a gradient it is not known."""
+    same = common(sampled, trained)
+    return same < len(sampled) and not (same == len(trained) == len(sampled) - 1)
 
 
 def advantages(rows: Sequence[Seen], group: Sequence[int]) -> list[float | None]:

@@ -6,9 +6,11 @@ token that ends a generation is never given back to the model; the logits that i
 kept until a pass that trains shows which one it was.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 
 import numpy as np
 import torch
@@ -51,6 +53,8 @@ class Sample:
     tail: Tail
     row: int
     """Its row in the tail."""
+    own: bool = False
+    """Whether a loop of somebody's own fed its tokens: some may be put there and not drawn."""
     finish: str | None = None
     """Why it ended, where the sampler says so: `ids` are then all that it drew."""
     reward: float | None = None
@@ -79,6 +83,8 @@ class _Open:
     """Of the last token, one row a sequence."""
     cached: bool
     """Whether it began with an empty cache."""
+    own: bool = False
+    """Whether it is not transformers that feeds what it draws."""
     fed: list[Tensor] = field(default_factory=list)
     logps: list[Tensor] = field(default_factory=list)
 
@@ -90,9 +96,10 @@ class _Open:
         ids, length = inputs.ids, self.prompt.shape[1] + len(self.fed)
         rows = self.logits.shape[0]
         if inputs.cached:
-            # One prompt may be read once and sampled from many times.
-            fits = rows in (1, ids.shape[0]) and inputs.cached in (-1, length)
-            return ids if fits else None
+            # One prompt may be read once and sampled from many times. Several tokens behind a cache
+            # that does not say its length are a new prompt.
+            fits = inputs.cached == length or (inputs.cached == -1 and ids.shape[1] == 1)
+            return ids if fits and rows in (1, ids.shape[0]) else None
         if self.forgets(inputs):
             return ids
         if ids.shape[0] != rows or ids.shape[1] <= length:
@@ -133,6 +140,7 @@ class Sampling:
         fresh = self._open.continued_by(inputs) if self._open else None
         if self._open and fresh is not None and fresh.shape[1] == 1:
             self.blind |= self._open.forgets(inputs)
+            self._open.own |= not (self._open.fed or _is_generate())
             self._open.feed(fresh[:, 0])
             self._open.logits = last
             return
@@ -140,7 +148,8 @@ class Sampling:
         if self._open and fresh is not None:  # what a tool said, in one piece
             context, attended = torch.cat([self._open.whole(), fresh], dim=1), self._open.attended
         self.close()
-        if inputs.cached and fresh is None:
+        begins = inputs.cached == -1 and inputs.ids.shape[1] > 1
+        if inputs.cached and fresh is None and not begins:
             self.lost = True
             return
         self._open = _Open(
@@ -177,6 +186,7 @@ class Sampling:
                 version=now.version,
                 tail=tail,
                 row=row,
+                own=now.own,
             )
             for row in range(len(ids))
         ]
@@ -188,6 +198,17 @@ def _padding(attended: Tensor | None, rows: int) -> np.ndarray:
         return np.zeros(rows, dtype=int)
     seen = attended.cpu().numpy() != 0
     return np.where(seen.any(1), seen.argmax(1), 0)
+
+
+def _is_generate() -> bool:
+    """Whether a `generate` of transformers is what calls the model: it feeds nothing but what it
+    drew, and padding behind the end."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("transformers.generation"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _size(tail: Tail) -> int:

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from flatline.errors import TraceError
 from flatline.live.facts import commit, lora_of, tf32, versions
-from flatline.live.hooks import Guard, nested_models
+from flatline.live.hooks import Guard
 from flatline.live.watch.gradient import Pass
-from flatline.live.watch.heard import Ear, ends_of, head_of, inputs_of, names_of, refuse_foreign
+from flatline.live.watch.head import head_of, logits_in, owners_of, tables_in
+from flatline.live.watch.heard import Ear, ends_of, inputs_of, names_of, refuse_foreign
 from flatline.live.watch.ledger import Ledger
 from flatline.live.watch.passes import Passes
 from flatline.live.watch.rows import KEPT, Read
@@ -49,6 +50,13 @@ BLIND = (
     "and `model.train()` after it."
 )
 
+ELSEWHERE = (
+    "Rewards came for rows that this model was not seen to sample: another engine, or another copy "
+    "of the model, samples. The mean of a step's rewards is recorded; which row earned which is "
+    "not known, nor whether that engine is given the new weights after every step: look there. "
+    "`flatline.Recorder` takes rows with their rewards."
+)
+
 _watched: "weakref.WeakKeyDictionary[nn.Module, Path | None]" = weakref.WeakKeyDictionary()
 """Heads that are listened to, and where they are recorded."""
 
@@ -60,28 +68,33 @@ def watch(
     *,
     tokenizer: Any = None,
     settings: Mapping[str, Any] | None = None,
+    head: str | nn.Module | None = None,
 ) -> "Watch":
     """Record everything that this model samples and this optimizer trains, until `close`.
 
     With the tokenizer, tokens are shown as text and its end token is known. `settings` is what else
     is known, by the names of `flatline.trace.settings.SETTINGS`: `dataset_size` and
-    `distinct_prompts`, so that a run which visits a part of its data only is seen.
+    `distinct_prompts`, so that a run which visits a part of its data only is seen. `head` is the
+    part of the model whose output are the logits, or its name, where that is not found by itself.
     """
     refuse_unknown(settings or {}, "`settings` of `flatline.watch`")
     model, optimizer = _unwrapped(model, optimizer)
-    run = _run(model, optimizer)
+    head = head_of(model, optimizer, head)
+    run = _run(model, optimizer, head)
     run["settings"] |= settings or {}
     held = next(weight for group in optimizer.param_groups for weight in group["params"])
     sink = Writer(run_dir, run=run, beside=held.device.type != "cpu")
-    return Watch(model, optimizer, sink, tokenizer, run["settings"], path=sink.folder, tell=say)
+    known = run["settings"]
+    return Watch(model, optimizer, sink, tokenizer, known, head, path=sink.folder, tell=say)
 
 
 def watch_in_memory(model: nn.Module, optimizer: Any, tokenizer: Any) -> tuple[MemorySink, "Watch"]:
     """The same for a step or two that nobody keeps."""
     model, optimizer = _unwrapped(model, optimizer)
-    run = _run(model, optimizer)
+    head = head_of(model, optimizer)
+    run = _run(model, optimizer, head)
     sink = MemorySink(run=run)
-    return sink, Watch(model, optimizer, sink, tokenizer, run["settings"])
+    return sink, Watch(model, optimizer, sink, tokenizer, run["settings"], head)
 
 
 def _unwrapped(model: Any, optimizer: Any) -> tuple[Any, Any]:
@@ -89,9 +102,8 @@ def _unwrapped(model: Any, optimizer: Any) -> tuple[Any, Any]:
     return getattr(model, "module", model), getattr(optimizer, "optimizer", optimizer)
 
 
-def _run(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+def _run(model: nn.Module, optimizer: Any, head: nn.Module) -> dict[str, Any]:
     """What is known of the run; an error where it cannot be watched."""
-    head = head_of(model)
     refuse_foreign(model, optimizer)
     if head in _watched:
         raise TraceError(
@@ -99,7 +111,8 @@ def _run(model: nn.Module, optimizer: Any) -> dict[str, Any]:
             "Two records of one run would disagree on whose rewards are whose.\n"
             "Close the first one: `watch.close()`, or leave its `with` block."
         )
-    settings = {**dict.fromkeys(SETTINGS), **_known(optimizer), "lora": lora_of(model)}
+    adapted = next((one for one in model.modules() if hasattr(one, "peft_config")), model)
+    settings = {**dict.fromkeys(SETTINGS), **_known(optimizer), "lora": lora_of(adapted)}
     return {
         "source": "watch",
         "versions": versions(),
@@ -119,6 +132,7 @@ class Watch(Closing):
         sink: Sink,
         tokenizer: Any,
         settings: Mapping[str, Any],
+        head: nn.Module,
         *,
         path: Path | None = None,
         tell: Callable[[str], None] = lambda _: None,
@@ -135,11 +149,17 @@ class Watch(Closing):
         self._passes = Passes(self._note, self._settle)
         self._stepping = Stepping(model, optimizer, self._note, self._settle)
         self._recent: deque[Sample] = deque(maxlen=KEPT)
+        self._elsewhere: list[float] = []
+        """Rewards of rows that this model did not sample, until the next step."""
         self._calls = 0
         """Of `rewards`, so that groups of one name stay apart."""
-        self._head: nn.Module | None = head_of(model)
-        self._handles = self._listen(model, self._head, optimizer)
-        _watched[self._head] = self.path
+        self._depth = 0
+        """Of the innermost part of the model that was given token ids until now."""
+        self._wide = tables_in(head)
+        """Where the whole model is its head: how many tokens there are."""
+        self._head: nn.Module | None = head
+        self._handles = self._listen(model, head, optimizer)
+        _watched[head] = self.path
 
     def rewards(
         self,
@@ -164,6 +184,10 @@ class Watch(Closing):
             return
         others = {"groups": names, "gold": answers, **named}
         self._refuse_uneven(len(given), {n: one for n, one in others.items() if one is not None})
+        if not self._recent:
+            self._note(ELSEWHERE)
+            self._elsewhere += given
+            return
         self._calls += 1
         latest = list(self._recent)[len(self._recent) - len(given) :]
         for at, (sample, value) in enumerate(zip(latest, given, strict=True)):
@@ -197,11 +221,11 @@ class Watch(Closing):
             say_recorded(self.path)
 
     def _listen(self, model: nn.Module, head: nn.Module, optimizer: Any) -> list[Any]:
-        inner = nested_models(model)[-1]
-        names = names_of(inner)
-
-        def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._given({**dict(zip(names, args, strict=False)), **kwargs})
+        def given(depth: int, owner: nn.Module) -> Callable[..., None]:
+            names = names_of(owner)
+            return lambda args, kwargs: self._given(
+                depth, {**dict(zip(names, args, strict=False)), **kwargs}
+            )
 
         def ear(owner: Any, heard: Callable[..., None]) -> Ear:
             return Ear(owner, heard, self._guard)
@@ -209,24 +233,36 @@ class Watch(Closing):
         def accumulated(weight: Tensor) -> None:
             self._guard(self._stepping.accumulated, weight)
 
+        owners = list(enumerate(owners_of(model, head)))
         weights: list[Any] = [weight for weight in model.parameters() if weight.requires_grad]
         return [
-            inner.register_forward_pre_hook(ear(inner, given), with_kwargs=True),
+            *(
+                owner.register_forward_pre_hook(ear(owner, given(at, owner)), with_kwargs=True)
+                for at, owner in owners
+            ),
             head.register_forward_hook(ear(head, self._built)),
             optimizer.register_step_pre_hook(ear(optimizer, self._before_step)),
             optimizer.register_step_post_hook(ear(optimizer, self._after_step)),
             *(weight.register_post_accumulate_grad_hook(accumulated) for weight in weights),
         ]
 
-    def _given(self, values: Mapping[str, Any]) -> None:
+    def _given(self, depth: int, values: Mapping[str, Any]) -> None:
+        """Ids may be changed on the way down, so the innermost part that is given some counts."""
+        if depth < self._depth:
+            return
         inputs = inputs_of(values)
-        if inputs is None:
-            self._note("The model is not given token ids, so nothing is known of what it sees.")
-        self._passes.given(inputs)
+        if depth == self._depth:
+            self._passes.given(inputs)
+        elif inputs is not None:
+            self._depth = depth
+            self._passes.given_within(inputs)
 
-    def _built(self, _: Any, logits: Any) -> None:
+    def _built(self, _: Any, output: Any) -> None:
+        logits: Any = logits_in(output, self._wide)
+        if self._passes.blind:
+            self._note("The model is not given token ids, so nothing is known of what it sees.")
         inputs = self._passes.built(logits)
-        if inputs is None:
+        if inputs is None or logits is None:
             return
         if self._settings["precision"] is None:
             self._settle(precision=_precision(logits))
@@ -261,6 +297,8 @@ class Watch(Closing):
         looked, facts = self._stepping.after()
         reads, numbers = self._passes.step()
         facts["metrics"] |= numbers
+        facts |= {"reward": float(np.mean(self._elsewhere))} if self._elsewhere else {}
+        self._elsewhere = []
         step = self._stepping.done
         self._hand_on(lambda: self._write(step, reads, looked, facts))
         self._sink.end_step()
@@ -273,7 +311,7 @@ class Watch(Closing):
         self._ledger.stepped(step, reads, facts)
 
     def _refuse_uneven(self, count: int, others: Mapping[str, Sequence[Any]]) -> None:
-        if count > len(self._recent):
+        if self._recent and count > len(self._recent):
             raise TraceError(
                 f"There are {count} rewards for {len(self._recent)} rows that this model was "
                 "seen to sample.\nA reward without its row could not be placed.\n"

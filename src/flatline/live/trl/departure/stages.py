@@ -59,7 +59,12 @@ from flatline.live.trl.departure.sampled import (
 )
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
-from flatline.live.trl.departure.unearned import judge_ambiguous, judge_labels, judge_leaked
+from flatline.live.trl.departure.unearned import (
+    judge_ambiguous,
+    judge_labels,
+    judge_leaked,
+    judge_opened,
+)
 from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
 from flatline.live.trl.settings import stop_ids
@@ -283,6 +288,7 @@ class Step:
             judge_labels(self.trainer)
             or judge_leaked(self.trainer)
             or judge_ambiguous(self.trainer)
+            or judge_opened(self.trainer, heard, self.whole)
             or judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)

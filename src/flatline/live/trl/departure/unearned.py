@@ -1,17 +1,21 @@
 """Pay that no answer earned: a reward model read at the wrong label, prompts that hold their own
-question with its answer, and prompts that stand with several right answers.
+question with its answer, and prompts that stand with several right answers. And pay that no answer
+can earn: for a tag that the prompt has already.
 """
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs
-from flatline.live.trl.departure.asked_again import UNLIKELY, plain
-from flatline.live.trl.departure.data import _name
+from flatline.live.texts import OPENING_TAG
+from flatline.live.trl.departure.asked_again import UNLIKELY, calls, of_the_batch, plain
+from flatline.live.trl.departure.data import Heard, _name
 from flatline.live.trl.gold import gold_names
 
 ROWS = 64
@@ -20,6 +24,10 @@ FEWEST = 8
 """Rows that must hold their answer; different prompts that are needed."""
 MOST, SELDOM = 0.5, 0.1
 """Share of rows that hold their own answer behind their question, and the answer of another row."""
+FEWEST_PAID = 3
+"""Completions that must be paid with a tag in front of them."""
+TAIL = 32
+"""Tokens at the end of a prompt that are read."""
 LINES = 4
 """Lines at the end of a prompt among which its question is looked for."""
 
@@ -88,6 +96,54 @@ def judge_ambiguous(trainer: Any) -> StageFound | None:
         fix="Look at how prompts are cut and put together: print some that are the same.",
         headline="The same prompt has several right answers in your data.",
     )
+
+
+def judge_opened(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
+    """Does a function that pays nobody pay, once the tag that prompts end with is put in front of
+    the completions?"""
+    tag = _opened(trainer, whole)
+    if tag is None:
+        return None
+    for one in calls(trainer, heard):
+        with suppress(Exception):  # a function that cannot be asked again tells nothing
+            given = of_the_batch(one.given, whole)
+            if given is None or any(tag in _text(said) for said in given["completions"]):
+                continue
+            before = [float(paid or 0.0) for paid in one.function(**given)]
+            said = [_with(tag, completion) for completion in given["completions"]]
+            after = [float(p or 0.0) for p in one.function(**{**given, "completions": said})]
+            more = [row for row, (a, b) in enumerate(zip(before, after, strict=True)) if b > a]
+            if max(before) > min(before) or max(before) > 0 or len(more) < FEWEST_PAID:
+                continue
+            return _unearned(
+                f"`{one.name}` pays nothing for any of {len(before)} completions. With `{tag}` in "
+                f"front of them, which their prompts end with already, {len(more)} of them are "
+                "paid.",
+                f"row {more[0]}: {_text(given['completions'][more[0]])[:60]!r} earns "
+                f"{before[more[0]]:g}, and {after[more[0]]:g} with `{tag}` in front",
+                expected="a reward that reads what the model writes",
+                fix=f"Leave `{tag}` out of the pattern, or put it in front of the completion "
+                "before it is matched.",
+                headline=f"Your reward looks for `{tag}` in completions, and it stands in the "
+                "prompt.",
+            )
+    return None
+
+
+def _opened(trainer: Any, whole: Played) -> str | None:
+    """The opening tag that every prompt of the batch ends with, as the model is given it."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    ids, seen = whole.inputs["prompt_ids"], whole.inputs["prompt_mask"].bool()
+    texts = [tokenizer.decode(row[keep][-TAIL:]) for row, keep in zip(ids, seen, strict=True)]
+    found = {match[0].strip() if (match := OPENING_TAG.search(text)) else "" for text in texts}
+    return found.pop() or None if len(found) == 1 else None
+
+
+def _with(tag: str, completion: Any) -> Any:
+    if isinstance(completion, str):
+        return tag + completion
+    first, *others = completion
+    return [{**first, "content": f"{tag}{first.get('content') or ''}"}, *others]
 
 
 def _rows(trainer: Any) -> list[tuple[str, str]]:

@@ -47,6 +47,8 @@ class Scribe:
         """Rows of fresh ones that are trained already, by `id`."""
         self._generations: list[Generation] = []
         self._facts: PassFacts | None = None
+        self._of_tokens = False
+        """Whether tokens of one rollout were seen to have advantages of their own."""
         self._missed = False
         """Whether a pass of this step was passed over."""
         self._ready: list[Callable[[], None]] = []
@@ -77,6 +79,9 @@ class Scribe:
                 rollout.trained_by(batch, at, logps, attention)
                 trained.append(rollout)
         self._facts = self._facts or PassFacts(clip)
+        if batch.of_tokens and not self._of_tokens:
+            self._of_tokens = True
+            self._sink.update_run(advantages_of_tokens=True)
         self._facts.add(one, batch, logps, sampler_logps(batch, trained))
         self._keep_rows([one for one in trained if self._is_fresh(one)], reader)
         self._ready += self._tokens(trained, reader)
