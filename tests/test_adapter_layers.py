@@ -7,11 +7,11 @@ from peft.tuners.lora.layer import Linear
 from torch import nn
 
 from flatline.live.departure.adapters import (
-    beginning,
     judge_adapters,
     judge_beginning,
     judge_merging,
     layers,
+    set_before,
 )
 
 
@@ -48,7 +48,7 @@ def test_a_fresh_adapter_adds_nothing_and_a_trained_one_may():
             nn.init.uniform_(weight, -(8**-0.5), 8**-0.5)
     found = judge_beginning(model)
     assert found.departs and "random numbers in both" in found.text
-    assert "lora_B" in " ".join(one.source for one, _ in beginning(model))
+    assert "lora_B" in " ".join(one.source for one, _ in set_before(model, found))
 
 
 def test_half_precision_is_no_departure():

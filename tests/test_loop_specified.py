@@ -91,6 +91,26 @@ def test_another_loss_than_asked_for_departs(changes, stage):
     assert departing(**changes) == [stage]
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_constant_in_the_loss_that_no_gradient_has_is_a_note_and_no_alarm(passes):
+    def shifted(one, new):
+        return loss_of(one, new) + 0.04
+
+    loop = SimpleNamespace(scored=lambda one: one["old"], loss=shifted)
+    told = examine(loop, SETTINGS, [batch()] * passes, 4)
+    assert told["loss"].departs is None and told["loss"].added
+    assert "off by a constant, 0.04," in told["loss"].text
+    assert told["ratio and KL"].departs is False
+
+
+def test_a_value_that_is_off_by_another_number_elsewhere_is_no_constant():
+    def leaning(one, new):
+        return loss_of(one, new) + 0.04 * (new - one["old"]).detach().abs().mean()
+
+    loop = SimpleNamespace(scored=lambda one: one["old"], loss=leaning)
+    assert examine(loop, SETTINGS, [batch()], 4)["loss"].departs
+
+
 def test_gspo_token_is_told_from_a_ratio_of_each_token():
     asked = {**SETTINGS, "importance_sampling_level": "sequence_token"}
     assert departing(asked, ratio_of=gspo_token) == []

@@ -33,6 +33,8 @@ class StageFound:
     """What is wrong, likewise."""
     given: bool = False
     """Whether it lies in what the trainer was given, so that no line of the trainer made it."""
+    row: int | None = None
+    """A row that shows it, where the code that makes rows can be followed by its number."""
     added: bool = False
     """Whether all that is specified is there, and something beside it: wrong in a library, and
     maybe a wish in a method of the user's own."""

@@ -5,9 +5,12 @@ Policy, sampler and reference are one model with its adapters on or off, so no c
 them shows an adapter that adds something else than it should.
 """
 
+import copy
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -30,6 +33,10 @@ ASIDE = 1e-2
 """Share of what is added that may be another."""
 FRESH, ENOUGH = 0.2, 256
 """Of so many elements, how far the mean square of a uniform draw may be off, relative."""
+ORTHONORMAL = 1e-3
+"""How far products of the columns of B may be from 0 and 1, where it was made orthonormal."""
+ASKED = "init_lora_weights"
+"""PEFT's name for how an adapter begins."""
 BEGUN = "Before any step the adapter of "
 OPENING, MERGED = "The adapter of ", "Merged, the adapter of "
 """How findings of these looks begin."""
@@ -45,7 +52,23 @@ def judge_adapters(model: Any) -> StageFound | None:
     """None where every plain layer adds what its matrices say, with the weights as they are, or
     where a layer cannot be asked by itself."""
     with suppress(Exception):  # sharded or packed weights are no matrices
-        return next((found for one in layers(model) if (found := judged(one))), None)
+        return _half_made(model) or next(
+            (found for one in layers(model) if (found := judged(one))), None
+        )
+    return None
+
+
+def _half_made(model: Any) -> StageFound | None:
+    """None where no layer has one of an adapter's two matrices and not the other."""
+    for name, layer in model.named_modules():
+        both = getattr(layer, "lora_A", None), getattr(layer, "lora_B", None)
+        if not isinstance(getattr(layer, "base_layer", None), nn.Linear) or None in both:
+            continue
+        for adapter in getattr(layer, "active_adapters", ()):
+            has = [adapter in one for one in both]
+            if any(has) and not all(has):
+                text = f"{OPENING}`{name}` has no {'AB'[has.index(False)]}: it adds nothing."
+                return departs("log-probs", text)
     return None
 
 
@@ -68,37 +91,94 @@ def judge_beginning(model: Any) -> StageFound | None:
             adapter = one.layer.active_adapters[0]
             if model.peft_config[adapter].init_lora_weights is not True:
                 continue
-            b = one.layer.lora_B[adapter].weight.detach().double() * math.sqrt(
-                one.layer.lora_B[adapter].in_features
-            )
-            drawn = abs(float((3 * b.square()).mean()) - 1) < FRESH and float(b.abs().max()) <= 1
-            if b.numel() >= ENOUGH and drawn:
-                return departs(
-                    "log-probs",
-                    f"{BEGUN}`{one.name}` begins with random numbers in both of its matrices; B is "
-                    "0 in a fresh one, so that it adds nothing.",
-                )
+            told = _begun_as(one.layer.lora_B[adapter])
+            if told:
+                text = f"{BEGUN}`{one.name}` begins with {told}; B is 0 in a fresh one, so that"
+                return departs("log-probs", f"{text} it adds nothing.")
     return None
 
 
-def beginning(model: Any) -> Iterator[tuple[Statement, str]]:
-    """The statements that fill a fresh adapter, and their function."""
-    method = type(next(layers(model)).layer).reset_lora_parameters
+def _begun_as(matrix: Any) -> str:
+    """What a B that nobody has trained was filled with instead of 0; empty where it is neither."""
+    b = matrix.weight.detach().double()
+    if b.numel() < ENOUGH:
+        return ""
+    drawn = b * math.sqrt(matrix.in_features)  # as `nn.Linear` draws it
+    if abs(float((3 * drawn.square()).mean()) - 1) < FRESH and float(drawn.abs().max()) <= 1:
+        return "random numbers in both of its matrices"
+    each = torch.eye(b.shape[1], dtype=b.dtype, device=b.device)
+    orthonormal = float((b.T @ b - each).abs().max()) < ORTHONORMAL
+    return "a B of orthonormal columns, as other ways to begin have it" if orthonormal else ""
+
+
+def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
+    """The statements that made an adapter what it is, and their functions: they ran long before the
+    step; none where it is the layer's own pass that is wrong."""
+    if found.text.startswith(BEGUN):
+        yield from _beginning(model)
+    elif found.text.startswith(OPENING):
+        yield from _made(model)
+
+
+def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
+    """A layer is made again on a copy: the last condition about how to begin that was asked, then
+    what fills B and the conditions around it."""
+    one = next(layers(model))
+    events = _made_again(one, model.peft_config[one.layer.active_adapters[0]])
+    method = type(one.layer).reset_lora_parameters
     filling = list(_naming(method.__code__, ("lora_A", "lora_B")))
     known = statements(method.__code__.co_filename)
-    heads = {line for one, _ in filling for line in one.guards}
-    b = [one for one in filling if "lora_B" in one[0].source]
-    yield from b[:1]
+    b = [each for each in filling if "lora_B" in each[0].source]
+    if any(event.function == method.__qualname__ for event in events):
+        events = [event for event in events if event.function == method.__qualname__]
+        yield from b[:1]
+    asked = (event for event in reversed(events) if ASKED in event.statement.source)
+    yield from ((e.statement, e.function) for e in islice(asked, 2) if e.statement.kind == "If")
+    heads = {line for each, _ in filling for line in each.guards}
     yield from ((known[line], method.__qualname__) for line in sorted(heads))
     yield from filling
 
 
-def scaled(model: Any) -> Iterator[tuple[Statement, str]]:
-    """The statements that set a layer's factor, where it is another than was asked for."""
-    for one in layers(model):
-        if not math.isclose(one.layer.scaling[one.layer.active_adapters[0]], one.scale):
-            yield from _naming(type(one.layer).update_layer.__code__, ("self.scaling[",))
+def _made_again(one: _Layer, config: Any) -> list[Event]:
+    """What runs while such a layer gets its adapter; nothing where a release makes it otherwise."""
+    method = type(one.layer).update_layer
+    follower, fresh = Follower(method.__code__.co_filename), copy.deepcopy(one.layer)
+    names = inspect.signature(method).parameters
+    told = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    told |= {"config": config} if "config" in names else {}
+    with suppress(Exception), follower.following():
+        fresh.update_layer(one.layer.active_adapters[0], **told)
+    return follower.events
+
+
+def _made(model: Any) -> Iterator[tuple[Statement, str]]:
+    """Where a layer's factor is another than was asked for, or a matrix is missing or has what no
+    plain adapter has: the statements that set them."""
+    for _, layer in model.named_modules():
+        method = getattr(type(layer), "update_layer", None)
+        if method is None or not hasattr(layer, "lora_A") or not layer.active_adapters:
+            continue
+        adapter = layer.active_adapters[0]
+        config = model.peft_config[adapter]
+        names = _odd(layer, adapter)
+        scale = next((one.scale for one in layers(model) if one.layer is layer), None)
+        if scale is not None and not math.isclose(layer.scaling[adapter], scale):
+            names.append("scaling")
+        if names and not any(getattr(config, one, None) for one in OTHER_FORMS):
+            paths = {("self", f".{name}") for name in names}
+            every = _naming(method.__code__, names)
+            yield from (one for one in every if paths.intersection(one[0].writes))
             return
+
+
+def _odd(layer: Any, adapter: str) -> list[str]:
+    """Names of the matrices of an adapter of which one is missing, or has a bias that nobody asked
+    for."""
+    a, b = layer.lora_A, layer.lora_B
+    if (adapter in a) != (adapter in b):
+        return ["lora_A", "lora_B"]
+    biased = adapter in a and getattr(a[adapter], "bias", None) is not None
+    return ["lora_A"] if biased else []
 
 
 def _naming(code: CodeType, words: Sequence[str]) -> Iterator[tuple[Statement, str]]:

@@ -5,17 +5,25 @@ log-probs and a reference from which the policy has gone known ways, since at it
 both. Each token's weight in the loss is then compared with the specified one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flatline.live.departure import adapters
 from flatline.live.departure.advantages import judge_advantages
-from flatline.live.departure.loss import Pass, both_stages, judge_loss, trained, ways_apart
+from flatline.live.departure.loss import (
+    Pass,
+    both_stages,
+    judge_loss,
+    off_by,
+    trained,
+    ways_apart,
+)
 from flatline.live.departure.rights import of_advantages, of_pass
 from flatline.live.inputs import Inputs
 from flatline.live.loop.loop import Batch, Loop
@@ -35,9 +43,26 @@ LIMIT = TOLERANCE["fp32"]
 """Of a loss alone: no model is between what it is given and what it gives."""
 AWAY = 0.3
 """Nats to the reference, on either side: every term of the KL is then seen."""
+CONSTANT = 0.02
+"""By how much a number that is the same everywhere may seem another, relative."""
+LOGGED_ALONE = "no gradient has it, and training is not affected. What is logged is."
 SHOWN = 5
 """Lines of a finding."""
 _UNSAID = "Not specified: `settings` of a Loop do not say what this ought to be."
+
+
+class _Ways(NamedTuple):
+    """How far the policy of a pass has gone, and which token which way."""
+
+    seed: int = 0
+    far: float = 1.0
+    """From where it sampled, in lengths of the usual way: below 1 most clips are not in force."""
+    reference: float = AWAY
+    """From its reference, in nats."""
+
+
+OTHER_WAYS = (_Ways(1, 0.1, 2 * AWAY), _Ways(2, 1.0, AWAY / 3), _Ways(3, 1.5, AWAY))
+"""Where a loss is asked again that has the right gradient and another value."""
 
 
 def asked_of(settings: Mapping[str, Any], batches: Sequence[Batch], group: int) -> Asked:
@@ -73,7 +98,7 @@ def examine(
         )
     if settings.get("loss_type") is not None:
         try:
-            found |= both_stages(_judged(asked, _passes(loop, asked, settings, batches)))
+            found |= both_stages(_loss_of(loop, asked, settings, batches))
         except NotSpecified as missing:
             found["loss"] = unknown("loss", f"Not specified: {missing}.")
     return found
@@ -87,11 +112,10 @@ def lines(
     played: Played,
 ) -> tuple[Where, ...]:
     """Lines of the loop that may have made a stage what it is, likeliest first."""
-    if found.text.startswith((adapters.OPENING, adapters.MERGED)):
-        return _shown(adapters.lines(loop.model, found, LIMIT.weight))
-    if found.text.startswith(adapters.BEGUN):
-        filled = [place_of(*one) for one in adapters.beginning(loop.model)]
-        return tuple(dict.fromkeys(filled))[:SHOWN]
+    if found.text.startswith((adapters.BEGUN, adapters.OPENING, adapters.MERGED)):
+        made = [place_of(*one) for one in adapters.set_before(loop.model, found)]
+        shown = tuple(dict.fromkeys(made))[:SHOWN]
+        return shown or _shown(adapters.lines(loop.model, found, LIMIT.weight))
     follower = Follower()
     if found.stage == "mask" and settings.get("loss_type") and _says_what_was_written(played):
         found = replace(found, stage="loss")
@@ -172,11 +196,15 @@ def _followed(
 
 
 def _passes(
-    loop: Loop, asked: Asked, settings: Mapping[str, Any], batches: Sequence[Batch]
+    loop: Loop,
+    asked: Asked,
+    settings: Mapping[str, Any],
+    batches: Sequence[Batch],
+    ways: "_Ways | None" = None,
 ) -> list[Pass]:
     passes = []
     for batch in batches:
-        given, leaf_BT = _apart(loop, asked, settings, batch)
+        given, leaf_BT = _apart(loop, asked, settings, batch, ways)
         loss = loop.loss(given, leaf_BT)
         weight_BT = torch.zeros_like(leaf_BT)
         if loss.requires_grad:  # a batch without any advantage may have none
@@ -189,25 +217,59 @@ def _passes(
     return passes
 
 
+def _loss_of(
+    loop: Loop, asked: Asked, settings: Mapping[str, Any], batches: Sequence[Batch]
+) -> StageFound:
+    """The loss, with log-probs that have gone known ways. One that is off by the same number
+    wherever they are has the specified gradient everywhere, and trains the same."""
+    passes = _passes(loop, asked, settings, batches)
+    found = _judged(asked, passes)
+    if not found.departs or not found.added:
+        return found
+    points = [passes, *(_passes(loop, asked, settings, batches, ways) for ways in OTHER_WAYS)]
+    for one in (asked, replace(asked, passes=1, passes_in_generation=1)):
+        off = [off_by(one, point, _tokens(point), LIMIT) for point in points]
+        if all(each is not None and _alike(each, off[0]) for each in off):
+            text = f"The loss is off by a constant, {off[0][0]:.4g}, wherever the log-probs are: "
+            return replace(found, departs=None, text=f"{text}{LOGGED_ALONE}")
+    return found
+
+
+def _alike(one: Sequence[float], other: Sequence[float] | None) -> bool:
+    pairs = zip(one, other or (), strict=True)
+    return all(math.isclose(a, b, rel_tol=CONSTANT) for a, b in pairs)
+
+
+def _tokens(passes: Sequence[Pass]) -> int:
+    return sum(int(trained(one.inputs).sum()) for one in passes)
+
+
 def _judged(asked: Asked, passes: Sequence[Pass]) -> StageFound:
     """Whether the passes of a step are summed or averaged is not said: either is right."""
-    tokens = sum(int(trained(one.inputs).sum()) for one in passes)
-    found = judge_loss(asked, passes, tokens, LIMIT)
+    found = judge_loss(asked, passes, _tokens(passes), LIMIT)
     if found.departs and len(passes) > 1:
         summed = replace(asked, passes=1, passes_in_generation=1)
-        each = [judge_loss(summed, [one], int(trained(one.inputs).sum()), LIMIT) for one in passes]
-        if not any(one.departs for one in each):
+        each = [judge_loss(summed, [one], _tokens([one]), LIMIT) for one in passes]
+        wrong = [one for one in each if one.departs]
+        if not wrong:
             return same("loss", "Each token has its specified weight in the loss of its pass.")
+        if all(one.added for one in wrong):
+            return wrong[0]
     return found
 
 
 def _apart(
-    loop: Loop, asked: Asked, settings: Mapping[str, Any], batch: Batch
+    loop: Loop,
+    asked: Asked,
+    settings: Mapping[str, Any],
+    batch: Batch,
+    how: "_Ways | None" = None,
 ) -> tuple[Batch, Tensor]:
     """The batch with a policy that has left its past and its reference, and its log-probs."""
     with torch.no_grad():
         new_BT = loop.scored(batch).detach().float().cpu()
-    given, draw = dict(batch), torch.Generator().manual_seed(0)
+    how = how or _Ways()
+    given, draw = dict(batch), torch.Generator().manual_seed(how.seed)
     if asked.loss == "dr_grpo" and not settings.get("max_completion_length"):
         raise NotSpecified("loss_type 'dr_grpo' without `max_completion_length`")
     if _as_wide(batch.get("old"), new_BT):
@@ -216,12 +278,13 @@ def _apart(
         size = (len(new_BT), 1 if asked.level.startswith("sequence") else new_BT.shape[1])
         ways = torch.tensor(ways_apart(asked, LIMIT))
         drawn_BT = ways[torch.randint(len(ways), size, generator=draw)].expand_as(new_BT)
+        drawn_BT = drawn_BT * how.far
         given["old"] = (new_BT - drawn_BT).to(batch["old"])
     if asked.beta:
         if not _as_wide(batch.get("reference"), new_BT):
             raise NotSpecified("a KL without `reference` in the batch")
         sides_BT = torch.randint(2, new_BT.shape, generator=draw) * 2 - 1
-        given["reference"] = (new_BT + AWAY * sides_BT).to(batch["reference"])
+        given["reference"] = (new_BT + how.reference * sides_BT).to(batch["reference"])
     return given, new_BT.to(batch["ids"].device).requires_grad_()
 
 

@@ -56,6 +56,8 @@ TOLERANCE = {"fp32": 1e-3}
 COARSE = 0.05
 SCHEDULED = 8
 """Steps of a schedule that are followed."""
+TURNS_LOOP = "_tool_call_loop"
+"""Where TRL plays turns."""
 ARRIVE = "._calculate_rewards"
 """Where TRL takes what reward functions pay."""
 SAMPLED = ("prompts", "completions", "delivery")
@@ -99,10 +101,7 @@ def lines(
 def _set_before(trainer: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
     """What was set before the step and does not run again in it."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if found.text.startswith(adapters.BEGUN):
-        yield from adapters.beginning(model)
-    if found.text.startswith(adapters.OPENING):
-        yield from adapters.scaled(model)
+    yield from adapters.set_before(model, found)
     if found.text.startswith(DEALT) and trainer._step and not trainer.state.global_step:
         yield from naming(trainer, "self._step = ")
 
@@ -157,20 +156,47 @@ class _Search:
 
     def _turns(self) -> list[Event]:
         """Who made what stands between turns, then TRL's loop over them."""
-        trainer, played = self.step.trainer, list[Any]()
+        trainer, played, drawn = self.step.trainer, list[Any](), list[Specified]()
+        stops = stop_ids(trainer)
 
         def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
             played.append(generate(*args, **kwargs))
             return played[-1]
 
-        with Patch(trainer, "_generate", listening), self.follower.following():
+        def drawing(generate: Any, *args: Any, **kwargs: Any) -> Any:
+            found = generate(*args, **kwargs)
+            new = found[:, kwargs["input_ids"].shape[1] :].tolist()
+            rows = tuple(torch.tensor(said(ids, stops)).double() for ids in new)
+            drawn.append(Specified("drawn", rows))
+            return found
+
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with (
+            Patch(model, "generate", drawing),
+            Patch(trainer, "_generate", listening),
+            self.follower.following(),
+        ):
             trainer._generate_and_score_completions(copy.deepcopy(list(self.step.some.rows)))
-        trail = Trail(self.follower.events, Right((), 0.0))
-        wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, played[0])]
+        loop = [one for one in self.follower.events if one.function.endswith(f".{TURNS_LOOP}")]
+        return [*self._between(played[0], Right(drawn, self._tolerance)), *loop]
+
+    def _between(self, result: Any, drawn: Right) -> list[Event]:
+        trail, text = Trail(self.follower.events, drawn), self.found.text
+        if text.startswith(KEPT):
+            ids = [] if self.found.row is None else [result[1][self.found.row]]
+            return self._ranked(drawn, ids)
+        if turns.UNTOLD in text:
+            messages = self.follower.copies.of(result[3])
+            return [] if messages is None else trail.writing(messages)
+        if turns.BEYOND in text:
+            return trail.left(TURNS_LOOP)
+        if self.found.row is not None:
+            return trail.dropped(self.found.row) or trail.left(TURNS_LOOP)
+        wrong = [
+            self.follower.copies.of(ids) for ids, _ in wrong_replies(self.step.trainer, result)
+        ]
         made = [trail.maker(one) for one in wrong if one is not None]
-        behind = [two for one in made[:1] if one is not None for two in trail.behind(one)]
-        loop = [one for one in self.follower.events if one.function.endswith("._tool_call_loop")]
-        return [*behind, *loop]
+        return [two for one in made[:1] if one is not None for two in trail.behind(one)]
 
     def _sampled(self) -> list[Event]:
         if self.found.text.startswith(turns.OPENING):
