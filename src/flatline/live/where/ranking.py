@@ -34,8 +34,9 @@ before the statement that made it, two after that and its sources."""
 class _Suspect:
     event: Event
     group: int
-    """0 reads right values alone, 1 made one of them, 2 lies between, 3 and more are conditions."""
-    depth: int
+    """0 reads right values alone, 1 made one of them, 2 lies between (the first to use what 0 makes
+    comes first), 3 and more are conditions."""
+    depth: float
 
 
 class Trail:
@@ -117,23 +118,26 @@ class Trail:
         wrong = [one for one in wrong if not self._right.name(one)] or wrong
         self._proven = set(self._returned_right({one.key for one in wrong}))
         suspects: list[_Suspect] = []
-        waiting: deque[tuple[Event, int]] = deque()
+        waiting: deque[tuple[Event, int, Event | None]] = deque()
         for value in wrong:
             made = self._returned_by(given_by, value) or self._last.get(value.key)
             if made is not None:
                 made = self._origin(made, value)
-                waiting.append((made, 0))
+                waiting.append((made, 0, None))
                 if self._right.name(value):
                     suspects += self._missing(self._asker(made), value)
         seen: set[Event] = set()
         while waiting and len(seen) < FAR:
-            event, depth = waiting.popleft()
+            event, depth, user = waiting.popleft()
             if event in seen:
                 continue
             seen.add(event)
             before = list(dict.fromkeys(self._before(event)))
-            waiting += [(one, depth + 1) for one in before]
-            suspects += self._judged(event, depth, ends=not before)
+            waiting += [(one, depth + 1, event) for one in before]
+            judged = list(self._judged(event, depth, ends=not before))
+            suspects += judged
+            if user is not None and judged[0].group == 0:
+                suspects.append(_Suspect(user, 2, -0.5))
             suspects += [_Suspect(one, 4, depth) for one in self._guards(event)]
         suspects.sort(key=lambda one: (one.group - OWN * is_own(one.event), one.depth))
         return _once(one.event for one in suspects)
