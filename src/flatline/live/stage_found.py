@@ -25,6 +25,8 @@ class StageFound:
     """How likely it would be seen in a right step; 0 where arithmetic rules that out."""
     direct: bool = False
     """Whether the cause itself was seen, so that nothing in the catalogue accounts for it."""
+    explains: tuple[str, ...] = ()
+    """Hypotheses of the catalogue that would see the same from further off."""
     expected: str = "the specified step"
     """What would be healthy, in a few words."""
     fix: str | None = None

@@ -28,7 +28,8 @@ from flatline.live.departure.rights import of_advantages, of_pass
 from flatline.live.inputs import Inputs
 from flatline.live.loop.loop import Batch, Loop
 from flatline.live.measure.played import Played
-from flatline.live.stage_found import StageFound, same, unknown
+from flatline.live.stage_found import StageFound, departs, same, unknown
+from flatline.live.where.attributes import named_by_callers
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
@@ -37,6 +38,8 @@ from flatline.live.where.values import Value
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE
 
+PADDED = "What is sampled goes on from"
+"""How a finding about padding behind prompts begins."""
 ASKS = ("loss_type", "scale_rewards")
 """Settings that say what the loss, and what an advantage, ought to be."""
 LIMIT = TOLERANCE["fp32"]
@@ -116,6 +119,8 @@ def lines(
         made = [place_of(*one) for one in adapters.set_before(loop.model, found)]
         shown = tuple(dict.fromkeys(made))[:SHOWN]
         return shown or _shown(adapters.lines(loop.model, found, LIMIT.weight))
+    if found.text.startswith(PADDED):
+        return tuple(place_of(*one) for one in named_by_callers(loop.tokenizer))[:SHOWN]
     follower = Follower()
     if found.stage == "mask" and settings.get("loss_type") and _says_what_was_written(played):
         found = replace(found, stage="loss")
@@ -149,6 +154,29 @@ def lines(
         one, wrong = _followed(loop, asked, settings, batches[0], follower)
         right = list(of_pass(asked, one, one.inputs))
     return _placed(follower, right, [one for one in wrong if one is not None])
+
+
+def judge_padding(loop: Loop, played: Sequence[tuple[Batch, Sequence[int]]]) -> StageFound | None:
+    """None where no completion was sampled behind padding. Of each batch it is known with which
+    tokens its completions begin."""
+    before = [
+        (int(ids_L[begin - 1]), bool(seen_L[begin - 1]))
+        for batch, begins in played
+        if batch.get("attended") is not None
+        for ids_L, seen_L, begin in zip(batch["ids"], batch["attended"], begins, strict=True)
+    ]
+    pad = getattr(loop.tokenizer, "pad_token_id", None)
+    behind = sum(1 for token, seen in before if not seen and token == pad)
+    if not behind or getattr(loop.tokenizer, "padding_side", None) != "right":
+        return None
+    found = departs(
+        "prompts",
+        f"{PADDED} padding: {behind} of {len(before)} completions stand behind hidden padding, and "
+        "the tokenizer pads at the right.",
+        fix='Pad prompts at the left: `tokenizer.padding_side = "left"`.',
+    )
+    headline = "Your sampler goes on from padding, not from the prompt."
+    return replace(found, direct=True, explains=("H09", "H15"), headline=headline)
 
 
 def _says_what_was_written(played: Played) -> bool:
