@@ -205,7 +205,7 @@ def merged_wrongly(one: _Layer) -> str:
             if other(layer.get_delta_weight(adapter), added):
                 return "get_delta_weight"
             layer.merge()
-            if other(weight, kept + added):
+            if other(weight, kept + added) or adapter not in layer.merged_adapters:
                 return "merge"
             layer.unmerge()
             return "unmerge" if other(weight, kept) else ""

@@ -6,7 +6,7 @@ wrong value is known, and so are most of the right ones on the way to it.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -275,7 +275,10 @@ class _Search:
         self.follower = Follower(optimization.__file__ or "")
         with self.follower.following():
             list(islice(stepped.rates(step.trainer, step.asked), SCHEDULED))
-        return self._own_events() or _last_first(self.follower.events)
+        warmup = getattr(step.trainer.args, "get_warmup_steps", lambda _: None)(step.asked.steps)
+        told = {"num_training_steps": step.asked.steps, "num_warmup_steps": warmup}
+        events = self.follower.events
+        return self._own_events() or [*_last_to_know(events, told), *_last_first(events)]
 
     def _rows(self) -> list[Event]:
         """The user's own statements, else TRL's: where rows are dealt out, or put in order."""
@@ -470,6 +473,22 @@ def _deaf(events: Sequence[Event], answer: str) -> list[Event]:
         told = any(says(value, answer) for one in inside for value in one.reads.values())
         if told and not says(end.writes[RETURNED], answer):
             return inside[::-1]
+    return []
+
+
+def _last_to_know(events: Sequence[Event], told: Mapping[str, Any]) -> list[Event]:
+    """Who read a number as it was asked for, before another was read under its name, and what the
+    same call did then, the last first; or nobody."""
+    for name, number in told.items():
+        knew: Event | None = None
+        for event in events:
+            read = event.reads.get((name,))
+            if read is not None and read.content == number:
+                knew = event
+            elif read is not None and knew is not None:
+                near = range(knew.number, event.number)
+                ran = [one for one in events if one.frame == knew.frame and one.number in near]
+                return ran[::-1]
     return []
 
 
