@@ -35,6 +35,8 @@ FRESH, ENOUGH = 0.2, 256
 """Of so many elements, how far the mean square of a uniform draw may be off, relative."""
 ORTHONORMAL = 1e-3
 """How far products of the columns of B may be from 0 and 1, where it was made orthonormal."""
+CANCELS = 1e-4
+"""Size of B A, in sizes of both, where they were made to cancel."""
 ASKED = "init_lora_weights"
 """PEFT's name for how an adapter begins."""
 BEGUN = "Before any step the adapter of "
@@ -91,24 +93,28 @@ def judge_beginning(model: Any) -> StageFound | None:
             adapter = one.layer.active_adapters[0]
             if model.peft_config[adapter].init_lora_weights is not True:
                 continue
-            told = _begun_as(one.layer.lora_B[adapter])
+            told = _begun_as(one.layer.lora_A[adapter], one.layer.lora_B[adapter])
             if told:
                 text = f"{BEGUN}`{one.name}` begins with {told}; B is 0 in a fresh one, so that"
                 return departs("log-probs", f"{text} it adds nothing.")
     return None
 
 
-def _begun_as(matrix: Any) -> str:
-    """What a B that nobody has trained was filled with instead of 0; empty where it is neither."""
-    b = matrix.weight.detach().double()
-    if b.numel() < ENOUGH:
+def _begun_as(a_layer: Any, b_layer: Any) -> str:
+    """What a B that nobody has trained was filled with instead of 0; empty where nothing says so:
+    no step of training makes its columns orthonormal, or it and A cancel."""
+    a, b = a_layer.weight.detach().double(), b_layer.weight.detach().double()
+    if b.numel() < ENOUGH or not b.any():
         return ""
-    drawn = b * math.sqrt(matrix.in_features)  # as `nn.Linear` draws it
+    drawn = b * math.sqrt(b_layer.in_features)  # as `nn.Linear` draws it
     if abs(float((3 * drawn.square()).mean()) - 1) < FRESH and float(drawn.abs().max()) <= 1:
         return "random numbers in both of its matrices"
     each = torch.eye(b.shape[1], dtype=b.dtype, device=b.device)
     orthonormal = float((b.T @ b - each).abs().max()) < ORTHONORMAL
-    return "a B of orthonormal columns, as other ways to begin have it" if orthonormal else ""
+    if orthonormal:
+        return "a B of orthonormal columns, as other ways to begin have it"
+    cancel = float((b @ a).norm()) <= CANCELS * float(b.norm() * a.norm())
+    return "a B that A takes back, as other ways to begin have it" if cancel else ""
 
 
 def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
@@ -132,10 +138,14 @@ def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
     if any(event.function == method.__qualname__ for event in events):
         events = [event for event in events if event.function == method.__qualname__]
         yield from b[:1]
-    asked = (event for event in reversed(events) if ASKED in event.statement.source)
-    yield from ((e.statement, e.function) for e in islice(asked, 2) if e.statement.kind == "If")
-    heads = {line for each, _ in filling for line in each.guards}
-    yield from ((known[line], method.__qualname__) for line in sorted(heads))
+    heads = [
+        e for e in reversed(events) if e.statement.kind == "If" and ASKED in e.statement.source
+    ]
+    for head in heads[:2]:
+        inside = (e for e in events if head.statement.line in e.statement.guards)
+        yield from ((e.statement, e.function) for e in (head, *islice(inside, 1)))
+    around = {line for each, _ in filling for line in each.guards}
+    yield from ((known[line], method.__qualname__) for line in sorted(around))
     yield from filling
 
 

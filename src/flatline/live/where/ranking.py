@@ -97,7 +97,7 @@ class Trail:
     def left(self, function: str) -> list[Event]:
         """The condition that was asked last before a function ended its loop, and what is behind
         it."""
-        ran = [one for one in self._events if one.function.endswith(f".{function}")]
+        ran = [one for one in self._events if one.function.rpartition(".")[2] == function]
         ends = (one for one in reversed(ran) if one.statement.kind == "While")
         return next((self.behind(one) for one in ends), [])
 
