@@ -27,6 +27,7 @@ from flatline.live.departure.loss import (
 from flatline.live.departure.rights import of_advantages, of_pass
 from flatline.live.inputs import Inputs
 from flatline.live.loop.loop import Batch, Loop
+from flatline.live.loop.stated import STATED, maker
 from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.where.attributes import named_by_callers
@@ -121,6 +122,8 @@ def lines(
         return shown or _shown(adapters.lines(loop.model, found, LIMIT.weight))
     if found.text.startswith(PADDED):
         return tuple(place_of(*one) for one in named_by_callers(loop.tokenizer))[:SHOWN]
+    if found.text.startswith(STATED):
+        return tuple(place_of(*one) for one in named_by_callers(maker(loop, found)))[:SHOWN]
     follower = Follower()
     if found.stage == "mask" and settings.get("loss_type") and _says_what_was_written(played):
         found = replace(found, stage="loss")

@@ -27,6 +27,7 @@ from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
 from flatline.live.loop.departure import ASKS, examine, judge_padding, lines
 from flatline.live.loop.leftovers import judge_leftovers
 from flatline.live.loop.loop import Batch, Loop
+from flatline.live.loop.stated import judge_settings
 from flatline.live.loop.written import Written, written
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, Recorded
@@ -208,6 +209,7 @@ class LoopTrainer(Trainer):
         begun = judge_beginning(self.model)
         with moved(self, move.amount):
             looks = [padded, judge_adapters(self.model), judge_merging(self.model), begun]
+        looks.append(judge_settings(self._loop))
         looks.append(judge_leftovers(self._loop, self.snapshot()))
         return found | {one.stage: one for one in looks if one is not None}
 

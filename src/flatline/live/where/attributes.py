@@ -46,6 +46,8 @@ def naming(owner: Any, word: str) -> Iterator[tuple[Statement, str]]:
 def named_by_callers(thing: Any) -> Iterator[tuple[Statement, str]]:
     """Statements that gave a thing its name in a function that is still running: it was made before
     anybody followed it. The outermost first; what only passes it on has no such statement."""
+    if thing is None:
+        return
     frame, found = sys._getframe(), list[tuple[Statement, str]]()
     while frame is not None:
         code, local = frame.f_code, frame.f_locals

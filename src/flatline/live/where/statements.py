@@ -87,14 +87,21 @@ def _names_written(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         for one in ast.walk(node):
             stored = isinstance(getattr(one, "ctx", None), ast.Store | ast.Del)
-            whole = one.value if isinstance(one, ast.Subscript) else one  # an entry is part of it
+            whole = _whole(one)
             if stored and isinstance(whole, ast.Name):
                 yield whole.id
             elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
                 called = one.value.func  # `rows.append(...)` writes to rows
                 of = called.value if isinstance(called, ast.Attribute) else called
-                path = _path(of.value if isinstance(of, ast.Subscript) else of)
+                path = _path(_whole(of))
                 yield from path[:1] if isinstance(called, ast.Attribute) else ()
+
+
+def _whole(node: ast.AST) -> ast.AST:
+    """What an entry is part of."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
 
 
 def _heads(node: ast.stmt) -> Iterator[ast.AST]:
