@@ -8,9 +8,8 @@ them shows an adapter that adds something else than it should.
 import copy
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -127,26 +126,35 @@ def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]
 
 
 def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
-    """A layer is made again on a copy: the last condition about how to begin that was asked, then
-    what fills B and the conditions around it."""
+    """A layer is made again on a copy. Where what fills B ran, that and what stands beside it; else
+    the last condition that was asked about how to begin, and who asked; then all that fills it."""
     one = next(layers(model))
     events = _made_again(one, model.peft_config[one.layer.active_adapters[0]])
     method = type(one.layer).reset_lora_parameters
     filling = list(_naming(method.__code__, ("lora_A", "lora_B")))
     known = statements(method.__code__.co_filename)
-    b = [each for each in filling if "lora_B" in each[0].source]
-    if any(event.function == method.__qualname__ for event in events):
-        events = [event for event in events if event.function == method.__qualname__]
-        yield from b[:1]
-    heads = [
-        e for e in reversed(events) if e.statement.kind == "If" and ASKED in e.statement.source
-    ]
-    for head in heads[:2]:
-        inside = (e for e in events if head.statement.line in e.statement.guards)
-        yield from ((e.statement, e.function) for e in (head, *islice(inside, 1)))
     around = {line for each, _ in filling for line in each.guards}
+    b = next((each for each, _ in filling if "lora_B" in each.source), None)
+    guards = () if b is None else b.guards
+    filled = [event for event in events if event.function == method.__qualname__]
+    beside = [event for event in reversed(filled) if event.statement.guards == guards]
+    heads = [event for event in reversed(events) if _asks_how(event) or _is_head(event, guards)]
+    chosen = sorted(beside, key=lambda event: event.statement is not b)
+    for head in [] if beside else heads[:2]:
+        within = [event for event in events if head.statement.line in event.statement.guards]
+        asker = [] if head.parent is None else [head.parent]
+        chosen += [head, *within[:1], *asker]
+    yield from ((event.statement, event.function) for event in chosen)
     yield from ((known[line], method.__qualname__) for line in sorted(around))
     yield from filling
+
+
+def _asks_how(event: Event) -> bool:
+    return event.statement.kind == "If" and ASKED in event.statement.source
+
+
+def _is_head(event: Event, lines: Collection[int]) -> bool:
+    return event.statement.line in lines
 
 
 def _made_again(one: _Layer, config: Any) -> list[Event]:
