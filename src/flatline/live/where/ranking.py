@@ -86,11 +86,11 @@ class Trail:
     def dropped(self, number: int) -> list[Event]:
         """Who last took a number out of a list of numbers of rows, and what is behind that."""
         for event in reversed(self._events):
-            lists = [one for one in event.reads.values() if _is_numbers_of_rows(one, number)]
-            for left in event.writes.values() if lists else ():
-                kept = set(_numbers(left))
-                some = any(kept < set(_numbers(one)) for one in lists)
-                if _is_list(left) and number not in kept and some:
+            for path, left in event.writes.items():
+                had, kept = event.reads.get(path), set(_numbers(left))
+                if had is None or not _is_list(left) or not _is_numbers_of_rows(had, number):
+                    continue
+                if number not in kept and kept < set(_numbers(had)):
                     return self.behind(event)
         return []
 
@@ -200,7 +200,8 @@ class Trail:
         """Who made what a statement only gives another name."""
         told = {one.key for one in event.writes.values()}
         for path, value in event.reads.items():
-            for before in self._assigned(event, path) if value.key in told else ():
+            again = self._is_data(value) and value.key in told
+            for before in self._assigned(event, path) if again else ():
                 yield before
                 yield from self._named_again(before)
 
