@@ -62,9 +62,9 @@ def judge_adapters(model: Any) -> StageFound | None:
 def _half_made(model: Any) -> StageFound | None:
     """None where no layer has one of an adapter's two matrices and not the other."""
     for name, layer in model.named_modules():
-        both = getattr(layer, "lora_A", None), getattr(layer, "lora_B", None)
-        if not isinstance(getattr(layer, "base_layer", None), nn.Linear) or None in both:
+        if not isinstance(getattr(layer, "base_layer", None), nn.Linear):
             continue
+        both = [getattr(layer, matrices, ()) for matrices in ("lora_A", "lora_B")]
         for adapter in getattr(layer, "active_adapters", ()):
             has = [adapter in one for one in both]
             if any(has) and not all(has):

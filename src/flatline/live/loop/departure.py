@@ -259,16 +259,16 @@ def _loss_of(
         return found
     points = [passes, *(_passes(loop, asked, settings, batches, ways) for ways in OTHER_WAYS)]
     for one in (asked, replace(asked, passes=1, passes_in_generation=1)):
-        off = [off_by(one, point, _tokens(point), LIMIT) for point in points]
-        if all(each is not None and _alike(each, off[0]) for each in off):
-            text = f"The loss is off by a constant, {off[0][0]:.4g}, wherever the log-probs are: "
+        first, *others = (off_by(one, point, _tokens(point), LIMIT) for point in points)
+        if first is not None and all(_alike(first, each) for each in others):
+            text = f"The loss is off by a constant, {first[0]:.4g}, wherever the log-probs are: "
             return replace(found, departs=None, text=f"{text}{LOGGED_ALONE}")
     return found
 
 
 def _alike(one: Sequence[float], other: Sequence[float] | None) -> bool:
-    pairs = zip(one, other or (), strict=True)
-    return all(math.isclose(a, b, rel_tol=CONSTANT) for a, b in pairs)
+    pairs = [] if other is None else list(zip(one, other, strict=True))
+    return bool(pairs) and all(math.isclose(a, b, rel_tol=CONSTANT) for a, b in pairs)
 
 
 def _tokens(passes: Sequence[Pass]) -> int:

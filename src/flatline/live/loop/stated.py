@@ -17,7 +17,7 @@ class _Stated(NamedTuple):
     stage: str
     name: str
     told: float
-    has: Sequence[float]
+    has: Sequence[Any]
     """All that could be meant: a schedule changes what an optimizer was made with."""
     whose: str
 
