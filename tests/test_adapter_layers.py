@@ -7,11 +7,11 @@ from peft.tuners.lora.layer import Linear
 from torch import nn
 
 from flatline.live.departure.adapters import (
-    beginning,
     judge_adapters,
     judge_beginning,
     judge_merging,
     layers,
+    set_before,
 )
 
 
@@ -48,7 +48,35 @@ def test_a_fresh_adapter_adds_nothing_and_a_trained_one_may():
             nn.init.uniform_(weight, -(8**-0.5), 8**-0.5)
     found = judge_beginning(model)
     assert found.departs and "random numbers in both" in found.text
-    assert "lora_B" in " ".join(one.source for one, _ in beginning(model))
+    assert "lora_B" in " ".join(one.source for one, _ in set_before(model, found))
+
+
+@pytest.mark.parametrize("way", ["olora", "orthogonal"])
+def test_an_adapter_that_begins_another_way_than_its_configuration_says_is_named(way):
+    wide = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    config = LoraConfig(r=8, target_modules=["0", "1"], init_lora_weights=way)
+    model = get_peft_model(wide, config)
+    assert judge_beginning(model) is None, "as asked"
+    model.peft_config["default"].init_lora_weights = True
+    found = judge_beginning(model)
+    assert found.departs and "as other ways to begin have it" in found.text
+
+
+def test_a_layer_with_half_an_adapter_is_named_with_who_makes_its_matrices():
+    model = model_of()
+    del next(layers(model)).layer.lora_A["default"]
+    found = judge_adapters(model)
+    assert found.departs and "has no A" in found.text
+    assert any("self.lora_A[" in one.source for one, _ in set_before(model, found))
+
+
+def test_a_bias_that_nobody_asked_for_is_looked_up_where_the_matrix_is_made():
+    model = model_of()
+    layer = next(layers(model)).layer
+    layer.lora_A["default"] = nn.Linear(8, 4)
+    found = judge_adapters(model)
+    sources = [one.source for one, _ in set_before(model, found)]
+    assert sources and all("self.lora_A[" in one for one in sources)
 
 
 def test_half_precision_is_no_departure():

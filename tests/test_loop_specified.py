@@ -10,6 +10,7 @@ import torch
 from flatline.errors import ConfigError
 from flatline.live.loop.agree import refuse_other_logps
 from flatline.live.loop.departure import examine, lines
+from flatline.live.loop.stated import judge_settings
 from flatline.live.stage_found import departs
 
 SETTINGS = {"loss_type": "grpo", "scale_rewards": "group", "epsilon": 0.2, "beta": 0.04}
@@ -89,6 +90,46 @@ def test_a_loss_and_advantages_as_asked_depart_nowhere():
 )
 def test_another_loss_than_asked_for_departs(changes, stage):
     assert departing(**changes) == [stage]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_constant_in_the_loss_that_no_gradient_has_is_a_note_and_no_alarm(passes):
+    def shifted(one, new):
+        return loss_of(one, new) + 0.04
+
+    loop = SimpleNamespace(scored=lambda one: one["old"], loss=shifted)
+    told = examine(loop, SETTINGS, [batch()] * passes, 4)
+    assert told["loss"].departs is None and told["loss"].added
+    assert "off by a constant, 0.04," in told["loss"].text
+    assert told["ratio and KL"].departs is False
+
+
+def test_a_value_that_is_off_by_another_number_elsewhere_is_no_constant():
+    def leaning(one, new):
+        return loss_of(one, new) + 0.04 * (new - one["old"]).detach().abs().mean()
+
+    loop = SimpleNamespace(scored=lambda one: one["old"], loss=leaning)
+    assert examine(loop, SETTINGS, [batch()], 4)["loss"].departs
+
+
+def test_numbers_that_the_settings_state_are_held_against_what_the_loop_has():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3, weight_decay=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)  # begins with 0
+    config = SimpleNamespace(r=8, lora_alpha=16)
+    model = SimpleNamespace(peft_config={"default": config})
+
+    def judged(**settings):
+        loop = SimpleNamespace(settings=settings, optimizer=optimizer, model=model)
+        return judge_settings(loop)
+
+    as_it_is = {"learning_rate": 1e-3, "weight_decay": 0.1, "lora": {"r": 8, "alpha": 16}}
+    assert judged() is None and judged(**as_it_is) is None
+    assert judged(beta=0.1, lora=None) is None
+    told = judged(learning_rate=1e-4)
+    assert told.stage == "update" and "`learning_rate` 0.0001; the optimizer has 0.001" in told.text
+    assert judged(weight_decay=0.0).stage == "update"
+    assert judged(lora={"r": 8, "alpha": 32}).stage == "log-probs"
 
 
 def test_gspo_token_is_told_from_a_ratio_of_each_token():

@@ -11,7 +11,7 @@ from flatline.hypotheses.base import Finding, Level
 from flatline.hypotheses.departure import placed
 from flatline.hypotheses.h49_prompts_depart import PromptsDepart
 from flatline.live.stage_found import StageFound
-from flatline.live.where.attributes import set_elsewhere
+from flatline.live.where.attributes import named_by_callers, set_elsewhere
 from flatline.live.where.place import Where, in_library
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
@@ -291,6 +291,68 @@ def test_behind_a_statement_come_its_sources_and_then_what_ran_before_it(written
     trail = Trail(follower.events, Right((), 0.0))
     found = [one.statement.source for one in trail.behind(follower.events[-1])]
     assert found == ["return whole[len(prefix):]", "whole = ids + [4]", "prefix = ids[:2]", "pass"]
+
+
+def test_a_second_name_for_a_value_leads_to_who_made_it(written):
+    theirs = written(
+        "def advantages(rewards, means):\n"
+        "    centred = means\n"
+        "    left = centred\n"
+        "    scaled = left / 2\n"
+        "    return scaled\n"
+    )
+    found = lines_behind(lambda: theirs.advantages(REWARDS, MEANS))
+    assert found[:3] == ["scaled = left / 2", "left = centred", "centred = means"]
+
+
+def test_a_row_that_a_loop_drops_leads_to_who_dropped_it(written):
+    theirs = written(
+        "def turns(rows):\n"
+        "    kept = [0, 1, 2]\n"
+        "    while kept:\n"
+        "        long = [row > 0 for row in kept]\n"
+        "        kept = [row for row, no in zip(kept, long) if not no]\n"
+        "        rows[0] += 1\n"
+        "        if rows[0] > 2:\n"
+        "            kept = []\n"
+    )
+    follower = Follower()
+    with follower.following():
+        theirs.turns([0])
+    trail = Trail(follower.events, Right((), 0.0))
+    found = [one.statement.source for one in trail.dropped(1)]
+    assert found[0] == "kept = [row for row, no in zip(kept, long) if not no]"
+    assert "long = [row > 0 for row in kept]" in found[:3]
+    assert trail.left("turns")[0].statement.source == "while kept:"
+
+
+def test_what_wrote_to_a_value_or_decided_about_it_comes_last_first(written):
+    theirs = written(
+        "def messages(turns):\n"
+        "    found = [[]]\n"
+        "    found[0].append('asked')\n"
+        "    if turns:\n"
+        "        found[0].append('told')\n"
+        "    return found\n"
+    )
+    follower = Follower()
+    with follower.following():
+        told = theirs.messages(0)
+    trail = Trail(follower.events, Right((), 0.0))
+    found = [one.statement.source for one in trail.writing(follower.copies.of(told))]
+    assert found == ["if turns:", "found[0].append('asked')", "found = [[]]"]
+
+
+def test_what_was_made_before_is_found_by_its_name_in_functions_that_still_run(written):
+    theirs = written(
+        "def main(made, use):\n"
+        "    tokenizer = made()\n"
+        "    return inner(tokenizer, use)\n"
+        "def inner(tokenizer, use):\n"
+        "    return use(tokenizer)\n"
+    )
+    found = theirs.main(object, lambda thing: list(named_by_callers(thing)))
+    assert [one.source for one, _ in found] == ["tokenizer = made()"]
 
 
 def test_a_trainer_that_is_right_is_not_blamed_for_what_it_was_given():

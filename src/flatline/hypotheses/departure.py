@@ -88,7 +88,8 @@ class Departure(Hypothesis):
             headline=found.headline,
         )
         accounted = self.named_by if found.direct else ()
-        return replace(alarm, explains=(*self._follows(first == self.stage), *accounted))
+        follows = self._follows(first == self.stage)
+        return replace(alarm, explains=(*follows, *accounted, *found.explains))
 
     def _follows(self, first: bool) -> tuple[str, ...]:
         """The stages after it; of the first that departs also its look-alikes."""

@@ -25,6 +25,8 @@ class StageFound:
     """How likely it would be seen in a right step; 0 where arithmetic rules that out."""
     direct: bool = False
     """Whether the cause itself was seen, so that nothing in the catalogue accounts for it."""
+    explains: tuple[str, ...] = ()
+    """Hypotheses of the catalogue that would see the same from further off."""
     expected: str = "the specified step"
     """What would be healthy, in a few words."""
     fix: str | None = None
@@ -33,6 +35,8 @@ class StageFound:
     """What is wrong, likewise."""
     given: bool = False
     """Whether it lies in what the trainer was given, so that no line of the trainer made it."""
+    row: int | None = None
+    """A row that shows it, where the code that makes rows can be followed by its number."""
     added: bool = False
     """Whether all that is specified is there, and something beside it: wrong in a library, and
     maybe a wish in a method of the user's own."""

@@ -42,7 +42,7 @@ class Heard(NamedTuple):
     log: list[dict[str, str]]
     asked: str = ""
     """What the script says that it asks for, as a digest: the arguments of the trainer and of its
-    adapter, or the settings of a `flatline.Loop`."""
+    adapter, or the settings of a `flatline.Loop`, its adapter and its optimizer."""
 
 
 def train_for(trainer: Any, steps: int) -> Heard:
@@ -67,9 +67,19 @@ def train_for(trainer: Any, steps: int) -> Heard:
 
 def _asked(trainer: Any) -> str:
     """What the user asked for: whatever another argument leads to is no defect."""
-    adapters = getattr(trainer.model, "peft_config", {})
-    arguments = trainer.args.to_dict()
-    return said({"arguments": arguments, "adapters": {k: v.to_dict() for k, v in adapters.items()}})
+    return said({"arguments": trainer.args.to_dict(), "adapters": _adapters(trainer.model)})
+
+
+def asked_of_loop(loop: Any) -> Any:
+    """The same of a `flatline.Loop`: its settings, its adapter, what its optimizer is told."""
+    told = dict(getattr(loop, "settings", {}))
+    optimizer = getattr(getattr(loop, "optimizer", None), "defaults", {})
+    adapters = _adapters(getattr(loop, "model", None))
+    return {"settings": told, "adapters": adapters, "optimizer": optimizer}
+
+
+def _adapters(model: Any) -> dict[str, Any]:
+    return {name: one.to_dict() for name, one in getattr(model, "peft_config", {}).items()}
 
 
 def said(told: Any) -> str:

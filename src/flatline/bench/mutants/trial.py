@@ -13,7 +13,14 @@ from typing import Any
 
 from flatline.bench.mutants.changed_text import show_changed
 from flatline.bench.mutants.difference import Effect, difference
-from flatline.bench.mutants.heard import Heard, hearing_optimizers, kept, said, train_for
+from flatline.bench.mutants.heard import (
+    Heard,
+    asked_of_loop,
+    hearing_optimizers,
+    kept,
+    said,
+    train_for,
+)
 from flatline.bench.mutants.planting import Ground, lines_executed
 from flatline.bench.mutants.script import Reached, run_until_train
 from flatline.bench.mutants.sites import Mutation
@@ -143,7 +150,7 @@ def _few_steps(setup: Setup, mutation: Mutation | None, hear: Callable[[Heard], 
 
     def nothing(check: Any, trainer: Any) -> Report:
         """A checkup trains nothing; a loop says in it what it asks for."""
-        asked.append(dict(getattr(trainer, "settings", {})))
+        asked.append(asked_of_loop(trainer))
         return Report(subject="", findings=(), trend=None)
 
     with ExitStack() as loop, _checkups_of_the_script(nothing):

@@ -5,8 +5,10 @@ Policy, sampler and reference are one model with its adapters on or off, so no c
 them shows an adapter that adds something else than it should.
 """
 
+import copy
+import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from types import CodeType
 from typing import Any, NamedTuple
@@ -30,6 +32,12 @@ ASIDE = 1e-2
 """Share of what is added that may be another."""
 FRESH, ENOUGH = 0.2, 256
 """Of so many elements, how far the mean square of a uniform draw may be off, relative."""
+ORTHONORMAL = 1e-3
+"""How far products of the columns of B may be from 0 and 1, where it was made orthonormal."""
+CANCELS = 1e-4
+"""Size of B A, in sizes of both, where they were made to cancel."""
+ASKED = "init_lora_weights"
+"""PEFT's name for how an adapter begins."""
 BEGUN = "Before any step the adapter of "
 OPENING, MERGED = "The adapter of ", "Merged, the adapter of "
 """How findings of these looks begin."""
@@ -45,7 +53,23 @@ def judge_adapters(model: Any) -> StageFound | None:
     """None where every plain layer adds what its matrices say, with the weights as they are, or
     where a layer cannot be asked by itself."""
     with suppress(Exception):  # sharded or packed weights are no matrices
-        return next((found for one in layers(model) if (found := judged(one))), None)
+        return _half_made(model) or next(
+            (found for one in layers(model) if (found := judged(one))), None
+        )
+    return None
+
+
+def _half_made(model: Any) -> StageFound | None:
+    """None where no layer has one of an adapter's two matrices and not the other."""
+    for name, layer in model.named_modules():
+        if not isinstance(getattr(layer, "base_layer", None), nn.Linear):
+            continue
+        both = [getattr(layer, matrices, ()) for matrices in ("lora_A", "lora_B")]
+        for adapter in getattr(layer, "active_adapters", ()):
+            has = [adapter in one for one in both]
+            if any(has) and not all(has):
+                text = f"{OPENING}`{name}` has no {'AB'[has.index(False)]}: it adds nothing."
+                return departs("log-probs", text)
     return None
 
 
@@ -68,37 +92,111 @@ def judge_beginning(model: Any) -> StageFound | None:
             adapter = one.layer.active_adapters[0]
             if model.peft_config[adapter].init_lora_weights is not True:
                 continue
-            b = one.layer.lora_B[adapter].weight.detach().double() * math.sqrt(
-                one.layer.lora_B[adapter].in_features
-            )
-            drawn = abs(float((3 * b.square()).mean()) - 1) < FRESH and float(b.abs().max()) <= 1
-            if b.numel() >= ENOUGH and drawn:
-                return departs(
-                    "log-probs",
-                    f"{BEGUN}`{one.name}` begins with random numbers in both of its matrices; B is "
-                    "0 in a fresh one, so that it adds nothing.",
-                )
+            told = _begun_as(one.layer.lora_A[adapter], one.layer.lora_B[adapter])
+            if told:
+                text = f"{BEGUN}`{one.name}` begins with {told}; B is 0 in a fresh one, so that"
+                return departs("log-probs", f"{text} it adds nothing.")
     return None
 
 
-def beginning(model: Any) -> Iterator[tuple[Statement, str]]:
-    """The statements that fill a fresh adapter, and their function."""
-    method = type(next(layers(model)).layer).reset_lora_parameters
+def _begun_as(a_layer: Any, b_layer: Any) -> str:
+    """What a B that nobody has trained was filled with instead of 0; empty where nothing says so:
+    no step of training makes its columns orthonormal, or it and A cancel."""
+    a, b = a_layer.weight.detach().double(), b_layer.weight.detach().double()
+    if b.numel() < ENOUGH or not b.any():
+        return ""
+    drawn = b * math.sqrt(b_layer.in_features)  # as `nn.Linear` draws it
+    if abs(float((3 * drawn.square()).mean()) - 1) < FRESH and float(drawn.abs().max()) <= 1:
+        return "random numbers in both of its matrices"
+    each = torch.eye(b.shape[1], dtype=b.dtype, device=b.device)
+    orthonormal = float((b.T @ b - each).abs().max()) < ORTHONORMAL
+    if orthonormal:
+        return "a B of orthonormal columns, as other ways to begin have it"
+    cancel = float((b @ a).norm()) <= CANCELS * float(b.norm() * a.norm())
+    return "a B that A takes back, as other ways to begin have it" if cancel else ""
+
+
+def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
+    """The statements that made an adapter what it is, and their functions: they ran long before the
+    step; none where it is the layer's own pass that is wrong."""
+    if found.text.startswith(BEGUN):
+        yield from _beginning(model)
+    elif found.text.startswith(OPENING):
+        yield from _made(model)
+
+
+def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
+    """A layer is made again on a copy. Where what fills B ran, that and what stands beside it; else
+    the last condition that was asked about how to begin, and who asked; then all that fills it."""
+    one = next(layers(model))
+    events = _made_again(one, model.peft_config[one.layer.active_adapters[0]])
+    method = type(one.layer).reset_lora_parameters
     filling = list(_naming(method.__code__, ("lora_A", "lora_B")))
     known = statements(method.__code__.co_filename)
-    heads = {line for one, _ in filling for line in one.guards}
-    b = [one for one in filling if "lora_B" in one[0].source]
-    yield from b[:1]
-    yield from ((known[line], method.__qualname__) for line in sorted(heads))
+    around = {line for each, _ in filling for line in each.guards}
+    b = next((each for each, _ in filling if "lora_B" in each.source), None)
+    guards = () if b is None else b.guards
+    filled = [event for event in events if event.function == method.__qualname__]
+    beside = [event for event in reversed(filled) if event.statement.guards == guards]
+    heads = [event for event in reversed(events) if _asks_how(event) or _is_head(event, guards)]
+    chosen = sorted(beside, key=lambda event: event.statement is not b)
+    for head in [] if beside else heads[:2]:
+        within = [event for event in events if head.statement.line in event.statement.guards]
+        asker = [] if head.parent is None else [head.parent]
+        chosen += [head, *within[:1], *asker]
+    yield from ((event.statement, event.function) for event in chosen)
+    yield from ((known[line], method.__qualname__) for line in sorted(around))
     yield from filling
 
 
-def scaled(model: Any) -> Iterator[tuple[Statement, str]]:
-    """The statements that set a layer's factor, where it is another than was asked for."""
-    for one in layers(model):
-        if not math.isclose(one.layer.scaling[one.layer.active_adapters[0]], one.scale):
-            yield from _naming(type(one.layer).update_layer.__code__, ("self.scaling[",))
+def _asks_how(event: Event) -> bool:
+    return event.statement.kind == "If" and ASKED in event.statement.source
+
+
+def _is_head(event: Event, lines: Collection[int]) -> bool:
+    return event.statement.line in lines
+
+
+def _made_again(one: _Layer, config: Any) -> list[Event]:
+    """What runs while such a layer gets its adapter; nothing where a release makes it otherwise."""
+    method = type(one.layer).update_layer
+    follower, fresh = Follower(method.__code__.co_filename), copy.deepcopy(one.layer)
+    names = inspect.signature(method).parameters
+    told = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    told |= {"config": config} if "config" in names else {}
+    with suppress(Exception), follower.following():
+        fresh.update_layer(one.layer.active_adapters[0], **told)
+    return follower.events
+
+
+def _made(model: Any) -> Iterator[tuple[Statement, str]]:
+    """Where a layer's factor is another than was asked for, or a matrix is missing or has what no
+    plain adapter has: the statements that set them."""
+    for _, layer in model.named_modules():
+        method = getattr(type(layer), "update_layer", None)
+        if method is None or not hasattr(layer, "lora_A") or not layer.active_adapters:
+            continue
+        adapter = layer.active_adapters[0]
+        config = model.peft_config[adapter]
+        names = _odd(layer, adapter)
+        scale = next((one.scale for one in layers(model) if one.layer is layer), None)
+        if scale is not None and not math.isclose(layer.scaling[adapter], scale):
+            names.append("scaling")
+        if names and not any(getattr(config, one, None) for one in OTHER_FORMS):
+            paths = {("self", f".{name}") for name in names}
+            every = _naming(method.__code__, names)
+            yield from (one for one in every if paths.intersection(one[0].writes))
             return
+
+
+def _odd(layer: Any, adapter: str) -> list[str]:
+    """Names of the matrices of an adapter of which one is missing, or has a bias that nobody asked
+    for."""
+    a, b = layer.lora_A, layer.lora_B
+    if (adapter in a) != (adapter in b):
+        return ["lora_A", "lora_B"]
+    biased = adapter in a and getattr(a[adapter], "bias", None) is not None
+    return ["lora_A"] if biased else []
 
 
 def _naming(code: CodeType, words: Sequence[str]) -> Iterator[tuple[Statement, str]]:
@@ -125,7 +223,7 @@ def merged_wrongly(one: _Layer) -> str:
             if other(layer.get_delta_weight(adapter), added):
                 return "get_delta_weight"
             layer.merge()
-            if other(weight, kept + added):
+            if other(weight, kept + added) or adapter not in layer.merged_adapters:
                 return "merge"
             layer.unmerge()
             return "unmerge" if other(weight, kept) else ""

@@ -140,6 +140,17 @@ def judge_loss(asked: Asked, passes: Sequence[Pass], tokens: int, limit: Toleran
     )
 
 
+def off_by(
+    asked: Asked, passes: Sequence[Pass], tokens: int, limit: Tolerance
+) -> list[float] | None:
+    """By how much each pass's loss is another; None where a token's weight is another as well."""
+    expected = [_specified(asked, one, tokens) for one in passes]
+    if _off(passes, expected)[0] > limit.weight:
+        return None
+    pairs = zip(passes, expected, strict=True)
+    return [one.loss - right.loss for one, right in pairs]
+
+
 def worst_pass(asked: Asked, passes: Sequence[Pass], tokens: int) -> int:
     """Which pass is furthest from the specified one; the first where none can be determined."""
     if any(one.weight_BT is None for one in passes):
@@ -155,7 +166,7 @@ def both_stages(judged: StageFound, owner: str = "") -> dict[str, StageFound]:
         later = unknown("loss", "Could not be tested: ratio or KL differ.")
         return {"ratio and KL": judged, "loss": later}
     earlier = replace(judged, stage="ratio and KL")
-    if judged.departs:
+    if judged.departs or judged.added:
         text = "The tokens of each row stand in the specified proportion."
         earlier = same("ratio and KL", text)
     if judged.added and owner:

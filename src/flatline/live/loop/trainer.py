@@ -24,9 +24,10 @@ from flatline.live.departure.adapters import (
 from flatline.live.held import give_gradients, gradient_copies
 from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
-from flatline.live.loop.departure import ASKS, examine, lines
+from flatline.live.loop.departure import ASKS, examine, judge_padding, lines
 from flatline.live.loop.leftovers import judge_leftovers
 from flatline.live.loop.loop import Batch, Loop
+from flatline.live.loop.stated import judge_settings
 from flatline.live.loop.written import Written, written
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, Recorded
@@ -54,6 +55,8 @@ class _Pass(NamedTuple):
     batch: Batch
     start: int
     """Token of its rows with which the first completion begins."""
+    begins: Sequence[int]
+    """That of each row."""
 
 
 def hold(trainer: Any, correct: str | None) -> "LoopTrainer | None":
@@ -201,10 +204,13 @@ class LoopTrainer(Trainer):
     def departures(
         self, order: DataOrder | None, played: Played, few: Played, move: Move, until: float
     ) -> Mapping[str, StageFound]:
+        passes = [self._passes[number] for number in self._numbers(played)]
         found = examine(self._loop, self._loop.settings, self._batches(played), self._group)
+        padded = judge_padding(self._loop, [(one.batch, one.begins) for one in passes])
         begun = judge_beginning(self.model)
         with moved(self, move.amount):
-            looks = [judge_adapters(self.model), judge_merging(self.model), begun]
+            looks = [padded, judge_adapters(self.model), judge_merging(self.model), begun]
+        looks.append(judge_settings(self._loop))
         looks.append(judge_leftovers(self._loop, self.snapshot()))
         return found | {one.stage: one for one in looks if one is not None}
 
@@ -215,8 +221,11 @@ class LoopTrainer(Trainer):
             return lines(self._loop, self._loop.settings, self._batches(played), found, played)
 
     def _batches(self, played: Played) -> list[Batch]:
-        numbers = dict.fromkeys(place // WIDEST for place in played.inputs["place"].tolist())
-        return [self._passes[number].batch for number in numbers]
+        return [self._passes[number].batch for number in self._numbers(played)]
+
+    def _numbers(self, played: Played) -> list[int]:
+        """Of the passes that it is made of."""
+        return list(dict.fromkeys(place // WIDEST for place in played.inputs["place"].tolist()))
 
     def _watch(self) -> tuple[MemorySink, Watch]:
         loop = self._loop
@@ -251,7 +260,8 @@ class LoopTrainer(Trainer):
         for at, batch in enumerate(batches, first):
             rows = written(_numpy(batch["ids"]), _numpy(batch["trained"]), samples, ends)
             start = max(1, min(row.begin for row in rows))
-            self._passes[at] = _Pass(batch, min(start, batch["ids"].shape[1] - 1))
+            begins = [row.begin for row in rows]
+            self._passes[at] = _Pass(batch, min(start, batch["ids"].shape[1] - 1), begins)
             parts.append(_inputs(self._passes[at], at, rows))
         inputs = _joined(parts)
         rows_of_data = [{PROMPT: prompt} for prompt in prompts for _ in range(self._group)]
@@ -283,7 +293,7 @@ class LoopTrainer(Trainer):
         before, tokens = inputs["prompt_ids"].shape[1], inputs["completion_ids"].shape[1]
         for number in dict.fromkeys(place // WIDEST for place in places):
             rows = [at for at, place in enumerate(places) if place // WIDEST == number]
-            batch, start = self._passes[number]
+            batch, start, _ = self._passes[number]
             whole, length = batch["ids"].shape
             cut = slice(max(0, start - before), min(length, start + tokens))
             width = cut.stop - start

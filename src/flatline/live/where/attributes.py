@@ -1,6 +1,7 @@
 """Where an attribute was set before anybody followed it: found in the text of the classes."""
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import CodeType
 from typing import Any
@@ -40,6 +41,27 @@ def naming(owner: Any, word: str) -> Iterator[tuple[Statement, str]]:
                 yield from ((each, _named(code)) for each in (one, *around))
                 for each in (one for one in around if one.kind == "If"):
                     yield from _before((each, _named(code)), methods)
+
+
+def named_by_callers(thing: Any) -> Iterator[tuple[Statement, str]]:
+    """Statements that gave a thing its name in a function that is still running: it was made before
+    anybody followed it. The outermost first; what only passes it on has no such statement."""
+    if thing is None:
+        return
+    frame, found = sys._getframe(), list[tuple[Statement, str]]()
+    while frame is not None:
+        code, local = frame.f_code, frame.f_locals
+        names = [name for name, one in local.items() if one is thing] if _is_own(code) else []
+        known = statements(code.co_filename) if names else {}
+        inside = {known[at] for _, _, at in code.co_lines() if at in known}
+        wrote = [one for one in inside if any((name,) in one.writes for name in names)]
+        found += [(one, _named(code)) for one in sorted(wrote, key=lambda one: one.line)]
+        frame = frame.f_back  # type: ignore[assignment]
+    yield from reversed(found)
+
+
+def _is_own(code: CodeType) -> bool:
+    return follows(code.co_filename) and not in_library(code.co_filename)
 
 
 def _before(

@@ -11,6 +11,7 @@ before those of a library, which others run too.
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -33,8 +34,9 @@ before the statement that made it, two after that and its sources."""
 class _Suspect:
     event: Event
     group: int
-    """0 reads right values alone, 1 made one of them, 2 lies between, 3 and more are conditions."""
-    depth: int
+    """0 reads right values alone, 1 made one of them, 2 lies between (the first to use what 0 makes
+    comes first), 3 and more are conditions."""
+    depth: float
 
 
 class Trail:
@@ -81,6 +83,34 @@ class Trail:
         near = sorted(made, key=lambda one: -one.number)
         return _once([event, *near, *(one for one in ran if _may_change(one))])
 
+    def dropped(self, number: int) -> list[Event]:
+        """Who last took a number out of a list of numbers of rows, and what is behind that."""
+        for event in reversed(self._events):
+            for path, left in event.writes.items():
+                had, kept = event.reads.get(path), set(_numbers(left))
+                if had is None or not _is_list(left) or not _is_numbers_of_rows(had, number):
+                    continue
+                if number not in kept and kept < set(_numbers(had)):
+                    return self.behind(event)
+        return []
+
+    def left(self, function: str) -> list[Event]:
+        """The condition that was asked last before a function ended its loop, and what is behind
+        it."""
+        ran = [one for one in self._events if one.function.rpartition(".")[2] == function]
+        ends = (one for one in reversed(ran) if one.statement.kind == "While")
+        return next((self.behind(one) for one in ends), [])
+
+    def writing(self, value: Value) -> list[Event]:
+        """Statements that wrote to what holds a value in the end, or would have had a condition let
+        them; the last first."""
+        made = self.maker(value)
+        if made is None:
+            return []
+        names = {path[0] for path, one in made.writes.items() if one.key == value.key}
+        ran = [one for one in self._frames[made.frame] if _writes_to(one, names)]
+        return _once([*reversed(ran), made])
+
     def ranked(self, wrong: Sequence[Value], given_by: str = "") -> list[Event]:
         """Statements behind the wrong values, the likeliest first, each once. Where some are no
         specified value at all, those that are another one are left alone. `given_by` is the method
@@ -88,23 +118,26 @@ class Trail:
         wrong = [one for one in wrong if not self._right.name(one)] or wrong
         self._proven = set(self._returned_right({one.key for one in wrong}))
         suspects: list[_Suspect] = []
-        waiting: deque[tuple[Event, int]] = deque()
+        waiting: deque[tuple[Event, int, Event | None]] = deque()
         for value in wrong:
             made = self._returned_by(given_by, value) or self._last.get(value.key)
             if made is not None:
                 made = self._origin(made, value)
-                waiting.append((made, 0))
+                waiting.append((made, 0, None))
                 if self._right.name(value):
                     suspects += self._missing(self._asker(made), value)
         seen: set[Event] = set()
         while waiting and len(seen) < FAR:
-            event, depth = waiting.popleft()
+            event, depth, user = waiting.popleft()
             if event in seen:
                 continue
             seen.add(event)
             before = list(dict.fromkeys(self._before(event)))
-            waiting += [(one, depth + 1) for one in before]
-            suspects += self._judged(event, depth, ends=not before)
+            waiting += [(one, depth + 1, event) for one in before]
+            judged = list(self._judged(event, depth, ends=not before))
+            suspects += judged
+            if user is not None and judged[0].group == 0:
+                suspects.append(_Suspect(user, 2, -0.5))
             suspects += [_Suspect(one, 4, depth) for one in self._guards(event)]
         suspects.sort(key=lambda one: (one.group - OWN * is_own(one.event), one.depth))
         return _once(one.event for one in suspects)
@@ -156,11 +189,21 @@ class Trail:
         them should hold another: then also who wrote what those read."""
         made = [one for path in event.reads for one in self._assigned(event, path)]
         yield from made
+        yield from (two for one in made for two in self._named_again(one))
         yield from (two for one in made for two in self._counted(one))
         names = [self._right.name(one) for one in event.reads.values() if self._is_data(one)]
         if len(set(names)) < len(names):
             more = {two for one in made for path in one.reads for two in self._assigned(one, path)}
             yield from sorted(more, key=lambda one: -one.number)
+
+    def _named_again(self, event: Event) -> Iterator[Event]:
+        """Who made what a statement only gives another name."""
+        told = {one.key for one in event.writes.values()}
+        for path, value in event.reads.items():
+            again = self._is_data(value) and value.key in told
+            for before in self._assigned(event, path) if again else ():
+                yield before
+                yield from self._named_again(before)
 
     def _assigned(self, event: Event, path: Path) -> list[Event]:
         """The last statement of the same call that wrote to a path, in a list of one; or none."""
@@ -182,12 +225,22 @@ class Trail:
             if not self._is_data(value) or self._right.name(value):
                 continue
             made = self._written(event, path, value)
-            if made is not None and made is not event:
+            if made is None and event.parent is not None:
+                yield event.parent  # made by code that is not followed, of what this told it
+            elif made is not None and made is not event:
                 yield made
         for inner in event.calls:
             told = inner.writes.get(RETURNED)
             if told is not None and self._is_data(told) and not self._right.name(told):
                 yield self.maker(told) or inner
+        for path in event.statement.reads:
+            if path not in event.reads:
+                yield from self._uncopied(event, path)
+
+    def _uncopied(self, event: Event, path: Path) -> list[Event]:
+        """Who set a name of which no copy is kept: something large, or no data."""
+        past = (one for one in reversed(self._frames[event.frame]) if one.number < event.number)
+        return [one for one in past if path in one.statement.writes][:1]
 
     def _written(self, event: Event, path: Path, value: Value) -> Event | None:
         """Who made what the statement read under this path."""
@@ -206,7 +259,12 @@ class Trail:
         return event
 
     def _handed_by(self, event: Event, value: Value, seen: Collection[Event]) -> Iterator[Event]:
-        """Who gave it the value: a function that it called, or who wrote what it read."""
+        """Who gave it the value: a function that it called, or who wrote what it read; who wrote to
+        the same before, where this only put another entry beside it."""
+        for path, whole in event.writes.items():
+            if whole.key != value.key and _holds(whole, value):
+                before = self._assigned(event, path)
+                yield from (one for one in before if _holds(one.writes[path], value))
         for inner in event.calls:
             if inner not in seen and _holds(inner.writes.get(RETURNED), value):
                 yield inner
@@ -234,7 +292,10 @@ class Trail:
         """A right value where another should be: something was left out after it."""
         names = {path[0] for path, one in made.writes.items() if one.key == value.key}
         after = [one for one in self._frames[made.frame] if one.number > made.number]
-        near = [one for one in after if _may_write(one, names)]
+        near = sorted(
+            (one for one in after if _may_write(one, names)),
+            key=lambda one: not _writes_to(one, names),
+        )
         places = zip(near, GAPS, strict=False)
         return [_Suspect(made, 0, 0), *(_Suspect(one, *place) for one, place in places)]
 
@@ -249,6 +310,30 @@ def _may_write(event: Event, names: Collection[str]) -> bool:
     if statement.kind == "If":
         return statement.leaves or bool(statement.inside & set(names))
     return statement.kind not in ("FunctionDef", "AsyncFunctionDef", "ClassDef")
+
+
+def _writes_to(event: Event, names: Collection[str]) -> bool:
+    """Whether it wrote one of these names, or decided whether that is done."""
+    statement = event.statement
+    if statement.kind == "If":
+        return bool(statement.inside & set(names))
+    changed = {path[0] for path in event.writes} | statement.inside
+    return statement.kind not in ("For", "While", "With") and bool(changed & set(names))
+
+
+def _is_list(value: Value) -> bool:
+    """Whether it is a list of whole numbers: their text is its key."""
+    return value.key.startswith("[") and "." not in value.key
+
+
+def _numbers(value: Value) -> list[float]:
+    return value.content.tolist() if _is_list(value) else []
+
+
+def _is_numbers_of_rows(value: Value, number: int) -> bool:
+    """Whether a list has a number, and goes up as numbers of rows do."""
+    found = _numbers(value)
+    return number in found and all(a < b for a, b in pairwise(found))
 
 
 def _may_change(event: Event) -> bool:

@@ -86,12 +86,22 @@ def _statement(node: ast.stmt, file: str, guards: Lines) -> Statement:
 def _names_written(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         for one in ast.walk(node):
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-                yield one.id
+            stored = isinstance(getattr(one, "ctx", None), ast.Store | ast.Del)
+            whole = _whole(one)
+            if stored and isinstance(whole, ast.Name):
+                yield whole.id
             elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
                 called = one.value.func  # `rows.append(...)` writes to rows
-                path = _path(called.value) if isinstance(called, ast.Attribute) else ()
-                yield from path[:1]
+                of = called.value if isinstance(called, ast.Attribute) else called
+                path = _path(_whole(of))
+                yield from path[:1] if isinstance(called, ast.Attribute) else ()
+
+
+def _whole(node: ast.AST) -> ast.AST:
+    """What an entry is part of."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
 
 
 def _heads(node: ast.stmt) -> Iterator[ast.AST]:

@@ -6,7 +6,7 @@ wrong value is known, and so are most of the right ones on the way to it.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -56,6 +56,8 @@ TOLERANCE = {"fp32": 1e-3}
 COARSE = 0.05
 SCHEDULED = 8
 """Steps of a schedule that are followed."""
+TURNS_LOOP = "_tool_call_loop"
+"""Where TRL plays turns."""
 ARRIVE = "._calculate_rewards"
 """Where TRL takes what reward functions pay."""
 SAMPLED = ("prompts", "completions", "delivery")
@@ -99,10 +101,7 @@ def lines(
 def _set_before(trainer: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
     """What was set before the step and does not run again in it."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if found.text.startswith(adapters.BEGUN):
-        yield from adapters.beginning(model)
-    if found.text.startswith(adapters.OPENING):
-        yield from adapters.scaled(model)
+    yield from adapters.set_before(model, found)
     if found.text.startswith(DEALT) and trainer._step and not trainer.state.global_step:
         yield from naming(trainer, "self._step = ")
 
@@ -157,20 +156,47 @@ class _Search:
 
     def _turns(self) -> list[Event]:
         """Who made what stands between turns, then TRL's loop over them."""
-        trainer, played = self.step.trainer, list[Any]()
+        trainer, played, drawn = self.step.trainer, list[Any](), list[Specified]()
+        stops = stop_ids(trainer)
 
         def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
             played.append(generate(*args, **kwargs))
             return played[-1]
 
-        with Patch(trainer, "_generate", listening), self.follower.following():
+        def drawing(generate: Any, *args: Any, **kwargs: Any) -> Any:
+            found = generate(*args, **kwargs)
+            new = found[:, kwargs["input_ids"].shape[1] :].tolist()
+            rows = tuple(torch.tensor(said(ids, stops)).double() for ids in new)
+            drawn.append(Specified("drawn", rows))
+            return found
+
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with (
+            Patch(model, "generate", drawing),
+            Patch(trainer, "_generate", listening),
+            self.follower.following(),
+        ):
             trainer._generate_and_score_completions(copy.deepcopy(list(self.step.some.rows)))
-        trail = Trail(self.follower.events, Right((), 0.0))
-        wrong = [self.follower.copies.of(ids) for ids, _ in wrong_replies(trainer, played[0])]
+        loop = [one for one in self.follower.events if one.function.endswith(f".{TURNS_LOOP}")]
+        return [*self._between(played[0], Right(drawn, self._tolerance)), *loop]
+
+    def _between(self, result: Any, drawn: Right) -> list[Event]:
+        trail, text = Trail(self.follower.events, drawn), self.found.text
+        if text.startswith(KEPT):
+            ids = [] if self.found.row is None else [result[1][self.found.row]]
+            return self._ranked(drawn, ids)
+        if turns.UNTOLD in text:
+            messages = self.follower.copies.of(result[3])
+            return [] if messages is None else trail.writing(messages)
+        if turns.BEYOND in text:
+            return trail.left(TURNS_LOOP)
+        if self.found.row is not None:
+            return trail.dropped(self.found.row) or trail.left(TURNS_LOOP)
+        wrong = [
+            self.follower.copies.of(ids) for ids, _ in wrong_replies(self.step.trainer, result)
+        ]
         made = [trail.maker(one) for one in wrong if one is not None]
-        behind = [two for one in made[:1] if one is not None for two in trail.behind(one)]
-        loop = [one for one in self.follower.events if one.function.endswith("._tool_call_loop")]
-        return [*behind, *loop]
+        return [two for one in made[:1] if one is not None for two in trail.behind(one)]
 
     def _sampled(self) -> list[Event]:
         if self.found.text.startswith(turns.OPENING):
@@ -249,7 +275,10 @@ class _Search:
         self.follower = Follower(optimization.__file__ or "")
         with self.follower.following():
             list(islice(stepped.rates(step.trainer, step.asked), SCHEDULED))
-        return self._own_events() or _last_first(self.follower.events)
+        warmup = getattr(step.trainer.args, "get_warmup_steps", lambda _: None)(step.asked.steps)
+        told = {"num_training_steps": step.asked.steps, "num_warmup_steps": warmup}
+        events = self.follower.events
+        return self._own_events() or [*_last_to_know(events, told), *_last_first(events)]
 
     def _rows(self) -> list[Event]:
         """The user's own statements, else TRL's: where rows are dealt out, or put in order."""
@@ -444,6 +473,22 @@ def _deaf(events: Sequence[Event], answer: str) -> list[Event]:
         told = any(says(value, answer) for one in inside for value in one.reads.values())
         if told and not says(end.writes[RETURNED], answer):
             return inside[::-1]
+    return []
+
+
+def _last_to_know(events: Sequence[Event], told: Mapping[str, Any]) -> list[Event]:
+    """Who read a number as it was asked for, before another was read under its name, and what the
+    same call did then, the last first; or nobody."""
+    for name, number in told.items():
+        knew: Event | None = None
+        for event in events:
+            read = event.reads.get((name,))
+            if read is not None and read.content == number:
+                knew = event
+            elif read is not None and knew is not None:
+                near = range(knew.number, event.number)
+                ran = [one for one in events if one.frame == knew.frame and one.number in near]
+                return ran[::-1]
     return []
 
 

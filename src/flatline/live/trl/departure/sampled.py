@@ -6,7 +6,7 @@ TRL's `generate` gives none; the model's head, heard while it samples, does.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -176,11 +176,12 @@ def judge_kept(
         drawn, kept = [int(token) for token in one.ids], [int(token) for token in ids]
         ends = own or len(kept) >= longest or (kept and kept[-1] in stops)
         if kept != drawn and not (ends and kept == drawn[: len(kept)]):
-            return departs(
+            found = departs(
                 "completions",
                 f"{KEPT}row {row} has {len(kept)} tokens, {len(drawn)} were sampled for it.",
                 f"row {row}: sampled ids {drawn[:8]}, trained ids {kept[:8]}",
             )
+            return replace(found, row=row)
     return None
 
 

@@ -5,6 +5,7 @@ What was trained on is ids, what reward functions read is messages: both must te
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -17,6 +18,9 @@ FEWEST = 3
 """Calls without a reply that must be seen, where nobody has one."""
 ROOM = 2
 """A completion has room for a reply below its longest length divided by this."""
+UNTOLD = "in the messages that reward functions read"
+BEYOND = "more replies of tools than were asked for"
+"""What findings of these looks say."""
 OTHERS = ("rollout_func", "environments", "environment_factories")
 """What plays turns of its own."""
 
@@ -73,7 +77,7 @@ def _untold(result: Any) -> StageFound | None:
             return departs(
                 "completions",
                 f"{OPENING}row {row} has {trained} replies of tools in what is trained, and {told} "
-                "in the messages that reward functions read.",
+                f"{UNTOLD}.",
             )
     return None
 
@@ -89,8 +93,8 @@ def _without_leave(trainer: Any, result: Any) -> StageFound | None:
         return None
     return departs(
         "completions",
-        f"{OPENING}{len(beyond)} of {len(rounds)} rows get more replies of tools than were asked "
-        f"for: up to {max(rounds)}, and `max_tool_calling_iterations` is {most}.",
+        f"{OPENING}{len(beyond)} of {len(rounds)} rows get {BEYOND}: up to {max(rounds)}, and "
+        f"`max_tool_calling_iterations` is {most}.",
         f"row {beyond[0]} has {rounds[beyond[0]]}",
         measured=float(max(rounds)),
     )
@@ -105,16 +109,17 @@ def _plays_its_own_way(trainer: Any) -> bool:
 def _unanswered(trainer: Any, result: Any) -> StageFound | None:
     """Tools are called, there is room and leave for a reply, and nobody gets one."""
     room = trainer.args.max_completion_length / ROOM
-    calls = [
-        messages[-1].get("tool_calls")
-        for ids, messages in zip(result[1], result[3], strict=True)
-        if messages and len(ids) < room
+    rows = [
+        row
+        for row, (ids, messages) in enumerate(zip(result[1], result[3], strict=True))
+        if messages and len(ids) < room and messages[-1].get("tool_calls")
     ]
     answered = any(True for messages in result[3] for _ in _replies(messages))
-    asking = sum(map(bool, calls))
+    asking = len(rows)
     if answered or asking < FEWEST or getattr(trainer.args, "max_tool_calling_iterations", 1) == 0:
         return None
-    return departs("completions", f"{OPENING}{asking} rows call a tool, and none gets a reply.")
+    text = f"{OPENING}{asking} rows call a tool, and none gets a reply."
+    return replace(departs("completions", text), row=rows[0])
 
 
 def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
@@ -132,11 +137,12 @@ def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
         rounds = len(list(_replies(messages)))
         calls = messages and messages[-1].get("tool_calls")
         if longest and calls and room and (most is None or rounds < most):
-            return departs(
-                "completions",
+            allowed = "any number" if most is None else most
+            text = (
                 f"{OPENING}row {row} calls a tool for time {rounds + 1} and gets no reply; "
-                f"{'any number' if most is None else most} of them were asked for.",
+                f"{allowed} of them were asked for."
             )
+            return replace(departs("completions", text), row=row)
     return None
 
 
