@@ -122,6 +122,7 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
     found: list[tuple[int, Numbers]] = []
     epochs: list[float] = []
     outside = 0
+    trained: set[str] = set()
     for entry in entries:
         numbers = _numbers(log, entry)
         if not numbers.keys() - _BOOKKEEPING:
@@ -129,7 +130,14 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
         if names and _outside(entry, names, numbers):
             outside += 1
             continue
-        step = _step_of(log, entry, names) if names else _counted(epochs, numbers.get("epoch"))
+        named = numbers.keys() - _BOOKKEEPING
+        if names:
+            step = _step_of(log, entry, names)
+        elif epochs and not named & trained and all(map(_is_evaluated, named)):
+            step = len(epochs)  # an evaluation is of the step before it
+        else:
+            step = _counted(epochs, numbers.get("epoch"))
+            trained |= named
         if step is not None:
             found.append((step, numbers))
     if outside:
@@ -194,6 +202,10 @@ def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
     if step is None:
         log.bad.append(f"{entry.place}: `{name}` is no step: {quoted(entry.values[name])}")
     return step
+
+
+def _is_evaluated(name: str) -> bool:
+    return plain(name).startswith("eval")
 
 
 def _counted(epochs: list[float], epoch: float | None) -> int:
