@@ -27,6 +27,8 @@ LARGEST = 4.5
 """Largest step that noise makes, in medians of all: three standard deviations."""
 FEW_JUMPS = 2
 """Steps that may be larger, or a twentieth of all where that is more."""
+AT_ONE_PLACE = 0.2
+"""Share of the run that holds all large steps, where something happened there."""
 TINY = 1e-18
 """Variance that is rounding."""
 
@@ -64,11 +66,12 @@ def alike(values: np.ndarray) -> float:
 
 def _steps(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """From each value to the next, and which of these steps are no jumps. Many large steps are
-    noise, and no jumps."""
+    noise, and no jumps, unless they are all at one place."""
     apart = np.diff(values)
     most = LARGEST * float(np.median(np.abs(apart))) if len(apart) else 0.0
     usual = np.abs(apart) <= most
     rare = (~usual).sum() <= max(FEW_JUMPS, len(apart) // 20)
+    rare = rare or np.ptp(np.flatnonzero(~usual)) < AT_ONE_PLACE * len(apart)
     return apart, usual if rare else np.ones_like(usual)
 
 

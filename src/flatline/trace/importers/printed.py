@@ -8,9 +8,10 @@
     INFO - step  score  kl     len                              a table, its header now and then
     INFO -   12  0.511  0.029  415
 
-A row in braces may go on over several lines, as a console of a fixed width breaks it. Everything else in the file (progress bars, warnings, samples) is passed over. Nothing of it is run:
-a row is read as names and numbers. Where several processes print rows of a step, what more than one
-of them prints is told apart by their names; where they give none, by what stands beside it.
+A row in braces may go on over several lines, as a console of a fixed width breaks it. Everything
+else in the file (progress bars, warnings, samples) is passed over. Nothing of it is run: a row is
+read as names and numbers. Where several processes print rows of a step, what more than one of them
+prints is told apart by their names; where they give none, by what stands beside it.
 """
 
 import re
@@ -60,7 +61,7 @@ _EVALUATED = re.compile(r"\bEvaluated (?P<set>[\w./-]+) in ")
 _SORTED_OUT = re.compile(r"\bDetected \d+/(?P<all>\d+) rollouts \((?P<kinds>[^)]*)\)")
 """What prime-rl says between the first line of a step and its row."""
 _CELL = re.compile(rf"-|{_BARE}", re.I)
-_NAME = re.compile(r"[a-z_][\w./@%-]*", re.I)
+_NAME = re.compile(r"[a-z_][\w ./@%-]*", re.I)
 _BAR_OF = re.compile(r"\| *(?P<done>\d+)/(?P<planned>\d+) \[")
 _STEP_OF = re.compile(r"\[ *(?P<step>\d+) */ *(?P<planned>\d+) *\]")
 _SPEAKER = re.compile(r"\[(?P<name>[a-z][\w-]*)\]", re.I)
@@ -127,16 +128,20 @@ def _mended(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 class _Table:
-    """A table that is printed row by row under a header, with whatever a logger puts before it."""
+    """A table that is printed row by row under a header, with whatever a logger puts before it, or
+    that a notebook shows between other lines. A file that begins with its header is a table."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
+        self._lines = 0
 
     def row(self, line: str) -> dict[str, str]:
         """The cells under the last header; empty for every other line."""
-        if len(line) > LONGEST:
+        self._lines += 1
+        if len(line) > LONGEST or (self._lines == 1 and "\t" in line):
             return {}
-        words = [word for word in line.split() if word != "|"]
+        words = line.split("\t") if "\t" in line else [w for w in line.split() if w != "|"]
+        words = [word.strip() for word in words]
         if header := _header(words):
             self._names = header
             return {}

@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from flatline.stats import t_score
 from flatline.trace.importers.aliases import COLUMNS, EVAL_STEP, STEP
 from flatline.trace.importers.log import Entry, Log, nothing_in, quoted
 from flatline.trace.importers.numbers import flat, number, unwrapped, whole
@@ -33,8 +34,8 @@ _ONLY_V1 = "training/off_policy/"
 _SHARES = frozenset({"zero_std_share", "clip_share", "truncated_share"})
 _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
-TWICE, BEYOND = 5, 5.0
-"""Steps that were made twice, and standard errors, that show that they differ."""
+TWICE, SURE = 5, 0.9995
+"""Steps that were made twice, and how sure it must be, to say that they differ."""
 OFTEN = 0.1
 """Share of the rows that go back, above which they are in no order."""
 _STEP = frozenset(STEP)
@@ -294,7 +295,7 @@ def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
     if paid := pairs[reward]:
         apart = [again - before for before, again in paid]
         off = stdev(apart) / math.sqrt(len(apart)) if len(apart) >= TWICE else math.inf
-        if off > 0 and abs(fmean(apart)) > BEYOND * off:
+        if off > 0 and abs(fmean(apart)) > t_score(len(apart) - 1, SURE) * off:
             means = (fmean(values) for values in zip(*paid, strict=True))
             told.append("had a reward of {:.3g} at first and of {:.3g} again".format(*means))
     if pairs[rate] and pairs[rate][0][1] < pairs[rate][0][0] / 2:
