@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import stands
+from flatline.hypotheses.course import goes_on
 from flatline.remarks.columns import OTHER, Column, sentence, short
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
@@ -24,9 +25,9 @@ STILL, WITHIN = 0.1, 0.25
 """Relative change that is none, and how far a row of a column that stays is from its mean."""
 PARTS_OF_RUN, ENOUGH = 5, 20
 """Parts of a run that must be alike, and rows of it, to say that nothing changes."""
-DIFFER = 3.4
-"""How many times the variance of their rows the parts of a run vary, which one in a hundred
-columns of noise do."""
+DIFFER = 4.5
+"""How many times the variance of their rows the parts of a run vary, which hardly one in
+five hundred columns of noise do."""
 NEAR = 8
 """Part of the rows on either side of a change that shows when it was."""
 LISTED = 5
@@ -108,6 +109,7 @@ def _one_way(column: Column) -> str:
         return told
     if len(cuts) > 1:
         lasts = len(shape.pieces[-1]) >= STANDS * len(shape)
+        lasts = lasts and not goes_on(shape.values, shape.pieces[-1])
         return f"{told} and stays there since about step {cuts[-1]:g}" if lasts else told
     if shape.sharp(1):
         return f"{told} at step {cuts[0]:g}"
@@ -202,7 +204,9 @@ def stays(column: Column) -> bool:
         return False
     level = float(shape.values.mean())
     parts = [float(part.mean()) for part in np.array_split(shape.values, PARTS_OF_RUN)]
-    if _parts_differ(shape.values, parts):
+    if max(parts) - min(parts) > column.words.least * abs(level) and _parts_differ(
+        shape.values, parts
+    ):
         return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)

@@ -51,6 +51,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time_per_step",
         "seconds_per_step",
         "step_seconds",
+        "sec",
+        "secs",
         "iter_time",
         "time/total",  # tinker-cookbook
     ),
@@ -370,6 +372,8 @@ KEPT: dict[str, str] = {
     "eval*": "held-out twin of a training metric",
     "heldout*": "held-out twin of a training metric",
     "held_out*": "held-out twin of a training metric",
+    "dev/*": "held-out twin of a training metric",
+    "dev_*": "held-out twin of a training metric",
     "test/*": "held-out twin of a training metric",
     "test_*": "held-out twin of a training metric",
     "val-*": "validation",

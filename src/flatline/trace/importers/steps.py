@@ -36,6 +36,8 @@ _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
 TWICE, SURE = 5, 0.9995
 """Steps that were made twice, and how sure it must be, to say that they differ."""
+LISTED = 4
+"""Columns that are told beside the reward."""
 OFTEN = 0.1
 """Share of the rows that go back, above which they are in no order."""
 _STEP = frozenset(STEP)
@@ -281,28 +283,53 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> _Merging:
 
 
 def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
-    """How the steps that were made twice differ: by the reward, and by where the rate begins."""
-    rate, reward = aliases.get("learning_rate", ""), aliases.get("reward", "")
+    """How the steps that were made twice differ: by the reward, by where the rate begins, and by
+    what else certainly differs, which a resumed run would not."""
+    twice = sorted(merging.before.keys() & merging.steps.keys())
+    names = {name for at in twice for name in merging.before[at].keys() & merging.steps[at].keys()}
     pairs = {
         name: [
             (merging.before[at][name], merging.steps[at][name])
-            for at in sorted(merging.before.keys() & merging.steps.keys())
+            for at in twice
             if name in merging.before[at] and name in merging.steps[at]
         ]
-        for name in (rate, reward)
+        for name in sorted(names)
     }
-    told = []
-    if paid := pairs[reward]:
-        apart = [again - before for before, again in paid]
-        off = stdev(apart) / math.sqrt(len(apart)) if len(apart) >= TWICE else math.inf
-        if off > 0 and abs(fmean(apart)) > t_score(len(apart) - 1, SURE) * off:
-            means = (fmean(values) for values in zip(*paid, strict=True))
-            told.append("had a reward of {:.3g} at first and of {:.3g} again".format(*means))
-    if pairs[rate] and pairs[rate][0][1] < pairs[rate][0][0] / 2:
+    rate, reward = aliases.get("learning_rate", ""), aliases.get("reward", "")
+    told, apart = [], {name: _apart(each) for name, each in pairs.items()}
+    if apart.get(reward):
+        told.append(
+            "had a reward of {:.3g} at first and of {:.3g} again".format(*_ends(pairs[reward]))
+        )
+    if pairs.get(rate) and pairs[rate][0][1] < pairs[rate][0][0] / 2:
         before, again = pairs[rate][0]
         told.append(f"begin with a learning rate of {again:.2g} (at first: {before:.2g})")
     if told:
         yield f"The steps that were made twice {', and '.join(told)}."
+    besides = [n for n in apart if apart[n] and n not in (reward, rate, aliases.get("seconds"))]
+    others = sorted(besides, key=lambda name: -apart[name])
+    others = [name for name in others if plain(name) not in _BOOKKEEPING | {"t", "num_tokens"}]
+    if told and others:
+        each = [
+            "`{}` {:.3g} and {:.3g}".format(name, *_ends(pairs[name])) for name in others[:LISTED]
+        ]
+        yield f"At first and again they also had: {', '.join(each)}."
+
+
+def _ends(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    before, again = zip(*pairs, strict=True)
+    return fmean(before), fmean(again)
+
+
+def _apart(pairs: Sequence[tuple[float, float]]) -> float:
+    """How many standard errors the two are apart; 0 where that is not certain."""
+    apart = [again - before for before, again in pairs]
+    if len(apart) < TWICE or not all(map(math.isfinite, apart)):
+        return 0.0
+    off, mean = stdev(apart) / math.sqrt(len(apart)), abs(fmean(apart))
+    if off <= _ROUNDED * mean:
+        return math.inf if mean > 0 else 0.0
+    return mean / off if mean > t_score(len(apart) - 1, SURE) * off else 0.0
 
 
 def _told_repeated(repeated: Counter[int]) -> str:
