@@ -188,7 +188,7 @@ def summary_of(report: Found) -> str:
     return " ".join(parts)
 
 
-_BESIDE_THE_CAUSE = ("reward", "run", "cause", "note", "next")
+_BESIDE_THE_CAUSE = ("reward", "run", "after", "cause", "note", "next")
 
 
 def _lead(report: Found) -> list[Line]:
@@ -202,6 +202,8 @@ def _lead(report: Found) -> list[Line]:
     if report.pointers:
         note = report.pointers[0]
         lines.append(Line("note", f"{note.text} ({named(note)})"))
+    if report.event is not None and report.event.after and report.event.text in headline_of(report):
+        lines.append(Line("after", report.event.after))
     lines.append(Line("cause", _none(report)))
     if outcome_of(report) is not Outcome.HEALTHY and next_of(report) and not report.question:
         lines.append(Line("next", next_of(report)))

@@ -25,8 +25,9 @@ COLUMNS = {
     "zero_std_share": "share of groups without a difference",
 }
 """Columns whose last third is compared -> what they are called."""
-FEWEST, BLOCKS = 60, 12
-"""Steps that two logs must share to be compared step by step, and stretches of them."""
+FEWEST, BLOCKS, LATE = 60, 12, 8
+"""Steps that two logs must share to be compared step by step, stretches of them, and the part of
+them that is their end."""
 TIMES = 2.0
 """Factor between the smallest and the largest from which on it is reported."""
 
@@ -160,7 +161,12 @@ def _side_by_side(traces: Mapping[str, Trace]) -> Iterator[str]:
     )
     for name, reward in zip(traces, rewards, strict=True):
         if alone := sum(step > shared[-1] for step in reward):
-            yield f"The last {alone} steps are of {name} alone, and compare with nothing."
+            late = len(shared) // LATE
+            ends = f"{np.mean(one[-late:]):.3f} and {np.mean(other[-late:]):.3f}"
+            yield (
+                f"The last {alone} steps are of {name} alone, and compare with nothing; in the "
+                f"last {late} that both have, the rewards are {ends}."
+            )
 
 
 def _reward_by_step(trace: Trace) -> dict[float, float]:

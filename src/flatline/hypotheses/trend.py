@@ -45,6 +45,7 @@ SCALE = 10.0
 ALIKE = 2.0
 """How many times the noise counts where rows may be alike: a bend looks so, and so does likeness
 that was measured too low."""
+PARTS = 6
 SURER = 3.0
 """Standard errors beyond which the slope of a half is certain."""
 MANY = 60
@@ -314,7 +315,7 @@ def _since(
     if not math.isfinite(lately.low) or change.low <= 0 <= change.high:
         return ""
     if _goes_on(by_step):
-        return " It rises as fast in its second half: it has not levelled off."
+        return f" It rises as fast in its second half: it has not levelled off{_by_parts(by_step)}."
     if len(parts) > 1 and parts[-1].first <= len(steps) * 2 // 3:
         return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
     if change.high < 0 or lately.low > 0:
@@ -327,6 +328,13 @@ def _goes_on(by_step: np.ndarray) -> bool:
     whole, _ = slope(by_step)
     late, off = slope(by_step[len(by_step) // 2 :])
     return len(by_step) >= MANY and late - SURER * off > 0 and late >= whole > 0
+
+
+def _by_parts(by_step: np.ndarray) -> str:
+    """The means of its sixths, where each is above the one before."""
+    means = [float(part.mean()) for part in np.array_split(by_step, PARTS)]
+    told = ", ".join(f"{mean:.3g}" for mean in means)
+    return f" (the means of its sixths: {told})" if (np.diff(means) > 0).all() else ""
 
 
 def _text(change: Estimate, smallest: float, told: str, would: str) -> str:

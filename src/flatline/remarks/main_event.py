@@ -13,7 +13,7 @@ import numpy as np
 from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST
-from flatline.remarks.columns import Column, columns_of, listed, once, short
+from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
 from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
@@ -23,8 +23,11 @@ BESIDE = 2
 """Columns that are told with the outcome."""
 BORDERS = 2
 """Times that a setting was changed, at most, to be told as one event."""
-HALF = 0.5
-"""Share of what the reward gains that it gains where a setting was changed, to be no learning."""
+MOVED, STAYS = 0.2, 0.05
+"""Relative change of a share that is one, and of a quotient that is none."""
+POLICY = ("kl", "entropy", "completion_length")
+ROWS = 10
+"""Rows before and after an event that show what it left behind."""
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -39,6 +42,8 @@ class Event(NamedTuple):
     """Whether the outcome certainly moved with it."""
     moves_reward: bool
     """Whether it makes most of what the reward gains, so that its rise shows no learning."""
+    after: str = ""
+    """What it left behind, in a sentence."""
 
 
 def main_event(trace: Trace) -> Event | None:
@@ -88,7 +93,44 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     first, last = step[min(one.at for one in jumps)], step[mine.back - 1]
     text = f"In steps {first:g} to {last:g} {_went(mine, mine.back)} and then comes back"
     beside = f"; in the same steps {listed(told)}" if told else ""
-    return Event(f"{text}{beside}.", certain=True, moves_reward=False)
+    text += f"{beside}{_in_step(mine, others)}."
+    return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
+
+
+def _in_step(mine: Jump, others: list[Jump]) -> str:
+    """That the outcome falls as far as a share does, so that what the share lacks counts as 0."""
+    for one in others:
+        if one.back is None or not _is_share(one.column) or not one.before > 0:
+            continue
+        share = _inside(one, one.back) / one.before
+        before, inside = mine.before / one.before, _inside(mine, mine.back) / _inside(one, one.back)
+        if share < 1 - MOVED and abs(inside - before) <= STAYS * abs(before):
+            name = one.column.subject
+            return f"; divided by {name}, {_subject(mine.column)} stays at {short(inside)}"
+    return ""
+
+
+def _left(columns: list[Column], mine: Jump) -> str:
+    """How the policy differs afterwards, further than it went by itself."""
+    assert mine.back is not None
+    told = []
+    for one in (each for each in columns if each.name in POLICY):
+        values = one.shape.values
+        if len(values) != len(mine.column.shape.values):
+            continue
+        before, last = values[max(mine.at - ROWS, 0) : mine.at], values[-ROWS:]
+        after = values[mine.back :]
+        earlier = values[max(mine.at - 2 * ROWS, 0) : max(mine.at - ROWS, 0)]
+        if min(map(len, (before, after, earlier))) < ROWS:
+            continue
+        usual, *moves = (float(each.mean() - before.mean()) for each in (earlier, after, last))
+        off, moved, usual = float(np.diff(before).std()), min(map(abs, moves)), abs(usual)
+        if moves[0] * moves[1] > 0 and moved > max(
+            FAR * off, 2 * usual, MOVED * abs(float(before.mean()))
+        ):
+            ends = (one.bare(typical(each)) for each in (before, after))
+            told.append("{} is {} before it and {} since".format(one.subject, *ends))
+    return sentence([listed(told)]) if told else ""
 
 
 def _same(jump: Jump, outcome: Column) -> bool:

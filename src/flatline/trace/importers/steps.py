@@ -36,6 +36,7 @@ _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
 TWICE, SURE = 5, 0.9995
 """Steps that were made twice, and how sure it must be, to say that they differ."""
+_HELD_OUT = ("eval", "val", "dev", "test", "heldout")
 LISTED = 4
 """Columns that are told beside the reward."""
 OFTEN = 0.1
@@ -297,7 +298,7 @@ def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
     }
     rate, reward = aliases.get("learning_rate", ""), aliases.get("reward", "")
     told, apart = [], {name: _apart(each) for name, each in pairs.items()}
-    if apart.get(reward):
+    if 0 < apart.get(reward, 0.0) < math.inf:
         told.append(
             "had a reward of {:.3g} at first and of {:.3g} again".format(*_ends(pairs[reward]))
         )
@@ -309,10 +310,10 @@ def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
     besides = [n for n in apart if apart[n] and n not in (reward, rate, aliases.get("seconds"))]
     others = sorted(besides, key=lambda name: -apart[name])
     others = [name for name in others if plain(name) not in _BOOKKEEPING | {"t", "num_tokens"}]
+    scores = [name for name in pairs if plain(name).startswith(_HELD_OUT) and name not in others]
     if told and others:
-        each = [
-            "`{}` {:.3g} and {:.3g}".format(name, *_ends(pairs[name])) for name in others[:LISTED]
-        ]
+        listed = [*others[:LISTED], *scores[:1]]
+        each = ["`{}` {:.3g} and {:.3g}".format(name, *_ends(pairs[name])) for name in listed]
         yield f"At first and again they also had: {', '.join(each)}."
 
 
