@@ -162,14 +162,14 @@ def _was_set(columns: list[Column], outcome: Column) -> Event | None:
         return None
     levels = [typical(part) for part in parts]
     certain = outcome.shape.differs(borders) and _abrupt(parts)
-    when = " and back at step ".join(f"{each:g}" for each in borders)
+    when = ("step " if len(borders) == 1 else "steps ") + listed([f"{each:g}" for each in borders])
     told = listed([_jumped(one) for one in together])
-    goes = " to ".join(short(level) for level in levels)
+    goes = _to([short(level) for level in levels])
     moved = f"there {_subject(outcome)} goes from {goes}"
     unsure = "" if certain else ", which may be noise"
     gained = typical(outcome.shape.values[-len(parts[-1]) :]) - levels[0]
     return Event(
-        f"At step {when} {told}; {moved}{unsure}.",
+        f"At {when} {told}; {moved}{unsure}.",
         certain=certain,
         moves_reward=certain and len(borders) == 1 and gained > 0,
     )
@@ -181,7 +181,11 @@ def _borders(one: Column) -> list[float]:
 
 def _jumped(one: Column) -> str:
     values = [one.bare(float(one.shape.values[at])) for at in one.shape.levels]
-    return f"{_subject(one)} goes from {' to '.join(values)}"
+    return f"{_subject(one)} goes from {_to(values)}"
+
+
+def _to(levels: list[str]) -> str:
+    return " and then to ".join([" to ".join(levels[:2]), *levels[2:]])
 
 
 def _abrupt(parts: list[np.ndarray]) -> bool:

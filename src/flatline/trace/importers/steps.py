@@ -137,8 +137,8 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
         named = numbers.keys() - _BOOKKEEPING
         if names:
             step = _step_of(log, entry, names)
-        elif epochs and not named & trained and all(map(_is_evaluated, named)):
-            step = len(epochs)  # an evaluation is of the step before it
+        elif epochs and not named & trained and all(map(_is_no_step, named)):
+            step = len(epochs)  # an evaluation, or the end of a run, is of the step before it
         else:
             step = _counted(epochs, numbers.get("epoch"))
             trained |= named
@@ -208,8 +208,8 @@ def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
     return step
 
 
-def _is_evaluated(name: str) -> bool:
-    return plain(name).startswith("eval")
+def _is_no_step(name: str) -> bool:
+    return plain(name).startswith("eval") or fills_nothing(name)
 
 
 def _counted(epochs: list[float], epoch: float | None) -> int:
