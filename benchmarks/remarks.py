@@ -8,7 +8,8 @@ norm, spread of the rewards, clipped tokens, a share and a score with names that
 TRL's lengths. Counted are logs of which the trend says that the level changes
 (`hypotheses/course.py`), of which any remark says that something rises, falls, jumps, goes up or
 down for a while or becomes one number, of which one says so with "perhaps", of which any says that
-single rows stand out, and of which H43 says that the policy collapses.
+single rows stand out, of which H43 says that the policy collapses, and of which an answer would
+begin with an event.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from flatline.hypotheses.base import ALARMS
 from flatline.hypotheses.h43_behaviour_collapse import BehaviourCollapse
 from flatline.hypotheses.trend import trend_of
 from flatline.remarks import remarks_of
+from flatline.remarks.main_event import main_event
 from flatline.trace import Trace
 
 ROWS = (20, 50, 100, 250)
@@ -33,7 +35,7 @@ STANDS_OUT = re.compile(r"at most \(step|otherwise ")
 BURN = 60
 COUNTED = (
     *("rows", "alike", "level changes", "something moved"),
-    *("perhaps", "rows stand out", "collapse"),
+    *("perhaps", "rows stand out", "collapse", "event"),
 )
 
 
@@ -105,7 +107,7 @@ def told(trace: Trace) -> tuple[bool, ...]:
         collapse = BehaviourCollapse().sign(trace).level in ALARMS
     except NotRecorded:
         collapse = False
-    return changes, *marks, collapse
+    return changes, *marks, collapse, main_event(trace) is not None
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from flatline.diagnosis.outcome import (
     troubles_of,
 )
 from flatline.hypotheses.base import Evidence, Finding, Level
+from flatline.remarks.main_event import Event
 from flatline.text import shortened
 
 LONGEST_EXAMPLE = 400
@@ -80,11 +81,15 @@ def headline_of(report: Found) -> str:
         return claim(report.causes[0])
     troubles = troubles_of(report)
     if troubles:
-        return _unexplained(troubles[0])
+        return _unexplained(troubles[0], report.event)
     if outcome_of(report) is Outcome.HEALTHY:
         if report.pointers:
             return f"Your run learns, with one reservation: {_inside(report.pointers[0])}"
+        if report.event is not None and report.event.certain:
+            return f"Your run learns, with one event on the way. {report.event.text}"
         return _HEALTHY[report.trend is not None and report.trend.rises]
+    if report.event is not None:
+        return f"{report.event.text} Why, this log cannot tell."
     if report.pointers:
         return f"Possible, but not certain: {_inside(report.pointers[0])}"
     return _left_open(common_left(report))
@@ -103,9 +108,11 @@ _HEALTHY = {
 }
 
 
-def _unexplained(trouble: Finding) -> str:
+def _unexplained(trouble: Finding, event: Event | None) -> str:
     if trouble.name not in _BY_TREND:
         return trouble.headline
+    if event is not None and event.certain:
+        return f"{event.text} No cause that could be tested explains it."
     return f"{trouble.headline[:-1]}, and no cause that could be tested explains it."
 
 
@@ -181,7 +188,7 @@ def summary_of(report: Found) -> str:
     return " ".join(parts)
 
 
-_BESIDE_THE_CAUSE = ("reward", "run", "cause", "note", "next")
+_BESIDE_THE_CAUSE = ("reward", "run", "after", "cause", "note", "next")
 
 
 def _lead(report: Found) -> list[Line]:
@@ -195,6 +202,8 @@ def _lead(report: Found) -> list[Line]:
     if report.pointers:
         note = report.pointers[0]
         lines.append(Line("note", f"{note.text} ({named(note)})"))
+    if report.event is not None and report.event.after and report.event.text in headline_of(report):
+        lines.append(Line("after", report.event.after))
     lines.append(Line("cause", _none(report)))
     if outcome_of(report) is not Outcome.HEALTHY and next_of(report) and not report.question:
         lines.append(Line("next", next_of(report)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flatline.hypotheses.base import ALARMS, Finding, Level
 from flatline.hypotheses.trend import Trend
+from flatline.remarks.main_event import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Found:
     """Codes of alarms that a baseline knows: shown, and not counted as failures."""
     question: str = ""
     """What only the user can say, where something hangs on it."""
+    event: Event | None = None
+    """What happened on the way, of a log."""
     remarks: tuple[str, ...] = ()
     """What the numbers of a log say beside any cause."""
 

@@ -56,7 +56,8 @@ def outcome_of(report: Found) -> Outcome:
 
 
 def _rises(report: Found) -> bool:
-    return report.trend is not None and report.trend.rises
+    moved = report.event is not None and report.event.moves_reward
+    return report.trend is not None and report.trend.rises and not moved
 
 
 def common_tested(report: Found) -> bool:

@@ -32,6 +32,7 @@ from flatline.hypotheses.trend import too_short, trend_of
 from flatline.hypotheses.wording import names_of, worded
 from flatline.project import project
 from flatline.remarks import remarks_of
+from flatline.remarks.main_event import main_event
 from flatline.text import visible
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
@@ -145,6 +146,7 @@ def diagnose(
         made_no_step=_made_no_step(trace, origin),
         question=asked(findings, trace),
         remarks=remarks_of(trace),
+        event=main_event(trace),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from flatline.diagnosis.answer import headline_of, named
 from flatline.diagnosis.report import Report, diagnose
 from flatline.errors import FlatlineError
+from flatline.stats import mean_of_units
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
 
@@ -24,6 +25,9 @@ COLUMNS = {
     "zero_std_share": "share of groups without a difference",
 }
 """Columns whose last third is compared -> what they are called."""
+FEWEST, BLOCKS, LATE = 60, 12, 8
+"""Steps that two logs must share to be compared step by step, stretches of them, and the part of
+them that is their end."""
 TIMES = 2.0
 """Factor between the smallest and the largest from which on it is reported."""
 
@@ -66,7 +70,13 @@ def diagnose_several(runs: Sequence[str], *, correct: str | None = None) -> Seve
     return Several(
         names=tuple(names),
         reports=tuple(reports),
-        differs=(*_settings(by_name), *_trends(told), *_causes(told), *_columns(by_name)),
+        differs=(
+            *_settings(by_name),
+            *_trends(told),
+            *_causes(told),
+            *_columns(by_name),
+            *_side_by_side(by_name),
+        ),
         unread=unread,
     )
 
@@ -128,6 +138,42 @@ def _columns(traces: Mapping[str, Trace]) -> Iterator[str]:
         low, high = (pick(known.values(), default=0.0) for pick in (min, max))
         if len(known) > 1 and low >= 0 and high > TIMES * low:
             yield f"The {called}, last third: {_listed(known, lambda value: f'{value:.3g}')}."
+
+
+def _side_by_side(traces: Mapping[str, Trace]) -> Iterator[str]:
+    """The rewards of two logs at the steps that both have: the rest is of one alone."""
+    if len(traces) != 2 or any(len(trace.rollouts) for trace in traces.values()):
+        return
+    rewards = [_reward_by_step(trace) for trace in traces.values()]
+    shared = sorted(rewards[0].keys() & rewards[1].keys())
+    if len(shared) < FEWEST:
+        return
+    one, other = ([reward[step] for step in shared] for reward in rewards)
+    # Neighbouring steps wander together, so a stretch of them is one observation.
+    apart = [float(part.mean()) for part in np.array_split(np.subtract(one, other), BLOCKS)]
+    difference = mean_of_units(apart)
+    certain = difference.low > 0 or difference.high < 0
+    first, last = traces
+    yield (
+        f"The reward of {first} less that of {last}, at the {len(shared)} steps that both have: "
+        f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+        f"{'' if certain else ', so neither is certainly better'}."
+    )
+    for name, reward in zip(traces, rewards, strict=True):
+        if alone := sum(step > shared[-1] for step in reward):
+            late = len(shared) // LATE
+            ends = f"{np.mean(one[-late:]):.3f} and {np.mean(other[-late:]):.3f}"
+            yield (
+                f"The last {alone} steps are of {name} alone, and compare with nothing; in the "
+                f"last {late} that both have, the rewards are {ends}."
+            )
+
+
+def _reward_by_step(trace: Trace) -> dict[float, float]:
+    if "reward" not in trace.steps:
+        return {}
+    rows = zip(trace.steps["step"], trace.steps["reward"], strict=True)
+    return {float(step): float(reward) for step, reward in rows if np.isfinite(reward)}
 
 
 def _late(trace: Trace, column: str) -> float | None:

@@ -27,6 +27,10 @@ LARGEST = 4.5
 """Largest step that noise makes, in medians of all: three standard deviations."""
 FEW_JUMPS = 2
 """Steps that may be larger, or a twentieth of all where that is more."""
+AT_ONE_PLACE = 0.2
+"""Share of the run that holds most large steps, where something happened there."""
+SEEMS = 1.0
+"""Standard errors of a slope that is not called none."""
 TINY = 1e-18
 """Variance that is rounding."""
 
@@ -50,6 +54,24 @@ def stretches(values: np.ndarray, *, noise: float = 1.0) -> list[Stretch]:
     ]
 
 
+def slope(values: np.ndarray) -> tuple[float, float]:
+    """Change from row to row along a straight line, and its standard error for raw rows."""
+    time = np.arange(len(values)) - (len(values) - 1) / 2
+    size = float(time @ time)
+    if len(values) < SHORTEST or size == 0:
+        return 0.0, math.inf
+    steep = float(time @ values) / size
+    rest = values - values.mean() - steep * time
+    return steep, math.sqrt(float(rest @ rest) / (len(values) - 2) / size)
+
+
+def goes_on(values: np.ndarray, last: np.ndarray) -> bool:
+    """Whether the last rows of a curve seem to go on as it went, half as steep or more."""
+    steep, off = slope(last)
+    usual = slope(values)[0]
+    return bool(steep * np.sign(usual) > max(abs(usual) / 2, SEEMS * off))
+
+
 def alike(values: np.ndarray) -> float:
     """How alike neighbours are, from 0 (raw) to 1 (smooth). The differences of raw values undo
     each other (a correlation of -0.5), those of a smoothed curve do not. Jumps say nothing."""
@@ -64,12 +86,22 @@ def alike(values: np.ndarray) -> float:
 
 def _steps(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """From each value to the next, and which of these steps are no jumps. Many large steps are
-    noise, and no jumps."""
+    noise, and no jumps, unless most are at one place."""
     apart = np.diff(values)
     most = LARGEST * float(np.median(np.abs(apart))) if len(apart) else 0.0
     usual = np.abs(apart) <= most
     rare = (~usual).sum() <= max(FEW_JUMPS, len(apart) // 20)
+    if not rare:
+        rare = _elsewhere(np.flatnonzero(~usual), len(apart)) <= max(FEW_JUMPS, len(apart) // 20)
     return apart, usual if rare else np.ones_like(usual)
+
+
+def _elsewhere(large: np.ndarray, steps: int) -> int:
+    """How many large steps are not at the place that holds most of them; all, where it holds less
+    than three quarters."""
+    ends = np.searchsorted(large, large + AT_ONE_PLACE * steps)
+    most = int((ends - np.arange(len(large))).max())
+    return len(large) - most if 4 * most >= 3 * len(large) else len(large)
 
 
 def _noise(values: np.ndarray) -> float:

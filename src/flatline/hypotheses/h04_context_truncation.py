@@ -18,9 +18,10 @@ a fixed form), long prompts of exactly the greatest length (5 %, and three times
 other length: where lengths are few, many are longest without being cut), prompts of exactly the
 greatest number of characters (half of eight or more, where the data has gold answers), of which
 three or more end in the middle of a word that prompts have whole elsewhere. A log without rollouts
-has the share of completions alone. Where all completions were cut and `mask_truncated_completions`
-leaves what was cut out of the loss, no token is trained: a fault, exact over the rollouts that were
-seen; of fewer than four prompts suspected.
+has the share of completions alone: of the whole run, or of its last third where that share
+certainly grew and the reward does not rise. Where all completions were cut and
+`mask_truncated_completions` leaves what was cut out of the loss, no token is trained: a fault,
+exact over the rollouts that were seen; of fewer than four prompts suspected.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -52,19 +53,22 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import longer_turns
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
+from flatline.hypotheses.column_movement import change_of, surely
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
 from flatline.hypotheses.lengths import cut_off, length_parts
 from flatline.hypotheses.logprobs import some_steps
 from flatline.hypotheses.prompt_ends import cut_prompts, prompt_texts
 from flatline.hypotheses.trend import thirds
 from flatline.rollout.record import Author
-from flatline.stats import Estimate, cluster_mean
+from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
 
 LOST = 0.05
 """Share of episodes that lose context to the limit. Healthy: 0; see docs/calibration.md."""
 CUT = 0.25
 """Share of completions that a limit ends. Healthy lab runs: up to 0.05."""
+MOSTLY_CUT = 0.9
+"""Share cut off above which what the others are paid is hardly known."""
 SAME_LENGTH = 0.5
 """Share of observations at their ceiling. Healthy: none, since longer ones exist."""
 LONGER = 0.02
@@ -215,9 +219,13 @@ class ContextTruncation(Hypothesis):
         suspect = share.low > CUT and not reward_rises(trace)
         found = thirds(trace.steps["truncated_share"], trace.steps["step"])
         ends = f": {found.early.mean():.0%} early, {found.late.mean():.0%} late" if found else ""
+        more = ""
+        if found and not suspect and not reward_rises(trace):
+            suspect = _grown(trace) and mean_of(found.late).low > CUT
+            more = _finished(trace) if suspect else ""
         return self.found(
             Level.SUSPECT if suspect else Level.OK,
-            f"{share.value:.0%} of the completions were cut off by a limit (logged{ends}).",
+            f"{share.value:.0%} of the completions were cut off by a limit (logged{ends}).{more}",
             headline=COMPLETIONS,
             fix=LONGER_COMPLETIONS,
             measured=share,
@@ -316,6 +324,29 @@ class ContextTruncation(Hypothesis):
             evidence=evidence if suspect else (),
             severity=share.value / limit,
         )
+
+
+def _grown(trace: Trace) -> bool:
+    """Whether more and more is cut off in the steps of a log."""
+    return surely(change_of(trace.steps["truncated_share"], trace.steps["step"])) > 0
+
+
+def _finished(trace: Trace) -> str:
+    """What a log's completions that were not cut off are paid, if the others are paid nothing."""
+    reward, cut = trace.steps["reward"], trace.steps["truncated_share"]
+    known = np.isfinite(reward) & np.isfinite(cut)
+    if not known.any() or reward[known].min() < 0 or cut[known].max() > MOSTLY_CUT:
+        return ""
+    ended = thirds(np.where(known, reward / (1 - cut), np.nan), trace.steps["step"])
+    paid = thirds(reward, trace.steps["step"])
+    if ended is None or paid is None:
+        return ""
+    change = difference_of_means(ended.early, ended.late)
+    better = ": those get better, and what is lost is lost to the limit" if change.low > 0 else ""
+    return (
+        f" If what is cut off earns 0, what ended is paid {ended.early.mean():.2f} early and "
+        f"{ended.late.mean():.2f} late{better}."
+    )
 
 
 def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:

@@ -7,12 +7,13 @@ too high breaks the policy before a curve can show it.
 
 ## Sign
 Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
-below 1e-4. Where no KL was recorded: neither the entropy nor the completion length has changed by
-a tenth, and the sampler does not part from the trainer. A KL above 0.1 from the start on shows a
-movement only by its change. Too high: against the first prompts of the
-run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token from
-a start below 0.1, or entropy or length have changed threefold. Never reached: a warm-up that is at
-least twice as long as the run is planned to be.
+below 1e-4. Where no KL was recorded: neither the entropy nor the completion length has changed by a
+tenth, and the sampler does not part from the trainer. A KL above 0.1 from the start on shows a
+movement only by its change. In a log of 60 rows and more also: a KL that is as small and as large
+in the first rows as in the last, while the reward is flat. Too high: against the first prompts of
+the run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token
+from a start below 0.1, or entropy or length have changed threefold. Never reached: a warm-up that
+is at least twice as long as the run is planned to be.
 
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
@@ -51,6 +52,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
 from flatline.hypotheses.logs import spacing
+from flatline.hypotheses.trend import trend_of
 from flatline.spec.schedule import GIVEN
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
@@ -70,6 +72,9 @@ UNMOVED = 0.1
 alarms: see docs/calibration.md."""
 PARTED = 0.01
 """Nats by which sampler and trainer have parted when only the trainer moves; healthy: 1e-6."""
+MANY, FIRST, MANY_PARTS, GROWS = 60, 3, 12, 0.3
+"""Rows of a log that show that a KL does not grow, those that are its beginning, the part of them
+that is its end, and relative growth that is excluded."""
 FALL = 0.1
 """Fall of the reward, as a share of its span, that counts as destruction."""
 BROKEN_KL, SOUND_KL = 1.0, 0.1
@@ -244,6 +249,8 @@ class LearningRate(Hypothesis):
         if len(known):
             if known[0] > SOUND_KL:
                 return self._away(steps, known)
+            if floor := self._floor(trace, known):
+                return floor
             kl = mean_of(known[-(len(known) // 3) :])
             text = f"After {steps} steps the KL to the reference is {kl.value:.2g} per token."
             return self._verdict(kl.high < UNMOVED_KL, kl.low > UNMOVED_KL, text, kl)
@@ -257,6 +264,31 @@ class LearningRate(Hypothesis):
             _parted(trace) or any(one.low > 0 or one.high < 0 for one in changes.values()),
             f"Change of behaviour over {steps} steps: {told}.",
             widest,
+        )
+
+    def _floor(self, trace: Trace, kl: np.ndarray) -> Finding | None:
+        """A small KL that a log has from its first rows on, and that does not grow: what rounding
+        makes of two models that are the same. A policy that moves begins at 0 and leaves it."""
+        trend = trend_of(trace)
+        flat = trend is not None and trend.flat is True
+        if len(trace.rollouts) or not flat or len(kl) < MANY or kl.max() > SOUND_KL:
+            return None
+        rows = len(kl) // MANY_PARTS
+        parts = [float(np.median(part)) for part in (kl[:FIRST], kl, kl[-rows:])]
+        change = _relative_change(kl)
+        grows = change.high >= GROWS or parts[2] > (1 + GROWS) * parts[1]
+        if grows or parts[0] < parts[1] / 2 or not 0 < parts[1] < ENOUGH_KL:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"The KL to the reference is {parts[0]:.2g} per token in the first {FIRST} rows and "
+            f"{parts[2]:.2g} in the last: it does not grow, as rounding does not. The policy has "
+            "not moved.",
+            measured=change,
+            expected="a KL that begins near 0 and grows",
+            headline="Your policy does not move.",
+            fix="Look whether the learning rate is above 0, whether what is trained (adapters) has "
+            "gradients, and whether the sampler gets the trained weights.",
         )
 
     def _away(self, steps: int, kl: np.ndarray) -> Finding:

@@ -12,7 +12,8 @@ the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout
 are reported with it. Another part that falls while the reward rises is noted. In a log, which does
 not say which part is the right answer: suspected where the reward certainly rises and a held-out
 score certainly falls, from the start or from its best, or a part that paid a quarter of the reward
-at the start loses a third of itself; noted where another part of the reward certainly falls.
+at the start loses a third of itself; noted where another part of the reward certainly falls, or a
+held-out score ends below its start as one in twenty courses of noise do.
 
 ## Probe
 Scripted episodes that try the known tricks (all documents fetched, all documents cited, two
@@ -156,7 +157,7 @@ class RewardHacking(Hypothesis):
         parts = parts_of(trace)
         paid = {} if parts is None or not parts.named else parts.moving
         if parts is None or not (inside := _falling(paid, parts.step)):
-            return None
+            return self._perhaps(trace, scores, parts)
         elsewhere = f"{' and '.join(inside[:2])} while the reward rises: what is gained is gained"
         if _main_part_falls(parts):
             return self.found(
@@ -170,6 +171,30 @@ class RewardHacking(Hypothesis):
             Level.NOTE,
             f"{elsewhere} elsewhere.",
             headline="Part of your reward falls while the whole rises.",
+            points_at_cause=True,
+        )
+
+    def _perhaps(
+        self, trace: Trace, scores: Mapping[str, np.ndarray], parts: Parts | None
+    ) -> Finding | None:
+        """A held-out score that ends below its start, as noise seldom does."""
+        courses = {name: course_of(each, trace.steps["step"]) for name, each in scores.items()}
+        lower = {name: one for name, one in courses.items() if one is not None and one.leans}
+        if not lower:
+            return None
+        told = " and ".join(
+            f"`{name}` is {one.first:.3g} at first, {one.best:.3g} at its best (step "
+            f"{one.best_at:g}) and {one.last:.3g} in the last {COMPARED} evaluations"
+            for name, one in list(lower.items())[:2]
+        )
+        paid = {} if parts is None or not parts.named else parts.moving
+        gained = _gaining(paid, parts.step) if parts is not None else ""
+        gained = f"; what is gained is gained {gained[2:]}" if gained else ""
+        return self.found(
+            Level.NOTE,
+            f"{told}, while the training reward rises{gained}. One in twenty courses of noise "
+            "falls as far.",
+            headline="Your training reward rises, and your held-out score ends below its start.",
             points_at_cause=True,
         )
 

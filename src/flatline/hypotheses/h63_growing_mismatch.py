@@ -44,9 +44,10 @@ import math
 import numpy as np
 
 from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.course import alike, stretches
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import ROUNDING, never_left_the_start
-from flatline.hypotheses.trend import FEWEST, rows_in_one, thirds
+from flatline.hypotheses.trend import FEWEST, thirds, trend_of, widened
 from flatline.hypotheses.weights import allowed_lag, names_newest, trains_later
 from flatline.stats import Estimate, difference_of_means, mean_of_units
 from flatline.trace import Trace
@@ -55,8 +56,9 @@ from flatline.trace.settings import is_half
 
 GROWN = 2.0
 """Times the gap of the first third. Healthy: 0.95 to 1.04."""
-
-
+SMOOTHED = 0.9
+"""How alike neighbouring steps of a log are, from which on nothing tells growth from a curve that
+was smoothed; below, they count as so many fewer."""
 LOGGED = ("mismatch_kl", "mismatch_kl/mean", "mismatch_kl/all/mean")
 """A KL between the two, as prime-rl logs it; below the gap itself, where that is small."""
 IN_A_LOG = (
@@ -84,10 +86,13 @@ class GrowingMismatch(Hypothesis):
         parts = thirds(gap, step)
         if parts is None:
             return self.too_little(f"{FEWEST - len(gap)} more steps with a gap are needed")
-        if not len(trace.rollouts) and rows_in_one(gap) > 1:
+        close = 0.0 if len(trace.rollouts) else alike(np.log(gap))
+        if close > SMOOTHED:
             return self.too_little("the gap was smoothed before it was logged")
         what = "gap" if "logprob_gap" in trace.steps else "KL"
-        growth = difference_of_means(np.log(parts.early), np.log(parts.late))
+        growth = widened(
+            difference_of_means(np.log(parts.early), np.log(parts.late)), (1 + close) / (1 - close)
+        )
         if not np.isfinite(growth[:3]).all():
             return self.too_little("steps whose gaps differ are needed")
         value, low, high = map(math.exp, growth[:3])
@@ -102,7 +107,7 @@ class GrowingMismatch(Hypothesis):
             Level.SUSPECT if grown else Level.OK,
             f"The {what} of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} "
             f"nat per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
-            f"{times.high:.2g}] times.",
+            f"{times.high:.2g}] times.{_since(trace, step, gap) if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
@@ -116,6 +121,23 @@ def _gap(trace: Trace) -> np.ndarray:
     if "logprob_gap" in trace.steps or len(trace.rollouts) or not logged:
         return trace.steps["logprob_gap"]
     return trace.metric(logged[0])
+
+
+def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
+    """Since when a log's gap is twice that of the start, and whether the reward fell later."""
+    if len(trace.rollouts):
+        return ""
+    third = gap[: len(gap) // 3]
+    low = np.flatnonzero(gap <= GROWN * float(np.median(third)))
+    if low[-1] + 1 >= len(gap):
+        return ""
+    since = float(step[low[-1] + 1])
+    trend = trend_of(trace)
+    known = np.isfinite(trace.steps["reward"]) if "reward" in trace.steps else np.zeros(0, bool)
+    parts = stretches(trace.steps["reward"][known]) if trend and trend.falls else []
+    turn = float(trace.steps["step"][known][parts[-1].first]) if len(parts) > 1 else -math.inf
+    first = f", before the reward fell (since step {turn:g})" if turn > since else ""
+    return f" It is more than twice what it was since step {since:g}{first}."
 
 
 def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:

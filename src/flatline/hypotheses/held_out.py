@@ -19,13 +19,15 @@ COMPARED = 2
 """Evaluations at either end, and around the best, that are compared."""
 SELDOM = 0.99
 """Share of courses of noise that stay below what is called a rise or a fall."""
+PERHAPS = 0.95
+"""The same of what is told as a guess."""
 DRAWN = 4000
 """Courses of noise that show what the best of so many evaluations is by chance."""
 ALIKE = 0.5
 """How alike neighbours are in these: evaluations of one set of problems have their mistakes in
 common, and a policy that wanders makes them more so."""
 ROUNDING, SAME = 1e-9, 1e-4
-_EVALUATED = re.compile(r"(eval|val|valid|validation|test|held_?out)([-_/].*)?")
+_EVALUATED = re.compile(r"(eval|val|valid|validation|dev|test|held_?out)([-_/].*)?")
 _SCORE = re.compile(
     r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
 )
@@ -34,6 +36,12 @@ _NO_SCORE = re.compile(
     r"(^|[/_])(min|max|num|count|total|unsolved|penalty|steps?)($|[/_@])|rewards/"
 )
 """What evaluations log beside scores: sizes, spreads, speed, and parts that may be penalties."""
+_BENCHMARK = re.compile(
+    r"[a-z]+/(aime|amc|math|gsm|mmlu|gpqa|humaneval|mbpp|minerva|olympiad|livecode|ifeval|bbh|hotpot|"
+    r"musique|triviaqa|swe)[\w.-]*"
+)
+"""Names of sets of problems: what is logged under them without another word is how many are
+solved."""
 _SHARE = re.compile(r"acc|pass|solve|success|win|correct|exact|(^|[/_])(em|f1)")
 """Scores that are shares, of 1 or of 100."""
 
@@ -46,10 +54,11 @@ def is_evaluation(name: str) -> bool:
 def is_score(name: str, values: np.ndarray) -> bool:
     """Whether a column of an evaluation says how good answers are, by its name and its numbers."""
     text = plain(name)
-    if not is_evaluation(name) or not _SCORE.search(text) or _NO_SCORE.search(text):
+    named = _SCORE.search(text) or _BENCHMARK.fullmatch(text)
+    if not is_evaluation(name) or not named or _NO_SCORE.search(text):
         return False
     known = values[np.isfinite(values)]
-    share = _SHARE.search(text) is not None
+    share = _SHARE.search(text) is not None or not _SCORE.search(text)
     return bool(len(known)) and not (share and (known.min() < 0 or known.max() > 100))
 
 
@@ -90,6 +99,9 @@ class Course(NamedTuple):
     falls: bool
     """Whether it certainly rises from its start to about its best, and falls from there: beyond
     what picking the best of so many evaluations makes of noise."""
+    leans: bool
+    """Whether its later half is below its earlier one, and its end below its start, as fewer than
+    one in twenty courses of noise are."""
 
 
 def course_of(score: np.ndarray, step: np.ndarray) -> Course | None:
@@ -108,27 +120,55 @@ def course_of(score: np.ndarray, step: np.ndarray) -> Course | None:
         best_at=float(step[best]),
         rises=bool(up > most),
         falls=bool(down > most),
+        leans=_leans(values),
     )
+
+
+def _leans(values: np.ndarray) -> bool:
+    below = values[-COMPARED:].mean() < values[:COMPARED].mean()
+    return bool(below and _halves_apart(values[None])[0] > _halves_by_chance(len(values)))
+
+
+def _halves_apart(courses: np.ndarray) -> np.ndarray:
+    """How far the later half of each course is below the earlier one, in what `_beyond` counts."""
+    half = courses.shape[1] // 2
+    lower = courses[:, :half].mean(axis=1) - courses[:, -half:].mean(axis=1)
+    return np.asarray(lower / np.maximum(_off(courses), ROUNDING))
 
 
 def _beyond(courses: np.ndarray) -> np.ndarray:
     """How far the best evaluations of each course are above the first ones and above the last, in
-    what one evaluation is off from the line between its neighbours, which knows no slope."""
+    what one evaluation is off."""
     around = np.lib.stride_tricks.sliding_window_view(courses, COMPARED, axis=1).mean(axis=-1)
-    off = np.sqrt((np.diff(courses, n=2, axis=1) ** 2).mean(axis=1) / 6)
+    off = _off(courses)
     first, last = around[:, 0], around[:, -1]
     up = around[:, COMPARED:].max(axis=1) - first
     down = around[:, :-COMPARED].max(axis=1) - last
     return np.asarray(np.stack([up, down], axis=1) / np.maximum(off, ROUNDING)[:, None])
 
 
+def _off(courses: np.ndarray) -> np.ndarray:
+    """What one evaluation is off from the line between its neighbours, which knows no slope."""
+    return np.asarray(np.sqrt((np.diff(courses, n=2, axis=1) ** 2).mean(axis=1) / 6))
+
+
 @cache
 def _by_chance(evaluations: int) -> float:
     """What noise alone seldom reaches in so many evaluations."""
+    return float(np.quantile(_beyond(_drawn(evaluations))[:, 1], SELDOM))
+
+
+@cache
+def _halves_by_chance(evaluations: int) -> float:
+    """What one in twenty courses of noise reach between their halves."""
+    return float(np.quantile(_halves_apart(_drawn(evaluations)), PERHAPS))
+
+
+def _drawn(evaluations: int) -> np.ndarray:
     drawn = np.random.default_rng(0).normal(size=(DRAWN, evaluations))
     for at in range(1, evaluations):
         drawn[:, at] = ALIKE * drawn[:, at - 1] + math.sqrt(1 - ALIKE**2) * drawn[:, at]
-    return float(np.quantile(_beyond(drawn)[:, 1], SELDOM))
+    return drawn
 
 
 def heldout_change(trace: Trace) -> Estimate | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatline.errors import NotRecorded
-from flatline.hypotheses.course import SMOOTH, Stretch, alike, stretches
+from flatline.hypotheses.course import SMOOTH, Stretch, alike, slope, stretches
 from flatline.hypotheses.logs import rows_in_words, spacing
 from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
@@ -45,6 +45,9 @@ SCALE = 10.0
 ALIKE = 2.0
 """How many times the noise counts where rows may be alike: a bend looks so, and so does likeness
 that was measured too low."""
+PARTS = 6
+SURER = 3.0
+"""Standard errors beyond which the slope of a half is certain."""
 MANY = 60
 """Rows that show how alike neighbours are by their differences alone."""
 STIFFEST = 0.99
@@ -116,7 +119,7 @@ def trend_of(trace: Trace) -> Trend | None:
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
     units = unit[:-1] if more == 1 else unit
     text = _text(change, smallest, told, f"about {more} more {units} would settle it")
-    text += _since(change, lately, smallest, parts, steps)
+    text += _since(change, lately, smallest, parts, steps, by_step if rows == 1 else by_step[:0])
     if not raw and (at := rescaled_at(trace.steps["reward"], trace.steps["step"])) is not None:
         before = np.nanmedian(trace.steps["reward"][trace.steps["step"] < at])
         scales = f"{before:.3g} before, {np.nanmedian(values):.3g} since"
@@ -298,7 +301,12 @@ def _lost(parts: list[Stretch]) -> bool:
 
 
 def _since(
-    change: Estimate, lately: Estimate, smallest: float, parts: list[Stretch], steps: np.ndarray
+    change: Estimate,
+    lately: Estimate,
+    smallest: float,
+    parts: list[Stretch],
+    steps: np.ndarray,
+    by_step: np.ndarray,
 ) -> str:
     """A fall that matters at the end, or a rise that has ended, where the whole run hides it."""
     moved = f"{lately.value:+.3f} [{lately.low:+.3f}, {lately.high:+.3f}]"
@@ -306,11 +314,27 @@ def _since(
         return f" In its last third it falls by {moved}."
     if not math.isfinite(lately.low) or change.low <= 0 <= change.high:
         return ""
+    if _goes_on(by_step):
+        return f" It rises as fast in its second half: it has not levelled off{_by_parts(by_step)}."
     if len(parts) > 1 and parts[-1].first <= len(steps) * 2 // 3:
         return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
     if change.high < 0 or lately.low > 0:
         return ""
     return f" No further rise shows in its last third ({moved})."
+
+
+def _goes_on(by_step: np.ndarray) -> bool:
+    """Whether the second half of raw rows certainly rises, and no slower than the whole."""
+    whole, _ = slope(by_step)
+    late, off = slope(by_step[len(by_step) // 2 :])
+    return len(by_step) >= MANY and late - SURER * off > 0 and late >= whole > 0
+
+
+def _by_parts(by_step: np.ndarray) -> str:
+    """The means of its sixths, where each is above the one before."""
+    means = [float(part.mean()) for part in np.array_split(by_step, PARTS)]
+    told = ", ".join(f"{mean:.3g}" for mean in means)
+    return f" (the means of its sixths: {told})" if (np.diff(means) > 0).all() else ""
 
 
 def _text(change: Estimate, smallest: float, told: str, would: str) -> str:

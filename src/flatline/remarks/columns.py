@@ -105,6 +105,11 @@ class Column:
         return not self.subject.startswith("`")
 
     @property
+    def setting(self) -> bool:
+        """Whether somebody set it, and changed it on the way. Passes over the data count up."""
+        return bool(self.shape.levels) and not plain(self.name).endswith("epoch")
+
+    @property
     def minor(self) -> bool:
         return self.words.rank >= MINOR
 

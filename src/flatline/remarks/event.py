@@ -40,6 +40,8 @@ class Jump(NamedTuple):
     """Its level before, and the value farthest from it soon after."""
     back: int | None
     """The row from which on it is back; None where it is not."""
+    far: float
+    """How far it jumps, in what it is off otherwise."""
 
     def __str__(self) -> str:
         word = "rises" if self.most > self.before else "falls"
@@ -49,23 +51,28 @@ class Jump(NamedTuple):
 
 def event(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """The largest event that passes, as one story."""
+    jumps = jumps_of(trace, columns)
+    passed = [one for one in jumps if one.back is not None]
+    if len(passed) >= SEVERAL - 1:
+        yield Remark(3, _told(jumps, trace.steps["step"]))
+
+
+def jumps_of(trace: Trace, columns: list[Column]) -> list[Jump]:
+    """What jumps at the row at which most does; nothing where that is no event."""
     rows = len(trace.steps["step"])
     whole = [one for one in once(columns) if not one.minor and len(one.shape) == rows]
     if rows < NOISE + BEFORE or len(whole) < SEVERAL:
-        return
+        return []
     far = np.stack([_far(one) for one in whole])
     many = np.array(
         [(far[:, max(at - NEAR, 0) : at + NEAR + 1] > FAR).any(axis=1).sum() for at in range(rows)]
     )
     if many.max() < SEVERAL:
-        return
+        return []
     # Of neighbouring rows, the one at which most is far off.
     at = int(max(range(rows), key=lambda row: (many[row], float(far[:, row].sum()))))
-    near = far[:, max(at - NEAR, 0) : at + NEAR + 1].max(axis=1) > JOINS
-    jumps = [_jump(one, at) for one, jumped in zip(whole, near, strict=True) if jumped]
-    passed = [one for one in jumps if one.back is not None]
-    if len(passed) >= SEVERAL - 1:
-        yield Remark(3, _told(jumps, trace.steps["step"]))
+    near = far[:, max(at - NEAR, 0) : at + NEAR + 1].max(axis=1)
+    return [_jump(one, at, float(off)) for one, off in zip(whole, near, strict=True) if off > JOINS]
 
 
 def _scaled(column: Column) -> np.ndarray:
@@ -87,7 +94,7 @@ def _far(column: Column) -> np.ndarray:
     return found
 
 
-def _jump(column: Column, at: int) -> Jump:
+def _jump(column: Column, at: int, far: float) -> Jump:
     values, scaled = column.shape.values, _scaled(column)
     before = slice(at - BEFORE - NEAR, at - NEAR)
     soon = np.arange(at - NEAR, min(at + AFTER + NEAR, len(values)))
@@ -98,7 +105,7 @@ def _jump(column: Column, at: int) -> Jump:
     rest = np.array([np.median(scaled[row : row + 2 * AFTER]) for row in later])
     back = np.flatnonzero((rest - level) / (scaled[most] - level) <= 1 - BACK)
     returned = later[int(back[0])] if len(back) else None
-    return Jump(column, first, float(np.median(values[before])), float(values[most]), returned)
+    return Jump(column, first, float(np.median(values[before])), float(values[most]), returned, far)
 
 
 def _told(jumps: list[Jump], step: np.ndarray) -> str:

@@ -118,10 +118,10 @@ def _together(clauses: list[Clause]) -> list[list[Clause]]:
     left = [one for one in clauses if not one.column.minor]
     while anchors := [(one.at, one) for one in left if one.at is not None]:
         # What somebody set comes first: the rest may follow from it.
-        begin, first = min(anchors, key=lambda one: (one[0], not one[1].column.shape.levels))
+        begin, first = min(anchors, key=lambda one: (one[0], not one[1].column.setting))
         rest = [one for one in left if one is not first and _is_near(one, first, begin)]
         left = [one for one in left if one is not first and not any(one is r for r in rest)]
-        if first.column.shape.levels or any(one.column is not first.column for one in rest):
+        if first.column.setting or any(one.column is not first.column for one in rest):
             groups.append([first, *rest])
     return groups
 
@@ -150,7 +150,7 @@ def _told_together(group: list[Clause], columns: list[Column]) -> str:
 def _where_it_was_set(group: list[Clause], columns: list[Column]) -> Iterator[str]:
     """What else differs in the steps in which a setting did: there is one split to ask about."""
     setting = group[0].column.shape
-    if not setting.levels or len(setting.levels) > 3:
+    if not group[0].column.setting or len(setting.levels) > 3:
         return
     borders = [float(setting.step[at]) for at in setting.levels[1:]]
     for one in columns:

@@ -28,6 +28,8 @@ CEILING = 0.95
 """Share of its largest value that a part has on average, from the start, where it has no room."""
 CHANGES = 4
 """Rows at which a column changes that nobody sets, at least."""
+SETTLED = 0.1
+"""Share of the rows after which a column is one number, of a setting that was warmed up."""
 TOUCHED = 3
 """Rows that have exactly its largest value, at least, where there is a ceiling."""
 NEXT_TO = 0.9
@@ -114,7 +116,8 @@ def _term(name: str, weight: float) -> str:
 def _ceiling(found: Parts) -> Iterator[str]:
     for name, values in found.moving.items():
         top = float(values.max())
-        setting = np.count_nonzero(np.diff(values)) < CHANGES
+        changes = np.flatnonzero(np.diff(values))
+        setting = len(changes) < CHANGES or changes[-1] < SETTLED * len(values)
         if setting or (values == top).sum() < TOUCHED:  # the largest of some means is no ceiling
             continue
         reached = float((values == top).mean())

@@ -18,6 +18,7 @@ _CLOCK = re.compile(
     r"_?(wall_?(time|clock)|runtime|elapsed(_time)?)(_(?P<unit>h|hours?|min|minutes?|s|sec|seconds?))?"
 )
 """Names of the time since a run began."""
+_EPOCH = re.compile(r"(\w+/)?epoch")
 LITTLE = 0.5
 """Passes over the data below which they are told."""
 FULL = 0.95
@@ -28,6 +29,10 @@ FEW_GAPS = 2
 """Places at which a log of every step lacks some, at most."""
 TURNS = 4
 """Times that a schedule turns or stops, at most."""
+TIME_OF_DAY = 1e9
+"""Seconds that no run takes: they are counted since 1970."""
+STAYS, CLOSE = 4, 0.25
+"""Evaluations at the end, at least, and the share of the whole range that they keep within."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
@@ -97,7 +102,8 @@ def _to(last: float, top: float) -> str:
 
 
 def _data(trace: Trace) -> Iterator[str]:
-    epoch = metric(trace, "epoch")
+    name = next((one for one in trace.metric_names if _EPOCH.fullmatch(plain(one))), "epoch")
+    epoch = metric(trace, name)
     done = float(np.nanmax(epoch)) if np.isfinite(epoch).any() else 1.0
     if 0 < done < LITTLE:
         yield f"{done:.2g} passes over the data: {done:.0%} of the prompts were seen."
@@ -119,7 +125,7 @@ def _heldout(columns: list[Column]) -> Iterator[str]:
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
         told += f"{step[best]:g}) in {len(values)} evaluations"
-        yield sentence([told, *_goes(one)])
+        yield sentence([told, *_goes(one), *_since(one)])
 
 
 def _goes(score: Column) -> Iterator[str]:
@@ -143,6 +149,22 @@ def _goes(score: Column) -> Iterator[str]:
     yield f"it {word} {moved}"
 
 
+def _since(score: Column) -> Iterator[str]:
+    """Between what it stays at last, and since when."""
+    since = _stays_since(score.shape.values)
+    if since is not None:
+        low, high = (score.bare(pick(score.shape.values[since:])) for pick in (min, max))
+        yield f"it stays between {low} and {high} since step {score.shape.step[since]:g}"
+
+
+def _stays_since(values: np.ndarray) -> int | None:
+    """The evaluation since which all are close to each other, beside how far they went before."""
+    for since in range(1, len(values) - max(STAYS, len(values) // 3) + 1):
+        if np.ptp(values[since:]) <= CLOSE * np.ptp(values):
+            return since
+    return None
+
+
 def _time(trace: Trace) -> Iterator[str]:
     """How long it took, where a column counts that."""
     for name in trace.metric_names:
@@ -154,5 +176,7 @@ def _time(trace: Trace) -> Iterator[str]:
         unit = next(
             (one for one in ("hours", "minutes") if (found["unit"] or "s")[0] == one[0]), ""
         )
-        yield f"The run took {short(float(known[-1]))} {unit or 'seconds'} (`{name}`)."
+        since = known[0] if known[0] > TIME_OF_DAY else 0.0
+        took = float(known[-1] - since)
+        yield f"The run took {short(took)} {unit or 'seconds'} (`{name}`)."
         return

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import stands
+from flatline.hypotheses.course import goes_on
 from flatline.remarks.columns import OTHER, Column, sentence, short
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
@@ -24,6 +25,9 @@ STILL, WITHIN = 0.1, 0.25
 """Relative change that is none, and how far a row of a column that stays is from its mean."""
 PARTS_OF_RUN, ENOUGH = 5, 20
 """Parts of a run that must be alike, and rows of it, to say that nothing changes."""
+DIFFER = 4.5
+"""How many times the variance of their rows the parts of a run vary, which hardly one in
+five hundred columns of noise do."""
 NEAR = 8
 """Part of the rows on either side of a change that shows when it was."""
 LISTED = 5
@@ -105,6 +109,7 @@ def _one_way(column: Column) -> str:
         return told
     if len(cuts) > 1:
         lasts = len(shape.pieces[-1]) >= STANDS * len(shape)
+        lasts = lasts and not goes_on(shape.values, shape.pieces[-1])
         return f"{told} and stays there since about step {cuts[-1]:g}" if lasts else told
     if shape.sharp(1):
         return f"{told} at step {cuts[0]:g}"
@@ -199,12 +204,29 @@ def stays(column: Column) -> bool:
         return False
     level = float(shape.values.mean())
     parts = [float(part.mean()) for part in np.array_split(shape.values, PARTS_OF_RUN)]
+    if max(parts) - min(parts) > column.words.least * abs(level) and _parts_differ(
+        shape.values, parts
+    ):
+        return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)
     if close and abs(last - first) <= STILL * abs(level):
         return True
     level_parts = max(parts) - min(parts) <= WITHIN * abs(level)
     return len(shape) >= ENOUGH and level_parts and stands(shape.values, shape.step)
+
+
+def _parts_differ(values: np.ndarray, means: list[float]) -> bool:
+    """Whether the parts of a run differ by more than their rows do: who says that nothing changes
+    must not be shown to be wrong by them."""
+    split = np.array_split(values, PARTS_OF_RUN)
+    rows = [len(part) for part in split]
+    if min(rows) < 2:
+        return False
+    inside = sum(float(((part - part.mean()) ** 2).sum()) for part in split)
+    around = sum(n * (mean - values.mean()) ** 2 for n, mean in zip(rows, means, strict=True))
+    noise = inside / (len(values) - PARTS_OF_RUN)
+    return bool(around / (PARTS_OF_RUN - 1) > DIFFER * noise)
 
 
 def uncertain(column: Column) -> str:

@@ -129,7 +129,8 @@ def _read_file(path: Path, run: str | None = None) -> Log:
         raise _pickle(path)
     if NAME in path.name:
         return read_events(path, [path])
-    return as_rollouts(_text_reader(path)(path))
+    reader = _text_reader(path)
+    return as_rollouts(read_csv(path, run) if reader is read_csv else reader(path))
 
 
 def _text_reader(path: Path) -> Callable[[Path], Log]:

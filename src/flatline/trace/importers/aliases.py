@@ -24,6 +24,7 @@ STEP = (
     "progress/step",
     "iteration",
     "iter",
+    "it",
     "_step",  # W&B counts calls of `log`, which is a step only where nothing better is there
     "training_iteration",  # Ray
     "training_steps",
@@ -50,6 +51,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time_per_step",
         "seconds_per_step",
         "step_seconds",
+        "sec",
+        "secs",
         "iter_time",
         "time/total",  # tinker-cookbook
     ),
@@ -109,6 +112,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "mean_score",
         "avg_score",
         "score_mean",
+        "rollout_reward_mean",  # a scalar that TensorBoard saved, named by its file
+        "score",
+        "ret_mean",
+        "return_mean",
+        "mean_return",
     ),
     "reward_std_within": (
         "reward_std_within",
@@ -125,6 +133,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "zero_variance_ratio",
         "frac_zero_variance",
         "zero_variance_frac",
+        "zero_advantage",  # prime-rl's output: of the rollouts
+        "frac_dead",
+        "dead_groups",
+        "uniform_prompt_frac",
     ),
     "advantage_max": ("advantage_max", "debug/advantage_max"),
     "kl": (
@@ -136,6 +148,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "kl_ref",
         "ref_kl",
         "approx_kl_ref",
+        "kl_to_reference",
     ),
     "kl_max": ("kl_max",),
     "ratio_max": ("ratio_max",),
@@ -145,6 +158,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "debug/logprob_gap_mean",  # flatline
         "policy/rollout_train_logprobs_abs_diff_mean",  # SkyRL
         "debug/vllm_vs_local_logprob_diff_mean",  # open-instruct
+        "train_rollout_logprob_abs_diff",  # slime
     ),
     "logprob_gap_max": (
         "logprob_gap_max",
@@ -166,6 +180,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "clip_fraction",
         "clip_frac",
         "clipfrac",
+        "clipfr",
     ),
     "entropy": (
         "entropy",
@@ -212,6 +227,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "global_grad_norm",
         "total_grad_norm",
         "gradnorm",
+        "gn",
     ),
     "learning_rate": (
         "learning_rate",
@@ -226,6 +242,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "lr-pg_0",  # slime
         "learning_rate_group_0",  # trlx
         "ppo/learning_rate",  # TRL before 0.12
+        "eta",
         "*_actor/update/lr",  # AReaL
     ),
     "completion_length": (
@@ -268,6 +285,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "mean_output_length",
         "resp_len",
         "len",
+        "toks",
     ),
     "truncated_share": (
         "truncated_share",
@@ -300,7 +318,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "val-aux/*/reward/mean@*",  # verl, where the reward function also gives `acc`
         "val/test_score/*",  # verl, older
         "eval/*/reward/mean",  # prime-rl
-        "eval/*/avg@*",
+        "eval/*/avg@*",  # prime-rl; in braces and in what it prints
         "validation/accuracy",  # NeMo-RL: the mean reward
         "eval/eval_*_pass1",  # OpenRLHF: the mean reward
         "eval_mean_reward",
@@ -354,6 +372,8 @@ KEPT: dict[str, str] = {
     "eval*": "held-out twin of a training metric",
     "heldout*": "held-out twin of a training metric",
     "held_out*": "held-out twin of a training metric",
+    "dev/*": "held-out twin of a training metric",
+    "dev_*": "held-out twin of a training metric",
     "test/*": "held-out twin of a training metric",
     "test_*": "held-out twin of a training metric",
     "val-*": "validation",
@@ -457,7 +477,6 @@ KEPT: dict[str, str] = {
     "rollout/reward_std": "over the batch",
     "rollout/truncated_rate": "OpenRLHF: the same as `truncated`",
     "rollout/num_samples": "counters",
-    "score": "OpenRLHF: what the reward function calls its score; the reward is `reward`",
     "entropy_loss": "may hold its coefficient",
     "debug/*": "advantage means, context lengths; ratio_off_max is |ratio - 1|, not a log",
     "lora/*": "adapter weights",

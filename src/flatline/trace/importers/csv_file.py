@@ -19,14 +19,16 @@ from flatline.trace.importers.text import lines
 
 _DELIMITERS = ",;\t"
 _CHART = re.compile(r"(?P<run>.+) - (?P<metric>.+)")  # a name of a run may hold " - " as well
+_TAG = re.compile(r"run-.+-tag-(?P<tag>.+)")
 _BAND = ("__MIN", "__MAX")
 _VALUE, _METRIC = "value", ("key", "metric", "metric_name", "tag")
 """Names of the two columns of a table with a metric a row."""
 _RUN = ("run_id", "run_uuid", "run")
 
 
-def read_csv(path: Path) -> Log:
-    """The rows of a CSV file. One that does not fit its header is counted and left out."""
+def read_csv(path: Path, run: str | None = None) -> Log:
+    """The rows of a CSV file, of one run where it is a chart of several. One that does not fit its
+    header is counted and left out."""
     log = Log(source="csv", path=path)
     reader = csv.reader(
         (line + "\n" for _, line in lines(path)), delimiter=_delimiter(path), strict=False
@@ -36,7 +38,7 @@ def read_csv(path: Path) -> Log:
         if not any(cell.strip() for cell in row):
             continue
         if names is None:
-            names = _header(path, row)
+            names = _header(path, row, run)
             log.notes.extend(_repeated(names))
         elif len(row) > len(names):
             place = f"line {reader.line_num}"
@@ -83,7 +85,16 @@ def _delimiter(path: Path) -> str:
     return max(_DELIMITERS, key=first.count)
 
 
-def _header(path: Path, row: list[str]) -> list[str]:
+def runs_in(path: Path) -> list[str]:
+    """The runs of a chart that was saved with several curves; none of any other file."""
+    first = next((line for _, line in lines(path) if line.strip()), "")
+    names = next(csv.reader([first], delimiter=_delimiter(path)), [])
+    found = [_CHART.fullmatch(name.strip()) for name in names[1:]]
+    runs = sorted({match["run"] for match in found if match})
+    return runs if len(runs) > 1 and all(found) else []
+
+
+def _header(path: Path, row: list[str], run: str | None) -> list[str]:
     names = [cell.strip() for cell in row]
     if all(number(name) is not None for name in names if name):
         raise TraceError(
@@ -91,7 +102,13 @@ def _header(path: Path, row: list[str]) -> list[str]:
             "Without a header nothing says which column is the reward. Add a first line such as "
             "`step,reward,kl`."
         )
-    return _without_run(path, names)
+    return _without_run(path, _named_by_file(path, names), run)
+
+
+def _named_by_file(path: Path, names: list[str]) -> list[str]:
+    """A scalar that TensorBoard saved has no name but in that of its file."""
+    tag = _TAG.fullmatch(path.stem)
+    return [tag["tag"] if tag and name == "Value" else name for name in names]
 
 
 def _repeated(names: list[str]) -> list[str]:
@@ -102,19 +119,23 @@ def _repeated(names: list[str]) -> list[str]:
     ]
 
 
-def _without_run(path: Path, names: list[str]) -> list[str]:
-    """Metric names of a saved chart; "" for the band around a curve, which is left out."""
+def _without_run(path: Path, names: list[str], run: str | None) -> list[str]:
+    """Metric names of a saved chart; "" for other runs and the band around a curve."""
     found = [_CHART.fullmatch(name) for name in names[1:]]
-    if not found or not all(found):
+    charted = [match for match in found if match]
+    if not charted or len(charted) < len(found):
         return names
-    _only_run(path, sorted({match["run"] for match in found if match}))
-    metrics = [match["metric"] for match in found if match]
-    return [names[0], *("" if metric.endswith(_BAND) else metric for metric in metrics)]
+    runs = sorted({match["run"] for match in charted})
+    if run not in runs:
+        _only_run(path, runs)
+    left_out = [m["metric"].endswith(_BAND) or m["run"] != (run or runs[0]) for m in charted]
+    metrics = [m["metric"] for m in charted]
+    return [names[0], *("" if out else m for out, m in zip(left_out, metrics, strict=True))]
 
 
 def _only_run(path: Path, runs: list[str]) -> None:
     if len(runs) > 1:
         raise TraceError(
             f"{path} holds {len(runs)} runs: {', '.join(repr(run) for run in runs[:4])}.\n"
-            "A trace is of one run. Export that run alone."
+            "A trace is of one run. Of a chart, type FILE#RUN; else export that run alone."
         )

@@ -5,15 +5,18 @@
     [trainer] Step 12 | Loss: 0.0012 | Entropy: 0.31 ...        prime-rl
     [  10/1000] loss=-0.0002 reward=0.52 lr=1.00e-06 ...        a loop of one's own
     ts=2025-11-06T09:00:01Z step=12 reward=0.62 kl=0.01 ...     logfmt
+    INFO - step  score  kl     len                              a table, its header now and then
+    INFO -   12  0.511  0.029  415
 
-Everything else in the file (progress bars, warnings, samples) is passed over. Nothing of it is run:
-a row is read as names and numbers. Where several processes print rows of a step, what more than one
-of them prints is told apart by their names.
+A row in braces may go on over several lines, as a console of a fixed width breaks it. Everything
+else in the file (progress bars, warnings, samples) is passed over. Nothing of it is run: a row is
+read as names and numbers. Where several processes print rows of a step, what more than one of them
+prints is told apart by their names; where they give none, by what stands beside it.
 """
 
 import re
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, permutations
 from pathlib import Path
 
 from flatline.trace.importers.aliases import STEP
@@ -27,6 +30,10 @@ PLACE = {*STEP, "epoch"}
 """What every row of a trainer says; what a model wrote, and somebody printed, hardly does."""
 LOOKED_AT = 5_000
 """Lines before the first row: installing and loading print much."""
+OFTEN = 0.1
+"""Share of the rows that makes a kind of row."""
+BROKEN = 64
+"""Lines over which a row in braces may go on."""
 LONGEST = 2**16
 """Characters of a line that is read as a row. A row has some hundred names; samples are longer."""
 _BARE = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|(?:nan|inf)(?![a-z]))"
@@ -47,33 +54,158 @@ _STEP_WORD = re.compile(
     r"(?= */ *\d| *[|:,;\])}]|\s+\W|\s+[a-z_.]+ ?[:=]|\s*$)",
     re.I,
 )
+_OF_BRACES = re.compile(r"(?<![\w/])(?:perf|eval) (?P<step>\d+): *$", re.I)
+"""What slime calls rows that are no training."""
+_BEGINS = re.compile(r"\bStarting \w* ?step (?P<step>\d+)", re.I)
+_EVALUATED = re.compile(r"\bEvaluated (?P<set>[\w./-]+) in ")
+_SORTED_OUT = re.compile(r"\bDetected \d+/(?P<all>\d+) rollouts \((?P<kinds>[^)]*)\)")
+"""What prime-rl says between the first line of a step and its row."""
+_CELL = re.compile(rf"-|{_BARE}", re.I)
+_NAME = re.compile(r"[a-z_][\w ./@%-]*", re.I)
+_BAR_OF = re.compile(r"\| *(?P<done>\d+)/(?P<planned>\d+) \[")
 _STEP_OF = re.compile(r"\[ *(?P<step>\d+) */ *(?P<planned>\d+) *\]")
 _SPEAKER = re.compile(r"\[(?P<name>[a-z][\w-]*)\]", re.I)
 
 
 def prints_rows(path: Path) -> bool:
     """Whether a text file is what a trainer printed."""
-    return any(_row(line) for _, line in islice(lines(path), LOOKED_AT))
+    return any(row for _, _, row in _rows(islice(lines(path), LOOKED_AT)))
 
 
 def read_printed(path: Path) -> Log:
     """The rows among the lines."""
-    found = [(number, _speaker(line), row) for number, line in lines(path) if (row := _row(line))]
+    found = list(_rows(lines(path)))
     said_by: dict[str, set[str]] = {}
-    for _, speaker, row in found:
+    for _, line, row in found:
         for name in row:
-            said_by.setdefault(name, set()).add(speaker)
-    log = Log(source="printed", path=path, config=_planned(path))
-    for number, speaker, row in found:
-        told = {_by(speaker, name, said_by[name]): value for name, value in row.items()}
+            said_by.setdefault(name, set()).add(_speaker(line))
+    rows = [row for _, _, row in found]
+    log = Log(source="printed", path=path, config=_planned(path, rows))
+    apart = _told_apart(rows)
+    for number, line, row in found:
+        speaker = _speaker(line)
+        beside = {} if speaker else apart.get(frozenset(row), {})
+        told = {
+            beside.get(name) or _by(speaker, name, said_by[name]): value
+            for name, value in row.items()
+        }
         log.entries.append(Entry(f"line {number}", told))
     return log
 
 
-def _planned(path: Path) -> dict[str, int]:
-    """The steps that were planned, where every row says so: `[10/1000]`."""
-    rows = [_STEP_OF.search(line) for _, line in lines(path) if _named(line)]
-    planned = {one["planned"] if one else "" for one in rows}
+def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Where each row is, its line, and its names and numbers."""
+    table = _Table()
+    step = ""
+    for number, line in _mended(numbered):
+        if begun := _BEGINS.search(line):
+            step = begun["step"]
+        if row := _row(line) or table.row(line) or _of_step(line, step):
+            yield number, line, row
+
+
+def _mended(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines; those of a row in braces that a console of a fixed width broke are put together.
+    What goes on so and never ends is no row, and its lines stand for themselves."""
+    held: list[tuple[int, str]] = []
+    for number, line in numbered:
+        width = len(held[0][1]) if held else 0
+        goes_on = bool(held) and "{'" not in line and len(line) <= width
+        if not goes_on:
+            yield from held
+            held = []
+        if not goes_on and ("{'" not in line or "}" in line):
+            yield number, line
+            continue
+        held.append((number, line))
+        if goes_on and "}" in line:
+            yield held[0][0], "".join(part for _, part in held)
+            held = []
+        elif goes_on and (len(line) < width or len(held) > BROKEN):
+            yield from held
+            held = []
+    yield from held
+
+
+class _Table:
+    """A table that is printed row by row under a header, with whatever a logger puts before it, or
+    that a notebook shows between other lines. A file that begins with its header is a table."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._lines = 0
+
+    def row(self, line: str) -> dict[str, str]:
+        """The cells under the last header; empty for every other line."""
+        self._lines += 1
+        if len(line) > LONGEST or (self._lines == 1 and "\t" in line):
+            return {}
+        words = line.split("\t") if "\t" in line else [w for w in line.split() if w != "|"]
+        words = [word.strip() for word in words]
+        if header := _header(words):
+            self._names = header
+            return {}
+        cells = words[-len(self._names) :] if self._names else []
+        if len(cells) < len(self._names) or not all(_CELL.fullmatch(cell) for cell in cells):
+            return {}
+        row = {n: c for n, c in zip(self._names, cells, strict=True) if c != "-"}
+        return row if len(row) >= FEWEST and _has_place(row) else {}
+
+
+def _header(words: list[str]) -> list[str]:
+    """The names at the end of a line, from that of the step on."""
+    at = next((at for at, word in enumerate(words) if plain(word) in STEP), len(words))
+    names = words[at:]
+    known = sum(is_known(name) for name in names)
+    single = len(set(names)) == len(names) > FEWEST
+    return names if single and known >= FEWEST and all(map(_NAME.fullmatch, names)) else []
+
+
+def _of_step(line: str, step: str) -> dict[str, str]:
+    """What is said of the step that was begun, in a line of its own."""
+    if not step:
+        return {}
+    if named := _EVALUATED.search(line):
+        found = {one["name"]: _worth(one) for one in _EQUAL.finditer(line, named.end())}
+        return {"step": step, **{f"eval/{named['set']}/{n}": v for n, v in found.items()}}
+    if out := _SORTED_OUT.search(line):
+        kinds = {one["name"]: float(one["value"]) for one in _EQUAL.finditer(out["kinds"])}
+        shares = {name: repr(value / float(out["all"])) for name, value in kinds.items()}
+        return {"step": step, **shares}
+    return {}
+
+
+def _told_apart(rows: list[dict[str, str]]) -> dict[frozenset[str], dict[str, str]]:
+    """What rows of two kinds print under one name at the same steps: by kind of row, the name and
+    what it is called."""
+    kinds: dict[frozenset[str], list[dict[str, str]]] = {}
+    for row in rows:
+        kinds.setdefault(frozenset(row), []).append(row)
+    usual = {kind: _steps(of) for kind, of in kinds.items() if len(of) > OFTEN * len(rows)}
+    found: dict[frozenset[str], dict[str, str]] = {}
+    for (one, at), (other, also) in permutations(usual.items(), 2):
+        alone = [name for name in kinds[one][0] if name not in other]
+        if not alone or other <= one or 2 * len(at & also) <= len(at):
+            continue
+        shared = [name for name in one & other if plain(name) not in PLACE]
+        found.setdefault(one, {}).update({n: f"{n} (beside {alone[0]})" for n in shared})
+    return found
+
+
+def _steps(rows: list[dict[str, str]]) -> set[str]:
+    return {value for row in rows for name, value in row.items() if plain(name) in STEP}
+
+
+def _planned(path: Path, rows: list[dict[str, str]]) -> dict[str, int]:
+    """The steps that were planned, where every row says so, `[10/1000]`; where no row names its
+    step, as the bar between them has it."""
+    found = [_STEP_OF.search(line) for _, line in lines(path) if _named(line)]
+    planned = {one["planned"] if one else "" for one in found}
+    if not _steps(rows):
+        bars: dict[str, set[str]] = {}
+        for one in (bar for _, line in lines(path) for bar in _BAR_OF.finditer(line)):
+            bars.setdefault(one["planned"], set()).add(one["done"])
+        planned = {max(bars, key=lambda total: len(bars[total]))} if bars else planned
     only = planned.pop() if len(planned) == 1 else ""
     return {"max_steps": int(only)} if only else {}
 
@@ -91,7 +223,7 @@ def _in_braces(line: str) -> dict[str, str]:
     if at < 0 or len(line) - at > LONGEST:
         return {}
     found = _pairs(_IN_BRACES, line, at)
-    step = _STEP_WORD.search(line, 0, at)
+    step = _STEP_WORD.search(line, 0, at) or _OF_BRACES.search(line, 0, at)
     if step and found:
         found.setdefault("step", step["step"])
     return found if len(found) >= FEWEST and _has_place(found) else {}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers.csv_file import runs_in
 from flatline.trace.importers.dumps import find_dumps
 from flatline.trace.importers.json_file import find_state
 from flatline.trace.importers.mlflow_store import is_file_run
@@ -17,8 +18,11 @@ _PRINTED = (".log", ".txt", ".out")
 
 
 def logs_in(given: str) -> list[str]:
-    """The runs and logs that lie directly in a folder; the path itself where it is one of them."""
+    """The runs and logs that lie directly in a folder, or in a chart of several; the path itself
+    where it is one of them."""
     folder = Path(given).expanduser()
+    if not tracker_of(given) and folder.is_file() and folder.suffix.lower() in (".csv", ".tsv"):
+        return [f"{given}#{run}" for run in runs_in(folder)] or [given]
     if tracker_of(given) or not folder.is_dir() or (folder / RUN_FILE).is_file():
         return [given]
     if find_state(folder) or is_file_run(folder) or _is_one_dump(folder):

@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from flatline.stats import t_score
 from flatline.trace.importers.aliases import COLUMNS, EVAL_STEP, STEP
 from flatline.trace.importers.log import Entry, Log, nothing_in, quoted
 from flatline.trace.importers.numbers import flat, number, unwrapped, whole
@@ -33,8 +34,11 @@ _ONLY_V1 = "training/off_policy/"
 _SHARES = frozenset({"zero_std_share", "clip_share", "truncated_share"})
 _ROUNDED = 1e-6
 """A mean of ones over many processes may be a little more than one."""
-TWICE, BEYOND = 5, 5.0
-"""Steps that were made twice, and standard errors, that show that they differ."""
+TWICE, SURE = 5, 0.9995
+"""Steps that were made twice, and how sure it must be, to say that they differ."""
+_HELD_OUT = ("eval", "val", "dev", "test", "heldout")
+LISTED = 4
+"""Columns that are told beside the reward."""
 OFTEN = 0.1
 """Share of the rows that go back, above which they are in no order."""
 _STEP = frozenset(STEP)
@@ -122,6 +126,7 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
     found: list[tuple[int, Numbers]] = []
     epochs: list[float] = []
     outside = 0
+    trained: set[str] = set()
     for entry in entries:
         numbers = _numbers(log, entry)
         if not numbers.keys() - _BOOKKEEPING:
@@ -129,7 +134,14 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
         if names and _outside(entry, names, numbers):
             outside += 1
             continue
-        step = _step_of(log, entry, names) if names else _counted(epochs, numbers.get("epoch"))
+        named = numbers.keys() - _BOOKKEEPING
+        if names:
+            step = _step_of(log, entry, names)
+        elif epochs and not named & trained and all(map(_is_no_step, named)):
+            step = len(epochs)  # an evaluation, or the end of a run, is of the step before it
+        else:
+            step = _counted(epochs, numbers.get("epoch"))
+            trained |= named
         if step is not None:
             found.append((step, numbers))
     if outside:
@@ -194,6 +206,10 @@ def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
     if step is None:
         log.bad.append(f"{entry.place}: `{name}` is no step: {quoted(entry.values[name])}")
     return step
+
+
+def _is_no_step(name: str) -> bool:
+    return plain(name).startswith("eval") or fills_nothing(name)
 
 
 def _counted(epochs: list[float], epoch: float | None) -> int:
@@ -268,28 +284,53 @@ def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> _Merging:
 
 
 def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
-    """How the steps that were made twice differ: by the reward, and by where the rate begins."""
-    rate, reward = aliases.get("learning_rate", ""), aliases.get("reward", "")
+    """How the steps that were made twice differ: by the reward, by where the rate begins, and by
+    what else certainly differs, which a resumed run would not."""
+    twice = sorted(merging.before.keys() & merging.steps.keys())
+    names = {name for at in twice for name in merging.before[at].keys() & merging.steps[at].keys()}
     pairs = {
         name: [
             (merging.before[at][name], merging.steps[at][name])
-            for at in sorted(merging.before.keys() & merging.steps.keys())
+            for at in twice
             if name in merging.before[at] and name in merging.steps[at]
         ]
-        for name in (rate, reward)
+        for name in sorted(names)
     }
-    told = []
-    if paid := pairs[reward]:
-        apart = [again - before for before, again in paid]
-        off = stdev(apart) / math.sqrt(len(apart)) if len(apart) >= TWICE else math.inf
-        if off > 0 and abs(fmean(apart)) > BEYOND * off:
-            means = (fmean(values) for values in zip(*paid, strict=True))
-            told.append("had a reward of {:.3g} at first and of {:.3g} again".format(*means))
-    if pairs[rate] and pairs[rate][0][1] < pairs[rate][0][0] / 2:
+    rate, reward = aliases.get("learning_rate", ""), aliases.get("reward", "")
+    told, apart = [], {name: _apart(each) for name, each in pairs.items()}
+    if 0 < apart.get(reward, 0.0) < math.inf:
+        told.append(
+            "had a reward of {:.3g} at first and of {:.3g} again".format(*_ends(pairs[reward]))
+        )
+    if pairs.get(rate) and pairs[rate][0][1] < pairs[rate][0][0] / 2:
         before, again = pairs[rate][0]
         told.append(f"begin with a learning rate of {again:.2g} (at first: {before:.2g})")
     if told:
         yield f"The steps that were made twice {', and '.join(told)}."
+    besides = [n for n in apart if apart[n] and n not in (reward, rate, aliases.get("seconds"))]
+    others = sorted(besides, key=lambda name: -apart[name])
+    others = [name for name in others if plain(name) not in _BOOKKEEPING | {"t", "num_tokens"}]
+    scores = [name for name in pairs if plain(name).startswith(_HELD_OUT) and name not in others]
+    if told and others:
+        listed = [*others[:LISTED], *scores[:1]]
+        each = ["`{}` {:.3g} and {:.3g}".format(name, *_ends(pairs[name])) for name in listed]
+        yield f"At first and again they also had: {', '.join(each)}."
+
+
+def _ends(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    before, again = zip(*pairs, strict=True)
+    return fmean(before), fmean(again)
+
+
+def _apart(pairs: Sequence[tuple[float, float]]) -> float:
+    """How many standard errors the two are apart; 0 where that is not certain."""
+    apart = [again - before for before, again in pairs]
+    if len(apart) < TWICE or not all(map(math.isfinite, apart)):
+        return 0.0
+    off, mean = stdev(apart) / math.sqrt(len(apart)), abs(fmean(apart))
+    if off <= _ROUNDED * mean:
+        return math.inf if mean > 0 else 0.0
+    return mean / off if mean > t_score(len(apart) - 1, SURE) * off else 0.0
 
 
 def _told_repeated(repeated: Counter[int]) -> str:
