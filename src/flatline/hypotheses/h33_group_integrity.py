@@ -11,10 +11,11 @@ Exact: rows whose prompt and completion are, id by id, those sampled for another
 step, while advantages follow the rewards of their own place; a group with two prompts; one prompt
 for all rows of the data, whose answers differ, where a completion can know of nothing else; groups
 of one step that differ in size, or, in a run that was not resumed, have not `num_generations`
-rollouts (not where some of what is sampled is not trained on purpose, as in GFPO); answers that equal the gold answer and are paid as wrong while others are paid as right,
-so often that pay and answer have nothing to do with each other (what one rollout earned was given
-to another). Statistical: advantages that do not follow the
-rewards of their own group (correlation certainly below one half; healthy: 1), prompts that stand in
+rollouts (not where some of what is sampled is not trained on purpose, as in GFPO); answers that
+equal the gold answer and are paid as wrong while others are paid as right, so often that pay and
+answer have nothing to do with each other (what one rollout earned was given to another).
+Statistical: advantages that do not follow the rewards of their
+own group (correlation certainly below one half; healthy: 1), prompts that stand in
 a step several times, or, where every row of the data is a prompt of its own, half as many prompts
 as blind draws would show. Where problems share their prompt (one text for all games of a kind, or
 for all images) and have no id, the last cannot be told.

@@ -93,17 +93,17 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     first, last = step[min(one.at for one in jumps)], step[mine.back - 1]
     text = f"In steps {first:g} to {last:g} {_went(mine, mine.back)} and then comes back"
     beside = f"; in the same steps {listed(told)}" if told else ""
-    text += f"{beside}{_in_step(mine, others)}."
+    text += f"{beside}{_in_step(mine, inside, others)}."
     return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
 
 
-def _in_step(mine: Jump, others: list[Jump]) -> str:
+def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     """That the outcome falls as far as a share does, so that what the share lacks counts as 0."""
     for one in others:
         if one.back is None or not _is_share(one.column) or not one.before > 0:
             continue
         share = _inside(one, one.back) / one.before
-        before, inside = mine.before / one.before, _inside(mine, mine.back) / _inside(one, one.back)
+        before, inside = mine.before / one.before, level / _inside(one, one.back)
         if share < 1 - MOVED and abs(inside - before) <= STAYS * abs(before):
             name = one.column.subject
             return f"; divided by {name}, {_subject(mine.column)} stays at {short(inside)}"
