@@ -77,8 +77,8 @@ def test_what_an_event_leaves_behind_is_told_and_what_comes_back_is_not():
 
 def test_a_log_without_a_reward_is_told_by_what_stands_for_success():
     report, _ = shown(LOGS / "calculator.log")
-    assert report.answer.headline.startswith("In steps 26 to 43 `env.solved` falls from 0.719")
-    assert "`tool.error_rate` rises from 0.0313 to 0.809" in report.answer.headline
+    assert report.answer.headline.startswith("In steps 26 to 45 `env.solved` falls from 0.719")
+    assert "`tool.error_rate` rises from 0.0313 to 0.804" in report.answer.headline
 
 
 @pytest.mark.parametrize("like", [0.0, 0.6])

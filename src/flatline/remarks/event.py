@@ -104,8 +104,14 @@ def _jump(column: Column, at: int, far: float) -> Jump:
     later = range(most + 1, len(values) - AFTER)
     rest = np.array([np.median(scaled[row : row + 2 * AFTER]) for row in later])
     back = np.flatnonzero((rest - level) / (scaled[most] - level) <= 1 - BACK)
-    returned = later[int(back[0])] if len(back) else None
+    returned = _returned(scaled, later[int(back[0])], level, off.max()) if len(back) else None
     return Jump(column, first, float(np.median(values[before])), float(values[most]), returned, far)
+
+
+def _returned(scaled: np.ndarray, row: int, level: float, far: float) -> int:
+    """The first row that is back itself: a median of several is, some rows before."""
+    near = np.flatnonzero(np.abs(scaled[row : row + 2 * AFTER] - level) <= far / 2)
+    return row + int(near[0])
 
 
 def _told(jumps: list[Jump], step: np.ndarray) -> str:

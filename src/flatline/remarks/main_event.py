@@ -118,15 +118,15 @@ def _left(columns: list[Column], mine: Jump) -> str:
         values = one.shape.values
         if len(values) != len(mine.column.shape.values):
             continue
-        before, last = values[max(mine.at - ROWS, 0) : mine.at], values[-ROWS:]
-        after = values[mine.back :]
-        earlier = values[max(mine.at - 2 * ROWS, 0) : max(mine.at - ROWS, 0)]
-        if min(map(len, (before, after, earlier))) < ROWS:
+        before, after, last = values[mine.at - ROWS : mine.at], values[mine.back :], values[-ROWS:]
+        if mine.at < 2 * ROWS or len(after) < ROWS:
             continue
-        usual, *moves = (float(each.mean() - before.mean()) for each in (earlier, after, last))
-        off, moved, usual = float(np.diff(before).std()), min(map(abs, moves)), abs(usual)
+        drift = (before.mean() - values[mine.at - 2 * ROWS : mine.at - ROWS].mean()) / ROWS
+        moves = [float(each.mean() - before.mean()) for each in (after, last)]
+        far_on = len(values) - mine.at
+        off, moved, usual = float(np.diff(before).std()), min(map(abs, moves)), abs(drift) * far_on
         if moves[0] * moves[1] > 0 and moved > max(
-            FAR * off, 2 * usual, MOVED * abs(float(before.mean()))
+            FAR * off, usual, MOVED * abs(float(before.mean()))
         ):
             ends = (one.bare(typical(each)) for each in (before, after))
             told.append("{} is {} before it and {} since".format(one.subject, *ends))

@@ -54,10 +54,9 @@ class Ledger:
         and is trained by no step."""
         read = [(one, self._read(one, step - 1)) for one in passes]
         seen = [row for _, rows in read for row in rows]
-        if cleared := _cleared(read):
-            facts = {**facts, "metrics": {**facts["metrics"], **cleared}}
-        if slope := _ratio_slope(seen, step):
-            facts = {**facts, "metrics": {**facts["metrics"], **slope}}
+        metrics = _cleared(read) | _ratio_slope(seen, step)
+        if metrics:
+            facts = {**facts, "metrics": {**(facts.get("metrics") or {}), **metrics}}
         for row in seen:
             row.moved_on = any(turn.place is not None for turn in row.turns)
         fresh = [row for row in seen if self._is_new(row)]
