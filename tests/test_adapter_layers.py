@@ -59,7 +59,7 @@ def test_an_adapter_that_begins_another_way_than_its_configuration_says_is_named
     assert judge_beginning(model) is None, "as asked"
     model.peft_config["default"].init_lora_weights = True
     found = judge_beginning(model)
-    assert found.departs and "as other ways to begin have it" in found.text
+    assert found.departs and "as from another initialisation" in found.text
 
 
 def test_a_layer_with_half_an_adapter_is_named_with_who_makes_its_matrices():

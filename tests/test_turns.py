@@ -51,7 +51,7 @@ def test_a_reply_with_a_token_too_few_departs():
 
 def test_a_reply_that_reward_functions_never_read_departs():
     told = judged([IDS], [MASK], [[CALL, END]])
-    assert "1 replies of tools in what is trained, and 0 in the messages" in told.text
+    assert "1 tool replies in what is trained, and 0 in the messages" in told.text
 
 
 def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
@@ -63,7 +63,7 @@ def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
 
 def test_a_later_call_without_a_reply_departs_where_there_is_room_and_leave():
     two = ([IDS, IDS], [MASK, MASK], [[CALL, REPLY, END], [CALL, REPLY, CALL]])
-    assert "row 1 calls a tool for time 2 and gets no reply" in judged(*two).text
+    assert "row 1 makes tool call 2 and gets no reply" in judged(*two).text
     assert judged(*two, max_tool_calling_iterations=1) is None
     assert judged(*two, max_completion_length=len(IDS) + len(GIVEN)) is None
 

@@ -348,9 +348,9 @@ def _finished(trace: Trace) -> str:
     if ended is None or paid is None:
         return ""
     change = difference_of_means(ended.early, ended.late)
-    better = ": those get better, and what is lost is lost to the limit" if change.low > 0 else ""
+    better = ": these get better, so it is the limit that costs reward" if change.low > 0 else ""
     return (
-        f" If what is cut off earns 0, what ended is paid {ended.early.mean():.2f} early and "
+        f" If cut completions earn 0, those that ended earn {ended.early.mean():.2f} early and "
         f"{ended.late.mean():.2f} late{better}."
     )
 

@@ -62,12 +62,13 @@ FIRST_STEPS = 3
 """Training steps whose policy is still that of the first evaluation."""
 SAME = 1e-6
 """Two scores of one completion that differ by more are two scores."""
+_SAYS_NOTHING = (
+    "whatever the policy earns, the loss of GRPO is about 0 plus the KL, so the checkpoint that"
+)
 WRONG_WAY = {
-    ("loss", "lowest"): "the loss of GRPO is about 0 plus the KL whatever the policy earns, so the "
-    "one that moved least wins, or chance",
-    ("loss", "highest"): "the loss of GRPO is about 0 plus the KL whatever the policy earns, so "
-    "the one that moved most wins, or chance",
-    ("reward", "lowest"): "that is the one that earned least",
+    ("loss", "lowest"): f"{_SAYS_NOTHING} moved least wins, or one by chance",
+    ("loss", "highest"): f"{_SAYS_NOTHING} moved most wins, or one by chance",
+    ("reward", "lowest"): "that is the checkpoint that earned least",
 }
 """Why a checkpoint is not the best one, by what its metric is about and which end counts."""
 
@@ -147,12 +148,12 @@ class EvaluationMismatch(Hypothesis):
             return None
         return self.found(
             Level.SUSPECT,
-            f"`load_best_model_at_end` puts back the checkpoint with the {end} `{name}`: {wrong}. "
-            "What was learnt after it is thrown away.",
+            f"`load_best_model_at_end` restores the checkpoint with the {end} `{name}`: {wrong}. "
+            "What was learned after it is lost.",
             expected="the highest evaluation reward",
             fix='Set `metric_for_best_model="eval_reward"` and `greater_is_better=True`, or leave '
             "`load_best_model_at_end` out.",
-            headline="The weights that you end with are not the best ones.",
+            headline="Your final weights are not the best ones.",
         )
 
     def probe(self, subject: "Subject") -> Finding:

@@ -283,13 +283,13 @@ class LearningRate(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"The KL to the reference is {parts[0]:.2g} per token in the first {FIRST} rows and "
-            f"{parts[2]:.2g} in the last: it does not grow, as rounding does not. The policy has "
-            "not moved.",
+            f"{parts[2]:.2g} in the last. It does not grow, so it is rounding: the policy has not "
+            "moved.",
             measured=change,
             expected="a KL that begins near 0 and grows",
             headline="Your policy does not move.",
-            fix="Look whether the learning rate is above 0, whether what is trained (adapters) has "
-            "gradients, and whether the sampler gets the trained weights.",
+            fix="Check that the learning rate is above 0, that the trained weights (adapters) get "
+            "gradients, and that the sampler gets these weights.",
         )
 
     def _away(self, steps: int, kl: np.ndarray) -> Finding:

@@ -335,7 +335,7 @@ class OptimizerNotStepping(Hypothesis):
             return None
         found = self._alarm(
             f"{seen['layers']} of {seen['of']} layers with an adapter are merged into the base "
-            f"while the loss of step {seen['step']} is computed: the pass goes around the adapter, "
+            f"while the loss of step {seen['step']} is computed: the pass bypasses the adapter, "
             f"which gets no gradient.{more}",
             seen["layers"] / seen["of"],
             headline="Your adapter is merged into the base while it should be trained.",

@@ -191,13 +191,13 @@ class ZeroVarianceGroups(Hypothesis):
         """Graded between prompts and never inside one: it does not look at what was written."""
         return self.found(
             Level.SUSPECT,
-            f"None of {groups.n} groups has two rewards, though their completions differ, and "
-            f"between prompts the reward has {levels} values: the prompt alone decides it.",
+            f"All rewards are equal in each of {groups.n} groups, though completions differ, and "
+            f"prompts have {levels} different rewards: the prompt alone decides the reward.",
             measured=1.0,
             expected=f"below {DEAD:.0%} of the groups",
             severity=1 / DEAD,
             evidence=_examples(groups),
-            fix="Print what the reward function is given: of a conversation a completion is a list "
+            fix="Print what the reward function is given: in a conversation a completion is a list "
             "of messages, and its text is `completion[0]['content']`.",
             headline="Your reward does not depend on what the model writes.",
             points_at_cause=True,

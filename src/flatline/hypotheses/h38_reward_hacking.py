@@ -160,7 +160,7 @@ class RewardHacking(Hypothesis):
         paid = {} if parts is None or not parts.named else parts.moving
         if parts is None or not (inside := _falling(paid, parts.step)):
             return self._perhaps(trace, scores, parts)
-        elsewhere = f"{' and '.join(inside[:2])} while the reward rises: what is gained is gained"
+        elsewhere = f"{' and '.join(inside[:2])} while the reward rises: the gain comes from"
         if _main_part_falls(parts):
             return self.found(
                 Level.SUSPECT,
@@ -191,10 +191,10 @@ class RewardHacking(Hypothesis):
         )
         paid = {} if parts is None or not parts.named else parts.moving
         gained = _gaining(paid, parts.step) if parts is not None else ""
-        gained = f"; what is gained is gained {gained[2:]}" if gained else ""
+        gained = f"; the part that rises most is{gained[4:]}" if gained else ""
         return self.found(
             Level.NOTE,
-            f"{told}, while the training reward rises{gained}. One in twenty courses of noise "
+            f"{told}, while the training reward rises{gained}. One in twenty curves of noise "
             "falls as far.",
             headline="Your training reward rises, and your held-out score ends below its start.",
             points_at_cause=True,

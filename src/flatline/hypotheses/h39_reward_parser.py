@@ -144,23 +144,22 @@ class RewardParser(Hypothesis):
         sure = seen.prompts >= FEWEST or seen.about_form
         unpaid = ", ".join(f"`{name}`" for name in seen.unpaid)
         right = (
-            f" {len(seen.right)} of these say the gold answer behind `</{seen.tag[1:]}`."
+            f" {len(seen.right)} of these give the gold answer after `</{seen.tag[1:]}`."
             if seen.right
             else ""
         )
         return self.found(
             Level.SUSPECT if sure else Level.NOTE,
             f"Prompts end with `{seen.tag}`, so no completion begins with it, and {unpaid} pays "
-            f"nothing for any of {len(trace.rollouts)} rollouts: a pattern that looks for "
-            f"`{seen.tag}` in the completion looks in vain.{right}",
+            f"nothing for any of {len(trace.rollouts)} rollouts: a pattern that expects "
+            f"`{seen.tag}` in the completion never matches.{right}",
             measured=float(len(seen.right)),
-            expected="a part that is earned at times",
+            expected="a part that some rollouts earn",
             severity=1 / MISREAD,
             evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.right[:3]],
             fix=f"Leave `{seen.tag}` out of the pattern, or put it in front of the completion "
-            "before it is matched: the template has written it into the prompt already.",
-            headline=f"Your reward looks for `{seen.tag}` in completions, and it stands in the "
-            "prompt.",
+            "before it is matched: the template already wrote it into the prompt.",
+            headline=f"Your reward looks for `{seen.tag}` in completions, but it is in the prompt.",
             points_at_cause=True,
         )
 

@@ -305,7 +305,7 @@ class BehaviourCollapse(Hypothesis):
             return None
         return self.found(
             Level.SUSPECT,
-            f"{last.value:.0%} of what a rollout says has been in it before, at first "
+            f"{last.value:.0%} of what a rollout says repeats what it said before, at first "
             f"{first.value:.0%}.",
             headline="Your policy has started to repeat itself.",
             measured=last,

@@ -74,7 +74,7 @@ class LogsLie(Hypothesis):
         if not len(trace.rollouts):
             raise NotRecorded("rollouts.reward")
         if trace.rows_left_out:
-            return self.too_little("rows that are sampled and not trained may be in the log")
+            return self.too_little("the log may include rows that are sampled and not trained")
         reward = trace.rollouts["reward"]
         known = reward[np.isfinite(reward)]
         if len(known) < len(reward) and not one_generation(trace.settings):

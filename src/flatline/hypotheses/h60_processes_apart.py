@@ -188,8 +188,9 @@ class ProcessesApart(Hypothesis):
             )
         return self.found(
             Level.OK,
-            f"{found.processes} processes draw other prompts, gather in their order and hold the "
-            f"gradient of one, to {max(abs(1 - one) for one in found.lengths):.1g} of its length.",
+            f"{found.processes} processes draw different prompts, gather in order and hold the "
+            "gradient of a single process, to "
+            f"{max(abs(1 - one) for one in found.lengths):.1g} of its length.",
         )
 
     def _other_prompts(self, drawn: Drawn) -> Finding:

@@ -63,8 +63,8 @@ was smoothed; below, they count as so many fewer."""
 LOGGED = ("mismatch_kl", "mismatch_kl/mean", "mismatch_kl/all/mean")
 """A KL between the two, as prime-rl logs it; below the gap itself, where that is small."""
 IN_A_LOG = (
-    "Look at what the sampler runs: weights that are older and older, another precision, or "
-    "quantised weights that are not renewed. Meanwhile correct by the sampler's log-probs."
+    "Check what the sampler runs: weights that get older and older, another precision, or "
+    "quantised weights that are not refreshed. Meanwhile correct with the sampler's log-probs."
 )
 
 
@@ -106,9 +106,10 @@ class GrowingMismatch(Hypothesis):
             return self.too_little(other)
         return self.found(
             Level.SUSPECT if grown else Level.OK,
-            f"The {what} of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} "
-            f"nat per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
-            f"{times.high:.2g}] times.{_since(trace, step, gap) if grown else ''}",
+            f"The {what} between sampler and trainer goes from {early.value:.2g} to "
+            f"{late.value:.2g} nat per token over {parts.steps} steps: {times.value:.2g} "
+            f"[{times.low:.2g}, {times.high:.2g}] times."
+            f"{_since(trace, step, gap) if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
@@ -137,8 +138,8 @@ def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
     known = np.isfinite(trace.steps["reward"]) if "reward" in trace.steps else np.zeros(0, bool)
     parts = stretches(trace.steps["reward"][known]) if trend and trend.falls else []
     turn = float(trace.steps["step"][known][parts[-1].first]) if len(parts) > 1 else -math.inf
-    first = f", before the reward fell (since step {turn:g})" if turn > since else ""
-    return f" It is more than twice what it was since step {since:g}{first}."
+    first = f"; the reward fell later (step {turn:g})" if turn > since else ""
+    return f" Since step {since:g} it is more than twice what it was at first{first}."
 
 
 def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:

@@ -66,10 +66,10 @@ NOISE = 0.5
 """Share of the variance inside groups that is the judge's own. Healthy: 0."""
 
 
-EPISODES = "an episode is not reset, so that the one before decides, or the judge fails."
+EPISODES = "an episode is not reset, so the one before it decides, or the judge fails."
 NOT_THE_SAME = "Your environment is not the same for every episode, or your judge fails."
 PLAY_TWICE = (
-    "Reset the environment before every completion, or make a new one, and play one completion "
+    "Reset the environment before every completion, or make a new one, and run one completion "
     "twice: it must earn the same. If it does, look for errors and time-outs of the judge that "
     "become 0."
 )
@@ -99,8 +99,8 @@ class VerifierFailures(Hypothesis):
             return self.too_little("no completion of a prompt came twice in a step")
         return self._flipped(trace, pairs) or self.found(
             Level.OK,
-            f"{len(pairs)} repeated completions of a prompt are paid alike wherever they stand, or "
-            f"not on {FEWEST} prompts paid once and then not.",
+            f"{len(pairs)} repeated completions of a prompt earn the same each time, or differ on "
+            f"fewer than {FEWEST} prompts.",
             measured=0.0,
             expected="0",
         )
@@ -140,7 +140,7 @@ class VerifierFailures(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"{len(flipped)} of {pairs} repeated completions of a prompt are paid {part}in one row "
-            f"and get the least there is in another, on {prompts} prompts: "
+            f"and get the lowest reward in another, on {prompts} prompts: "
             + (EPISODES if _is_played(trace) else "the judge fails, or contradicts itself."),
             measured=len(flipped) / pairs,
             expected="0",
@@ -200,8 +200,9 @@ class VerifierFailures(Hypothesis):
         much = changed >= FEWEST and share > NOISE
         return self.found(
             Level.SUSPECT if much else Level.NOTE,
-            f"Asked again about the same batch, the reward functions pay {changed} of {len(now)} "
-            f"rows otherwise: {min(share, 1):.0%} of what differs inside groups is their own mood.",
+            f"Called again on the same batch, the reward functions pay {changed} of {len(now)} "
+            f"rows differently: {min(share, 1):.0%} of the variance inside groups is their own "
+            "noise.",
             measured=share,
             expected=f"below {NOISE:g}",
             severity=1 + min(share, 1),

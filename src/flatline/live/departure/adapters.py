@@ -94,7 +94,7 @@ def judge_beginning(model: Any) -> StageFound | None:
                 continue
             told = _begun_as(one.layer.lora_A[adapter], one.layer.lora_B[adapter])
             if told:
-                text = f"{BEGUN}`{one.name}` begins with {told}; B is 0 in a fresh one, so that"
+                text = f"{BEGUN}`{one.name}` begins with {told}; in a fresh one B is 0, so that"
                 return departs("log-probs", f"{text} it adds nothing.")
     return None
 
@@ -111,9 +111,9 @@ def _begun_as(a_layer: Any, b_layer: Any) -> str:
     each = torch.eye(b.shape[1], dtype=b.dtype, device=b.device)
     orthonormal = float((b.T @ b - each).abs().max()) < ORTHONORMAL
     if orthonormal:
-        return "a B of orthonormal columns, as other ways to begin have it"
+        return "a B with orthonormal columns, as from another initialisation"
     cancel = float((b @ a).norm()) <= CANCELS * float(b.norm() * a.norm())
-    return "a B that A takes back, as other ways to begin have it" if cancel else ""
+    return "a B that A cancels, as from another initialisation" if cancel else ""
 
 
 def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:

@@ -267,7 +267,7 @@ def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
     k, row = wrong[0], rows[wrong[0]]
     return departs(
         "mask",
-        f"The loss mask of {len(wrong)} of {len(rows)} completions is another: row {k} has "
+        f"The loss mask of {len(wrong)} of {len(rows)} completions is wrong: row {k} has "
         f"{int(mask_BT[k].sum())} trained tokens, {int(row.mask_T.sum())} were expected"
         f"{' (cut at the limit)' if row.cut else ''}.",
         f"row {k} begins {_bits(mask_BT[k])}, expected {_bits(row.mask_T)}",
@@ -318,7 +318,7 @@ def _judge_sum(
     mean_F = arrived_BF.nanmean(0)
     return departs(
         "rewards",
-        f"The weighted sum is another: with the weights asked for ({numbers(weight_F)}) the rows "
+        f"The weighted sum is wrong: with the weights asked for ({numbers(weight_F)}) the rows "
         f"earn {expected:.4f} on average, the trainer has {heard.mean:.4f}.",
         f"the functions paid {numbers(mean_F)} on average",
         measured=heard.mean - expected,

@@ -76,7 +76,7 @@ def _untold(result: Any) -> StageFound | None:
         if trained != told:
             return departs(
                 "completions",
-                f"{OPENING}row {row} has {trained} replies of tools in what is trained, and {told} "
+                f"{OPENING}row {row} has {trained} tool replies in what is trained, and {told} "
                 f"{UNTOLD}.",
             )
     return None
@@ -139,8 +139,8 @@ def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
         if longest and calls and room and (most is None or rounds < most):
             allowed = "any number" if most is None else most
             text = (
-                f"{OPENING}row {row} calls a tool for time {rounds + 1} and gets no reply; "
-                f"{allowed} of them were asked for."
+                f"{OPENING}row {row} makes tool call {rounds + 1} and gets no reply; {allowed} "
+                "may be made."
             )
             return replace(departs("completions", text), row=row)
     return None
