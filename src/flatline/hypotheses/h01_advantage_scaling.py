@@ -105,7 +105,7 @@ class AdvantageScaling(Hypothesis):
         return self.found(
             Level.FAULT,
             f"The advantages of {lost.sum()} of {len(lost)} rollouts are NaN or infinite, from "
-            f"step {int(trace.rollouts['step'][lost].min())} on, and so is any gradient they enter.",
+            f"step {int(trace.rollouts['step'][lost].min())} on; so is any gradient they enter.",
             measured=float(lost.mean()),
             expected="0",
             fix="Look for a division by a spread of 0, and for an overflow in 16 bits.",
