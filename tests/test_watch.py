@@ -481,7 +481,7 @@ def test_what_cannot_be_watched_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(TraceError, match="None of the 1 tensors of this optimizer"):
         other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
         flatline.watch(model, other, tmp_path)
-    with pytest.raises(TraceError, match="no torch optimizer"):
+    with pytest.raises(TraceError, match="not a torch optimizer"):
         flatline.watch(model, object(), tmp_path)
     with (
         flatline.watch(model, optimizer, tmp_path / "first"),
