@@ -1,4 +1,4 @@
-"""Groups whose rewards differ by crumbs get full-size advantages: noise weighs as much as signal.
+"""Groups whose rewards hardly differ get full-size advantages: noise weighs as much as signal.
 
 ## What goes wrong
 Advantages are divided by the standard deviation of their group. That does not make them large: in a

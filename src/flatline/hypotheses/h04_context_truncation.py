@@ -7,21 +7,27 @@ beginning or are filtered out. Hard problems are longest, so they suffer most, a
 ceiling that no training lifts.
 
 ## Sign
-Shares over prompts, suspected where the interval excludes the threshold: episodes that lost
-documents to the limit or ended on a full context (5 %), completions that a limit cut off while the
-reward does not rise (25 %; where groups hold both, and what is cut still carries a loss, only if it
-is certainly paid less than what ended, not counting parts that pay for length itself: a reward that
-asks for no end loses nothing, and one for brevity pays what is long less, cut or not; where nothing
-ended, not if the reward has two values and a quarter earns the higher one), observations of one and
-the same length with some clearly shorter and none longer (half; where none is shorter, the tool has
-a fixed form), long prompts of exactly the greatest length (5 %, and three times as many as of any
-other length: where lengths are few, many are longest without being cut), prompts of exactly the
-greatest number of characters (half of eight or more, where the data has gold answers), of which
-three or more end in the middle of a word that prompts have whole elsewhere. A log without rollouts
-has the share of completions alone: of the whole run, or of its last third where that share
-certainly grew and the reward does not rise. Where all completions were cut and
-`mask_truncated_completions` leaves what was cut out of the loss, no token is trained: a fault,
-exact over the rollouts that were seen; of fewer than four prompts suspected.
+Shares over prompts, suspected if the interval excludes the threshold:
+
+- episodes that lost documents to the limit or ended on a full context (5 %);
+- completions that a limit cut off while the reward does not rise (25 %). If groups hold both, and
+  what is cut still carries a loss, only if it is certainly paid less than what ended, not counting
+  parts that pay for length itself: a reward that asks for no end loses nothing, and one for brevity
+  pays less for what is long, cut or not. If nothing ended, not if the reward has two values and a
+  quarter earns the higher one;
+- observations of one and the same length with some clearly shorter and none longer (half; if none
+  is shorter, the tool has a fixed form);
+- long prompts of exactly the greatest length (5 %, and three times as many as of any other length:
+  if there are few lengths, many prompts are longest without being cut);
+- prompts of exactly the greatest number of characters (half of eight or more, if the data has gold
+  answers), of which three or more end in the middle of a word that prompts have whole elsewhere.
+
+A log without rollouts has the share of cut completions alone: of the whole run, or of its last
+third if that share certainly grew and the reward does not rise.
+
+If all completions were cut and `mask_truncated_completions` leaves them out of the loss, no token
+is trained: a fault, exact over the rollouts that were seen; suspected if they are of fewer than
+four prompts.
 
 ## Probe
 The sign, read on one batch of the live trainer.

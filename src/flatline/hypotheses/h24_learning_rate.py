@@ -6,14 +6,15 @@ A rate copied from full fine-tuning changes the weights and not the behaviour. A
 too high breaks the policy before a curve can show it.
 
 ## Sign
-Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
-below 1e-4. Where no KL was recorded: neither the entropy nor the completion length has changed by a
-tenth, and the sampler does not part from the trainer. A KL above 0.1 from the start on shows a
-movement only by its change. In a log of 60 rows and more also: a KL that is as small and as large
-in the first rows as in the last, while the reward is flat. Too high: against the first prompts of
-the run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token
-from a start below 0.1, or entropy or length have changed threefold. Never reached: a warm-up that
-is at least twice as long as the run is planned to be.
+- Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
+  below 1e-4. If no KL was recorded: neither the entropy nor the completion length has changed by a
+  tenth, and the sampler does not part from the trainer. If the KL is above 0.1 from the start, only
+  its change shows a movement. In a log of 60 rows or more also: the KL is as small and as large in
+  the first rows as in the last, while the reward is flat.
+- Too high: against the first prompts of the run the reward has certainly fallen by 0.1, and at the
+  same time the KL exceeds 1 nat a token from a start below 0.1, or entropy or length have changed
+  threefold.
+- Never reached: a warm-up that is at least twice as long as the planned run.
 
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of

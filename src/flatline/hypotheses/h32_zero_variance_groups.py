@@ -7,13 +7,15 @@ p^G + (1-p)^G: 43 % at p = 0.9 and G = 8, 66 % at p = 0.05.
 
 ## Sign
 The share of groups whose rewards are all equal, recomputed from the raw rewards (TRL's `reward_std`
-is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
-and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
-Above one half it is noted. Where a logged reward ends at 0.9 of 1 or more, equal groups are those
-that every rollout solves, and that is said: the prompts are used up. A log that has only the spread
-over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested. Where
-no group of 16 or more differs, though its completions do, and prompts earn four different rewards
-or more, the prompt alone decides the reward, and that is said.
+is over the batch and cannot show it). Suspected if it certainly exceeds 0.7, from the start on, and
+the reward does not rise. A run that has learnt its prompts ends there too, which is noted, as is a
+share above one half.
+
+Two cases are named: if a logged reward ends at 0.9 of 1 or more, equal groups are those that every
+rollout solves, and the prompts are used up. If none of 16 or more groups differs, though their
+completions do, and prompts earn four different rewards or more, the prompt alone decides the
+reward. A log that has only the spread over the batch is read where that is 0, since then no group
+differs; elsewhere it cannot be tested.
 
 ## Probe
 Scripted wrong answers through the trainer's own reward: if most of them earn what gold earns, and

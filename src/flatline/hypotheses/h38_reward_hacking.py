@@ -6,14 +6,16 @@ search for everything at once. It looks sound at first, because no rollout does 
 finds the way, the training reward climbs, and the answers get no better or worse.
 
 ## Sign
-Suspected where three things hold: the training reward certainly rises, the part that says "right"
+Suspected if three things hold: the training reward certainly rises, the part that says "right"
 certainly falls (by 0.05 and more), and the reward followed the right answer in the first third of
 the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout that change by half
-are reported with it. Another part that falls while the reward rises is noted. In a log, which does
-not say which part is the right answer: suspected where the reward certainly rises and a held-out
-score certainly falls, from the start or from its best, or a part that paid a quarter of the reward
-at the start loses a third of itself; noted where another part of the reward certainly falls, or a
-held-out score ends below its start as one in twenty courses of noise do.
+are reported with it. Another part that falls while the reward rises is noted.
+
+A log does not say which part is the right answer. There it is suspected if the reward certainly
+rises and either a held-out score certainly falls, from the start or from its best, or a part that
+paid a quarter of the reward at the start loses a third of itself. It is noted if another part of
+the reward certainly falls, or if a held-out score ends so far below its start as noise alone does
+in one run of twenty.
 
 ## Probe
 Scripted episodes that try the known tricks (all documents fetched, all documents cited, two

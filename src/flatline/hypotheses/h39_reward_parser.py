@@ -6,25 +6,27 @@ normalising (case, punctuation, aliases). Right answers then earn what wrong one
 misread answers shrinks the signal to 1 - 2e, and at one half nothing is left.
 
 ## Sign
-Completions that end with exactly one marked answer (`<answer>`, `\\boxed{}`, `####`) which equals
-the recorded gold answer after SQuAD's normalisation, and which the run pays as wrong or with its
-lowest reward; where nobody marks anything and completions are a few words, each is its answer.
-Healthy: none. Suspected where the interval of their share excludes 2 % on three
-prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
-the reward that is 0 on every rollout is noted, and suspected where all prompts end with an opening
-tag (`<think>`) that no completion therefore has, if right answers behind the closing tag earn
-nothing of it, or its name is about the form. Suspected in the same way: numbers other than the
-gold number that are paid as right, where no right answer is paid as wrong.
+- Right answers paid as wrong: completions that end with exactly one marked answer (`<answer>`,
+  `\boxed{}`, `####`) which equals the recorded gold answer after SQuAD's normalisation, and which
+  are paid as wrong or with the lowest reward of the run. If nobody marks anything and completions
+  are a few words, each is its answer. Healthy: none. Suspected if the interval of their share
+  excludes 2 % on three prompts or more; a reward may have a reason to refuse them, so look at the
+  quoted ones.
+- Wrong answers paid as right, suspected in the same way: numbers other than the gold number, where
+  no right answer is paid as wrong.
+- A part of the reward that is 0 on every rollout: noted. Suspected if all prompts end with an
+  opening tag (`<think>`), which no completion therefore has, and right answers after the closing
+  tag earn nothing of that part, or its name is about the form.
 
 ## Probe
-Scripted episodes through the reward functions that the trainer really has: gold must earn the
-maximum and no corruption may earn more than gold. Then the sign is read from one sampled batch.
+Scripted episodes through the trainer's real reward functions: gold must earn the maximum and no
+corruption may earn more than gold. Then the sign is read from one sampled batch.
 
 ## Experiment
-First a replay, and mostly that is all: right answers that were paid as wrong get what right answers
-usually earn, and the advantages are computed again. Where these nearly agree with the ones that
-were trained on, the parser is not the cause. Then a planted fault against none, matched seeds; your
-own reward function is not a setting, so train before and after the fix.
+First a replay, which is mostly enough: right answers that were paid as wrong get what right answers
+usually earn, and the advantages are computed again. If these nearly agree with the ones that were
+trained on, the parser is not the cause. Then a planted fault against none, matched seeds; your own
+reward function is not a setting, so train before and after the fix.
 
 ## Fix
 Normalise both sides, accept aliases, accept tool calls as dicts and as objects, and let a parse

@@ -1,21 +1,22 @@
-"""Sampler and trainer begin as close as their digits allow, and drift apart with every step.
+"""Sampler and trainer begin as close as their precision allows, and drift apart with every step.
 
 ## What goes wrong
 A sampler in FP8 or with other quantised weights is off by a little from the start, which is usual
-and does no harm. Where that gap grows, something adds up: small updates that are lost in every
+and does no harm. If that gap grows, something adds up: small updates that are lost in every
 delivery, scales that were measured once and no longer fit, a policy that moves to where rounding
-matters more. A run that was healthy for its first hundred steps then collapses, and no step of it
-looks different from the one before.
+matters more. A run that was healthy for its first hundred steps then collapses, and no single step
+of it looks unusual.
 
 ## Sign
 The recorded gap, or the KL between the two that a log has (prime-rl's `mismatch_kl`), step by step,
-never a smoothed one: the last third of the steps against the first.
-A gap that has certainly more than doubled, that began as H20 allows (below 0.005 nat in float32,
-0.05 in 16 bits) and is certainly above that limit at the end is suspected. Where the two agree to
-rounding before the first update, where rollouts name older weights, or where the sampler still has
-those of the start, it is a matter of delivery and not of this. Healthy in float32: no growth (0.95
-times over 40 steps), and never above 1e-6; quantised again to 8 bits at every delivery: 1.0 times,
-at 0.0026 nat.
+never smoothed: the last third of the steps against the first. Suspected if it has certainly more
+than doubled, began as H20 allows (below 0.005 nat in float32, 0.05 in 16 bits) and is certainly
+above that limit at the end.
+
+It is a matter of delivery instead if the two agree to rounding before the first update, if rollouts
+name older weights, or if the sampler still has those of the start. Healthy in float32: no growth
+(0.95 times over 40 steps), and never above 1e-6; quantised again to 8 bits at every delivery: 1.0
+times, at 0.0026 nat.
 
 ## Probe
 None: on the first batch the gap is as it should be.

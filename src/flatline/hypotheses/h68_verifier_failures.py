@@ -9,22 +9,23 @@ noise of variance e(1 - e) is added: at one half, four times as many prompts are
 that says yes and no to the same text does the same.
 
 ## Sign
-Two things, each on three prompts or more. The same completion of the same prompt, in one step, is
-paid as usual in one row and with the lowest reward of the run in another (healthy: never), and not
-always in the later row. And rows that lack a part of the reward which other rows of their group
-have, and which has a weight, while another function paid them: the sum is that of the rest, so that
-the missing part counts as 0. Both are suspected. Unknown where no completion came twice and every
-row has every part.
+Two things, each suspected from three prompts on:
+
+- the same completion of the same prompt, in one step, is paid as usual in one row and with the
+  lowest reward of the run in another (healthy: never), and not always in the later row;
+- rows lack a part of the reward that other rows of their group have and that has a weight, while
+  another function paid them: the sum is that of the rest, so the missing part counts as 0.
+
+Unknown if no completion came twice and every row has every part.
 
 ## Probe
-The trainer's reward functions are asked twice more about the batch (once, where that takes over 30
-seconds). Suspected where at least three rows and 2 % of all flip between the lowest pay and
-another, or where more than half of the variance inside groups is what changed between two askings;
-less is noted. Costs two calls of the reward functions.
+The trainer's reward functions are called twice more on the batch (once, if that takes over 30
+seconds). Suspected if at least three rows and 2 % of all flip between the lowest pay and another,
+or if more than half of the variance inside groups is what changed between two calls; less is noted.
 
 ## Experiment
-A planted fault against none, matched seeds; the outcome is the held-out reward. A judge of your own
-is no setting: train with failures left out of the loss, and without.
+A planted fault against none, matched seeds; the outcome is the held-out reward. Your own judge is
+not a setting: train with failures left out of the loss, and without.
 
 ## Fix
 Try again, then give up the whole row: let the function return None for every part of a row that
@@ -34,8 +35,8 @@ their own, ask a judge at temperature 0, or take the majority of several answers
 ## Not to be confused with
 H39 reward-parser: the same answer is misread every time. H05 reward-signal: every reward is noisy,
 not some rows. H52 rewards-depart: a function that remembers pays another amount the second time and
-the same ever after; or the trainer makes 0 of a row for which every function returned None, as TRL
-before 1.6 does. H41 tool-errors: what fails is the tool, before the answer.
+the same ever after; or the trainer turns a row for which every function returned None into 0, as
+TRL before 1.6 does. H41 tool-errors: what fails is the tool, before the answer.
 
 ## References
 NeMo-RL issue 431 (exceptions become 0) and the review of pull request 2479 (every error of a judge
