@@ -167,7 +167,7 @@ class SpecialTokens(Hypothesis):
             expected="the opening of the model's turn",
             headline="Your prompts end with the token that ends a turn.",
             fix="Let the prompt stop where the answer begins: take the end token out of what "
-            "{chat_template}, or the tokenizer, puts behind it.",
+            "{chat_template}, or the tokenizer, puts after it.",
         )
 
     def _unwritable(self, subject: "Subject") -> Finding | None:

@@ -92,9 +92,8 @@ class StaleCache(Hypothesis):
         unread = _unread(trace)
         if unread is not None and unread.low > APART:
             return self.too_little(
-                f"rollouts of {unread.n} prompts whose first {BLOCK} tokens were never sampled "
-                f"behind before differ by {unread.value:.2g} nat as well, and no cache has those; "
-                "see H06"
+                f"rollouts of {unread.n} prompts whose first {BLOCK} tokens were never read before "
+                f"differ by {unread.value:.2g} nat as well, and no cache has those; see H06"
             )
         return self._judge(followed(trace), APART, merged=bool(trace.settings.get("lora")))
 

@@ -88,7 +88,7 @@ class ExpertRouting(Hypothesis):
         differs = differing.low > OTHERS
         level = Level.SUSPECT if matters else Level.NOTE
         what = (
-            f"; log-probs of tokens behind such a choice are off by {behind:.2g} nat"
+            f"; log-probs of tokens after such a choice are off by {behind:.2g} nat"
             f"{'' if np.isnan(others) else f', others by {others:.2g}'}"
             if np.isfinite(behind)
             else ""

@@ -68,7 +68,7 @@ class ShardBorders(Hypothesis):
         found = [one for one in subject.reaches() if _tested(one)]
         if not found:
             return self.too_little(
-                f"no completion has {FEWEST} tokens in doubt behind its first third; longer ones "
+                f"no completion has {FEWEST} tokens in doubt after its first third; longer ones "
                 "would show it"
             )
         borders = [(one, at) for one in found for at in _borders(one)]

@@ -229,7 +229,7 @@ def judge_ends(trainer: Any, rows: Sequence[Row]) -> StageFound | None:
         if behind and set(behind) == {trainer.processing_class.pad_token_id}:
             return departs(
                 "completions",
-                f"Completion {k} goes on with {len(behind)} tokens of padding behind its stop "
+                f"Completion {k} continues with {len(behind)} tokens of padding after its stop "
                 "token, as if the model had written them.",
                 f"row {k} ends with ids {row.completion[-SHOWN:]}",
                 measured=len(behind),

@@ -225,7 +225,7 @@ class _Search:
         if self.found.stage == "prompts":
             return self._ranked(right, [step.drawn.prompts])
         called = [one for one in asked if isinstance(one, Event)][:1]
-        if "goes on with other completions" in self.found.text:
+        if "trains on other completions" in self.found.text:
             return self._ranked(right, [step.drawn.given]) or self._behind(called)
         given = [self.follower.copies.of(one) for one in asked[:2]]
         wrong = [one for one in given if one is not None and not right.name(one)]

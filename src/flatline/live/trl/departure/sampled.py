@@ -199,7 +199,7 @@ def judge_completions(found: Sampled) -> StageFound | None:
             place = "" if other is None else f", which was sampled for row {other}"
             return departs(
                 "completions",
-                f"The trainer goes on with other completions than were sampled: row {row}{place}.",
+                f"The trainer trains on other completions than were sampled: row {row}{place}.",
                 f"row {row}: sampled ids {drawn[:8]}, trained ids {given[:8]}",
             )
     return None
@@ -247,7 +247,7 @@ def _token(rows: Sequence[Row], logps: Sequence[Tensor], policy: Sequence[Tensor
     at = int((logps[row] - policy[row]).abs().argmax())
     return (
         f"row {row}, token {at} (id {rows[row].completion[at]}): the sampler drew it with log-prob "
-        f"{float(logps[row][at]):.3f}; behind this prompt the policy gives it "
+        f"{float(logps[row][at]):.3f}; after this prompt the policy gives it "
         f"{float(policy[row][at]):.3f}"
     )
 
