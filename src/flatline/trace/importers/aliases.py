@@ -32,6 +32,8 @@ STEP = (
     "update_step",
     "progress/batch",  # tinker-cookbook
     "rollout/step",  # slime
+    "num_updates",
+    "update",
     "eval/global_step",  # OpenRLHF, in rows of an evaluation: other rows lack it
 )
 """Names of the optimizer step, best first."""
@@ -114,6 +116,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "score_mean",
         "rollout_reward_mean",  # a scalar that TensorBoard saved, named by its file
         "score",
+        "ret",
         "ret_mean",
         "return_mean",
         "mean_return",
@@ -341,6 +344,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Column of `steps` -> names that may fill it, best first."""
+
+OUTCOME = frozenset(("reward", "rewards", "score", "scores", "return"))
+"""Words of which one says that a column is what completions earn, where no name of the table is
+there and every other word of its name is one of `BESIDE_OUTCOME`."""
+BESIDE_OUTCOME = frozenset(
+    (
+        *("mean", "avg", "average", "raw", "total", "overall", "all", "train", "training"),
+        *("rollout", "rollouts", "sample", "samples", "batch", "episode", "episodic", "charts"),
+        *("env", "task", "policy", "rm", "model", "objective"),
+    )
+)
+"""Where it comes from and how it was averaged. Any other word makes it something else: a part, a
+spread, an evaluation."""
 
 UNITS: dict[str, float] = {
     **dict.fromkeys(("0-1", "0..1", "mean", "avg", "fraction"), 1.0),

@@ -5,7 +5,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP, UNITS
+from flatline.trace.importers.aliases import (
+    BESIDE_OUTCOME,
+    CAVEATS,
+    COLUMNS,
+    KEPT,
+    OUTCOME,
+    STEP,
+    UNITS,
+)
 
 _WITH_UNIT = re.compile(r"(?P<name>.+?)_*[(\[](?P<unit>[^()\[\]]+)[)\]]")
 _POWER = re.compile(r"1e-\d\d?")
@@ -35,6 +43,9 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     notes: list[str] = []
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
+    if "reward" not in aliases and len(found := [name for name in names if _is_outcome(name)]) == 1:
+        aliases["reward"] = found[0]
+        notes.append(f"`reward` is {found[0]!r}, by the words of its name.")
     taken = set(aliases.values())
     strange = [name for name in names if name not in taken and not is_known(name)]
     return Resolution(aliases=aliases, unrecognised=sorted(strange), notes=notes)
@@ -81,6 +92,12 @@ def fills_nothing(name: str) -> bool:
     """Whether the table has the name, and only for `metrics`."""
     text = plain(name)
     return _kept().fullmatch(text) is not None and _columns().fullmatch(text) is None
+
+
+def _is_outcome(name: str) -> bool:
+    """Whether the words of a name that no table has say that it is what completions earn."""
+    words = set(re.split(r"[^a-z0-9]+", plain(name)))
+    return bool(words & OUTCOME) and words <= OUTCOME | BESIDE_OUTCOME and not is_known(name)
 
 
 def _fill(
