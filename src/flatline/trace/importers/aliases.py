@@ -140,6 +140,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "frac_dead",
         "dead_groups",
         "uniform_prompt_frac",
+        "frac_groups_same",
+        "frac_same",
     ),
     "advantage_max": ("advantage_max", "debug/advantage_max"),
     "kl": (
