@@ -118,7 +118,7 @@ class EntropyCollapse(Hypothesis):
         )
         return self.found(
             Level.SUSPECT,
-            f"{one}, and {several}: the first try gets better, and further ones add less and less.{why}",
+            f"{one}, and {several}: the first try gets better, and further ones add less.{why}",
             headline="Your policy gets narrower: several tries solve fewer problems.",
             expected="both rise",
             fix="Go back to the checkpoint before the score of several tries fell, with a wider "

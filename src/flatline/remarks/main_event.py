@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST
 from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
-from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
+from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
+from flatline.remarks.plan import begins_anew
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -25,6 +27,9 @@ BORDERS = 2
 """Times that a setting was changed, at most, to be told as one event."""
 MOVED, STAYS = 0.2, 0.05
 """Relative change of a share that is one, and of a quotient that is none."""
+HOUR = 3600.0
+PAUSE, LONG_PAUSE = 20.0, 600.0
+"""Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
@@ -56,7 +61,11 @@ def main_event(trace: Trace) -> Event | None:
         outcome = _outcome(columns)
         if outcome is None:
             return None
-        return _was_set(columns, outcome) or _passes(trace, columns, outcome)
+        return (
+            _was_set(columns, outcome)
+            or _passes(trace, columns, outcome)
+            or _began_again(trace, columns, outcome)
+        )
 
 
 def _outcome(columns: list[Column]) -> Column | None:
@@ -95,6 +104,56 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     beside = f"; in the same steps {listed(told)}" if told else ""
     text += f"{beside}{_in_step(mine, inside, others)}."
     return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
+
+
+def _began_again(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
+    """The schedule starts from its beginning, after a long pause or where several columns jump: a
+    run that was stopped and did not get back all that it had."""
+    rate = column(trace, "learning_rate")
+    if len(rate) < 2 * ROWS or not np.isfinite(rate).all():
+        return None
+    jumps = [one for one in jumps_of(trace, columns) if one.column.name != "learning_rate"]
+    for at in begins_anew(rate):
+        here = sorted((one for one in jumps if abs(one.at - at) <= NEAR), key=lambda one: -one.far)
+        pause = _pause(column(trace, "time"), at)
+        if not pause and len(here) < BESIDE:
+            continue
+        anew = f"the learning rate starts anew from {rate[at]:.2g} ({rate[at - 1]:.2g} before)"
+        told = [*([anew] if pause else []), *(str(one) for one in here[:BESIDE])]
+        begun = f"the run begins again, {pause}" if pause else anew
+        falls = _falls_behind(outcome, float(trace.steps["step"][at]))
+        text = f"At step {trace.steps['step'][at]:g} {begun}: {', '.join(told)}{falls}."
+        return Event(text, certain=bool(falls), moves_reward=False)
+    return None
+
+
+def _pause(time: np.ndarray, at: int) -> str:
+    """That the run stood still before a row, in words; empty where it did not."""
+    if len(time) <= at or not np.isfinite(time).all():
+        return ""
+    apart = np.diff(time)
+    waited, usual = float(apart[at - 1]), float(np.median(apart))
+    if waited < LONG_PAUSE or waited < PAUSE * usual:
+        return ""
+    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
+
+
+def _falls_behind(outcome: Column, since: float) -> str:
+    """How far the outcome falls after a step, and when it is back; empty where it does not."""
+    values, step = outcome.shape.values, outcome.shape.step
+    at = int(np.searchsorted(step, since))
+    if at < ROWS or len(values) - at < ROWS:
+        return ""
+    before, off = typical(values[at - ROWS : at]), float(np.diff(values).std()) / 2**0.5
+    around = np.lib.stride_tricks.sliding_window_view(values[at:], AFTER)
+    later = np.median(around, axis=1)
+    low = int(later.argmin())
+    if before - later[low] < max(FAR * off, SMALLEST * max(1.0, float(np.ptp(values)))):
+        return ""
+    back = np.flatnonzero(later[low:] >= before)
+    until = f" and is back by step {step[at + low + back[0]]:g}" if len(back) else ""
+    falls = f"falls from {outcome.bare(before)} to {outcome.number(float(later[low]))}"
+    return f"; {_subject(outcome)} {falls} until step {step[at + low]:g}{until}"
 
 
 def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:

@@ -77,7 +77,7 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate stays at {top:.2g}."
     elif Shape(rate, step, Noise(1)).levels:
         return  # it jumps, which is told with what jumps at the same step
-    elif len(anew := _begins_anew(rate)):
+    elif len(anew := begins_anew(rate)):
         told = ", ".join(f"{step[at]:g} (from {rate[at]:.2g})" for at in anew)
         yield f"The learning rate rises to {top:.2g} and begins anew at step {told}."
     elif np.count_nonzero(np.diff(np.sign(np.diff(rate)))) > TURNS:
@@ -91,7 +91,7 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
 
 
-def _begins_anew(rate: np.ndarray) -> np.ndarray:
+def begins_anew(rate: np.ndarray) -> np.ndarray:
     """Rows at which a schedule starts from below again, as one does that was not resumed."""
     drops = np.flatnonzero(rate[1:] < LITTLE * rate[:-1]) + 1
     return np.array([at for at in drops if rate[at:].max() > rate[at] / LITTLE], dtype=int)
