@@ -16,11 +16,12 @@ completions of the last third, to different prompts, are one text, and were not 
 part of the reward can say how right answers are and the reward rises, either is a note that points
 at a cause: the reward may pay for it. Of a log without rollouts: while the reward does not rise,
 completions certainly double in length and the share that a limit cuts off certainly rises by a
-tenth (text without end); or in the last tenth of the rows completions have less than a fifth of
-their first length, and certainly less than half; or at certainly more than half of the rows all
-rewards are equal, and they and the mean length are one and the same, which is not that of the start
-(one answer to everything). The last two are notes where the reward rises and none of its parts
-certainly falls. Nothing is ruled out by the absence of a tool alone.
+tenth, and what ended is not certainly paid more (text without end); or in the last tenth of the
+rows completions have less than a fifth of their first length, and certainly less than half; or at
+certainly more than half of the rows all rewards are equal, and they and the mean length are one and
+the same, which is not that of the start (one answer to everything). The last two are notes where
+the reward rises and none of its parts certainly falls. Nothing is ruled out by the absence of a
+tool alone.
 
 ## Probe
 Only with `flatline checkup --tools`, since it runs four times: the same problems with the tool's
@@ -57,6 +58,7 @@ from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of, group_means, since_start
 from flatline.hypotheses.groups import EQUAL, mean_of, prompts_of, reward_rises
+from flatline.hypotheses.h04_context_truncation import paid_when_ended
 from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import UNDECIDED, candidates, right_part
 from flatline.hypotheses.trend import LAST, thirds
@@ -250,6 +252,9 @@ class BehaviourCollapse(Hypothesis):
         longer = difference_of_means(tokens.early, tokens.late)
         if more.low < RUNS_ON or longer.low < math.log(TIMES):
             return None
+        ended = paid_when_ended(trace)
+        if ended is not None and ended.better:
+            return None  # good answers that grow into the limit, which is H04's
         return self.found(
             Level.SUSPECT,
             f"The policy collapses into text without end: completions went from "
