@@ -11,6 +11,8 @@ OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, slime, AReaL, ROLL, trlx, tin
 flatline's own metrics, and from plain logs.
 """
 
+from typing import NamedTuple
+
 STEP = (
     "step",
     "global_step/max_steps",  # ms-swift: "3/250"; its last row, about the whole run, lacks it
@@ -116,7 +118,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "score_mean",
         "rollout_reward_mean",  # a scalar that TensorBoard saved, named by its file
         "score",
-        "ret",
         "ret_mean",
         "return_mean",
         "mean_return",
@@ -140,8 +141,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "frac_dead",
         "dead_groups",
         "uniform_prompt_frac",
-        "frac_groups_same",
-        "frac_same",
     ),
     "advantage_max": ("advantage_max", "debug/advantage_max"),
     "kl": (
@@ -347,18 +346,39 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Column of `steps` -> names that may fill it, best first."""
 
-OUTCOME = frozenset(("reward", "rewards", "score", "scores", "return"))
-"""Words of which one says that a column is what completions earn, where no name of the table is
-there and every other word of its name is one of `BESIDE_OUTCOME`."""
-BESIDE_OUTCOME = frozenset(
-    (
-        *("mean", "avg", "average", "raw", "total", "overall", "all", "train", "training"),
-        *("rollout", "rollouts", "sample", "samples", "batch", "episode", "episodic", "charts"),
-        *("env", "task", "policy", "rm", "model", "objective"),
-    )
-)
-"""Where it comes from and how it was averaged. Any other word makes it something else: a part, a
-spread, an evaluation."""
+
+class Words(NamedTuple):
+    """What the words of a name must be, where no name of the table is there for a column."""
+
+    needed: tuple[frozenset[str], ...]
+    """Of each of these there is one."""
+    beside: frozenset[str]
+    """Any other must be one of these: where a number comes from, and how it was averaged."""
+
+
+WORDS: dict[str, Words] = {
+    # A word more makes it something else: a part, a spread, an evaluation.
+    "reward": Words(
+        (frozenset(("reward", "rewards", "score", "scores", "return", "ret")),),
+        frozenset(
+            (
+                *("mean", "avg", "average", "raw", "total", "overall", "all", "train", "training"),
+                *("rollout", "rollouts", "sample", "samples", "batch", "episode", "episodic"),
+                *("charts", "env", "task", "policy", "rm", "model", "objective"),
+            )
+        ),
+    ),
+    "zero_std_share": Words(
+        (
+            frozenset(("group", "groups", "prompt", "prompts")),
+            frozenset(("same", "equal", "dead", "uniform", "identical")),
+        ),
+        frozenset(
+            ("frac", "fraction", "share", "ratio", "rate", "of", "with", "reward", "rewards")
+        ),
+    ),
+}
+"""Column -> by which words a name is taken for it, where it is the only one."""
 
 UNITS: dict[str, float] = {
     **dict.fromkeys(("0-1", "0..1", "mean", "avg", "fraction"), 1.0),

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from flatline.trace.importers.aliases import (
-    BESIDE_OUTCOME,
     CAVEATS,
     COLUMNS,
     KEPT,
-    OUTCOME,
     STEP,
     UNITS,
+    WORDS,
+    Words,
 )
 
 _WITH_UNIT = re.compile(r"(?P<name>.+?)_*[(\[](?P<unit>[^()\[\]]+)[)\]]")
@@ -43,9 +43,11 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     notes: list[str] = []
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
-    if "reward" not in aliases and len(found := [name for name in names if _is_outcome(name)]) == 1:
-        aliases["reward"] = found[0]
-        notes.append(f"`reward` is {found[0]!r}, by the words of its name.")
+    for column in [column for column in WORDS if column not in aliases]:
+        found = [name for name in names if not is_known(name) and _says(name, WORDS[column])]
+        if len(found) == 1:
+            aliases[column] = found[0]
+            notes.append(f"`{column}` is {found[0]!r}, by the words of its name.")
     taken = set(aliases.values())
     strange = [name for name in names if name not in taken and not is_known(name)]
     return Resolution(aliases=aliases, unrecognised=sorted(strange), notes=notes)
@@ -94,10 +96,11 @@ def fills_nothing(name: str) -> bool:
     return _kept().fullmatch(text) is not None and _columns().fullmatch(text) is None
 
 
-def _is_outcome(name: str) -> bool:
-    """Whether the words of a name that no table has say that it is what completions earn."""
+def _says(name: str, wanted: Words) -> bool:
     words = set(re.split(r"[^a-z0-9]+", plain(name)))
-    return bool(words & OUTCOME) and words <= OUTCOME | BESIDE_OUTCOME and not is_known(name)
+    return all(words & any_of for any_of in wanted.needed) and words <= wanted.beside.union(
+        *wanted.needed
+    )
 
 
 def _fill(
