@@ -213,19 +213,26 @@ def _falls_behind(outcome: Column, since: float) -> str:
 def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     """That the outcome falls as far as a share does, so that what the share lacks counts as 0; or
     as far as one rises, which then counts as 0 itself."""
+    assert mine.back is not None
+    here = slice(mine.at, max(mine.back, mine.at + 1))
     for one in others:
         if one.back is None or not _is_share(one.column) or not 0 < one.before < 1:
             continue
-        name, ends = one.column.subject, (one.before, _inside(one, one.back))
-        if ends[1] > ends[0]:
-            name, ends = f"what {name} leaves", (1 - ends[0], 1 - ends[1])
-        before, inside = mine.before / ends[0], level / ends[1]
-        explained = 1 - (before - inside) / (mine.before - level)
-        if ends[1] > (1 - MOVED) * ends[0] or not explained >= MOSTLY:
+        name, usual, share = one.column.subject, one.before, one.column.shape.values[here]
+        if _inside(one, one.back) > usual:
+            name, usual, share = f"what {name} leaves", 1 - usual, 1 - share
+        if not share.min() > 0 or typical(share) > (1 - MOVED) * usual:
             continue
-        goes = f"goes from {short(before)} to {short(inside)}: most of the fall is that"
-        stays = abs(inside - before) <= STAYS * abs(before)
-        goes = f"stays at {short(inside)}" if stays else goes
+        before, inside = mine.before / usual, typical(mine.column.shape.values[here] / share)
+        explained = 1 - (before - inside) / (mine.before - level)
+        if not explained >= MOSTLY:
+            continue
+        if abs(inside - before) <= STAYS * abs(before):
+            goes = f"stays at {short(inside)}"
+        elif inside > before:
+            goes = f"does not fall ({short(before)} to {short(inside)})"
+        else:
+            goes = f"goes from {short(before)} to {short(inside)}: most of the fall is that"
         return f"; divided by {name}, {_subject(mine.column)} {goes}"
     return ""
 
