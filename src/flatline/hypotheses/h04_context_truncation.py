@@ -23,7 +23,8 @@ Shares over prompts, suspected if the interval excludes the threshold:
   answers), of which three or more end in the middle of a word that prompts have whole elsewhere.
 
 A log without rollouts has the share of cut completions alone: of the whole run, or of its last
-third if that share certainly grew and the reward does not rise.
+third if that share certainly grew and the reward does not rise (10 % are enough if what ended is
+certainly paid more, assuming that what was cut earns nothing).
 
 If all completions were cut and `mask_truncated_completions` leaves them out of the loss, no token
 is trained: a fault, exact over the rollouts that were seen; suspected if they are of fewer than
@@ -52,6 +53,7 @@ and they come before any larger limit, which costs memory whether it is needed o
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,7 +61,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import longer_turns
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
-from flatline.hypotheses.column_movement import change_of, surely
+from flatline.hypotheses.column_movement import change_of, column, surely
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
 from flatline.hypotheses.lengths import cut_off, length_parts
 from flatline.hypotheses.logprobs import some_steps
@@ -73,6 +75,8 @@ LOST = 0.05
 """Share of episodes that lose context to the limit. Healthy: 0; see docs/calibration.md."""
 CUT = 0.25
 """Share of completions that a limit ends. Healthy lab runs: up to 0.05."""
+LOSES = 0.1
+"""The same where it grew, and what ended is paid more and more while the whole is not."""
 MOSTLY_CUT = 0.9
 """Share cut off above which what the others are paid is hardly known."""
 SAME_LENGTH = 0.5
@@ -219,24 +223,26 @@ class ContextTruncation(Hypothesis):
 
     def _logged(self, trace: Trace) -> Finding:
         """Of a log, which has only the share of each step."""
-        share = mean_of(trace.steps["truncated_share"])
+        share, most = mean_of(trace.steps["truncated_share"]), CUT
         if share.n < FEWEST:
             return self.too_little(f"{FEWEST - share.n} more steps are needed")
         suspect = share.low > CUT and not reward_rises(trace)
         found = thirds(trace.steps["truncated_share"], trace.steps["step"])
         ends = f": {found.early.mean():.0%} early, {found.late.mean():.0%} late" if found else ""
-        more = ""
+        text = f"{share.value:.0%} of the completions were cut off by a limit (logged{ends})."
         if found and not suspect and not reward_rises(trace):
-            suspect = _grown(trace) and mean_of(found.late).low > CUT
-            more = _finished(trace) if suspect else ""
+            ended, late = paid_when_ended(trace), mean_of(found.late)
+            most = LOSES if ended is not None and ended.better else CUT
+            suspect = _grown(trace) and late.low > most
+            share, text = (late, f"{text}{ended or ''}") if suspect else (share, text)
         return self.found(
             Level.SUSPECT if suspect else Level.OK,
-            f"{share.value:.0%} of the completions were cut off by a limit (logged{ends}).{more}",
+            text,
             headline=COMPLETIONS,
             fix=LONGER_COMPLETIONS,
             measured=share,
-            expected=f"below {CUT:.0%}",
-            severity=share.value / CUT,
+            expected=f"below {most:.0%}",
+            severity=share.value / most,
         )
 
     def _prompts(self, trace: Trace) -> Finding | None:
@@ -337,22 +343,36 @@ def _grown(trace: Trace) -> bool:
     return surely(change_of(trace.steps["truncated_share"], trace.steps["step"])) > 0
 
 
-def _finished(trace: Trace) -> str:
+class Ended(NamedTuple):
     """What a log's completions that were not cut off are paid, if the others are paid nothing."""
-    reward, cut = trace.steps["reward"], trace.steps["truncated_share"]
+
+    early: float
+    late: float
+    better: bool
+    """Whether that certainly rises."""
+
+    def __str__(self) -> str:
+        better = ": these get better, so it is the limit that costs reward" if self.better else ""
+        return (
+            f" If cut completions earn 0, those that ended earn {self.early:.2f} early and "
+            f"{self.late:.2f} late{better}."
+        )
+
+
+def paid_when_ended(trace: Trace) -> Ended | None:
+    """None where a log does not show it."""
+    reward, cut = column(trace, "reward"), column(trace, "truncated_share")
+    if not len(reward) or not len(cut):
+        return None
     known = np.isfinite(reward) & np.isfinite(cut)
     if not known.any() or reward[known].min() < 0 or cut[known].max() > MOSTLY_CUT:
-        return ""
+        return None
     ended = thirds(np.where(known, reward / (1 - cut), np.nan), trace.steps["step"])
-    paid = thirds(reward, trace.steps["step"])
-    if ended is None or paid is None:
-        return ""
-    change = difference_of_means(ended.early, ended.late)
-    better = ": these get better, so it is the limit that costs reward" if change.low > 0 else ""
-    return (
-        f" If cut completions earn 0, those that ended earn {ended.early.mean():.2f} early and "
-        f"{ended.late.mean():.2f} late{better}."
-    )
+    if ended is None or thirds(reward, trace.steps["step"]) is None:
+        return None
+    rises = (difference_of_means(before, ended.late) for before in (ended.early, ended.middle))
+    better = all(change.low > 0 for change in rises)  # while the whole may have risen and fallen
+    return Ended(float(ended.early.mean()), float(ended.late.mean()), better)
 
 
 def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:

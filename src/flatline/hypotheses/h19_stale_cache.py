@@ -11,8 +11,9 @@ than those of prompts visited for the first time in the same steps: suspected. I
 LoRA, where nothing is merged: sampler and trainer agree before the first update and diverge with
 it, although rollouts name the newest weights: suspected. A cache holds what was read before, in
 whole blocks: if prompts of which less than a block was read before diverge as well, it is not the
-cause, and H06 decides. Healthy: 0 of 26 runs alarm (interval 0 to 13 %), but none of them visits a
-prompt again in a recorded step, so the first part is set by reasoning.
+cause, and H06 decides; so it does where the sampler still has the weights of the start. Healthy: 0
+of 26 runs alarm (interval 0 to 13 %), but none of them visits a prompt again in a recorded step, so
+the first part is set by reasoning.
 
 ## Probe
 One real optimizer step, and some prompts of the batch sampled again: the sampler's log-probs must
@@ -76,6 +77,8 @@ class StaleCache(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do prompts that come again differ more, or does all differ after the first update?"""
+        if never_left_the_start(trace) is not None:
+            return self.too_little("the sampler still has the weights of the start; see H06")
         again = _visited_again(trace)
         if again is not None and again.low > MORE:
             return self.found(
@@ -87,8 +90,6 @@ class StaleCache(Hypothesis):
                 expected="no more than new ones",
                 severity=again.value / MORE,
             )
-        if never_left_the_start(trace) is not None:
-            return self.too_little("the sampler still has the weights of the start; see H06")
         unread = _unread(trace)
         if unread is not None and unread.low > APART:
             return self.too_little(

@@ -49,7 +49,7 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
-from flatline.hypotheses.held_out import COMPARED, course_of, scores_of
+from flatline.hypotheses.held_out import COMPARED, course_of, narrows, scores_of
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
@@ -147,6 +147,8 @@ class RewardHacking(Hypothesis):
         if surely(change_of(trace.steps["reward"], trace.steps["step"])) < 1:
             return None
         scores = scores_of(trace)
+        if tries := narrows(trace):  # which is H30's
+            scores = {name: values for name, values in scores.items() if name != tries.several}
         if outside := _falling(scores, trace.steps["step"]) or _past_best(trace, scores):
             return self.found(
                 Level.SUSPECT,

@@ -21,7 +21,8 @@ Suspected, in the rollouts of a run:
 In a log without rollouts:
 
 - while the reward does not rise, completions certainly double in length and the share that a limit
-  cuts off certainly rises by a tenth (text without end);
+  cuts off certainly rises by a tenth, and what ended is not certainly paid more (text without
+  end);
 - in the last tenth of the rows completions have less than a fifth of their first length, and
   certainly less than half;
 - at certainly more than half of the rows all rewards are equal, and they and the mean length are
@@ -66,6 +67,7 @@ from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of, group_means, since_start
 from flatline.hypotheses.groups import EQUAL, mean_of, prompts_of, reward_rises
+from flatline.hypotheses.h04_context_truncation import paid_when_ended
 from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import UNDECIDED, candidates, right_part
 from flatline.hypotheses.trend import LAST, thirds
@@ -259,6 +261,9 @@ class BehaviourCollapse(Hypothesis):
         longer = difference_of_means(tokens.early, tokens.late)
         if more.low < RUNS_ON or longer.low < math.log(TIMES):
             return None
+        ended = paid_when_ended(trace)
+        if ended is not None and ended.better:
+            return None  # good answers that grow into the limit, which is H04's
         return self.found(
             Level.SUSPECT,
             f"The policy collapses into text without end: completions went from "

@@ -11,7 +11,7 @@ of it looks unusual.
 The recorded gap, or the KL between the two that a log has (prime-rl's `mismatch_kl`), step by step,
 never smoothed: the last third of the steps against the first. Suspected if it has certainly more
 than doubled, began as H20 allows (below 0.005 nat in float32, 0.05 in 16 bits) and is certainly
-above that limit at the end.
+above that limit at the end (0.01 for a logged KL, if the reward falls).
 
 It is a matter of delivery instead if the two agree to rounding before the first update, if rollouts
 name older weights, or if the sampler still has those of the start. Healthy in float32: no growth
@@ -41,10 +41,12 @@ Off-Policy RL Training" (Yao et al., 2025).
 """
 
 import math
+import re
 
 import numpy as np
 
 from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.course import alike, stretches
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import ROUNDING, never_left_the_start
@@ -60,8 +62,14 @@ GROWN = 2.0
 SMOOTHED = 0.9
 """How alike neighbouring steps of a log are, from which on nothing tells growth from a curve that
 was smoothed; below, they count as so many fewer."""
+FAR = 0.01
+"""A KL of the two that no rounding explains, where the reward falls: a KL is half the square of the
+gap, so that this is a gap of 0.1 nat, twice what 16 bits may be off. Runs that learn have been seen
+to bear it, so that otherwise only more is suspected."""
 LOGGED = ("mismatch_kl", "mismatch_kl/mean", "mismatch_kl/all/mean")
 """A KL between the two, as prime-rl logs it; below the gap itself, where that is small."""
+_AGE = re.compile(r"off.?policy_?(level|steps|lag)|async_?level|stale|version_lag")
+"""Names of how many updates the sampler is behind."""
 IN_A_LOG = (
     "Check what the sampler runs: weights that get older and older, another precision, or "
     "quantised weights that are not refreshed. Meanwhile correct with the sampler's log-probs."
@@ -100,6 +108,8 @@ class GrowingMismatch(Hypothesis):
         times = Estimate(value, low, high, growth.n)
         early, late = (mean_of_units(part.tolist()) for part in (parts.early, parts.late))
         limit = APART_BF16 if is_half(trace.settings) is not False else APART
+        if what == "KL" and (trend := trend_of(trace)) is not None and trend.falls:
+            limit = min(limit, FAR)
         grown = times.low > GROWN and early.value <= limit < late.low
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
@@ -109,7 +119,7 @@ class GrowingMismatch(Hypothesis):
             f"The {what} between sampler and trainer goes from {early.value:.2g} to "
             f"{late.value:.2g} nat per token over {parts.steps} steps: {times.value:.2g} "
             f"[{times.low:.2g}, {times.high:.2g}] times."
-            f"{_since(trace, step, gap) if grown else ''}",
+            f"{_since(trace, step, gap) + _older(trace) if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
@@ -140,6 +150,17 @@ def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
     turn = float(trace.steps["step"][known][parts[-1].first]) if len(parts) > 1 else -math.inf
     first = f"; the reward fell later (step {turn:g})" if turn > since else ""
     return f" Since step {since:g} it is more than twice what it was at first{first}."
+
+
+def _older(trace: Trace) -> str:
+    """Which columns of a log say that the sampler's weights are older and older, in words."""
+    if len(trace.rollouts):
+        return ""
+    step = trace.steps["step"]
+    lags = {name: trace.metric(name) for name in trace.metric_names if _AGE.search(plain(name))}
+    rising = {n: ends(v, step) for n, v in lags.items() if surely(change_of(v, step)) > 0}
+    told = " and ".join(f"`{n}` goes from {a:.3g} to {b:.3g}" for n, (a, b) in rising.items())
+    return f" The sampler's weights are older and older: {told}." if told else ""
 
 
 def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
