@@ -8,17 +8,19 @@ weights, other kernel, other mask), from dropout, from tool tokens in the loss, 
 that really has left. A KL term of the wrong sign pushes it out. One that is too heavy holds it.
 
 ## Sign
-Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002 in
-float32 (0.01 in 16 bits; 0.1 where dropout is on while tokens are scored) is a fault. In the log of
-another tool, and with an adapter whose B is not seen to start at 0, it is suspected: a run that
-goes on from an adapter may have such a KL on purpose. A log may have it for whole answers: that is
-assumed where the reward rises at a KL that no token could have, and no other model is suspected
-where the KL begins at a twentieth of what it becomes. With the loss `grpo` and one update per batch
-the advantages cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of
-sign. Later, a median above 1 nat per token in the last third of at least three steps is suspected.
-A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
-suspected where after eight steps the reward does not rise and the KL stays below (advantage /
-beta)².
+- Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002 in
+  float32 (0.01 in 16 bits; 0.1 if dropout is on while tokens are scored) is a fault. In the log of
+  another tool, and with an adapter whose B is not seen to start at 0, it is suspected: a run that
+  continues from an adapter may have such a KL on purpose. No other model is suspected if the KL of
+  a log begins at a twentieth of what it becomes.
+- With the loss `grpo` and one update per batch the advantages cancel and the loss is beta times KL:
+  a loss that falls as the KL rises is a fault of sign.
+- Later, a median above 1 nat per token in the last third of at least three steps is suspected. A
+  log may have the KL of whole answers: that is assumed if the reward rises at a KL that no token
+  could have.
+- A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
+  suspected if after eight steps the reward does not rise and the KL stays below (advantage /
+  beta)².
 
 ## Probe
 Policy minus reference on one batch: while every LoRA B is zero, each token must give 0. Then beta

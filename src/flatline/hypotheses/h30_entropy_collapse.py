@@ -5,15 +5,16 @@ Probability gathers on what was rewarded first. Rollouts of a prompt become iden
 rewards equal, the advantages 0: there is nothing left to compare, and the reward stays where it is.
 
 ## Sign
-The mean entropy of the last third of the steps against the first third. Suspected where it has
+The mean entropy of the last third of the steps against the first third. Suspected if it has
 certainly fallen by more than 70 % or certainly is below 0.01 nat, while the reward does not rise
 and the groups have died with it: certainly half of the late groups have equal rewards, and more
-than at the start. A logged reward of 0 to 1 that rose early does not rise where a further rise in
-its last third is excluded and it is below 0.9: at 0.9 solved prompts would explain it. A fall alone
-is noted: healthy runs become sure of what they have learnt. Of a log it is also suspected where
-pass@1 of an evaluation certainly rises and pass@k of the same certainly falls, whatever the
-entropy. Healthy: falls of 63 % at most and all
-of them with a rising reward (0 of 26 runs, interval 0 to 13 %).
+than at the start. A logged reward of 0 to 1 that rose early counts as not rising if a further rise
+in its last third is excluded and it is below 0.9: at 0.9 solved prompts would explain it. A fall
+alone is noted: healthy runs become sure of what they have learnt. Healthy: falls of 63 % at most
+and all of them with a rising reward (0 of 26 runs, interval 0 to 13 %).
+
+Also suspected in a log, whatever the entropy: pass@1 of an evaluation certainly rises while its
+pass@k certainly falls.
 
 ## Probe
 None: it develops during a run.

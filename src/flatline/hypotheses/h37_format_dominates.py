@@ -8,10 +8,12 @@ stays at the weight of the form, and the answers are what they were.
 ## Sign
 The correlation, inside groups, of the reward with its part for form (of the parts that do not go
 with the answer and are not the length, the one that the reward follows most) and with the part that
-says "right". Suspected where form is certainly above 0.7 and certainly ahead of right. A part for
-form that every rollout earns, while all groups are equal otherwise, is noted. So is, in a log, a
-part that certainly stands, with more to earn, while the reward certainly rises by other parts alone
-and these have come to the most that they pay: whatever it is called, nothing was learnt there.
+says "right". Suspected if form is certainly above 0.7 and certainly ahead of right. A part for form
+that every rollout earns, while all groups are equal otherwise, is noted.
+
+Also noted, in a log: a part that certainly does not move, with more to earn, while the reward
+certainly rises by other parts alone, which have reached the most that they pay. Whatever that part
+is called, nothing was learnt there.
 
 ## Probe
 The same, on one batch.
@@ -130,7 +132,7 @@ class FormatDominates(Hypothesis):
         return self.found(
             Level.NOTE,
             f"`{name}` stays at {moving[name].mean():.3g} while the reward rises by "
-            f"{change.value:.3g}: what is gained is gained in {told}, next to the most that "
+            f"{change.value:.3g}: the gain comes from {told}, close to the most that "
             f"{'these pay' if len(gaining) > 1 else 'it pays'}.{_equal_now(trace)}",
             measured=change,
             headline=f"Your reward rises, but `{name}` does not.",
