@@ -363,3 +363,10 @@ def test_a_rate_that_goes_up_and_down_is_still_told_so():
     rate = 1e-6 * (2 + np.sin(np.arange(240) / 5))
     told = " ".join(remarks_of(log(learning_rate=rate, reward=around(0.5, 240))))
     assert "The learning rate goes up and down" in told
+
+
+def test_evaluations_of_noise_beside_a_better_first_try_are_no_lost_diversity():
+    said = [
+        EntropyCollapse().sign(tried((0.3, 0.5), (0.7, 0.7), rows=60)).headline for _ in range(40)
+    ]
+    assert not any("narrower" in headline for headline in said)

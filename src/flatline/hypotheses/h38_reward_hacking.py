@@ -47,7 +47,7 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
-from flatline.hypotheses.held_out import COMPARED, course_of, narrows, scores_of
+from flatline.hypotheses.held_out import COMPARED, FALLS, course_of, narrows, scores_of
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
@@ -55,8 +55,6 @@ from flatline.trace import Trace
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
 
-FALLS = 0.05
-"""Fall of the right answers that matters; the trend's own smallest change."""
 FOLLOWS = 0.4
 """Correlation of reward and right at the start below which it is H05's business."""
 PART_FALLS = 0.1
