@@ -75,6 +75,11 @@ IN_A_LOG = (
     "quantised weights that are not renewed. Meanwhile correct by the sampler's log-probs."
 )
 
+OLDER = (
+    "Lower the limit on how many updates the sampler may be behind, and go on from a checkpoint "
+    "before the two grew apart. Meanwhile correct by the sampler's log-probs."
+)
+
 
 class GrowingMismatch(Hypothesis):
     id = "H63"
@@ -114,15 +119,16 @@ class GrowingMismatch(Hypothesis):
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
             return self.too_little(other)
+        older = _older(trace) if grown else ""
         return self.found(
             Level.SUSPECT if grown else Level.OK,
             f"The {what} of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} "
             f"nat per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
-            f"{times.high:.2g}] times.{_since(trace, step, gap) + _older(trace) if grown else ''}",
+            f"{times.high:.2g}] times.{_since(trace, step, gap) + older if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
-            fix=None if len(trace.rollouts) else IN_A_LOG,
+            fix=None if len(trace.rollouts) else OLDER if older else IN_A_LOG,
         )
 
 
