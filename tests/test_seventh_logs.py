@@ -363,3 +363,22 @@ def test_a_rate_that_goes_up_and_down_is_still_told_so():
     rate = 1e-6 * (2 + np.sin(np.arange(240) / 5))
     told = " ".join(remarks_of(log(learning_rate=rate, reward=around(0.5, 240))))
     assert "The learning rate goes up and down" in told
+
+
+def test_evaluations_of_noise_beside_a_better_first_try_are_no_lost_diversity():
+    said = [
+        EntropyCollapse().sign(tried((0.3, 0.5), (0.7, 0.7), rows=60)).headline for _ in range(40)
+    ]
+    assert not any("narrower" in headline for headline in said)
+
+
+def test_what_the_reward_did_while_there_was_a_rate_is_told_where_it_ended_early():
+    told = report_of("train_table.txt").causes[0].text
+    assert "goes from 0.373 to 0.469 while there is a rate (first and last third)" in told
+    assert told.endswith("and is 0.471 since.")
+
+
+def test_an_evaluation_that_lost_much_of_its_best_is_not_said_to_rise():
+    told = " ".join(report_of("reasoning_async.log").remarks)
+    assert "it rises until then; since then it may fall (0.678 in the last 2)" in told
+    assert "most of it early" not in told

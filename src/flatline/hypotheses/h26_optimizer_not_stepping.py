@@ -71,6 +71,7 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setti
 from flatline.hypotheses.column_movement import exploded
 from flatline.hypotheses.groups import EQUAL
 from flatline.hypotheses.logs import not_numbers
+from flatline.hypotheses.trend import thirds
 from flatline.hypotheses.weights import (
     FEWEST_STEPS,
     active_steps,
@@ -218,7 +219,7 @@ class OptimizerNotStepping(Hypothesis):
             return None
         return self._alarm(
             f"The learning rate is 0 from step {int(step[ended])} on: at {without} of {len(known)} "
-            "steps.",
+            f"steps.{_reward_until(trace, float(step[ended]))}",
             without / len(known),
             headline="Your learning rate is 0 long before the end, so nothing more is trained.",
             fix="Look at the scheduler: it was given fewer steps than the run has.",
@@ -437,6 +438,21 @@ def _all_small(table: Frame, active: np.ndarray) -> bool:
     the bias of keys does."""
     grad, size = table["grad_norm"][active], table["size"][active]
     return bool(np.sqrt(np.nansum(grad**2) / max(np.nansum(size), 1)) < EPSILON)
+
+
+def _reward_until(trace: Trace, step: float) -> str:
+    """How the reward of a log went while there was a rate, and where it is since."""
+    if len(trace.rollouts) or "reward" not in trace.steps:
+        return ""
+    reward, before = trace.steps["reward"], trace.steps["step"] < step
+    with_rate = thirds(reward[before], trace.steps["step"][before])
+    since = reward[~before & np.isfinite(reward)]
+    if with_rate is None or not len(since):
+        return ""
+    return (
+        f" The reward goes from {with_rate.early.mean():.3g} to {with_rate.late.mean():.3g} while "
+        f"there is a rate (first and last third), and is {since.mean():.3g} since."
+    )
 
 
 def _may_be_rounded(rate: np.ndarray) -> bool:

@@ -49,7 +49,14 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
-from flatline.hypotheses.held_out import COMPARED, course_of, narrows, scores_of
+from flatline.hypotheses.held_out import (
+    COMPARED,
+    FALLS,
+    change_of_score,
+    course_of,
+    narrows,
+    scores_of,
+)
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
@@ -57,8 +64,6 @@ from flatline.trace import Trace
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
 
-FALLS = 0.05
-"""Fall of the right answers that matters; the trend's own smallest change."""
 FOLLOWS = 0.4
 """Correlation of reward and right at the start below which it is H05's business."""
 PART_FALLS = 0.1
@@ -150,9 +155,12 @@ class RewardHacking(Hypothesis):
         if tries := narrows(trace):  # which is H30's
             scores = {name: values for name, values in scores.items() if name != tries.several}
         if outside := _falling(scores, trace.steps["step"]) or _past_best(trace, scores):
+            changes = {name: change_of_score(values) for name, values in scores.items()}
+            rising = [f"`{n}`" for n, change in changes.items() if change and change.low > 0]
+            also = f" and {rising[0]} rise" if rising else " rises"
             return self.found(
                 Level.SUSPECT,
-                f"{' and '.join(outside[:2])} while the training reward rises.",
+                f"{' and '.join(outside[:2])} while the training reward{also}.",
                 expected="both rise",
                 headline="Your training reward rises and your held-out score falls.",
                 fix="Judge by the held-out score: keep the checkpoint of its best evaluation, and "

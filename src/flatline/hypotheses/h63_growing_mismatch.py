@@ -75,6 +75,11 @@ IN_A_LOG = (
     "quantised weights that are not refreshed. Meanwhile correct with the sampler's log-probs."
 )
 
+OLDER = (
+    "Lower the limit on how many updates the sampler may be behind, and go on from a checkpoint "
+    "before the two grew apart. Meanwhile correct with the sampler's log-probs."
+)
+
 
 class GrowingMismatch(Hypothesis):
     id = "H63"
@@ -114,16 +119,17 @@ class GrowingMismatch(Hypothesis):
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
             return self.too_little(other)
+        older = _older(trace) if grown else ""
         return self.found(
             Level.SUSPECT if grown else Level.OK,
             f"The {what} between sampler and trainer goes from {early.value:.2g} to "
             f"{late.value:.2g} nat per token over {parts.steps} steps: {times.value:.2g} "
             f"[{times.low:.2g}, {times.high:.2g}] times."
-            f"{_since(trace, step, gap) + _older(trace) if grown else ''}",
+            f"{_since(trace, step, gap) + older if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
-            fix=None if len(trace.rollouts) else IN_A_LOG,
+            fix=None if len(trace.rollouts) else OLDER if older else IN_A_LOG,
         )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import metric
+from flatline.hypotheses.column_movement import change_of, ends, metric, surely
 from flatline.hypotheses.trend import FEWEST, trend_of
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
@@ -26,6 +26,8 @@ DRAWN = 4000
 ALIKE = 0.5
 """How alike neighbours are in these: evaluations of one set of problems have their mistakes in
 common, and a policy that wanders makes them more so."""
+FALLS = 0.05
+"""Fall of a score that matters; the trend's own smallest change."""
 ROUNDING, SAME = 1e-9, 1e-4
 _EVALUATED = re.compile(r"(eval|val|valid|validation|dev|test|held_?out)([-_/].*)?")
 _SCORE = re.compile(
@@ -99,10 +101,13 @@ def narrows(trace: Trace) -> Tries | None:
     tries = by_tries(trace)
     if tries is None:
         return None
-    one, several = (change_of_score(metric(trace, name)) for name in tries)
-    if one is None or several is None:
+    one, several = (metric(trace, name) for name in tries)
+    rises, falls = change_of_score(one), change_of(several, trace.steps["step"])
+    # That one try does better is what a run is for: what several do must be surer.
+    if rises is None or not rises.low > 0 or surely(falls) > -1:
         return None
-    return tries if one.low > 0 > several.high else None
+    before, after = ends(several, trace.steps["step"])
+    return tries if before - after >= FALLS else None
 
 
 def repeats(values: np.ndarray, others: Iterable[np.ndarray]) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
-from flatline.hypotheses.trend import FEWEST
+from flatline.hypotheses.trend import FEWEST, LOST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import Noise, Shape
@@ -86,7 +86,7 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate still rises, to {top:.2g} at step {step[-1]:g}: warm-up."
     elif first < top * (1 - OVER) and at > 1:
         after = f"then falls{_to(last, top)}" if last < FULL * top else "and stays there"
-        ended = int(np.flatnonzero(rate > OVER * top)[-1]) + 1
+        ended = int(np.flatnonzero(rate)[-1]) + 1
         if len(rate) - ended >= MANY:
             after += f", where it is from step {step[ended]:g} on"
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
@@ -146,7 +146,9 @@ def _goes(score: Column) -> Iterator[str]:
         return
     moved = f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
     if course.rises and change.high > 0 >= change.low:
-        yield f"it rises, most of it early {moved}"
+        kept = course.best - course.last <= LOST * (course.best - course.first)
+        since = f"since then it may fall ({score.bare(course.last)} in the last {COMPARED})"
+        yield f"it rises, most of it early {moved}" if kept else f"it rises until then; {since}"
         return
     word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
     yield f"it {word} {moved}"
