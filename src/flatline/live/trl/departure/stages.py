@@ -61,6 +61,7 @@ from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.departure.unearned import (
     judge_ambiguous,
+    judge_dropped,
     judge_labels,
     judge_leaked,
     judge_opened,
@@ -289,6 +290,7 @@ class Step:
             or judge_leaked(self.trainer)
             or judge_ambiguous(self.trainer)
             or judge_opened(self.trainer, heard, self.whole)
+            or judge_dropped(self.trainer, heard, self.whole)
             or judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)

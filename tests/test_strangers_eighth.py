@@ -1,0 +1,94 @@
+"""What the eighth round of scripts that strangers could have written showed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import GenerationConfig
+
+import flatline
+from flatline.hypotheses.base import ALARMS, Level
+from flatline.hypotheses.h02_token_masking import TokenMasking
+from flatline.live.trl.departure.unearned import judge_leaked
+from flatline.live.trl.sampler import _bending
+from tests.hypotheses.edited import edited
+from tests.hypotheses.test_h02 import invert
+from tests.test_trl_breadth import trainer_in
+
+torch.set_num_threads(1)
+
+
+def holds(text, tokens):
+    return any(token in text for token in tokens)
+
+
+def checked(trainer, code):
+    return {one.hypothesis: one for one in flatline.checkup(trainer).findings}[code]
+
+
+@pytest.mark.parametrize(("off", "level"), [(-0.005, Level.FAULT), (-1e-7, Level.OK)])
+def test_an_inverted_mask_is_seen_although_what_the_environment_writes_is_easy_to_guess(off, level):
+    def easy(row):
+        invert(row)
+        trained = np.asarray(row["trained"]) == 1
+        row["sampler"] = np.where(trained, 0.0, row["sampler"])
+        row["trainer"] = np.where(trained, off, row["sampler"])
+
+    found = TokenMasking().sign(edited(easy))
+    assert found.level is level, found.text
+
+
+def test_the_least_length_that_transformers_makes_of_another_is_nobodys_choice():
+    config = GenerationConfig(min_new_tokens=6, min_length=11)
+    asked = SimpleNamespace(generation_kwargs={"min_new_tokens": 6}, temperature=1.0)
+    assert _bending(config, asked) == ({"min_new_tokens": 6.0}, [])
+    asked.generation_kwargs = None
+    assert _bending(GenerationConfig(min_length=11), asked)[1] == ["min_length"]
+
+
+def leaked(rows):
+    data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
+    return judge_leaked(SimpleNamespace(train_dataset=data, reward_funcs=[]))
+
+
+PAIRS = [(f"{a} {b} is", "odd" if a + b & 1 else "even") for a in range(4) for b in range(10, 14)]
+
+
+def test_an_example_in_the_line_of_the_question_may_be_the_question_itself():
+    assert "16 of 16 prompts" in leaked([(f"{q} {a} ; {q}", a) for q, a in PAIRS]).text
+
+
+def test_examples_in_the_line_of_a_question_that_are_others_leak_nothing():
+    beside = [*PAIRS[1:], PAIRS[0]]
+    both = zip(PAIRS, beside, strict=True)
+    assert leaked([(f"{p} {b} ; {q}", a) for (q, a), (p, b) in both]) is None
+    assert leaked([(f"{q} of {a} ; {q}", a) for q, a in PAIRS]) is None
+    assert leaked([(q, a) for q, a in PAIRS]) is None
+
+
+def marked(tmp_path, wants):
+    """Many tokens are special here, and left out of what reward functions are given."""
+    trainer = trainer_in(tmp_path, stops=[0])
+    tokens = [f"<{at}>" for at in range(200)]
+    trainer.processing_class.add_special_tokens({"additional_special_tokens": tokens})
+    trainer.model.resize_token_embeddings(len(trainer.processing_class))
+    trainer.reward_funcs = [lambda completions, **_: [wants(text, tokens) for text in completions]]
+    trainer.reward_func_names = ["wants"]
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("wants", "named"),
+    [
+        (lambda text, tokens: float(holds(text, tokens)), True),
+        (lambda text, tokens: float(len(text) > 1 or holds(text, tokens)), False),
+        (lambda text, tokens: 0.0, False),
+    ],
+    ids=["the token", "something else as well", "nothing"],
+)
+def test_a_function_that_pays_for_special_tokens_alone_never_sees_them(tmp_path, wants, named):
+    found = checked(marked(tmp_path, wants), "H52")
+    assert ("decoded without them" in found.headline) is named, found.text
+    assert (found.level in ALARMS) is named
