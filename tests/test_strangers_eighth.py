@@ -1,5 +1,6 @@
 """What the eighth round of scripts that strangers could have written showed."""
 
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,9 @@ from transformers import GenerationConfig
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h02_token_masking import TokenMasking
-from flatline.live.trl.departure.unearned import judge_leaked
+from flatline.live.measure.played import Generated, Played
+from flatline.live.trl.departure.data import Heard
+from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
 from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
@@ -92,3 +95,90 @@ def test_a_function_that_pays_for_special_tokens_alone_never_sees_them(tmp_path,
     found = checked(marked(tmp_path, wants), "H52")
     assert ("decoded without them" in found.headline) is named, found.text
     assert (found.level in ALARMS) is named
+
+
+@pytest.mark.parametrize(
+    ("factor", "named"),
+    [
+        (lambda step: 5e-3 * 0.9**step, True),
+        (lambda step: 0.0 if step > 1 else 1.0, True),
+        (lambda step: 0.9**step, False),
+        (lambda step: min(1.0, step / 5), False),
+    ],
+    ids=["a rate", "ends at once", "a factor", "warm-up"],
+)
+def test_a_schedule_that_is_handed_over_must_leave_something_of_the_rate(tmp_path, factor, named):
+    trainer = trainer_in(tmp_path, max_steps=10)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=9e-3)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, factor)
+    found = checked(trainer, "H58")
+    assert (found.level is Level.FAULT) is named, found.text
+    assert ("return a factor" in found.fix) is (named and factor(0) < 0.01)
+
+
+class Box:
+    """Opens for its code; pays 1 if it is open, less what was tried."""
+
+    def __init__(self):
+        self.tried, self.opened = 0, False
+
+    def reset(self, code, **_):
+        self.code, self.tried = code, 0
+
+    def turn(self, code):
+        self.tried += 1
+        self.opened = self.opened or code == self.code
+
+    def get_reward(self):
+        return float(self.opened) - self.tried / 10
+
+
+class Closed(Box):
+    def reset(self, code, **_):
+        super().reset(code)
+        self.opened = False
+
+
+class Counting(Closed):
+    """Keeps something that no pay depends on."""
+
+    played = 0
+
+    def reset(self, code, **_):
+        super().reset(code)
+        self.played += 1
+
+
+class ByLot(Box):
+    def get_reward(self):
+        return random.random()
+
+
+def turned(code):
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "turn", "arguments": code}}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"), [(Box, True), (Closed, False), (Counting, False), (ByLot, False)]
+)
+def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, named):
+    def pays(environments, **_):
+        return [each.get_reward() for each in environments]
+
+    rows = [{"prompt": "Open it.", "code": code} for code in range(8)]
+    plays = [[turned({"code": code}), turned({"no": "such"})] for code in range(8)]
+    heard = Heard()
+    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * 8)
+    trainer = SimpleNamespace(
+        environment_factories={None: kind},
+        _multi_environment=False,
+        reward_funcs=[pays],
+        reward_func_names=["Box"],
+        num_generations=4,
+        train_dataset=Dataset.from_list(rows),
+    )
+    generated = Generated((None, [[1]] * 8, None, plays), {})
+    found = judge_reset(trainer, heard, Played(rows, {}, generated))
+    assert (found is not None) is named
+    if found is not None:
+        assert "`opened` stays True" in found.text and "8 of 8 environments" in found.text

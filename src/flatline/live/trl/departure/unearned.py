@@ -1,10 +1,12 @@
 """Pay that no answer earned: a reward model read at the wrong label, prompts that hold their own
-question with its answer, and prompts that stand with several right answers. And pay that no answer
-can earn: for a tag that the prompt has already.
+question with its answer, prompts that stand with several right answers, and an environment that is
+paid for what it kept of an earlier episode. And pay that no answer can earn: for a tag that the
+prompt has already, or for tokens that decoding leaves out.
 """
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,7 +23,7 @@ from flatline.live.trl.departure.asked_again import (
     of_the_batch,
     plain,
 )
-from flatline.live.trl.departure.data import Heard, _name
+from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
 from flatline.live.trl.gold import gold_names
 
 ROWS = 64
@@ -33,6 +35,8 @@ MOST, BY_CHANCE = 0.5, 0.5
 another row there, of these."""
 FEWEST_PAID = 3
 """Completions that must be paid with a tag in front of them."""
+PLAIN = (bool, int, float, str, list, tuple, dict, set)
+"""Attributes of an environment that are compared."""
 TAIL = 32
 """Tokens at the end of a prompt that are read."""
 LINES, WORDS = 4, 12
@@ -167,6 +171,78 @@ def judge_dropped(trainer: Any, heard: Heard, whole: Played) -> StageFound | Non
                 "without them.",
             )
     return None
+
+
+def judge_reset(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
+    """Is an environment that has played the episode of its row, once it is reset, paid as a new one
+    is, with nothing done in either? Of one whose pay is drawn by lot nothing is said."""
+    result = None if whole.generated is None else whole.generated.result
+    if not getattr(trainer, "environment_factories", None) or not isinstance(result, tuple):
+        return None
+    with suppress(Exception):  # programs of the user's, which may need what is not there
+        until = time.perf_counter() + CHEAP
+        idle: list[Sequence[Any]] = [[] for _ in whole.rows]
+        new, other, used = (
+            _environments(trainer, whole.rows, plays, until) for plays in (idle, idle, result[3])
+        )
+        for one in calls(trainer, heard):
+            given = of_the_batch(one.given, whole)
+            if given is None or "environments" not in given:
+                continue
+            paid, again, kept = (
+                list(one.function(**{**given, "environments": each})) for each in (new, other, used)
+            )
+            apart = [row for row in range(len(paid)) if not alike(kept[row : row + 1], [paid[row]])]
+            if not alike(paid, again) or len(apart) < FEWEST_PAID:
+                continue
+            row = apart[0]
+            return _unearned(
+                f"`reset` does not put everything back{_left_over(used[row], new[row])}. With "
+                f"nothing done since, `{one.name}` pays {len(apart)} of {len(paid)} environments "
+                "that played an episode and were reset otherwise than new ones.",
+                f"row {row}: a new one earns {paid[row]:g}, a used one {kept[row]:g}",
+                expected="the same pay",
+                fix="Set every attribute of an episode in `reset`: the trainer makes each "
+                "environment once and uses it for many episodes.",
+                headline="Your environment pays an episode for what an earlier one did.",
+            )
+    return None
+
+
+def _environments(
+    trainer: Any, rows: Sequence[dict[str, Any]], plays: Sequence[Sequence[Any]], until: float
+) -> list[Any]:
+    """One for each row, which has played what is told here, and is reset for the row."""
+    found = []
+    for row, messages in zip(rows, plays, strict=True):
+        if time.perf_counter() > until:
+            raise TimeoutError
+        several = trainer._multi_environment
+        given = {name: v for name, v in row.items() if not several or name != "environment"}
+        made = trainer.environment_factories[row["environment"] if several else None]()
+        made.reset(**given)
+        if messages:
+            _play(made, messages)
+            made.reset(**given)
+        found.append(made)
+    return found
+
+
+def _play(environment: Any, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Calls its tools as these messages do."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            asked = call.get("function", call)
+            with suppress(Exception):  # a call that the policy got wrong
+                getattr(environment, asked["name"])(**asked["arguments"])
+
+
+def _left_over(used: Any, new: Any) -> str:
+    """The attributes in which they differ, in words; empty where none shows."""
+    fresh = vars(new)
+    names = [n for n, value in vars(used).items() if isinstance(value, PLAIN) and n in fresh]
+    other = [f"`{n}` stays {vars(used)[n]!r}"[:60] for n in names if vars(used)[n] != fresh[n]]
+    return f" ({', '.join(other[:3])})" if other else ""
 
 
 class _Won(NamedTuple):
