@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h02_token_masking import TokenMasking
+from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
@@ -19,6 +20,7 @@ from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
 from tests.test_trl_breadth import trainer_in
+from tests.traces import trace_of
 
 torch.set_num_threads(1)
 
@@ -182,3 +184,42 @@ def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, nam
     assert (found is not None) is named
     if found is not None:
         assert "`opened` stays True" in found.text and "8 of 8 environments" in found.text
+
+
+GOLDS = ["small", "rich", "new", "weak", "tame", "bold", "cold", "fine"]
+
+
+def in_a_form(pay, form="answer: {}"):
+    """Eight prompts, each with three right answers in a form and three wrong ones."""
+    said, rewards, golds = [], [], []
+    for at, gold in enumerate(GOLDS):
+        answers = [gold] * 3 + [GOLDS[at - 1], GOLDS[at - 2], "none"]
+        said += [form.format(answer) for answer in answers]
+        rewards.append([pay(answer, gold, at) for answer in answers])
+        golds += [gold] * len(answers)
+    return RewardParser().sign(trace_of(rewards, completion=said, gold=golds, finish="eos"))
+
+
+def by_letters(answer, gold, at):
+    return 1.0 if f"answer: {answer}".lstrip("answer: ") == gold else 0.1
+
+
+@pytest.mark.parametrize("form", ["answer: {}", "So it is {}."])
+def test_right_answers_that_one_form_never_pays_for_some_gold_are_misread(form):
+    found = in_a_form(by_letters, form)
+    assert found.level is Level.SUSPECT and "always the same ones" in found.headline
+    assert "12 right answers on 4 prompts" in found.text and "'weak'" in found.text
+
+
+@pytest.mark.parametrize(
+    "pay",
+    [
+        lambda answer, gold, at: float(answer == gold),
+        lambda answer, gold, at: 0.1 + 0.9 * (answer == gold and at > 1),  # two prompts alone
+        lambda answer, gold, at: 0.5 * len(answer),  # has nothing to do with gold
+        lambda answer, gold, at: 0.1 + (at + 1) / 8 * (answer == gold),  # hard ones earn more
+        lambda answer, gold, at: (answer == gold) * 1.0 if at % 2 else len(answer) / 9,
+    ],
+)
+def test_rewards_that_pay_what_is_right_or_something_else_misread_no_form(pay):
+    assert "always the same ones" not in in_a_form(pay).headline

@@ -13,7 +13,9 @@ Healthy: none. Suspected where the interval of their share excludes 2 % on three
 prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
 the reward that is 0 on every rollout is noted, and suspected where all prompts end with an opening
 tag (`<think>`) that no completion therefore has, if right answers behind the closing tag earn
-nothing of it, or its name is about the form. Suspected in the same way: numbers other than the
+nothing of it, or its name is about the form. Suspected as well: right answers in the form that most
+completions of this run have which earn, on three prompts or more and for other gold than elsewhere,
+always what wrong ones do. Suspected in the same way: numbers other than the
 gold number that are paid as right, where no right answer is paid as wrong.
 
 ## Probe
@@ -49,6 +51,7 @@ from flatline.hypotheses.answers import Judged, judge, looked_at
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import unless_batch_alarms
 from flatline.hypotheses.opened_tags import Opened, opened_by_prompts
+from flatline.hypotheses.own_forms import Unpaid, unpaid_in_form
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -75,6 +78,8 @@ NEARLY_ALL = 0.9
 """Share of the wrong answers, paid as right, from which on nothing tells them apart."""
 GIFTS = "Your reward pays wrong answers as right."
 SAME_FOR_ALL = "Your reward pays every answer the same, right or wrong."
+SHOWN = 8
+"""Gold answers that are listed."""
 CONSTANT = 32
 """Prompts on which a part that is always 0 is worth a note."""
 
@@ -94,6 +99,9 @@ class RewardParser(Hypothesis):
         opened = opened_by_prompts(trace)
         if opened is not None:
             return self._opened(trace, opened)
+        unpaid = unpaid_in_form(trace)
+        if unpaid is not None:
+            return self._unpaid(trace, unpaid)
         judged = judge(trace)
         right, missed = judged.right, judged.missed
         gifts = self._gifts(trace, judged)
@@ -159,6 +167,26 @@ class RewardParser(Hypothesis):
             "before it is matched: the template has written it into the prompt already.",
             headline=f"Your reward looks for `{seen.tag}` in completions, and it stands in the "
             "prompt.",
+            points_at_cause=True,
+        )
+
+    def _unpaid(self, trace: Trace, seen: Unpaid) -> Finding:
+        """The same form, always paid for some gold answers and never for others."""
+        never, always = (
+            ", ".join(repr(gold[:40]) for gold in golds[:SHOWN])
+            for golds in (seen.unpaid, seen.paid)
+        )
+        return self.found(
+            Level.SUSPECT,
+            f"{seen.answers} right answers on {seen.prompts} prompts, given as {seen.form!r}, all "
+            f"earn {seen.wrong_pay:.3g} as wrong ones do. The same form with the gold of other "
+            f"prompts always earns more, {seen.right_pay:.3g} or above. Never paid: {never}. "
+            f"Always paid: {always}.",
+            measured=float(seen.answers),
+            expected="0",
+            severity=1 / MISREAD,
+            evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.rows[:3]],
+            headline="Your reward function misreads some right answers, and always the same ones.",
             points_at_cause=True,
         )
 
