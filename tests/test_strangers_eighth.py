@@ -1,5 +1,6 @@
 """What the eighth round of scripts that strangers could have written showed."""
 
+import copy
 import random
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
 from tests.test_trl_breadth import trainer_in
+from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
 
 torch.set_num_threads(1)
@@ -223,3 +225,40 @@ def test_right_answers_that_one_form_never_pays_for_some_gold_are_misread(form):
 )
 def test_rewards_that_pay_what_is_right_or_something_else_misread_no_form(pay):
     assert "always the same ones" not in in_a_form(pay).headline
+
+
+def everything(engine, model):
+    engine.load_state_dict(model.state_dict())
+
+
+def nothing(engine, model):
+    names = {f"policy.{name}": weight for name, weight in model.state_dict().items()}
+    engine.load_state_dict(names, strict=False)
+
+
+@pytest.mark.parametrize(("deliver", "steps"), [(nothing, 10), (everything, 10), (nothing, 5)])
+def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliver, steps):
+    torch.manual_seed(0)
+    model = Recurrent()
+    engine, frozen = copy.deepcopy(model), copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    with flatline.watch(model, optimizer, tmp_path) as watch:
+        for step in range(steps):
+            rows = by_hand(engine)
+            with torch.no_grad():
+                frozen(rows)
+            reward = torch.arange(float(ROWS)) % 4
+            watch.rewards(reward.tolist())
+            logp = model(rows)[0][:, PROMPT - 1 : -1].log_softmax(-1)
+            logp = logp.gather(2, rows[:, PROMPT:, None])[..., 0].sum(1)
+            optimizer.zero_grad()
+            (-(logp * (reward - 1.5)).mean()).backward()
+            optimizer.step()
+            if step % 2:
+                deliver(engine, model)
+    found = flatline.diagnose(flatline.Trace.open(tmp_path)).findings
+    (found,) = [one for one in found if one.hypothesis == "H06"]
+    named = deliver is nothing and steps > 8
+    assert (found.level is Level.SUSPECT) is named, found.text
+    assert not named or "not one of its weights has changed" in found.text
+    assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
