@@ -147,6 +147,14 @@ def test_a_schedule_of_ones_own_may_have_any_shape():
     assert told("H58", tables).level is Level.FAULT
 
 
+def test_a_rate_that_is_next_to_nothing_from_the_first_step_on_is_no_factor():
+    tables = rows()
+    for row in tables["steps"]:
+        row["learning_rate"] = 1e-8
+    found = told("H58", tables, lr_scheduler_type="given")
+    assert found.level is Level.FAULT and "return a factor" in found.fix
+
+
 def test_weights_that_change_between_two_steps():
     tables = rows()
     for row in tables["weights"]:

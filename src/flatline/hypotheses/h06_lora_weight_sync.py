@@ -11,8 +11,9 @@ The sampler: one weight version for all of at least four steps; or log-probs tha
 step and diverge later although no rollout names older weights (mean gap above 1e-3 nat in float32,
 0.1 in 16 bits, over the last three recorded steps). If the sampler's log-probs are then those of
 the recorded reference up to rounding, or, after prompts that come again, those of the first step,
-it never got any weights, which is a fault. Rollouts from vLLM and from custom samplers name no
-version, so there only the log-probs can show it.
+it never got any weights, which is a fault. If a copy of the model samples in a watched loop and
+not one weight of that copy changes over eight steps, that is suspected. Rollouts from vLLM and from
+custom samplers name no version, so there only the log-probs can show it.
 
 The reference: policy and reference are the same to the last bit after the weights have changed,
 with beta above 0. The adapter: an A that is trained, or held by the optimizer, without its B.
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
 
 FEWEST = 4
 """Steps that must have been played before one version for all of them means anything."""
+PATIENCE = 8
+"""Optimizer steps that a copy may sample with the same weights; some send them every few steps."""
 LATE = 3
 """Recorded steps at the end of the run whose gap is looked at."""
 APART, APART_BF16 = 1e-3, 0.1
@@ -121,7 +124,7 @@ class LoraWeightSync(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Do the three copies agree where they must, and differ where they must?"""
         found, missing = [], None
-        for look in (self._adapter, self._reference, self._versions, self._gap):
+        for look in (self._copy, self._adapter, self._reference, self._versions, self._gap):
             try:
                 finding = look(trace)
             except NotRecorded as error:
@@ -267,6 +270,22 @@ class LoraWeightSync(Hypothesis):
             severity=10.0,
             fix=fix,
             headline=REFERENCE_MOVES,
+        )
+
+    def _copy(self, trace: Trace) -> Finding | None:
+        """A copy of the watched model that was seen to sample, and its weights."""
+        seen = trace.run.get("copy_that_samples")
+        if not seen or seen["changes"] or seen["steps"] < PATIENCE:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"A copy of the model samples, and not one of its weights has changed in "
+            f"{seen['steps']} optimizer steps.",
+            measured=0.0,
+            expected="new weights after a step",
+            severity=float(seen["steps"]),
+            fix="Look at what delivers the weights: `load_state_dict(..., strict=False)` passes "
+            "over names that do not fit. Compare one weight on both sides after it.",
         )
 
     def _versions(self, trace: Trace) -> Finding | None:

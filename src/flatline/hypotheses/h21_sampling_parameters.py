@@ -81,7 +81,8 @@ class SamplingParameters(Hypothesis):
     explains = ("H03", "H08", "H11", "H20", "H22", "H34")
     meaning = "The policy that is trained is not the one that was sampled from."
     fix = (
-        "Sample from the whole distribution (no top-k, top-p, min-p or repetition penalty) at the "
+        "Sample from the whole distribution (no top-k, top-p, min-p, repetition penalty or least "
+        "length) at the "
         "temperature that the trainer divides by; send that with each request."
     )
     mechanism = (

@@ -12,6 +12,8 @@ misread answers shrinks the signal to 1 - 2e, and at one half nothing is left.
   are a few words, each is its answer. Healthy: none. Suspected if the interval of their share
   excludes 2 % on three prompts or more; a reward may have a reason to refuse them, so look at the
   quoted ones.
+- Right answers in the form that most completions of this run have, which always earn what wrong
+  ones do, on three prompts or more and for other gold than elsewhere: suspected as well.
 - Wrong answers paid as right, suspected in the same way: numbers other than the gold number, where
   no right answer is paid as wrong.
 - A part of the reward that is 0 on every rollout: noted. Suspected if all prompts end with an
@@ -51,6 +53,7 @@ from flatline.hypotheses.answers import Judged, judge, looked_at
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay
 from flatline.hypotheses.groups import unless_batch_alarms
 from flatline.hypotheses.opened_tags import Opened, opened_by_prompts
+from flatline.hypotheses.own_forms import Unpaid, unpaid_in_form
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -77,6 +80,8 @@ NEARLY_ALL = 0.9
 """Share of the wrong answers, paid as right, from which on nothing tells them apart."""
 GIFTS = "Your reward pays wrong answers as right."
 SAME_FOR_ALL = "Your reward pays every answer the same, right or wrong."
+SHOWN = 8
+"""Gold answers that are listed."""
 CONSTANT = 32
 """Prompts on which a part that is always 0 is worth a note."""
 
@@ -96,6 +101,9 @@ class RewardParser(Hypothesis):
         opened = opened_by_prompts(trace)
         if opened is not None:
             return self._opened(trace, opened)
+        unpaid = unpaid_in_form(trace)
+        if unpaid is not None:
+            return self._unpaid(trace, unpaid)
         judged = judge(trace)
         right, missed = judged.right, judged.missed
         gifts = self._gifts(trace, judged)
@@ -160,6 +168,26 @@ class RewardParser(Hypothesis):
             fix=f"Leave `{seen.tag}` out of the pattern, or put it in front of the completion "
             "before it is matched: the template already wrote it into the prompt.",
             headline=f"Your reward looks for `{seen.tag}` in completions, but it is in the prompt.",
+            points_at_cause=True,
+        )
+
+    def _unpaid(self, trace: Trace, seen: Unpaid) -> Finding:
+        """The same form, always paid for some gold answers and never for others."""
+        never, always = (
+            ", ".join(repr(gold[:40]) for gold in golds[:SHOWN])
+            for golds in (seen.unpaid, seen.paid)
+        )
+        return self.found(
+            Level.SUSPECT,
+            f"{seen.answers} right answers on {seen.prompts} prompts, given as {seen.form!r}, all "
+            f"earn {seen.wrong_pay:.3g} as wrong ones do. The same form with the gold of other "
+            f"prompts always earns more, {seen.right_pay:.3g} or above. Never paid: {never}. "
+            f"Always paid: {always}.",
+            measured=float(seen.answers),
+            expected="0",
+            severity=1 / MISREAD,
+            evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.rows[:3]],
+            headline="Your reward function misreads some right answers, and always the same ones.",
             points_at_cause=True,
         )
 

@@ -26,7 +26,7 @@ from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.advantages import advantages, beyond_rounding, of_totals
 from flatline.spec.numerics import ADVANTAGE, PAID, TOLERANCE
 from flatline.spec.scaling import ALIKE, WITHOUT_RATE, Scaling, common_factor, every_step
-from flatline.spec.schedule import GIVEN, other_rate
+from flatline.spec.schedule import FACTOR_NOT_RATE, GIVEN, never_begins, other_rate
 from flatline.trace import Trace
 from flatline.trace.memo import once
 
@@ -479,6 +479,7 @@ def _rates(trace: Trace, asked: Asked) -> StageFound | None:
         f"rates of the first steps: {_numbers(np.array(found), '.3g')}; of the last: "
         f"{_numbers(np.array(found[-3:]), '.3g')}",
         measured=other.found,
+        fix=FACTOR_NOT_RATE if ends and never_begins(found, other.wanted) else None,
     )
 
 

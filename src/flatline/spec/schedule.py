@@ -24,6 +24,13 @@ GIVEN = "given"
 """The schedule of a user who made it rather than asked for it."""
 
 
+FACTOR_NOT_RATE = (
+    "A scheduler multiplies the optimizer's rate: let the function of a `LambdaLR` return a "
+    "factor, 1 for the whole rate, and not a rate."
+)
+"""What to do where the rate in force is hardly anything from the first step to the last."""
+
+
 class OtherRate(NamedTuple):
     """The first step at which another rate is in force."""
 
@@ -48,6 +55,11 @@ def other_rate(asked: Asked, steps: Sequence[int], found: Sequence[float]) -> Ot
         if wrong and max(wanted, seen) > ENDED * asked.learning_rate:
             return OtherRate(step, seen, wanted)
     return None
+
+
+def never_begins(found: Sequence[float], wanted: float) -> bool:
+    """Whether a schedule leaves hardly anything of the rate at every step."""
+    return max(found) < ENDED * wanted
 
 
 def _ended(asked: Asked, steps: Sequence[int], found: Sequence[float]) -> OtherRate | None:

@@ -125,6 +125,8 @@ def _bending(config: Any, args: Any) -> tuple[dict[str, float], list[str]]:
     }
     if bends.get("temperature") == args.temperature:
         del bends["temperature"]
+    if "min_new_tokens" in bends:  # transformers makes a `min_length` of it
+        bends.pop("min_length", None)
     return bends, [name for name in bends if in_force[name] != asked[name]]
 
 

@@ -16,6 +16,7 @@ never reaches the training. docs/watch.md says what can be known this way and wh
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from flatline.errors import TraceError
 from flatline.live.facts import commit, lora_of, tf32, versions
 from flatline.live.hooks import Guard
+from flatline.live.watch.copies import Copies
 from flatline.live.watch.gradient import Pass
 from flatline.live.watch.head import head_of, logits_in, owners_of, tables_in
 from flatline.live.watch.heard import Ear, ends_of, inputs_of, names_of, refuse_foreign
@@ -149,6 +151,7 @@ class Watch(Closing):
         self._passes = Passes(self._note, self._settle)
         self._stepping = Stepping(model, optimizer, self._note, self._settle)
         self._recent: deque[Sample] = deque(maxlen=KEPT)
+        self._copies = Copies(model, head, self._guard, self._told_of_copies)
         self._elsewhere: list[float] = []
         """Rewards of rows that this model did not sample, until the next step."""
         self._calls = 0
@@ -187,6 +190,7 @@ class Watch(Closing):
         if not self._recent:
             self._note(ELSEWHERE)
             self._elsewhere += given
+            self._guard(self._hear_copies)
             return
         self._calls += 1
         latest = list(self._recent)[len(self._recent) - len(given) :]
@@ -331,6 +335,13 @@ class Watch(Closing):
             self._notes.append(text)
             self._tell(text)
             self._sink.update_run(notes=list(self._notes))
+
+    def _hear_copies(self) -> None:
+        with suppress(Exception):  # a copy may be in any place and form
+            self._handles += self._copies.rewarded(self._stepping.done)
+
+    def _told_of_copies(self, **known: int) -> None:
+        self._sink.update_run(copy_that_samples=known)
 
     def _settle(self, **values: Any) -> None:
         self._settings |= values

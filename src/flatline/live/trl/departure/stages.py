@@ -61,9 +61,11 @@ from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.departure.turns import judge_turns
 from flatline.live.trl.departure.unearned import (
     judge_ambiguous,
+    judge_dropped,
     judge_labels,
     judge_leaked,
     judge_opened,
+    judge_reset,
 )
 from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
@@ -289,6 +291,8 @@ class Step:
             or judge_leaked(self.trainer)
             or judge_ambiguous(self.trainer)
             or judge_opened(self.trainer, heard, self.whole)
+            or judge_dropped(self.trainer, heard, self.whole)
+            or judge_reset(self.trainer, heard, self.whole)
             or judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)
             or judge_unmatchable(self.trainer, heard)
@@ -506,12 +510,12 @@ class Step:
         return [found.get(k, new_T) for k, new_T in enumerate(self.new)]
 
     def _update(self, handed: stepped.Held) -> StageFound:
+        schedule = stepped.judge_schedule(self.trainer, self.asked)
         if self.given_optimizer:
-            astray = stepped.judge_any_step(self.trainer, handed)
+            astray = stepped.judge_any_step(self.trainer, handed) or schedule
             return astray or unknown("update", f"Not specified: {self.given_optimizer}.")
         judged = stepped.judge_update(self.trainer, self.asked, handed, self.limit)
         judged = replace(judged, text=f"{judged.text}{self._learned()}")
-        schedule = stepped.judge_schedule(self.trainer, self.asked)
         return judged if judged.departs or schedule is None else schedule
 
     def _learned(self) -> str:

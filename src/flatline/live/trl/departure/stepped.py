@@ -19,7 +19,7 @@ from flatline.spec.loss import bonus, shares
 from flatline.spec.numerics import Tolerance
 from flatline.spec.ratio import highest_entropy, token_loss
 from flatline.spec.scaling import WITHOUT_RATE, Scaling, common_factor, every_step
-from flatline.spec.schedule import GIVEN, other_rate
+from flatline.spec.schedule import FACTOR_NOT_RATE, GIVEN, never_begins, other_rate
 from flatline.spec.update import adamw, decay_of
 
 Held = dict[str, Tensor]
@@ -380,8 +380,10 @@ OTHER_SCHEDULE = "The schedule is another than "
 
 def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     """The rate in force over the whole training; None where it is as asked, or not known."""
-    if trainer.lr_scheduler is not None or asked.steps <= 0:
+    if asked.steps <= 0:
         return None
+    if trainer.lr_scheduler is not None:
+        return _given_schedule(trainer, asked)
     found = list(rates(trainer, asked))
     own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
     wanted = replace(asked, schedule=GIVEN) if own else asked
@@ -398,6 +400,30 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
         f"rates at steps 0, {other.step // 2} and {other.step}: {found[0]:.3g}, "
         f"{found[other.step // 2]:.3g}, {other.found:.3g}",
         measured=other.found,
+    )
+
+
+def _given_schedule(trainer: Any, asked: Asked) -> StageFound | None:
+    """Of functions that were handed over with the optimizer, while none has been taken a step."""
+    schedule = trainer.lr_scheduler
+    functions, base = getattr(schedule, "lr_lambdas", None), getattr(schedule, "base_lrs", None)
+    if not functions or not base or trainer.state.global_step:
+        return None
+    groups = list(zip(functions, base, strict=True))
+    steps = range(min(asked.steps, MOST_STEPS))
+    found = [max(float(rate * factor(step)) for factor, rate in groups) for step in steps]
+    wanted = replace(asked, schedule=GIVEN, learning_rate=float(max(base)))
+    other = other_rate(wanted, steps, found)
+    if other is None:
+        return None
+    return departs(
+        "update",
+        f"The schedule that the trainer was given has a rate of {other.found:.3g} at step "
+        f"{other.step + 1} of {asked.steps} and as little to the end; the optimizer's rate is "
+        f"{other.wanted:.3g}.",
+        f"the highest rate of all steps is {max(found):.3g}",
+        measured=other.found,
+        fix=FACTOR_NOT_RATE if never_begins(found, other.wanted) else None,
     )
 
 

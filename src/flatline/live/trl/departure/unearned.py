@@ -1,35 +1,49 @@
 """Pay that no answer earned: a reward model read at the wrong label, prompts that hold their own
-question with its answer, and prompts that stand with several right answers. And pay that no answer
-can earn: for a tag that the prompt has already.
+question with its answer, prompts that stand with several right answers, and an environment that is
+paid for what it kept of an earlier episode. And pay that no answer can earn: for a tag that the
+prompt has already, or for tokens that decoding leaves out.
 """
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.texts import OPENING_TAG
-from flatline.live.trl.departure.asked_again import UNLIKELY, calls, of_the_batch, plain
-from flatline.live.trl.departure.data import Heard, _name
+from flatline.live.trl.departure.asked_again import (
+    UNLIKELY,
+    Paid,
+    calls,
+    of_the_batch,
+    plain,
+)
+from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
 from flatline.live.trl.gold import gold_names
 
 ROWS = 64
 """Rows of the data that are read."""
 FEWEST = 8
 """Rows that must hold their answer; different prompts that are needed."""
-MOST, SELDOM = 0.5, 0.1
-"""Share of rows that hold their own answer behind their question, and the answer of another row."""
+MOST, BY_CHANCE = 0.5, 0.5
+"""Share of rows that hold their own answer behind their question, and how many may hold that of
+another row there, of these."""
 FEWEST_PAID = 3
 """Completions that must be paid with a tag in front of them."""
+PLAIN = (bool, int, float, str, list, tuple, dict, set)
+"""Attributes of an environment that are compared."""
 TAIL = 32
 """Tokens at the end of a prompt that are read."""
-LINES = 4
-"""Lines at the end of a prompt among which its question is looked for."""
+LINES, WORDS = 4, 12
+"""Lines at the end of a prompt among which its question is looked for; words, where it is one."""
+OWN = 0.9
+"""Share of the prompts that the last words must tell apart to be the question: what it has in
+common with the examples beside it is none."""
 
 
 def judge_labels(trainer: Any) -> StageFound | None:
@@ -61,7 +75,7 @@ def judge_leaked(trainer: Any) -> StageFound | None:
         [_behind(*one) for one in zip(texts, questions, given, strict=True)]
         for given in (answers, [*answers[1:], *answers[:1]])
     )
-    if sum(own) < max(FEWEST, MOST * len(rows)) or sum(other) > SELDOM * len(rows):
+    if sum(own) < max(FEWEST, MOST * len(rows)) or sum(other) > BY_CHANCE * sum(own):
         return None
     at = own.index(True)
     return _unearned(
@@ -69,7 +83,8 @@ def judge_leaked(trainer: Any) -> StageFound | None:
         "it: it only has to be copied.",
         f"{questions[at][-60:]!r} stands in its prompt, followed by {answers[at][:40]!r}",
         expected="questions without their answer",
-        fix="Leave the row itself out of the examples that its prompt is given.",
+        fix="Leave the row itself out of the examples that its prompt is given, unless looking it "
+        "up is what is to be learnt.",
         headline="Your prompts already contain the answer.",
     )
 
@@ -106,27 +121,166 @@ def judge_opened(trainer: Any, heard: Heard, whole: Played) -> StageFound | None
         return None
     for one in calls(trainer, heard):
         with suppress(Exception):  # a function that cannot be asked again tells nothing
-            given = of_the_batch(one.given, whole)
-            if given is None or any(tag in _text(said) for said in given["completions"]):
+            said = _said(one, whole)
+            if any(tag in _text(completion) for completion in said):
                 continue
-            before = [float(paid or 0.0) for paid in one.function(**given)]
-            said = [_with(tag, completion) for completion in given["completions"]]
-            after = [float(p or 0.0) for p in one.function(**{**given, "completions": said})]
-            more = [row for row, (a, b) in enumerate(zip(before, after, strict=True)) if b > a]
-            if max(before) > min(before) or max(before) > 0 or len(more) < FEWEST_PAID:
+            won = _won_by(one, whole, [_with(tag, completion) for completion in said])
+            if won is None:
                 continue
             return _unearned(
-                f"`{one.name}` pays nothing for any of {len(before)} completions. With `{tag}` in "
-                f"front of them, which their prompts end with already, {len(more)} of them are "
+                f"`{one.name}` pays nothing for any of {len(said)} completions. With `{tag}` in "
+                f"front of them, which their prompts end with already, {len(won)} of them are "
                 "paid.",
-                f"row {more[0]}: {_text(given['completions'][more[0]])[:60]!r} earns "
-                f"{before[more[0]]:g}, and {after[more[0]]:g} with `{tag}` in front",
+                f"row {won[0].row}: {_text(said[won[0].row])[:60]!r} earns {won[0].before:g}, and "
+                f"{won[0].after:g} with `{tag}` in front",
                 expected="a reward that reads what the model writes",
                 fix=f"Leave `{tag}` out of the pattern, or put it in front of the completion "
                 "before it is matched.",
                 headline=f"Your reward looks for `{tag}` in completions, but it is in the prompt.",
             )
     return None
+
+
+def judge_dropped(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
+    """Does a function that pays nobody pay, once completions keep the special tokens that are left
+    out of the text it is given?"""
+    tokens, texts = _with_special(trainer, whole)
+    if not tokens:
+        return None
+    names = ", ".join(f"`{token}`" for token in tokens)
+    for one in calls(trainer, heard):
+        with suppress(Exception):  # a function that cannot be asked again tells nothing
+            said = _said(one, whole)
+            if any(len(_contents(completion)) > 1 for completion in said):
+                continue
+            won = _won_by(one, whole, [one.as_completion(text) for text in texts])
+            if won is None:
+                continue
+            row = won[0].row
+            return _unearned(
+                f"`{one.name}` pays nothing for any of {len(said)} completions. With the special "
+                f"tokens that the model wrote, which are left out of the text that reward "
+                f"functions are given ({names}), {len(won)} of them are paid.",
+                f"row {row}: {_text(said[row])[-60:]!r} earns {won[0].before:g}, and "
+                f"{texts[row][-60:]!r} {won[0].after:g}",
+                expected="a reward that reads what the model writes",
+                fix="Make them normal tokens of the tokenizer (`add_tokens`, not as special ones), "
+                "or decode `completion_ids` in the function yourself.",
+                headline="Your reward looks for special tokens, and completions are decoded "
+                "without them.",
+            )
+    return None
+
+
+def judge_reset(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
+    """Is an environment that has played the episode of its row, once it is reset, paid as a new one
+    is, with nothing done in either? Of one whose pay is drawn by lot nothing is said."""
+    result = None if whole.generated is None else whole.generated.result
+    if not getattr(trainer, "environment_factories", None) or not isinstance(result, tuple):
+        return None
+    with suppress(Exception):  # programs of the user's, which may need what is not there
+        until = time.perf_counter() + CHEAP
+        idle: list[Sequence[Any]] = [[] for _ in whole.rows]
+        new, other, used = (
+            _environments(trainer, whole.rows, plays, until) for plays in (idle, idle, result[3])
+        )
+        for one in calls(trainer, heard):
+            given = of_the_batch(one.given, whole)
+            if given is None or "environments" not in given:
+                continue
+            paid, again, kept = (
+                list(one.function(**{**given, "environments": each})) for each in (new, other, used)
+            )
+            apart = [row for row in range(len(paid)) if not alike(kept[row : row + 1], [paid[row]])]
+            if not alike(paid, again) or len(apart) < FEWEST_PAID:
+                continue
+            row = apart[0]
+            return _unearned(
+                f"`reset` does not put everything back{_left_over(used[row], new[row])}. With "
+                f"nothing done since, `{one.name}` pays {len(apart)} of {len(paid)} environments "
+                "that played an episode and were reset otherwise than new ones.",
+                f"row {row}: a new one earns {paid[row]:g}, a used one {kept[row]:g}",
+                expected="the same pay",
+                fix="Set every attribute of an episode in `reset`: the trainer makes each "
+                "environment once and uses it for many episodes.",
+                headline="Your environment pays an episode for what an earlier one did.",
+            )
+    return None
+
+
+def _environments(
+    trainer: Any, rows: Sequence[dict[str, Any]], plays: Sequence[Sequence[Any]], until: float
+) -> list[Any]:
+    """One for each row, which has played what is told here, and is reset for the row."""
+    found = []
+    for row, messages in zip(rows, plays, strict=True):
+        if time.perf_counter() > until:
+            raise TimeoutError
+        several = trainer._multi_environment
+        given = {name: v for name, v in row.items() if not several or name != "environment"}
+        made = trainer.environment_factories[row["environment"] if several else None]()
+        made.reset(**given)
+        if messages:
+            _play(made, messages)
+            made.reset(**given)
+        found.append(made)
+    return found
+
+
+def _play(environment: Any, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Calls its tools as these messages do."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            asked = call.get("function", call)
+            with suppress(Exception):  # a call that the policy got wrong
+                getattr(environment, asked["name"])(**asked["arguments"])
+
+
+def _left_over(used: Any, new: Any) -> str:
+    """The attributes in which they differ, in words; empty where none shows."""
+    fresh = vars(new)
+    names = [n for n, value in vars(used).items() if isinstance(value, PLAIN) and n in fresh]
+    other = [f"`{n}` stays {vars(used)[n]!r}"[:60] for n in names if vars(used)[n] != fresh[n]]
+    return f" ({', '.join(other[:3])})" if other else ""
+
+
+class _Won(NamedTuple):
+    """A completion that is paid once it is changed."""
+
+    row: int
+    before: float
+    after: float
+
+
+def _said(one: Paid, whole: Played) -> list[Any]:
+    return list((of_the_batch(one.given, whole) or {})["completions"])
+
+
+def _won_by(one: Paid, whole: Played, changed: Sequence[Any]) -> list[_Won] | None:
+    """What a function that pays nobody pays for other completions of the batch; None where it pays
+    somebody, or hardly anybody then."""
+    given = of_the_batch(one.given, whole) or {}
+    before = [float(paid or 0.0) for paid in one.function(**given)]
+    after = [float(p or 0.0) for p in one.function(**{**given, "completions": list(changed)})]
+    pairs = enumerate(zip(before, after, strict=True))
+    won = [_Won(row, a, b) for row, (a, b) in pairs if b > a]
+    pays = max(before) > min(before) or max(before) > 0
+    return None if pays or len(won) < FEWEST_PAID else won
+
+
+def _with_special(trainer: Any, whole: Played) -> tuple[list[str], list[str]]:
+    """The special tokens in completions besides those that begin, end and fill them, and the texts
+    with these."""
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    edges = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    ids, seen = whole.inputs["completion_ids"], whole.inputs["completion_mask"].bool()
+    rows = [
+        [token for token in row[keep].tolist() if token not in edges]
+        for row, keep in zip(ids, seen, strict=True)
+    ]
+    special = set(tokenizer.all_special_ids) & {token for row in rows for token in row}
+    names = [str(one) for one in tokenizer.convert_ids_to_tokens(sorted(special))]
+    return names, [tokenizer.decode(row) for row in rows]
 
 
 def _opened(trainer: Any, whole: Played) -> str | None:
@@ -157,16 +311,30 @@ def _rows(trainer: Any) -> list[tuple[str, str]]:
 
 def _text(prompt: Any) -> str:
     """Messages as lines, each in front of the next."""
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(str(message.get("content") or "") for message in prompt)
+    return "\n".join(_contents(prompt))
+
+
+def _contents(said: Any) -> list[str]:
+    if isinstance(said, str):
+        return [said]
+    return [str(message.get("content") or "") for message in said]
 
 
 def _questions(texts: Sequence[str]) -> list[str]:
-    """The last lines of each, as few as make most of them differ; empty where none do."""
+    """The last lines of each, as few as make most of them differ, or of one line the last words, as
+    few as tell nearly all of them apart; empty where none do."""
     for lines in range(1, LINES + 1):
         ends = ["\n".join(text.rstrip("\n").split("\n")[-lines:]) for text in texts]
         if len(set(ends)) > len(ends) / 2:
+            whole = [end.strip() == text.strip() for end, text in zip(ends, texts, strict=True)]
+            return _last_words(texts) if all(whole) else ends
+    return [""] * len(texts)
+
+
+def _last_words(texts: Sequence[str]) -> list[str]:
+    for words in range(2, WORDS + 1):
+        ends = [" ".join(text.split()[-words:]) for text in texts]
+        if len(set(ends)) >= OWN * len(set(texts)):
             return ends
     return [""] * len(texts)
 

@@ -1,0 +1,264 @@
+"""What the eighth round of scripts that strangers could have written showed."""
+
+import copy
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import GenerationConfig
+
+import flatline
+from flatline.hypotheses.base import ALARMS, Level
+from flatline.hypotheses.h02_token_masking import TokenMasking
+from flatline.hypotheses.h39_reward_parser import RewardParser
+from flatline.live.measure.played import Generated, Played
+from flatline.live.trl.departure.data import Heard
+from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
+from flatline.live.trl.sampler import _bending
+from tests.hypotheses.edited import edited
+from tests.hypotheses.test_h02 import invert
+from tests.test_trl_breadth import trainer_in
+from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
+from tests.traces import trace_of
+
+torch.set_num_threads(1)
+
+
+def holds(text, tokens):
+    return any(token in text for token in tokens)
+
+
+def checked(trainer, code):
+    return {one.hypothesis: one for one in flatline.checkup(trainer).findings}[code]
+
+
+@pytest.mark.parametrize(("off", "level"), [(-0.005, Level.FAULT), (-1e-7, Level.OK)])
+def test_an_inverted_mask_is_seen_although_what_the_environment_writes_is_easy_to_guess(off, level):
+    def easy(row):
+        invert(row)
+        trained = np.asarray(row["trained"]) == 1
+        row["sampler"] = np.where(trained, 0.0, row["sampler"])
+        row["trainer"] = np.where(trained, off, row["sampler"])
+
+    found = TokenMasking().sign(edited(easy))
+    assert found.level is level, found.text
+
+
+def test_the_least_length_that_transformers_makes_of_another_is_nobodys_choice():
+    config = GenerationConfig(min_new_tokens=6, min_length=11)
+    asked = SimpleNamespace(generation_kwargs={"min_new_tokens": 6}, temperature=1.0)
+    assert _bending(config, asked) == ({"min_new_tokens": 6.0}, [])
+    asked.generation_kwargs = None
+    assert _bending(GenerationConfig(min_length=11), asked)[1] == ["min_length"]
+
+
+def leaked(rows):
+    data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
+    return judge_leaked(SimpleNamespace(train_dataset=data, reward_funcs=[]))
+
+
+PAIRS = [(f"{a} {b} is", "odd" if a + b & 1 else "even") for a in range(4) for b in range(10, 14)]
+
+
+def test_an_example_in_the_line_of_the_question_may_be_the_question_itself():
+    assert "16 of 16 prompts" in leaked([(f"{q} {a} ; {q}", a) for q, a in PAIRS]).text
+
+
+def test_examples_in_the_line_of_a_question_that_are_others_leak_nothing():
+    beside = [*PAIRS[1:], PAIRS[0]]
+    both = zip(PAIRS, beside, strict=True)
+    assert leaked([(f"{p} {b} ; {q}", a) for (q, a), (p, b) in both]) is None
+    assert leaked([(f"{q} of {a} ; {q}", a) for q, a in PAIRS]) is None
+    assert leaked([(q, a) for q, a in PAIRS]) is None
+
+
+def marked(tmp_path, wants):
+    """Many tokens are special here, and left out of what reward functions are given."""
+    trainer = trainer_in(tmp_path, stops=[0])
+    tokens = [f"<{at}>" for at in range(200)]
+    trainer.processing_class.add_special_tokens({"additional_special_tokens": tokens})
+    trainer.model.resize_token_embeddings(len(trainer.processing_class))
+    trainer.reward_funcs = [lambda completions, **_: [wants(text, tokens) for text in completions]]
+    trainer.reward_func_names = ["wants"]
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("wants", "named"),
+    [
+        (lambda text, tokens: float(holds(text, tokens)), True),
+        (lambda text, tokens: float(len(text) > 1 or holds(text, tokens)), False),
+        (lambda text, tokens: 0.0, False),
+    ],
+    ids=["the token", "something else as well", "nothing"],
+)
+def test_a_function_that_pays_for_special_tokens_alone_never_sees_them(tmp_path, wants, named):
+    found = checked(marked(tmp_path, wants), "H52")
+    assert ("decoded without them" in found.headline) is named, found.text
+    assert (found.level in ALARMS) is named
+
+
+@pytest.mark.parametrize(
+    ("factor", "named"),
+    [
+        (lambda step: 5e-3 * 0.9**step, True),
+        (lambda step: 0.0 if step > 1 else 1.0, True),
+        (lambda step: 0.9**step, False),
+        (lambda step: min(1.0, step / 5), False),
+    ],
+    ids=["a rate", "ends at once", "a factor", "warm-up"],
+)
+def test_a_schedule_that_is_handed_over_must_leave_something_of_the_rate(tmp_path, factor, named):
+    trainer = trainer_in(tmp_path, max_steps=10)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=9e-3)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, factor)
+    found = checked(trainer, "H58")
+    assert (found.level is Level.FAULT) is named, found.text
+    assert ("return a factor" in found.fix) is (named and factor(0) < 0.01)
+
+
+class Box:
+    """Opens for its code; pays 1 if it is open, less what was tried."""
+
+    def __init__(self):
+        self.tried, self.opened = 0, False
+
+    def reset(self, code, **_):
+        self.code, self.tried = code, 0
+
+    def turn(self, code):
+        self.tried += 1
+        self.opened = self.opened or code == self.code
+
+    def get_reward(self):
+        return float(self.opened) - self.tried / 10
+
+
+class Closed(Box):
+    def reset(self, code, **_):
+        super().reset(code)
+        self.opened = False
+
+
+class Counting(Closed):
+    """Keeps something that no pay depends on."""
+
+    played = 0
+
+    def reset(self, code, **_):
+        super().reset(code)
+        self.played += 1
+
+
+class ByLot(Box):
+    def get_reward(self):
+        return random.random()
+
+
+def turned(code):
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "turn", "arguments": code}}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"), [(Box, True), (Closed, False), (Counting, False), (ByLot, False)]
+)
+def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, named):
+    def pays(environments, **_):
+        return [each.get_reward() for each in environments]
+
+    rows = [{"prompt": "Open it.", "code": code} for code in range(8)]
+    plays = [[turned({"code": code}), turned({"no": "such"})] for code in range(8)]
+    heard = Heard()
+    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * 8)
+    trainer = SimpleNamespace(
+        environment_factories={None: kind},
+        _multi_environment=False,
+        reward_funcs=[pays],
+        reward_func_names=["Box"],
+        num_generations=4,
+        train_dataset=Dataset.from_list(rows),
+    )
+    generated = Generated((None, [[1]] * 8, None, plays), {})
+    found = judge_reset(trainer, heard, Played(rows, {}, generated))
+    assert (found is not None) is named
+    if found is not None:
+        assert "`opened` stays True" in found.text and "8 of 8 environments" in found.text
+
+
+GOLDS = ["small", "rich", "new", "weak", "tame", "bold", "cold", "fine"]
+
+
+def in_a_form(pay, form="answer: {}"):
+    """Eight prompts, each with three right answers in a form and three wrong ones."""
+    said, rewards, golds = [], [], []
+    for at, gold in enumerate(GOLDS):
+        answers = [gold] * 3 + [GOLDS[at - 1], GOLDS[at - 2], "none"]
+        said += [form.format(answer) for answer in answers]
+        rewards.append([pay(answer, gold, at) for answer in answers])
+        golds += [gold] * len(answers)
+    return RewardParser().sign(trace_of(rewards, completion=said, gold=golds, finish="eos"))
+
+
+def by_letters(answer, gold, at):
+    return 1.0 if f"answer: {answer}".lstrip("answer: ") == gold else 0.1
+
+
+@pytest.mark.parametrize("form", ["answer: {}", "So it is {}."])
+def test_right_answers_that_one_form_never_pays_for_some_gold_are_misread(form):
+    found = in_a_form(by_letters, form)
+    assert found.level is Level.SUSPECT and "always the same ones" in found.headline
+    assert "12 right answers on 4 prompts" in found.text and "'weak'" in found.text
+
+
+@pytest.mark.parametrize(
+    "pay",
+    [
+        lambda answer, gold, at: float(answer == gold),
+        lambda answer, gold, at: 0.1 + 0.9 * (answer == gold and at > 1),  # two prompts alone
+        lambda answer, gold, at: 0.5 * len(answer),  # has nothing to do with gold
+        lambda answer, gold, at: 0.1 + (at + 1) / 8 * (answer == gold),  # hard ones earn more
+        lambda answer, gold, at: (answer == gold) * 1.0 if at % 2 else len(answer) / 9,
+    ],
+)
+def test_rewards_that_pay_what_is_right_or_something_else_misread_no_form(pay):
+    assert "always the same ones" not in in_a_form(pay).headline
+
+
+def everything(engine, model):
+    engine.load_state_dict(model.state_dict())
+
+
+def nothing(engine, model):
+    names = {f"policy.{name}": weight for name, weight in model.state_dict().items()}
+    engine.load_state_dict(names, strict=False)
+
+
+@pytest.mark.parametrize(("deliver", "steps"), [(nothing, 10), (everything, 10), (nothing, 5)])
+def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliver, steps):
+    torch.manual_seed(0)
+    model = Recurrent()
+    engine, frozen = copy.deepcopy(model), copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    with flatline.watch(model, optimizer, tmp_path) as watch:
+        for step in range(steps):
+            rows = by_hand(engine)
+            with torch.no_grad():
+                frozen(rows)
+            reward = torch.arange(float(ROWS)) % 4
+            watch.rewards(reward.tolist())
+            logp = model(rows)[0][:, PROMPT - 1 : -1].log_softmax(-1)
+            logp = logp.gather(2, rows[:, PROMPT:, None])[..., 0].sum(1)
+            optimizer.zero_grad()
+            (-(logp * (reward - 1.5)).mean()).backward()
+            optimizer.step()
+            if step % 2:
+                deliver(engine, model)
+    found = flatline.diagnose(flatline.Trace.open(tmp_path)).findings
+    (found,) = [one for one in found if one.hypothesis == "H06"]
+    named = deliver is nothing and steps > 8
+    assert (found.level is Level.SUSPECT) is named, found.text
+    assert not named or "not one of its weights has changed" in found.text
+    assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
