@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from torch import nn
 from transformers import GenerationConfig
 
 import flatline
@@ -262,3 +263,57 @@ def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliv
     assert (found.level is Level.SUSPECT) is named, found.text
     assert not named or "not one of its weights has changed" in found.text
     assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
+
+
+class TwoWords(nn.Module):
+    """A recurrent policy that reads more tokens than it writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.gru = nn.Embedding(4, 8), nn.GRU(8, 16, batch_first=True)
+        self.speak, self.worth = nn.Linear(16, 2), nn.Linear(16, 1)
+
+    def forward(self, ids, state=None):
+        out, state = self.gru(self.table(ids), state)
+        return self.speak(out), state
+
+
+def played(folder, *, cleared, trained_from=None):
+    """A sampler of its own that clears its state before each batch, or does not."""
+    torch.manual_seed(0)
+    model, state = TwoWords(), None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with flatline.watch(model, optimizer, folder) as watch:
+        for _ in range(6):
+            state = torch.zeros(1, 8, 16) if cleared else state
+            begun = state
+            rows = given = torch.full((8, 1), 3)
+            with torch.no_grad():
+                for _ in range(4):
+                    logits, state = model(given, state)
+                    given = torch.multinomial(logits[:, -1].softmax(-1), 1)
+                    rows = torch.cat([rows, given], 1)
+            watch.rewards([0.0, 1.0] * 4)
+            logp = model(rows, begun if trained_from else None)[0].log_softmax(-1)[:, :-1]
+            optimizer.zero_grad()
+            (-logp.gather(2, rows[:, 1:, None]).mean()).backward()
+            optimizer.step()
+    trace = flatline.Trace.open(folder)
+    (found,) = [one for one in flatline.diagnose(trace).findings if one.hypothesis == "H19"]
+    return found, trace
+
+
+def test_a_hidden_state_that_a_sampler_never_clears_is_a_stale_cache(tmp_path):
+    found, _ = played(tmp_path, cleared=False)
+    assert found.level is Level.SUSPECT and "hidden state" in found.text
+    assert "Clear the hidden state" in found.fix
+
+
+@pytest.mark.parametrize("same", [{"cleared": True}, {"cleared": False, "trained_from": True}])
+def test_a_state_that_is_cleared_or_trained_from_as_well_is_none(tmp_path, same):
+    assert played(tmp_path, **same)[0].level not in ALARMS
+
+
+def test_a_policy_that_reads_more_tokens_than_it_writes_is_not_called_sliced(tmp_path):
+    notes = " ".join(played(tmp_path, cleared=True)[1].run["notes"])
+    assert "not taken for logits" in notes and "slices" not in notes

@@ -11,9 +11,10 @@ than those of prompts visited for the first time in the same steps: suspected. I
 LoRA, where nothing is merged: sampler and trainer agree before the first update and diverge with
 it, although rollouts name the newest weights: suspected. A cache holds what was read before, in
 whole blocks: if prompts of which less than a block was read before diverge as well, it is not the
-cause, and H06 decides; so it does where the sampler still has the weights of the start. Healthy: 0
-of 26 runs alarm (interval 0 to 13 %), but none of them visits a prompt again in a recorded step, so
-the first part is set by reasoning.
+cause, and H06 decides; so it does where the sampler still has the weights of the start. Of a watched
+recurrent policy: every sequence of four steps in a row is sampled from a hidden state that another
+left, and trained from none (suspected). Healthy: 0 of 26 runs alarm (interval 0 to 13 %), but none
+of them visits a prompt again in a recorded step, so the first part is set by reasoning.
 
 ## Probe
 One real optimizer step, and some prompts of the batch sampled again: the sampler's log-probs must
@@ -77,6 +78,9 @@ class StaleCache(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Do prompts that come again differ more, or does all differ after the first update?"""
+        carried = trace.run.get("state_is_carried") or {"steps": 0}
+        if carried["steps"] >= FEWEST:
+            return self._carried(carried["steps"])
         if never_left_the_start(trace) is not None:
             return self.too_little("the sampler still has the weights of the start; see H06")
         again = _visited_again(trace)
@@ -97,6 +101,19 @@ class StaleCache(Hypothesis):
                 f"differ by {unread.value:.2g} nat as well, and no cache has those; see H06"
             )
         return self._judge(followed(trace), APART, merged=bool(trace.settings.get("lora")))
+
+    def _carried(self, steps: int) -> Finding:
+        """A recurrent policy, whose cache is its hidden state."""
+        return self.found(
+            Level.SUSPECT,
+            f"In each of the last {steps} steps every sequence was sampled from a hidden state "
+            "that an earlier pass had left, and trained from an empty one.",
+            measured=float(steps),
+            expected="an empty state at the start of a sequence",
+            severity=float(steps),
+            fix="Clear the hidden state of the sampler before each batch of prompts.",
+            headline="Your sampler begins with the hidden state that the rollouts before it left.",
+        )
 
     def probe(self, subject: "Subject") -> Finding:
         """Does the sampler follow one real step on prompts that it has seen?"""

@@ -47,6 +47,8 @@ class Inputs:
     """Whether there was one that is no flag per token."""
     cached: int | None = None
     """Tokens that the model had seen before; None without a cache, -1 where it does not say."""
+    state_of_old: bool = False
+    """Whether it was handed a state that is another one for each row, as only a pass leaves it."""
 
 
 class Pass:

@@ -102,6 +102,7 @@ def inputs_of(values: Mapping[str, Any]) -> Inputs | None:
         attended=mask if plain else None,
         mask_is_odd=mask is not None and not plain,
         cached=_cached(values, ids),
+        state_of_old=any(map(_is_left, _handed_on(values, ids))),
     )
 
 
@@ -116,12 +117,27 @@ def _cached(values: Mapping[str, Any], ids: Tensor) -> int | None:
     named = (value for name, value in values.items() if "cache" in name or name.startswith("past"))
     cache = next((v for v in named if v is not None and not isinstance(v, bool | Tensor)), None)
     if cache is None:
-        handed_on = (v for n, v in values.items() if v is not ids and not NO_STATE.search(n))
-        return -1 if ids.shape[1] == 1 and any(map(_is_state, handed_on)) else None
+        return -1 if ids.shape[1] == 1 and any(map(_is_state, _handed_on(values, ids))) else None
     ask = next((found for name in _LENGTH if callable(found := getattr(cache, name, None))), None)
     if ask is not None:
         return int(ask())
     return -1 if _holds_tensors(cache) else 0
+
+
+def _handed_on(values: Mapping[str, Any], ids: Tensor) -> list[Any]:
+    return [v for name, v in values.items() if v is not ids and not NO_STATE.search(name)]
+
+
+def _is_left(value: Any) -> bool:
+    """Whether it is a state that a pass has left: what begins a sequence is nothing, or the same
+    for all rows, whichever axis they are on."""
+    if not _is_state(value):
+        return False
+    first = value
+    while isinstance(first, tuple | list):
+        first = first[0]
+    alike = [torch.equal(first, first.narrow(at, 0, 1).expand_as(first)) for at in (0, 1)]
+    return not any(same and first.shape[at] > 1 for at, same in enumerate(alike))
 
 
 def _is_state(value: Any) -> bool:

@@ -26,6 +26,10 @@ SLICED = (
     "rows are built: which tokens are trained, and how hard, is not known of these passes. "
     "Compute the loss from whole logits for a few steps to see it."
 )
+NO_LOGITS = (
+    "What the model returns was not taken for logits: nothing in it is as wide as its table of "
+    "tokens. Which tokens are trained, and how hard, is not known."
+)
 FUSED = (
     "The model is trained without calling its head (a fused loss), so no logits are built: which "
     "tokens are trained, and how hard, is not known. Turn the fused loss off for a few steps to "
@@ -75,6 +79,9 @@ class Passes:
         self._heads += 1
         now = self._now
         if now is None:
+            return None
+        if logits is None:
+            self._note(NO_LOGITS)
             return None
         fits = isinstance(logits, Tensor) and logits.ndim == 3 and len(logits) == len(now.ids)
         if fits and logits.shape[1] <= now.ids.shape[1] and self._heads == 1:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from flatline.errors import TraceError
 from flatline.live.facts import commit, lora_of, tf32, versions
 from flatline.live.hooks import Guard
+from flatline.live.watch.carried import Carried
 from flatline.live.watch.copies import Copies
 from flatline.live.watch.gradient import Pass
 from flatline.live.watch.head import head_of, logits_in, owners_of, tables_in
@@ -151,6 +152,7 @@ class Watch(Closing):
         self._passes = Passes(self._note, self._settle)
         self._stepping = Stepping(model, optimizer, self._note, self._settle)
         self._recent: deque[Sample] = deque(maxlen=KEPT)
+        self._carried = Carried(lambda **known: sink.update_run(state_is_carried=known))
         self._copies = Copies(model, head, self._guard, self._told_of_copies)
         self._elsewhere: list[float] = []
         """Rewards of rows that this model did not sample, until the next step."""
@@ -255,6 +257,7 @@ class Watch(Closing):
         if depth < self._depth:
             return
         inputs = inputs_of(values)
+        self._carried.given(inputs)
         if depth == self._depth:
             self._passes.given(inputs)
         elif inputs is not None:
@@ -299,6 +302,7 @@ class Watch(Closing):
 
     def _after_step(self, *_: Any) -> None:
         looked, facts = self._stepping.after()
+        self._carried.step()
         reads, numbers = self._passes.step()
         facts["metrics"] |= numbers
         facts |= {"reward": float(np.mean(self._elsewhere))} if self._elsewhere else {}
