@@ -11,9 +11,9 @@ than those of prompts visited for the first time in the same steps: suspected. I
 LoRA, where nothing is merged: sampler and trainer agree before the first update and diverge with
 it, although rollouts name the newest weights: suspected. A cache holds what was read before, in
 whole blocks: if prompts of which less than a block was read before diverge as well, it is not the
-cause, and H06 decides; so it does where the sampler still has the weights of the start. Of a watched
-recurrent policy: every sequence of four steps in a row is sampled from a hidden state that another
-left, and trained from none (suspected). Healthy: 0 of 26 runs alarm (interval 0 to 13 %), but none
+cause, and H06 decides; so it does where the sampler still has the weights of the start. In a
+watched loop with a recurrent policy: every sequence of four steps in a row is sampled from a hidden
+state that another left, and trained from none (suspected). Healthy: 0 of 26 runs alarm (interval 0 to 13 %), but none
 of them visits a prompt again in a recorded step, so the first part is set by reasoning.
 
 ## Probe
