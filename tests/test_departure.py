@@ -23,7 +23,7 @@ from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.data import rows_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.next_rows import _length_departs, _shuffles
-from flatline.live.trl.departure.sampled import Sampled, judge_limit
+from flatline.live.trl.departure.sampled import Sampled, judge_drawing, judge_limit
 from flatline.live.trl.departure.scored import sampling_hooks
 from flatline.live.trl.departure.stages import _dealt
 from flatline.live.trl.measure.order import short_step
@@ -425,6 +425,7 @@ def library():
             "self.num_iterations * self.args.steps_per_generation",
             "self.num_iterations",
         ),
+        ("_get_train_sampler", "self.num_iterations", "self.num_generations_eval"),
         (
             "get_train_dataloader",
             "self._train_batch_size * self.args.steps_per_generation",
@@ -548,10 +549,28 @@ def test_the_order_of_the_file_and_several_steps_a_generation_are_as_asked(setti
     assert rows_found(build(script_of(setting))).departs is False
 
 
+def drawn(temperature=1.0, limit=64, **choosing):
+    return Sampled([], [], [], [], temperature, limit, choosing)
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "departs"),
+    [
+        ({"top_p": 0}, {"top_p": 1.0}, True),
+        ({"top_p": 0.9, "top_k": 20}, {"top_p": 0.9, "top_k": 0}, True),
+        ({"top_k": 0, "min_p": None}, {"top_k": 0, "min_p": 0.1}, False),
+        ({"top_k": 5}, {"top_k": None}, False),
+        ({"top_p": 0.5}, {"top_p": 1.0, "generation_kwargs": {"top_p": 0.5}}, False),
+    ],
+)
+def test_a_sampler_that_chooses_among_other_tokens_than_asked_departs(told, asked, departs):
+    found = judge_drawing(drawn(**told), SimpleNamespace(temperature=1.0, **asked))
+    assert (found is not None) == departs
+
+
 @pytest.mark.parametrize(("limit", "departs"), [(None, True), (12, True), (64, False)])
 def test_a_sampler_that_stops_elsewhere_than_asked_departs(limit, departs):
-    drawn = Sampled(drawn=[], given=[], prompts=[], logps=[], temperature=1.0, limit=limit)
-    found = judge_limit(drawn, SimpleNamespace(max_completion_length=64))
+    found = judge_limit(drawn(limit=limit), SimpleNamespace(max_completion_length=64))
     assert (found is not None) == departs
 
 

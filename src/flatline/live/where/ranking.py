@@ -161,12 +161,13 @@ class Trail:
         yield _Suspect(event, group + 5 if helper else group, depth)
         yield from (_Suspect(one, group, depth) for one in self._counted(event))
         for above, caller in enumerate(_callers(event)):
-            yield _Suspect(caller, 0 if helper and not above else 3, depth + above)
+            asks = helper and not above and not _is_lambda(caller)
+            yield _Suspect(caller, 0 if asks else 3, depth + above)
         if group == 0:
             yield from (_Suspect(one, 1, depth) for one in self._sources(event))
             for path, value in event.reads.items():
                 yield from self._skipped(event, path, value)
-            yield from (_Suspect(one, 2, -1) for one in self._branched(event))
+            yield from (_Suspect(one, 2, -1) for one in self.chosen_by(event))
 
     def _asker(self, event: Event) -> Event:
         """Where a helper that was right elsewhere gave the value back, who asked for it."""
@@ -174,7 +175,7 @@ class Trail:
             event = event.parent
         return event
 
-    def _branched(self, event: Event) -> list[Event]:
+    def chosen_by(self, event: Event) -> list[Event]:
         """The condition that chose this statement over another, in a list of one; or none."""
         return [one for one in self._guards(event) if one.statement.kind == "If"][:1]
 
@@ -353,6 +354,11 @@ def _callers(event: Event) -> Iterator[Event]:
         if not above.function.endswith("wrapper"):
             yield above
         above = above.parent
+
+
+def _is_lambda(event: Event) -> bool:
+    """Of a lambda the statement around it is shown, which says little where it only hands on."""
+    return event.function.endswith("<lambda>")
 
 
 def _holds(value: Value | None, part: Value) -> bool:
