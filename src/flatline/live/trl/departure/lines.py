@@ -191,11 +191,10 @@ class _Search:
             return [] if messages is None else trail.writing(messages)
         if turns.BEYOND in text:
             return trail.left(TURNS_LOOP)
-        if turns.NOT_RUN in text or turns.OTHERS_REPLY in text:
-            wrong = _tells_error if turns.NOT_RUN in text else _is_reply
-            inside = (one for one in self.follower.events if one.function.endswith(TURNS_LOOP))
-            made = next((one for one in inside if any(map(wrong, one.writes.values()))), None)
-            return [] if made is None else [made, *trail.chosen_by(made), *trail.behind(made)]
+        if turns.NOT_RUN in text:
+            return self._first_of_loop(trail, _tells_error)
+        if turns.OTHERS_REPLY in text:
+            return self._first_of_loop(trail, _is_reply)
         if self.found.row is not None:
             return trail.dropped(self.found.row) or trail.left(TURNS_LOOP)
         wrong = [
@@ -203,6 +202,13 @@ class _Search:
         ]
         made = [trail.maker(one) for one in wrong if one is not None]
         return [two for one in made[:1] if one is not None for two in trail.behind(one)]
+
+    def _first_of_loop(self, trail: Trail, wrote: Callable[[Value], bool]) -> list[Event]:
+        """The first statement of TRL's loop over turns that wrote such a thing, the condition that
+        chose it, and what is behind it."""
+        inside = (one for one in self.follower.events if one.function.endswith(f".{TURNS_LOOP}"))
+        first = next((one for one in inside if any(map(wrote, one.writes.values()))), None)
+        return [] if first is None else [first, *trail.chosen_by(first), *trail.behind(first)]
 
     def _sampled(self) -> list[Event]:
         if self.found.text.startswith(turns.OPENING):
