@@ -406,14 +406,30 @@ def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monke
 
 
 @pytest.fixture
-def library():
-    """TRL's trainer, in which one change can be planted."""
+def library(request):
+    """TRL's trainer or another module, in which one change can be planted."""
     gc.unfreeze()  # conftest froze what it imported, and functions are looked for
-    ground = Ground("trl.trainer.grpo_trainer")
+    ground = Ground(getattr(request, "param", "trl.trainer.grpo_trainer"))
     gc.collect()
     gc.freeze()  # else every training of the tests to come looks through all of it
     yield ground
     ground.clear()
+
+
+@pytest.mark.parametrize("library", ["trl.trainer.utils"], indirect=True)
+def test_a_sampler_that_keeps_another_number_than_it_is_told_is_shown_itself(library):
+    [change] = [
+        one
+        for one in library.sites.at(range(1, 9999))
+        if one.function == "RepeatSampler.__init__"
+        and (one.before, one.after) == ("mini_repeat_count", "repeat_count")
+    ]
+    library.plant(change)
+    subject = TrlSubject(build(script_of("grpo")))
+    with subject.standing_still():
+        where = subject.lines_of(subject.departures()["rows"])
+    library.clear()
+    assert where[0].function == change.function and where[0].line == change.line
 
 
 @pytest.mark.parametrize(

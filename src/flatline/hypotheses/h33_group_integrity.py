@@ -26,7 +26,8 @@ row, a step must not repeat a prompt, and an epoch must visit nearly all of the 
 is read off one played batch. At last rows beyond the first batch: whether the order follows the
 seed, or is that of the file where nothing is to be shuffled, whether a generation has the rows that
 its passes need, and whether the next one is sampled and dealt out, each completion as often as
-asked, and shuffled over its passes where TRL does so.
+asked, and shuffled over its passes where TRL does so; whether it is sampled for prompts of its own,
+and no prompt that the sampler gives is passed over.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. None is needed for mixed

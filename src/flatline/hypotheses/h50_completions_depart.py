@@ -14,7 +14,9 @@ the sampler's log-probs. What the trainer takes over must be what was drawn, row
 log-prob must be the policy's of that token behind that prompt alone, up to rounding. In TRL's tool
 loop: what stands between two turns must be the reply of the tool through the template, as often in
 the trained ids as in the messages that reward functions read; calls must get replies, and none
-beyond `max_tool_calling_iterations`.
+beyond `max_tool_calling_iterations`; a reply must bear the name of a call. Where every call gets an
+error, the first three are made by hand: then the tool must fail there, too. The sampler must
+choose among the tokens that were asked for (`top_p`, `top_k`, `min_p`, `repetition_penalty`).
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.

@@ -137,7 +137,7 @@ def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
     around = {line for each, _ in filling for line in each.guards}
     filled = [event for event in events if event.function == method.__qualname__]
     ran = {event.statement for event in filled}
-    of_weights = [each for each, _ in filling if ".weight" in each.source]
+    of_weights = [each for each, _ in filling if _fills(each.source)]
     named_b = [each for each in of_weights if "lora_B" in each.source]
     b = next(iter(named_b or [each for each in reversed(of_weights) if each in ran]), None)
     guards = () if b is None else b.guards
@@ -151,6 +151,11 @@ def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
     yield from ((event.statement, event.function) for event in chosen)
     yield from ((known[line], method.__qualname__) for line in sorted(around))
     yield from filling
+
+
+def _fills(source: str) -> bool:
+    """Whether a statement fills a weight, as `nn.init.zeros_` does."""
+    return "_(self.lora_" in source and ".weight" in source
 
 
 def _asks_how(event: Event) -> bool:

@@ -155,14 +155,14 @@ class Trail:
 
     def _judged(self, event: Event, depth: int, *, ends: bool) -> Iterator[_Suspect]:
         """The statement, and the call that it was made for. A function that was right elsewhere is
-        less likely than what it was told this time."""
+        less likely than what it was told this time; a lambda hands on what others told it."""
         group = 0 if ends and self._reads_right(event) and event.statement.kind != "For" else 2
-        helper = event.parent is not None and event.function in self._proven
+        asked = event.parent is not None and not event.parent.function.endswith("<lambda>")
+        helper = asked and event.function in self._proven
         yield _Suspect(event, group + 5 if helper else group, depth)
         yield from (_Suspect(one, group, depth) for one in self._counted(event))
         for above, caller in enumerate(_callers(event)):
-            asks = helper and not above and not _is_lambda(caller)
-            yield _Suspect(caller, 0 if asks else 3, depth + above)
+            yield _Suspect(caller, 0 if helper and not above else 3, depth + above)
         if group == 0:
             yield from (_Suspect(one, 1, depth) for one in self._sources(event))
             for path, value in event.reads.items():
@@ -354,11 +354,6 @@ def _callers(event: Event) -> Iterator[Event]:
         if not above.function.endswith("wrapper"):
             yield above
         above = above.parent
-
-
-def _is_lambda(event: Event) -> bool:
-    """Of a lambda the statement around it is shown, which says little where it only hands on."""
-    return event.function.endswith("<lambda>")
 
 
 def _holds(value: Value | None, part: Value) -> bool:
