@@ -13,8 +13,9 @@ it, although rollouts name the newest weights: suspected. A cache holds what was
 whole blocks: if prompts of which less than a block was read before diverge as well, it is not the
 cause, and H06 decides; so it does where the sampler still has the weights of the start. In a
 watched loop with a recurrent policy: every sequence of four steps in a row is sampled from a hidden
-state that another left, and trained from none (suspected). Healthy: 0 of 26 runs alarm (interval 0 to 13 %), but none
-of them visits a prompt again in a recorded step, so the first part is set by reasoning.
+state that another left, and trained from none (suspected). Healthy: 0 of 26 runs alarm (interval 0
+to 13 %), but none of them visits a prompt again in a recorded step, so the first part is set by
+reasoning.
 
 ## Probe
 One real optimizer step, and some prompts of the batch sampled again: the sampler's log-probs must

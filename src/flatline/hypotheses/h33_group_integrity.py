@@ -34,7 +34,7 @@ one row, a step must not repeat a prompt, and an epoch must visit nearly all of 
 sign is read on one sampled batch. Last come rows beyond the first batch. Does the order follow the
 seed, or the file if nothing is to be shuffled? Does a generation have the rows that its passes
 need? Is the next one sampled and dealt out, each completion as often as asked, and shuffled over
-its passes if TRL does so?
+its passes if TRL does so? Does it have prompts of its own, and is no prompt skipped?
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. Mixed groups in your own

@@ -15,7 +15,11 @@ policy's of that token after that prompt alone, up to rounding.
 
 In TRL's tool loop, what comes between two turns must be the reply of the tool through the template,
 as often in the trained ids as in the messages that reward functions read. Calls must get replies,
-but none beyond `max_tool_calling_iterations`.
+but none beyond `max_tool_calling_iterations`, and a reply must bear the name of a call. If every
+call gets an error, the first three are repeated by hand: the tool must then fail there too.
+
+The sampler must choose among the tokens that were asked for (`top_p`, `top_k`, `min_p`,
+`repetition_penalty`).
 
 ## Experiment
 None: what departs is code, not a setting. Fix it, and compare matched seeds before and after.
