@@ -1,6 +1,7 @@
 """How far does a planted fault turn the gradient? One batch of the lab with it and without it.
 
     python benchmarks/gradient_bias.py judge-failing slow-dropped sampler-other-adapter
+    python benchmarks/gradient_bias.py experts-rerouted --beside experts-rerouted:23
 
 Prints the cosine and the length of the first step's gradient beside the healthy one of the same
 prompts and random numbers; and the same of healthy batches of these prompts with other random
@@ -46,12 +47,14 @@ def told(name: str, found: torch.Tensor, healthy: torch.Tensor) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("faults", nargs="+")
+    parser.add_argument("--beside", metavar="FAULT", help="a healthy twin, where it is not the lab")
     torch.set_num_threads(1)
     logging.disable_progress_bar()
-    faults, healthy = parser.parse_args().faults, gradient(None)
+    args = parser.parse_args()
+    healthy = gradient(args.beside)
     for draw in range(1, CHANCE + 1):
-        print(told(f"healthy, draw {draw}", gradient(None, draw), healthy), flush=True)
-    for fault in faults:
+        print(told(f"healthy, draw {draw}", gradient(args.beside, draw), healthy), flush=True)
+    for fault in args.faults:
         print(told(fault, gradient(fault), healthy), flush=True)
 
 

@@ -213,6 +213,49 @@ def fault(folder, kind, *names):
         say(name, level=found.level, text=found.text)
 
 
+def gradients(folder, kind, *names):
+    """What the named faults do to the gradient that this process steps with."""
+
+    def made(name, draw):
+        trainer = trainer_in(folder / f"{name}{draw}", kind, max_grad_norm=0)
+        if name:
+            FAULTS[name](trainer)
+        return first_gradient(trainer, 1000 * draw + trainer.accelerator.process_index)
+
+    say("gradients", **turned(made, names))
+
+
+def turned(made, names):
+    """How far each fault turns a gradient, and how far other random numbers do, which are healthy:
+    cosines and lengths."""
+    healthy = [made(None, draw) for draw in range(4)]
+    found = {name: [made(name, draw) for draw in range(4)] for name in names}
+    chance = {"healthy": [apart(one, healthy[0]) for one in healthy[1:]]}
+    return chance | {name: list(map(apart, found[name], healthy)) for name in names}
+
+
+def first_gradient(trainer, seed):
+    """What the optimizer is given for its first step, all weights in one row."""
+    from transformers import PrinterCallback, TrainerCallback
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, *_, **__):
+            taken.append(torch.cat([one.grad.flatten() for one in trainer.model.parameters()]))
+
+    taken = []
+    trainer.add_callback(Keep())
+    trainer.remove_callback(PrinterCallback)
+    trainer.args.max_steps = 1
+    torch.manual_seed(seed)
+    trainer.train()
+    return taken[0]
+
+
+def apart(found, healthy):
+    cosine = torch.cosine_similarity(found, healthy, dim=0)
+    return float(cosine), float(found.norm() / healthy.norm())
+
+
 def fail(folder, kind):
     """The reward function of one process raises."""
     import flatline

@@ -16,12 +16,14 @@ FAULTY = {
     "weights_apart": "not the same in all 2 processes",
     "gradients_not_averaged": "not the mean over the processes",
 }
+NOT_AVERAGED = "gradients_not_averaged"
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp")
-    asked = ("train", "look", f"fault,{','.join(FAULTS)}", "fail", "soon")
+    turned = "gradients,loss_times_processes,gradients_not_averaged"
+    asked = ("train", "look", f"fault,{','.join(FAULTS)}", turned, "fail", "soon")
     return {**launched(folder, "ddp", *asked), "folder": folder}
 
 
@@ -49,6 +51,18 @@ def test_what_is_wrong_between_processes_is_seen_by_each_of_them(said, name):
     for process in (0, 1):
         assert said[name, process]["level"] == "fault"
         assert FAULTY[name] in said[name, process]["text"]
+
+
+def test_each_process_steps_with_a_gradient_of_its_own_where_nobody_averages(said):
+    for process in (0, 1):
+        assert all(cosine < 0.95 for cosine, _ in said["gradients", process][NOT_AVERAGED])
+    assert said["gradients", 0][NOT_AVERAGED] != said["gradients", 1][NOT_AVERAGED]
+    assert said["gradients", 0]["healthy"] == said["gradients", 1]["healthy"]
+
+
+def test_a_loss_times_processes_makes_gradients_as_much_longer_and_turns_none(said):
+    for cosine, length in said["gradients", 0]["loss_times_processes"]:
+        assert (cosine, length) == pytest.approx((1, 2), abs=1e-4)
 
 
 def test_a_reward_that_fails_in_one_process_is_told_by_both_and_nobody_waits(said):

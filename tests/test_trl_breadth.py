@@ -382,6 +382,10 @@ class VisionTrainer(GRPOTrainer):
         return {**found, "num_images": [1] * len(sizes)}
 
 
+def seeded(number):
+    return torch.Generator().manual_seed(number)
+
+
 class LookingTrainer(VisionTrainer):
     """Its sampler sees images as well, all of one size. `turned` is by how many rows those that are
     scored with are off."""
@@ -390,7 +394,7 @@ class LookingTrainer(VisionTrainer):
 
     def _generate_and_score_completions(self, inputs):
         seeing = self.accelerator.unwrap_model(self.model).model
-        shown = [torch.randn(32, generator=torch.manual_seed(row["picture"])) for row in inputs]
+        shown = [torch.randn(32, generator=seeded(row["picture"])) for row in inputs]
         seeing.shown_BD = torch.stack(shown)
         try:
             found = GRPOTrainer._generate_and_score_completions(self, inputs)
