@@ -15,20 +15,22 @@ that equal the gold of their own row no more often than that of any other row (2
 
 ## Probe
 Each reward function is heard: what it was given must be the row's own columns, what it paid must
-arrive at that row, and the weighted sum must have the weights asked for. A fast
-function is then asked again: twice (what changes once and stays is remembered), with the rows
-turned around, with half of the groups (suspected), with the gold of the rows before and after
-(answers that match a neighbour's gold and not their own; chance below 0.001), and with gold itself
-as the answer of 64 rows: where the gold of most earns the full pay and that of three others never
-does, whatever the marking, no answer can earn it (suspected). Last, nothing but the answer is
-exchanged, in completions of the batch and in the usual markings, for the gold of 16 rows and for a
-wrong one as long: suspected where the right one earns less on the whole and nowhere more, where it
-counts in a single message and never as the last of several, where an empty completion or "I do not
-know." earns at least three quarters of what the right one earns above a wrong one, and where
-completions give the gold of their own row and functions that ask for it would pay as much for
-another answer. Also suspected, without asking anybody: a reward model with several labels, of which
-TRL pays the first; prompts that hold their own question with the right answer behind it; and one
-prompt with several right answers, in half of the rows, where nobody plays on.
+arrive at that row, and the weighted sum must have the weights asked for. A fast function is then
+asked again: twice (what changes once and stays is remembered), with the rows turned around, with
+half of the groups (suspected), with the gold of the rows before and after (answers that match a
+neighbour's gold and not their own; chance below 0.001), and with gold itself as the answer of 64
+rows: where the gold of most earns the full pay and that of three others never does, whatever the
+marking, no answer can earn it (suspected). Last, nothing but the answer is exchanged, in
+completions of the batch and in the usual markings, for the gold of 16 rows and for a wrong one as
+long: suspected where the right one earns less on the whole and nowhere more, where it counts in a
+single message and never as the last of several, where an empty completion or "I do not know." earns
+at least three quarters of what the right one earns above a wrong one, and where completions give
+the gold of their own row and functions that ask for it would pay as much for another answer. Also
+suspected, without asking anybody: a reward model with several labels, of which TRL pays the first;
+prompts that hold their own question with the right answer behind it; and one prompt with several
+right answers, in half of the rows, where nobody plays on. A function that pays nobody is asked
+about completions with the special tokens that decoding left out, and an environment that has played
+an episode and was reset is paid beside a new one, with nothing done in either.
 
 ## Experiment
 None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
