@@ -12,6 +12,7 @@ for which every function returned None has an advantage of 0; and the same words
 are told right, or wrong, at every step alike (suspected where most of them, on three prompts or
 more, are not). Suspected as well: answers that a policy is sure of, other ones to other questions,
 that equal the gold of their own row no more often than that of any other row (24 prompts or more).
+And prompts that hold their own question with the right answer behind it.
 
 ## Probe
 Each reward function is heard: what it was given must be the row's own columns, what it paid must
