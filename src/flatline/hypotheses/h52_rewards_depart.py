@@ -40,6 +40,10 @@ of 16 rows and by a wrong answer of the same length. Suspected if
 - completions give the gold of their own row, and functions that ask for it would pay as much for
   another answer.
 
+A function that pays nobody is called with completions that keep the special tokens which decoding
+left out. An environment that has played an episode and was reset is paid beside a new one, with
+nothing done in either.
+
 Suspected without calling any function: a reward model with several labels, of which TRL pays the
 first; prompts that hold their own question with the right answer after it; and one prompt with
 several right answers, in half of the rows, if no tool or environment takes part.
