@@ -59,7 +59,7 @@ def test_an_adapter_that_begins_another_way_than_its_configuration_says_is_named
     assert judge_beginning(model) is None, "as asked"
     model.peft_config["default"].init_lora_weights = True
     found = judge_beginning(model)
-    assert found.departs and "as other ways to begin have it" in found.text
+    assert found.departs and "as from another initialisation" in found.text
 
 
 def test_a_layer_with_half_an_adapter_is_named_with_who_makes_its_matrices():
@@ -77,6 +77,33 @@ def test_a_bias_that_nobody_asked_for_is_looked_up_where_the_matrix_is_made():
     found = judge_adapters(model)
     sources = [one.source for one, _ in set_before(model, found)]
     assert sources and all("self.lora_A[" in one for one in sources)
+
+
+def test_a_factor_that_is_another_is_looked_up_with_the_condition_that_chose_it():
+    model = model_of()
+    next(layers(model)).layer.scaling["default"] *= 2
+    found = judge_adapters(model)
+    sources = [one.source for one, _ in set_before(model, found)]
+    assert "if use_rslora:" in sources and len(sources) <= 5
+
+
+def test_a_matrix_that_is_missing_is_looked_up_beside_the_one_that_is_there(monkeypatch):
+    def update_layer(self, adapter_name, r):
+        self.lora_dropout[adapter_name] = nn.Identity()
+        self.lora_bias[adapter_name] = nn.Linear(self.in_features, r)
+        self.lora_B[adapter_name] = nn.Linear(r, self.out_features)
+        self.scaling[adapter_name] = 2
+
+    model = model_of()
+    del next(layers(model)).layer.lora_A["default"]
+    monkeypatch.setattr(Linear, "update_layer", update_layer)
+    sources = [one.source for one, _ in set_before(model, judge_adapters(model))]
+    assert [one.partition("[")[0] for one in sources] == [
+        "self.lora_B",
+        "self.lora_bias",
+        "self.lora_B",
+        "self.scaling",
+    ]
 
 
 def test_half_precision_is_no_departure():

@@ -13,7 +13,7 @@ class Whole:
 
 def test_a_callback_that_asks_for_a_checkup_at_every_step_is_not_answered_inside_one():
     trainer = Whole()
-    with pytest.raises(ConfigError, match="looked at already"):
+    with pytest.raises(ConfigError, match="already running"):
         once(trainer, lambda: once(trainer, lambda: "never"))
     assert once(trainer, lambda: "again") == "again"
 

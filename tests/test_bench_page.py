@@ -16,8 +16,11 @@ BEGIN, END = f"<!-- begin: flatline bench report {RESULTS} -->\n", "\n<!-- end -
 IN_SHORT = ("one answer", "checkup", "diagnose 40", "either")
 
 
-def report(*options):
-    return CliRunner().invoke(app, ["bench", "report", str(ROOT / RESULTS), *options]).stdout
+LARGE_RUNS = "docs/benchmark/large-runs.json"
+
+
+def report(*options, of=RESULTS):
+    return CliRunner().invoke(app, ["bench", "report", str(ROOT / of), *options]).stdout
 
 
 def counted(share):
@@ -43,6 +46,12 @@ def test_the_page_shows_what_the_kept_results_give():
     assert shown.strip() == report().strip(), (
         f"Type `flatline bench report {RESULTS}` and put it between the marks"
     )
+
+
+def test_faults_of_large_runs_cost_what_their_kept_results_say():
+    faults = [line for line in report(of=LARGE_RUNS).splitlines() if "256 problems" in line]
+    told = ["|".join(line.split("|")[:4]) for line in faults if line.startswith("| ")]
+    assert told and not [row for row in told if row not in PAGE]
 
 
 def test_it_begins_with_the_rows_of_the_kept_results(first):

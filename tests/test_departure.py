@@ -23,7 +23,7 @@ from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.data import rows_of
 from flatline.live.trl.departure.gold import _shifted
 from flatline.live.trl.departure.next_rows import _length_departs, _shuffles
-from flatline.live.trl.departure.sampled import Sampled, judge_limit
+from flatline.live.trl.departure.sampled import Sampled, judge_drawing, judge_limit
 from flatline.live.trl.departure.scored import sampling_hooks
 from flatline.live.trl.departure.stages import _dealt
 from flatline.live.trl.measure.order import short_step
@@ -406,14 +406,30 @@ def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monke
 
 
 @pytest.fixture
-def library():
-    """TRL's trainer, in which one change can be planted."""
+def library(request):
+    """TRL's trainer or another module, in which one change can be planted."""
     gc.unfreeze()  # conftest froze what it imported, and functions are looked for
-    ground = Ground("trl.trainer.grpo_trainer")
+    ground = Ground(getattr(request, "param", "trl.trainer.grpo_trainer"))
     gc.collect()
     gc.freeze()  # else every training of the tests to come looks through all of it
     yield ground
     ground.clear()
+
+
+@pytest.mark.parametrize("library", ["trl.trainer.utils"], indirect=True)
+def test_a_sampler_that_keeps_another_number_than_it_is_told_is_shown_itself(library):
+    [change] = [
+        one
+        for one in library.sites.at(range(1, 9999))
+        if one.function == "RepeatSampler.__init__"
+        and (one.before, one.after) == ("mini_repeat_count", "repeat_count")
+    ]
+    library.plant(change)
+    subject = TrlSubject(build(script_of("grpo")))
+    with subject.standing_still():
+        where = subject.lines_of(subject.departures()["rows"])
+    library.clear()
+    assert where[0].function == change.function and where[0].line == change.line
 
 
 @pytest.mark.parametrize(
@@ -425,6 +441,7 @@ def library():
             "self.num_iterations * self.args.steps_per_generation",
             "self.num_iterations",
         ),
+        ("_get_train_sampler", "self.num_iterations", "self.num_generations_eval"),
         (
             "get_train_dataloader",
             "self._train_batch_size * self.args.steps_per_generation",
@@ -548,10 +565,28 @@ def test_the_order_of_the_file_and_several_steps_a_generation_are_as_asked(setti
     assert rows_found(build(script_of(setting))).departs is False
 
 
+def drawn(temperature=1.0, limit=64, **choosing):
+    return Sampled([], [], [], [], temperature, limit, choosing)
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "departs"),
+    [
+        ({"top_p": 0}, {"top_p": 1.0}, True),
+        ({"top_p": 0.9, "top_k": 20}, {"top_p": 0.9, "top_k": 0}, True),
+        ({"top_k": 0, "min_p": None}, {"top_k": 0, "min_p": 0.1}, False),
+        ({"top_k": 5}, {"top_k": None}, False),
+        ({"top_p": 0.5}, {"top_p": 1.0, "generation_kwargs": {"top_p": 0.5}}, False),
+    ],
+)
+def test_a_sampler_that_chooses_among_other_tokens_than_asked_departs(told, asked, departs):
+    found = judge_drawing(drawn(**told), SimpleNamespace(temperature=1.0, **asked))
+    assert (found is not None) == departs
+
+
 @pytest.mark.parametrize(("limit", "departs"), [(None, True), (12, True), (64, False)])
 def test_a_sampler_that_stops_elsewhere_than_asked_departs(limit, departs):
-    drawn = Sampled(drawn=[], given=[], prompts=[], logps=[], temperature=1.0, limit=limit)
-    found = judge_limit(drawn, SimpleNamespace(max_completion_length=64))
+    found = judge_limit(drawn(limit=limit), SimpleNamespace(max_completion_length=64))
     assert (found is not None) == departs
 
 

@@ -107,7 +107,7 @@ def test_an_answer_that_counts_in_one_message_must_count_after_tools():
         return correct([said[-1]["content"] for said in completions], answer)
 
     said = [messages(text) for text in SAID]
-    assert "not in the last of 3 messages" in found(first, said=said).text
+    assert "not as the last of 3 messages" in found(first, said=said).text
     assert found(last, said=said) is None
 
 

@@ -152,7 +152,7 @@ def test_a_loop_that_never_steps_is_refused():
 def test_a_model_without_a_head_is_refused():
     loop = loop_of()
     bare = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(ModelError, match="has no head that makes logits"):
+    with pytest.raises(ModelError, match="makes logits, as far as can be seen"):
         flatline.checkup(replace(loop, model=bare))
 
 

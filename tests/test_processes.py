@@ -34,7 +34,7 @@ def test_both_processes_get_the_same_report_and_no_alarm(said):
     first, second = (said["look", process]["levels"] for process in (0, 1))
     assert first == second
     assert not {code: told for code, told in first.items() if told[0] in ALARMS}
-    assert first["H60"][0] == "ok" and "hold the gradient of one" in first["H60"][1]
+    assert first["H60"][0] == "ok" and "hold the gradient of a single process" in first["H60"][1]
     assert len([1 for level, _ in first.values() if level == "ok"]) >= 38
 
 

@@ -361,3 +361,10 @@ def test_a_run_of_which_part_was_lost_is_not_green_and_says_what_was_lost(tmp_pa
     assert 'class="verdict fault"' in page
     assert '<details class="notice" open>' in page
     assert "Healthy: " not in page.partition('class="verdict fault"')[2].partition("</section>")[0]
+
+
+def test_a_run_that_learns_with_a_reservation_is_not_green():
+    logs = Path(__file__).parents[1] / "docs" / "real-logs"
+    page = page_of(logs / "by-heart.jsonl")
+    assert "Your run learns, with one reservation" in page
+    assert 'class="verdict unknown"' in page and 'class="verdict ok"' not in page

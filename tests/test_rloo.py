@@ -188,7 +188,7 @@ KINDS = [DPOTrainer, KTOTrainer, RewardTrainer, AsyncGRPOTrainer, A2POTrainer, O
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_trainers_of_trl_get_one_clear_line(tmp_path, kind):
     trainer = object.__new__(kind)
-    line = f"This is TRL's {kind.__name__}; flatline looks at GRPO, RLOO and what is built on them."
+    line = f"This is TRL's {kind.__name__}; flatline knows GRPO, RLOO and trainers built on them."
     with pytest.raises(ConfigError, match=line):
         flatline.checkup(trainer)
     with pytest.raises(TraceError, match=line):

@@ -381,7 +381,7 @@ def test_a_trainer_that_trains_some_of_what_it_samples_is_recorded_by_the_rows_i
     assert set(trace.groups().size.tolist()) == {4}
     tokens = trace.tokens()
     assert np.abs(tokens.sampler - tokens.trainer)[tokens.trained].max() < 1e-3
-    assert "Of 16 rows that are sampled at a time 8 are trained" in " ".join(report.caveats)
+    assert "Only 8 of 16 sampled rows at a time are trained" in " ".join(report.caveats)
 
 
 def test_old_logprobs_that_are_left_to_rows_that_are_not_trained_are_named(tmp_path):
@@ -394,7 +394,7 @@ def test_rows_whose_ids_tell_nothing_end_the_recording_and_not_the_training(tmp_
     attachment = flatline.attach(trainer, tmp_path / "run")
     trainer.train()
     assert attachment.failed and trainer.state.global_step == trainer.args.max_steps
-    assert "cannot be told by their ids" in capsys.readouterr().err
+    assert "their ids do not show which" in capsys.readouterr().err
 
 
 def test_a_checkup_of_a_trainer_that_trains_some_of_what_it_samples_is_refused(tmp_path):

@@ -146,7 +146,7 @@ def thought(*, says="so it is\n</think>3", prompt="What?<think>", form=0.0, whol
 def test_a_tag_that_the_prompt_holds_is_told_from_answers_that_are_wrong():
     found = RewardParser().sign(thought())
     assert found.level is Level.SUSPECT and "`<think>`" in found.headline
-    assert "64 of these say the gold answer" in found.text
+    assert "64 of these give the gold answer" in found.text
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_tag_that_the_prompt_holds_is_told_from_answers_that_are_wrong():
 )
 def test_a_reward_that_pays_or_a_prompt_without_the_tag_is_no_tag_in_vain(healthy):
     found = RewardParser().sign(thought(**({"form": 0.0, "whole": 1.0} | healthy)))
-    assert "stands in the prompt" not in found.headline
+    assert "it is in the prompt" not in found.headline
 
 
 def test_a_part_about_something_else_that_is_never_earned_is_noted_at_most():
@@ -190,7 +190,7 @@ def test_a_function_that_pays_once_the_tag_is_in_front_is_named_by_a_checkup(
     trainer.reward_funcs = [opens]
     trainer.reward_func_names = ["opens"]
     found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H52"]
-    assert ("stands in the prompt" in found.headline) is named, found.text
+    assert ("it is in the prompt" in found.headline) is named, found.text
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_reward_that_the_prompt_alone_decides_is_told_from_problems_of_every_k
     rewards, said, blind
 ):
     found = ZeroVarianceGroups().sign(trace_of(rewards, completion=list(said) * 20))
-    assert ("the prompt alone decides it" in found.text) is blind
+    assert ("the prompt alone decides the reward" in found.text) is blind
 
 
 ON = "4<|end|><|user|>what is 2+2?<|end|><|assistant|>4"

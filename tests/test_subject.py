@@ -616,5 +616,5 @@ def test_a_trainer_in_the_middle_of_accumulation_is_refused(tmp_path):
 
 
 def test_what_is_no_trainer_is_refused():
-    with pytest.raises(ConfigError, match="no GRPOTrainer"):
+    with pytest.raises(ConfigError, match="not a GRPOTrainer"):
         TrlSubject(object())

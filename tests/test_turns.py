@@ -24,10 +24,10 @@ class Words:
         return " ".join(map(str, ids))
 
 
-def judged(ids, mask, messages, **args):
+def judged(ids, mask, messages, tools=(print,), **args):
     told = {"max_completion_length": 40, "max_tool_calling_iterations": 4, **args}
     trainer = SimpleNamespace(
-        tools=[print],
+        tools=tools,
         processing_class=Words(),
         args=SimpleNamespace(**told),
         _get_tool_suffix_ids=print,
@@ -51,7 +51,7 @@ def test_a_reply_with_a_token_too_few_departs():
 
 def test_a_reply_that_reward_functions_never_read_departs():
     told = judged([IDS], [MASK], [[CALL, END]])
-    assert "1 replies of tools in what is trained, and 0 in the messages" in told.text
+    assert "1 tool replies in what is trained, and 0 in the messages" in told.text
 
 
 def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
@@ -63,7 +63,7 @@ def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
 
 def test_a_later_call_without_a_reply_departs_where_there_is_room_and_leave():
     two = ([IDS, IDS], [MASK, MASK], [[CALL, REPLY, END], [CALL, REPLY, CALL]])
-    assert "row 1 calls a tool for time 2 and gets no reply" in judged(*two).text
+    assert "row 1 makes tool call 2 and gets no reply" in judged(*two).text
     assert judged(*two, max_tool_calling_iterations=1) is None
     assert judged(*two, max_completion_length=len(IDS) + len(GIVEN)) is None
 
@@ -81,3 +81,33 @@ def test_several_replies_to_one_turn_are_one_time():
     given = reply_ids(Words(), [REPLY, REPLY], None, {})
     ids, mask = [3, EOS, *given, 8, EOS], [1, 1, *[0] * len(given), 1, 1]
     assert judged([ids], [mask], [[CALL, REPLY, REPLY, END]], max_tool_calling_iterations=1) is None
+
+
+def add(a, b):
+    return a + b
+
+
+def asks(**arguments):
+    function = {"name": "add", "arguments": arguments}
+    return {**CALL, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def played(call, *replies):
+    """Three rows that call once, and what is said of them."""
+    given = reply_ids(Words(), replies, None, {})
+    ids, mask = [3, EOS, *given, 8, EOS], [1, 1, *[0] * len(given), 1, 1]
+    rows = [[call, *replies, END]] * 3
+    return judged([ids] * 3, [mask] * 3, rows, tools=[add], max_completion_length=400)
+
+
+def test_a_reply_that_bears_another_name_than_the_call_departs():
+    told = played(asks(a=1, b=2), {"role": "tool", "name": "type", "content": "function"})
+    assert told.row == 0 and "bears another name: 'type'" in told.text
+    assert played(asks(a=1, b=2), REPLY) is None
+
+
+def test_calls_that_all_fail_depart_where_the_tool_does_answer_them():
+    failed = {**REPLY, "content": "{'error': 'Tool add not found.'}"}
+    told = played(asks(a=1, b=2), failed)
+    assert told.departs and "all 3 calls get an error for a reply" in told.text
+    assert played(asks(a=1), failed) is None  # by hand, too

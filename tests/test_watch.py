@@ -474,14 +474,14 @@ def test_a_loop_that_never_steps_is_told_so(tmp_path):
 def test_what_cannot_be_watched_is_refused_with_what_to_do(tmp_path):
     model = model_of()
     optimizer = sgd(model)
-    with pytest.raises(ModelError, match="has no head that makes logits"):
+    with pytest.raises(ModelError, match="makes logits, as far as can be seen"):
         flatline.watch(model.model, optimizer, tmp_path)
-    with pytest.raises(ModelError, match="listens to a torch module"):
+    with pytest.raises(ModelError, match="needs a torch module"):
         flatline.watch("gpt2", optimizer, tmp_path)
     with pytest.raises(TraceError, match="None of the 1 tensors of this optimizer"):
         other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
         flatline.watch(model, other, tmp_path)
-    with pytest.raises(TraceError, match="no torch optimizer"):
+    with pytest.raises(TraceError, match="not a torch optimizer"):
         flatline.watch(model, object(), tmp_path)
     with (
         flatline.watch(model, optimizer, tmp_path / "first"),

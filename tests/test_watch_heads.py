@@ -185,7 +185,7 @@ def test_where_several_layers_may_make_logits_they_are_listed_and_one_can_be_nam
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ModelError, match=r"several layers .* `say`, `aside`"):
         flatline.watch(model, optimizer, tmp_path / "unnamed")
-    with pytest.raises(ModelError, match="`head=voice` is no part of this TwoVoices"):
+    with pytest.raises(ModelError, match="`head=voice` is not part of this TwoVoices"):
         flatline.watch(model, optimizer, tmp_path / "unnamed", head="voice")
     for name, head in (("module", model.say), ("name", "say")):
         with flatline.watch(model, optimizer, tmp_path / name, head=head):

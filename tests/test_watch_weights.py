@@ -93,7 +93,7 @@ def test_a_baseline_over_rows_of_other_prompts_is_a_fault(advantages, mean, tmp_
     found = h53(trace)
     assert found.level is Level.FAULT
     apart = PROMPTS if advantages is across_prompts else GROUP
-    assert f"rows that stand {apart} apart, which are of other prompts" in found.text
+    assert f"rows that stand {apart} apart, which belong to other prompts" in found.text
     assert "view the rewards as `(-1, 6)`" in found.fix
     assert flatline.diagnose(trace).causes[0].hypothesis == "H53"
 

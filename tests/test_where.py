@@ -89,6 +89,21 @@ def test_a_helper_that_is_right_elsewhere_is_less_likely_than_what_it_was_told(w
     assert lines_behind(lambda: theirs.advantages(REWARDS))[0] == "baseline = mean_of(rewards, 4)"
 
 
+def test_a_lambda_that_only_hands_on_does_not_come_before_what_it_calls(written):
+    theirs = written(
+        "def mean_of(values, group):\n"
+        "    found = values.view(-1, group).mean(1)\n"
+        "    return found.repeat_interleave(group)\n"
+        "def advantages(rewards):\n"
+        "    logged = mean_of(rewards, 2)\n"
+        "    ask = lambda group: mean_of(rewards, group)\n"
+        "    return ask(4)\n"
+    )
+    found = lines_behind(lambda: theirs.advantages(REWARDS))
+    assert found[0] == "found = values.view(-1, group).mean(1)"
+    assert "ask = lambda group: mean_of(rewards, group)" in found
+
+
 def test_a_value_is_followed_through_dicts_and_attributes(written):
     theirs = written(
         "class Trainer:\n"

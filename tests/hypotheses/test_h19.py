@@ -14,8 +14,9 @@ from flatline.trace import Trace
 H19 = StaleCache()
 
 
-def visited_again(off):
-    """Half of the prompts of later steps are those of the first; their log-probs are off."""
+def visited_again(off, *, stays=False):
+    """Half of the prompts of later steps are those of the first; their log-probs are off. A sampler
+    that stays has those of the reference."""
     rows = healthy_rows(steps=4)
     rng = np.random.default_rng(0)
     for rollout, row in zip(rows["rollouts"], rows["tokens"], strict=True):
@@ -25,6 +26,8 @@ def visited_again(off):
         if known and rollout["step"] > 1:
             at = model_tokens(row)
             row["trainer"][at] += rng.normal(0, off, len(at)).astype(np.float32)
+        if stays:
+            row["reference"] = np.asarray(row["sampler"]) + 1e-7
     return Trace.from_rows(run=run_facts(bf16=True), **rows)
 
 
@@ -38,6 +41,13 @@ def test_prompts_that_come_again_and_differ_more_are_suspected():
     finding = H19.sign(visited_again(0.2))
     assert finding.level is Level.SUSPECT
     assert "sampled before" in finding.text
+
+
+def test_a_sampler_that_never_got_weights_has_no_old_cache_however_prompts_come_again():
+    """What was trained more often has moved further from it, which is no cache."""
+    finding = H19.sign(visited_again(0.2, stays=True))
+    assert finding.level is Level.UNKNOWN
+    assert "weights of the start" in finding.text
 
 
 def test_prompts_that_come_again_and_differ_as_little_are_fine():

@@ -44,7 +44,7 @@ def test_calls_that_are_given_up_while_the_reward_rises_are_noted():
 def test_a_model_that_comes_to_repeat_itself_is_suspected():
     found = H.sign(run(nothing, prompts=32, ids=lambda row: 7 if row["step"] > 6 else row["ids"]))
     assert found.level is Level.SUSPECT
-    assert "has been in it before" in found.text
+    assert "repeats what it said before" in found.text
 
 
 def test_a_model_that_always_repeated_itself_did_not_collapse():

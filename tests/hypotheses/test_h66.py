@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.test_faults import tiny
 
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h66_speculative_drafts import SpeculativeDrafts
 from flatline.live.records import Surprise
+from flatline.training.subject import OurSubject
+from flatline.training.trainer import build
 
 H = SpeculativeDrafts()
 PROMPTS, GROUP, TOKENS = 8, 8, 40
@@ -84,3 +87,9 @@ def test_where_sampler_and_trainer_disagree_nothing_is_said_of_drafts():
 
 def test_a_batch_without_doubt_says_too_little():
     assert H.probe(subject(plausible, tokens=2)).level is Level.UNKNOWN
+
+
+@pytest.mark.parametrize("fault", ["drafts-accepted", None])
+def test_a_live_trainer_whose_sampler_takes_plausible_drafts(tmp_path, fault):
+    built = build(tiny(tmp_path, fault=fault, datasets="lab,,train[:64]", batch_size=64))
+    assert H.probe(OurSubject(built)).level is (Level.SUSPECT if fault else Level.OK)

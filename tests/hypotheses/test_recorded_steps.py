@@ -330,7 +330,8 @@ def paid_up_to(last, **settings):
 def test_rows_that_stand_late_and_are_never_paid_are_suspected():
     late = paid_up_to(20)
     assert (
-        late.level is Level.SUSPECT and "From row 20 of a batch on nobody is ever paid" in late.text
+        late.level is Level.SUSPECT
+        and "From row 20 of a batch on, no row is ever paid" in late.text
     )
     assert paid_up_to(64).level is Level.OK
     assert paid_up_to(20, shuffle_dataset=False).level is Level.OK, "the order may be meant"

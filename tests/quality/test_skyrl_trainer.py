@@ -25,6 +25,6 @@ def test_the_loop_of_skyrl_is_silent_when_healthy_and_each_defect_is_named():
     rows = [line.strip("| ").split(" | ") for line in printed.splitlines()[2:]]
     told = {row[0]: row[2] for row in rows}
     assert told["nothing"] == "silent"
-    assert "H02" in told["mask"]
-    assert "H06" in told["stale"]
-    assert "H21" in told["temperature"]
+    assert told["mask"].startswith("H02")
+    assert told["stale"].startswith("H06")
+    assert told["temperature"].startswith("H21")

@@ -18,7 +18,7 @@ import numpy as np
 from flatline.alarms.alarm import TREND, Alarm
 from flatline.alarms.sequential import RECENT, Falling
 from flatline.errors import NotRecorded
-from flatline.hypotheses.h03_kl_divergence import BROKEN
+from flatline.hypotheses.kl_unit import BROKEN
 from flatline.hypotheses.trend import SMALLEST, STIFFEST, by_unit, with_next
 from flatline.trace import Trace
 

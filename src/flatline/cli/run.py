@@ -7,7 +7,7 @@ import typer
 
 from flatline.cli import options
 
-Script = Annotated[Path, typer.Argument(help="The script, as you would type it behind `python`.")]
+Script = Annotated[Path, typer.Argument(help="The script, as you would type it after `python`.")]
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own arguments.")
 ]

@@ -89,7 +89,7 @@ def headline_of(report: Found) -> str:
             return f"Your run learns, with one event on the way. {report.event.text}"
         return _HEALTHY[report.trend is not None and report.trend.rises]
     if report.event is not None:
-        return f"{report.event.text} Why, this log cannot tell."
+        return f"{report.event.text} This log does not show why."
     if report.pointers:
         return f"Possible, but not certain: {_inside(report.pointers[0])}"
     return _left_open(common_left(report))

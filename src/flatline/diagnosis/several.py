@@ -155,8 +155,8 @@ def _side_by_side(traces: Mapping[str, Trace]) -> Iterator[str]:
     certain = difference.low > 0 or difference.high < 0
     first, last = traces
     yield (
-        f"The reward of {first} less that of {last}, at the {len(shared)} steps that both have: "
-        f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+        f"At the {len(shared)} steps that both have, the reward of {first} minus that of {last} "
+        f"is {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
         f"{'' if certain else ', so neither is certainly better'}."
     )
     for name, reward in zip(traces, rewards, strict=True):
@@ -164,7 +164,7 @@ def _side_by_side(traces: Mapping[str, Trace]) -> Iterator[str]:
             late = len(shared) // LATE
             ends = f"{np.mean(one[-late:]):.3f} and {np.mean(other[-late:]):.3f}"
             yield (
-                f"The last {alone} steps are of {name} alone, and compare with nothing; in the "
+                f"The last {alone} steps are in {name} alone, with nothing to compare; in the "
                 f"last {late} that both have, the rewards are {ends}."
             )
 

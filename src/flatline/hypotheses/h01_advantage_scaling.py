@@ -1,4 +1,4 @@
-"""Groups whose rewards differ by crumbs get full-size advantages: noise weighs as much as signal.
+"""Groups whose rewards hardly differ get full-size advantages: noise weighs as much as signal.
 
 ## What goes wrong
 Advantages are divided by the standard deviation of their group. That does not make them large: in a
@@ -104,8 +104,8 @@ class AdvantageScaling(Hypothesis):
             return None
         return self.found(
             Level.FAULT,
-            f"The advantages of {lost.sum()} of {len(lost)} rollouts are no numbers, from step "
-            f"{int(trace.rollouts['step'][lost].min())} on: no gradient that they touch is one.",
+            f"The advantages of {lost.sum()} of {len(lost)} rollouts are NaN or infinite, from "
+            f"step {int(trace.rollouts['step'][lost].min())} on; so is any gradient they enter.",
             measured=float(lost.mean()),
             expected="0",
             fix="Look for a division by a spread of 0, and for an overflow in 16 bits.",

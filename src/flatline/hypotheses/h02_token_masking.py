@@ -181,7 +181,7 @@ class TokenMasking(Hypothesis):
             evidence=_examples(trace, tokens, never, known=False),
             severity=1 / LOST,
             headline="Your loss mask is inverted: the model's own tokens carry no loss.",
-            fix="Turn the mask (`env_mask`, `tool_mask`) around: 1 on the ids that the model "
+            fix="Invert the mask (`env_mask`, `tool_mask`): 1 on the ids that the model "
             "sampled, 0 on what the environment wrote.",
             proven=True,
         )

@@ -8,15 +8,19 @@ weights, other kernel, other mask), from dropout, from tool tokens in the loss, 
 that really has left. A KL term of the wrong sign pushes it out. One that is too heavy holds it.
 
 ## Sign
-Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002 in
-float32 (0.01 in 16 bits; 0.1 where dropout is on while tokens are scored) is a fault. In the log of
-another tool, and with an adapter whose B is not seen to start at 0, it is suspected: a run that
-goes on from an adapter may have such a KL on purpose. With the loss `grpo` and one update per batch
-the advantages cancel and the loss is beta times KL: a loss that falls as the KL rises is a fault of
-sign. Later, a median above 1 nat per token in the last third of at least three steps is suspected.
-A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
-suspected where after eight steps the reward does not rise and the KL stays below (advantage /
-beta)².
+- Before the first update the policy is its reference, so the KL of step 1 must be 0: above 0.002 in
+  float32 (0.01 in 16 bits; 0.1 if dropout is on while tokens are scored) is a fault. In the log of
+  another tool, and with an adapter whose B is not seen to start at 0, it is suspected: a run that
+  continues from an adapter may have such a KL on purpose. No other model is suspected if the KL of
+  a log begins at a twentieth of what it becomes.
+- With the loss `grpo` and one update per batch the advantages cancel and the loss is beta times KL:
+  a loss that falls as the KL rises is a fault of sign.
+- Later, a median above 1 nat per token in the last third of at least three steps is suspected. A
+  log may have the KL of whole answers: that is assumed if the reward rises at a KL that no token
+  could have.
+- A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
+  suspected if after eight steps the reward does not rise and the KL stays below (advantage /
+  beta)².
 
 ## Probe
 Policy minus reference on one batch: while every LoRA B is zero, each token must give 0. Then beta
@@ -53,6 +57,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import without_kl
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import EQUAL, reward_rises
+from flatline.hypotheses.kl_unit import BROKEN, kl_per_token, of_answers
 from flatline.hypotheses.logs import imported, rows_in_words
 from flatline.hypotheses.weights import adapter_started_at_zero, kl_in_reward, updates_once
 from flatline.rollout.record import Author
@@ -66,8 +71,6 @@ if TYPE_CHECKING:
 START, START_BF16 = 2e-3, 1e-2
 """KL per token before any update. An invariant: healthy runs have 0; kernels that differ between
 policy and reference give up to 1e-3, in bf16 a little more."""
-BROKEN = 1.0
-"""KL per token of a policy that has left. Healthy runs stay below 0.3; docs/calibration.md."""
 FEWEST = 3
 """Steps above `BROKEN`, and steps that a sign of the KL term is read from (twice as many)."""
 OPPOSED = -0.9
@@ -94,6 +97,12 @@ it or with another draw. Noise of 0.3 nat a token, as dropout of 0.1 in attentio
 HELD_STEPS = 8
 """Steps after which healthy runs of the lab have left (KL 0.009 to 0.02 at beta 0.02 and 0.04)."""
 
+NEAR = 0.05
+"""Share of its later KL that a policy has at step 1, where it began at its reference."""
+
+_FROM_ANSWERS = (
+    ", if the log has it for whole answers, as a rising reward and the length of answers suggest"
+)
 WRONG_SIGN = "The KL penalty has the wrong sign: it pushes your policy away."
 OTHER_MODEL = "The KL penalty compares your policy with a different model."
 
@@ -122,7 +131,7 @@ class KlDivergence(Hypothesis):
                 expected="0 or more",
                 headline=WRONG_SIGN,
             )
-        kl, step = trace.steps["kl"], trace.steps["step"]
+        kl, step = kl_per_token(trace), trace.steps["step"]
         # Overflow of the estimate is an explosion; a step without KL is not one.
         known = ~np.isnan(kl)
         kl, step = kl[known], step[known]
@@ -132,7 +141,7 @@ class KlDivergence(Hypothesis):
         allowed = START if is_half(trace.settings) is False else START_BF16
         if trace.settings.get("dropout"):
             allowed = START_DROPOUT
-        if first.size and first[0] > allowed:
+        if first.size and first[0] > allowed and not _began_near(trace, kl):
             return self._start(trace, float(first[0]), allowed)
         return (
             self._sign_of_term(trace, beta)
@@ -308,10 +317,18 @@ class KlDivergence(Hypothesis):
             )
         return self.found(
             Level.OK,
-            f"The KL is {started}{typical:.2g} nat per token in the last {told}.",
+            f"The KL is {started}{typical:.2g} nat per token in the last {told}"
+            f"{_FROM_ANSWERS if of_answers(trace) else ''}.",
             measured=typical,
             expected=f"below {BROKEN:g}",
         )
+
+
+def _began_near(trace: Trace, kl: np.ndarray) -> bool:
+    """Whether the KL of a log, whose unit or noise may be its own, was next to nothing at first
+    beside what it became. That of another model is there from the start."""
+    late = kl[-max(len(kl) // 3, 1) :]
+    return imported(trace) and len(kl) >= FEWEST and bool(kl[0] < NEAR * np.median(late))
 
 
 def _way_back(trace: Trace, start: float | None) -> str | None:

@@ -7,21 +7,28 @@ beginning or are filtered out. Hard problems are longest, so they suffer most, a
 ceiling that no training lifts.
 
 ## Sign
-Shares over prompts, suspected where the interval excludes the threshold: episodes that lost
-documents to the limit or ended on a full context (5 %), completions that a limit cut off while the
-reward does not rise (25 %; where groups hold both, and what is cut still carries a loss, only if it
-is certainly paid less than what ended, not counting parts that pay for length itself: a reward that
-asks for no end loses nothing, and one for brevity pays what is long less, cut or not; where nothing
-ended, not if the reward has two values and a quarter earns the higher one), observations of one and
-the same length with some clearly shorter and none longer (half; where none is shorter, the tool has
-a fixed form), long prompts of exactly the greatest length (5 %, and three times as many as of any
-other length: where lengths are few, many are longest without being cut), prompts of exactly the
-greatest number of characters (half of eight or more, where the data has gold answers), of which
-three or more end in the middle of a word that prompts have whole elsewhere. A log without rollouts
-has the share of completions alone: of the whole run, or of its last third where that share
-certainly grew and the reward does not rise. Where all completions were cut and
-`mask_truncated_completions` leaves what was cut out of the loss, no token is trained: a fault,
-exact over the rollouts that were seen; of fewer than four prompts suspected.
+Shares over prompts, suspected if the interval excludes the threshold:
+
+- episodes that lost documents to the limit or ended on a full context (5 %);
+- completions that a limit cut off while the reward does not rise (25 %). If groups hold both, and
+  what is cut still carries a loss, only if it is certainly paid less than what ended, not counting
+  parts that pay for length itself: a reward that asks for no end loses nothing, and one for brevity
+  pays less for what is long, cut or not. If nothing ended, not if the reward has two values and a
+  quarter earns the higher one;
+- observations of one and the same length with some clearly shorter and none longer (half; if none
+  is shorter, the tool has a fixed form);
+- long prompts of exactly the greatest length (5 %, and three times as many as of any other length:
+  if there are few lengths, many prompts are longest without being cut);
+- prompts of exactly the greatest number of characters (half of eight or more, if the data has gold
+  answers), of which three or more end in the middle of a word that prompts have whole elsewhere.
+
+A log without rollouts has the share of cut completions alone: of the whole run, or of its last
+third if that share certainly grew and the reward does not rise (10 % are enough if what ended is
+certainly paid more, assuming that what was cut earns nothing).
+
+If all completions were cut and `mask_truncated_completions` leaves them out of the loss, no token
+is trained: a fault, exact over the rollouts that were seen; suspected if they are of fewer than
+four prompts.
 
 ## Probe
 The sign, read on one batch of the live trainer.
@@ -46,6 +53,7 @@ and they come before any larger limit, which costs memory whether it is needed o
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,7 +61,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import longer_turns
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
-from flatline.hypotheses.column_movement import change_of, surely
+from flatline.hypotheses.column_movement import change_of, column, surely
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
 from flatline.hypotheses.lengths import cut_off, length_parts
 from flatline.hypotheses.logprobs import some_steps
@@ -67,6 +75,8 @@ LOST = 0.05
 """Share of episodes that lose context to the limit. Healthy: 0; see docs/calibration.md."""
 CUT = 0.25
 """Share of completions that a limit ends. Healthy lab runs: up to 0.05."""
+LOSES = 0.1
+"""The same where it grew, and what ended is paid more and more while the whole is not."""
 MOSTLY_CUT = 0.9
 """Share cut off above which what the others are paid is hardly known."""
 SAME_LENGTH = 0.5
@@ -213,24 +223,26 @@ class ContextTruncation(Hypothesis):
 
     def _logged(self, trace: Trace) -> Finding:
         """Of a log, which has only the share of each step."""
-        share = mean_of(trace.steps["truncated_share"])
+        share, most = mean_of(trace.steps["truncated_share"]), CUT
         if share.n < FEWEST:
             return self.too_little(f"{FEWEST - share.n} more steps are needed")
         suspect = share.low > CUT and not reward_rises(trace)
         found = thirds(trace.steps["truncated_share"], trace.steps["step"])
         ends = f": {found.early.mean():.0%} early, {found.late.mean():.0%} late" if found else ""
-        more = ""
+        text = f"{share.value:.0%} of the completions were cut off by a limit (logged{ends})."
         if found and not suspect and not reward_rises(trace):
-            suspect = _grown(trace) and mean_of(found.late).low > CUT
-            more = _finished(trace) if suspect else ""
+            ended, late = paid_when_ended(trace), mean_of(found.late)
+            most = LOSES if ended is not None and ended.better else CUT
+            suspect = _grown(trace) and late.low > most
+            share, text = (late, f"{text}{ended or ''}") if suspect else (share, text)
         return self.found(
             Level.SUSPECT if suspect else Level.OK,
-            f"{share.value:.0%} of the completions were cut off by a limit (logged{ends}).{more}",
+            text,
             headline=COMPLETIONS,
             fix=LONGER_COMPLETIONS,
             measured=share,
-            expected=f"below {CUT:.0%}",
-            severity=share.value / CUT,
+            expected=f"below {most:.0%}",
+            severity=share.value / most,
         )
 
     def _prompts(self, trace: Trace) -> Finding | None:
@@ -331,22 +343,36 @@ def _grown(trace: Trace) -> bool:
     return surely(change_of(trace.steps["truncated_share"], trace.steps["step"])) > 0
 
 
-def _finished(trace: Trace) -> str:
+class Ended(NamedTuple):
     """What a log's completions that were not cut off are paid, if the others are paid nothing."""
-    reward, cut = trace.steps["reward"], trace.steps["truncated_share"]
+
+    early: float
+    late: float
+    better: bool
+    """Whether that certainly rises."""
+
+    def __str__(self) -> str:
+        better = ": these get better, so it is the limit that costs reward" if self.better else ""
+        return (
+            f" If cut completions earn 0, those that ended earn {self.early:.2f} early and "
+            f"{self.late:.2f} late{better}."
+        )
+
+
+def paid_when_ended(trace: Trace) -> Ended | None:
+    """None where a log does not show it."""
+    reward, cut = column(trace, "reward"), column(trace, "truncated_share")
+    if not len(reward) or not len(cut):
+        return None
     known = np.isfinite(reward) & np.isfinite(cut)
     if not known.any() or reward[known].min() < 0 or cut[known].max() > MOSTLY_CUT:
-        return ""
+        return None
     ended = thirds(np.where(known, reward / (1 - cut), np.nan), trace.steps["step"])
-    paid = thirds(reward, trace.steps["step"])
-    if ended is None or paid is None:
-        return ""
-    change = difference_of_means(ended.early, ended.late)
-    better = ": those get better, and what is lost is lost to the limit" if change.low > 0 else ""
-    return (
-        f" If what is cut off earns 0, what ended is paid {ended.early.mean():.2f} early and "
-        f"{ended.late.mean():.2f} late{better}."
-    )
+    if ended is None or thirds(reward, trace.steps["step"]) is None:
+        return None
+    rises = (difference_of_means(before, ended.late) for before in (ended.early, ended.middle))
+    better = all(change.low > 0 for change in rises)  # while the whole may have risen and fallen
+    return Ended(float(ended.early.mean()), float(ended.late.mean()), better)
 
 
 def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:

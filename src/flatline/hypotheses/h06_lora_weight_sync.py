@@ -9,13 +9,14 @@ while its B is frozen at zero, nothing moves and no error says so.
 ## Sign
 The sampler: one weight version for all of at least four steps; or log-probs that agree at the first
 step and diverge later although no rollout names older weights (mean gap above 1e-3 nat in float32,
-0.1 in 16 bits, over the last three recorded steps). It never got any weights, which is a fault, if
-the sampler's log-probs are then those of the recorded reference up to rounding, or, after prompts
-that come again, those that it had at the first step. Of a watched loop in which a copy of the model
-samples: not one weight of the copy changes over eight steps (suspected). Rollouts from vLLM and
-from custom samplers name no version, so there only the log-probs can show it. The reference: policy
-and reference the same to the last bit after the weights have changed, with beta above 0. The
-adapter: an A that is trained, or held by the optimizer, without its B.
+0.1 in 16 bits, over the last three recorded steps). If the sampler's log-probs are then those of
+the recorded reference up to rounding, or, after prompts that come again, those of the first step,
+it never got any weights, which is a fault. If a copy of the model samples in a watched loop and
+not one weight of that copy changes over eight steps, that is suspected. Rollouts from vLLM and from
+custom samplers name no version, so there only the log-probs can show it.
+
+The reference: policy and reference are the same to the last bit after the weights have changed,
+with beta above 0. The adapter: an A that is trained, or held by the optimizer, without its B.
 
 ## Probe
 Move every trainable weight until the trainer's log-probs shift visibly, sample, restore, sample

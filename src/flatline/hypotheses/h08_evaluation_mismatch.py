@@ -2,21 +2,24 @@
 
 ## What goes wrong
 Two code paths sample and score: one in training, one in evaluation. If they differ in a prompt, a
-turn limit, a temperature or a scorer, what is practised is not what is measured. A flat evaluation
-then says nothing about training, and the other way round.
+turn limit, a temperature or a scorer, what is trained is not what is measured. A flat evaluation
+then says nothing about training, and vice versa.
 
 ## Sign
-The held-out reward before the first step against the training reward of the first steps, when the
-policy is still the same. Suspected where they certainly differ by more than a third of the reward's
-span. Other problems, or greedy decoding in evaluation, can also explain a difference. A note where
-a log's training reward certainly rises, and its held-out reward certainly less or not at all: few
-prompts may have been learnt by heart, or something is paid that evaluation does not measure.
-Suspected from the arguments alone: weights loaded at the end that are chosen by the lowest
-evaluation loss, or by the lowest reward. The loss of GRPO says nothing of how good a policy is.
+Suspected if the held-out reward before the first step and the training reward of the first steps,
+when the policy is still the same, certainly differ by more than a third of the reward's span. Other
+problems, or greedy decoding in evaluation, can also explain a difference.
+
+A note if a log's training reward certainly rises, and its held-out reward certainly less or not at
+all: a few prompts may have been learnt by heart, or something is paid that evaluation does not
+measure.
+
+Suspected from the arguments alone: the weights loaded at the end are chosen by the lowest
+evaluation loss, which for GRPO says nothing about how good a policy is, or by the lowest reward.
 
 ## Probe
 The same problems with the same random numbers through both paths: prompts must be equal token by
-token, limits and sampling the same, and one completion must earn one reward in both.
+token, limits and sampling the same, and one completion must earn the same reward in both.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. Without one, no training is
@@ -59,12 +62,13 @@ FIRST_STEPS = 3
 """Training steps whose policy is still that of the first evaluation."""
 SAME = 1e-6
 """Two scores of one completion that differ by more are two scores."""
+_SAYS_NOTHING = (
+    "whatever the policy earns, the loss of GRPO is about 0 plus the KL, so the checkpoint that"
+)
 WRONG_WAY = {
-    ("loss", "lowest"): "the loss of GRPO is about 0 plus the KL whatever the policy earns, so the "
-    "one that moved least wins, or chance",
-    ("loss", "highest"): "the loss of GRPO is about 0 plus the KL whatever the policy earns, so "
-    "the one that moved most wins, or chance",
-    ("reward", "lowest"): "that is the one that earned least",
+    ("loss", "lowest"): f"{_SAYS_NOTHING} moved least wins, or one by chance",
+    ("loss", "highest"): f"{_SAYS_NOTHING} moved most wins, or one by chance",
+    ("reward", "lowest"): "that is the checkpoint that earned least",
 }
 """Why a checkpoint is not the best one, by what its metric is about and which end counts."""
 
@@ -144,12 +148,12 @@ class EvaluationMismatch(Hypothesis):
             return None
         return self.found(
             Level.SUSPECT,
-            f"`load_best_model_at_end` puts back the checkpoint with the {end} `{name}`: {wrong}. "
-            "What was learnt after it is thrown away.",
+            f"`load_best_model_at_end` restores the checkpoint with the {end} `{name}`: {wrong}. "
+            "What was learned after it is lost.",
             expected="the highest evaluation reward",
             fix='Set `metric_for_best_model="eval_reward"` and `greater_is_better=True`, or leave '
             "`load_best_model_at_end` out.",
-            headline="The weights that you end with are not the best ones.",
+            headline="Your final weights are not the best ones.",
         )
 
     def probe(self, subject: "Subject") -> Finding:

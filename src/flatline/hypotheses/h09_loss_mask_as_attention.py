@@ -209,7 +209,7 @@ class LossMaskAsAttention(Hypothesis):
         return self.found(
             Level.FAULT,
             f"Replacing {parts} moves {_share_moved(worst):.0%} of the trainer's "
-            f"{worst.change_T.size} log-probs behind it: it cannot see {parts}.",
+            f"{worst.change_T.size} log-probs after it: it cannot see {parts}.",
             headline=_unseen(trace, "prompt" in which, "tool" in which),
             measured=worst.mean,
             expected="above 0.1 nat",

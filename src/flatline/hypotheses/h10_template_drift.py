@@ -100,7 +100,7 @@ class TemplateDrift(Hypothesis):
         edges = known.edges if len(known.edges) > len(known.inside) else ()
         wrong = [*known.prompts[:1], *edges, *known.prompts[1:]]
         text = (
-            f"Of {known.rollouts} rollouts {len(known.prompts)} are trained after another prompt "
+            f"{len(known.prompts)} of {known.rollouts} rollouts are trained after another prompt "
             f"than they were sampled after, and {len(edges)} differ where a turn begins."
             if wrong
             else "Prompts and the text between turns are trained id by id as they were sampled, "

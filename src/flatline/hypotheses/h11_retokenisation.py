@@ -107,11 +107,13 @@ class Retokenisation(Hypothesis):
         )
 
     def _by_ids(self, trace: Trace, known: Identity) -> Finding:
-        text = f"Of {known.rollouts} rollouts {len(known.inside)} are not trained on the ids that "
+        text = (
+            f"{len(known.inside)} of {known.rollouts} rollouts are trained on other ids than were "
+        )
         text += (
-            "were sampled, from a place inside the model's own words on."
+            "sampled, from a place inside the model's own words on."
             if known.inside
-            else "were sampled inside the model's own words."
+            else "sampled inside the model's own words."
         )
         proven = exchanged_rows(trace) is None
         return judged(self, trace, known, known.inside, text, proven=proven)

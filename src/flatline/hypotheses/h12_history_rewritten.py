@@ -60,8 +60,8 @@ class HistoryRewritten(Hypothesis):
         if known is None:
             raise NotRecorded("rollouts.as_sampled")
         text = (
-            f"Of {known.rollouts} rollouts {len(known.stripped)} are trained without words that "
-            "the model wrote and went on from."
+            f"{len(known.stripped)} of {known.rollouts} rollouts are trained without words that "
+            "the model wrote and continued from."
             if known.stripped
             else "No words of the model are missing from what is trained "
             f"({known.rollouts} rollouts)."

@@ -6,18 +6,21 @@ every finished completion is then left out of the loss: the gradient is 0 while 
 Without it, "truncated" statistics say 100 %, and acting on them makes things worse.
 
 ## Sign
-Rollouts that ended by themselves and have no trained token at all: more than one in twenty of them
-is a fault. And rollouts that are called cut although they ended well below the trainer's limit, at
-many different lengths, in one turn: certainly more than four in five of at least 16 is suspected,
-because a limit would give one length. Those that end in neither an end token nor a known limit
-count here if they have no trained token: a stop string may have ended them. Healthy: none has
-either (0 of 26 runs, interval 0 to 13 %; both are invariants). Also suspected: a quarter of 16 or
-more cut completions close their turn and open the next one, with the marks that the prompt has.
+- A fault: more than one in twenty rollouts that ended by themselves have no trained token at all.
+- Suspected: certainly more than four in five of at least 16 rollouts are called cut although they
+  ended well below the trainer's limit, at many different lengths, in one turn. A limit would give
+  one length.
+- Rollouts that end in neither an end token nor a known limit count here if they have no trained
+  token: a stop string may have ended them.
+- Suspected: a quarter of 16 or more cut completions close their turn and open the next one, with
+  the marks that the prompt has.
+
+Healthy: none of the first two (0 of 26 runs, interval 0 to 13 %; both are invariants).
 
 ## Probe
-The sign, read on one batch of the live trainer. And completions of one turn that hold the special
-token with which the chat template ends the model's turn, and were cut by the limit all the same:
-certainly more than a quarter is a fault, since it should have stopped them.
+The sign, read on one batch of the live trainer. Also a fault: certainly more than a quarter of the
+completions of one turn were cut by the limit although they hold the special token with which the
+chat template ends the model's turn, which should have stopped them.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. On your own trainer:

@@ -13,15 +13,19 @@ like that. All of them is a fault, half of them are noted. Healthy: none of 26 r
 13 %); an invariant.
 
 ## Probe
-The sign on one batch. Then the tokenizer against the model: ids that the model has no row for are a
-fault. So are prompts of which each holds another prompt inside its user's turn, and a template that
-writes something between prompt and answer but leaves it out of every prompt (templates that write
-nothing there, such as Mistral's, need no opening), and prompts that end with the token that ends a
-turn. So are tokens that the chat template wants the
-model to write and whose frozen rows of the output layer are equal to those of other tokens, if no
-rollout calls a tool; if some do, they spell it differently, and it is noted. Last, a templated
-prompt is encoded as plain text: if that doubles its first token it is noted, since your own code
-may do the same.
+The sign on one batch, then the tokenizer against the model. Faults:
+
+- ids that the model has no row for;
+- prompts of which each holds another prompt inside its user's turn;
+- a template that writes something between prompt and answer but leaves it out of every prompt
+  (templates that write nothing there, such as Mistral's, need no opening);
+- prompts that end with the token that ends a turn;
+- tokens that the chat template wants the model to write and whose frozen rows of the output layer
+  are equal to those of other tokens, if no rollout calls a tool. If some do, they spell it
+  differently, and it is noted.
+
+Last, a templated prompt is encoded as plain text: if that doubles its first token it is noted,
+since your own code may do the same.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds. On your own trainer:
@@ -167,7 +171,7 @@ class SpecialTokens(Hypothesis):
             expected="the opening of the model's turn",
             headline="Your prompts end with the token that ends a turn.",
             fix="Let the prompt stop where the answer begins: take the end token out of what "
-            "{chat_template}, or the tokenizer, puts behind it.",
+            "{chat_template}, or the tokenizer, puts after it.",
         )
 
     def _unwritable(self, subject: "Subject") -> Finding | None:

@@ -1,4 +1,4 @@
-"""The adapter is merged into weights of few digits: the sampler gets a part of each update.
+"""The adapter is merged into low-precision weights: the sampler gets only part of each update.
 
 ## What goes wrong
 The trainer computes W + BA. For the sampler, BA is added to W in bf16, where a change smaller than

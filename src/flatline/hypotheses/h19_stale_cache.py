@@ -11,10 +11,11 @@ than those of prompts visited for the first time in the same steps: suspected. I
 LoRA, where nothing is merged: sampler and trainer agree before the first update and diverge with
 it, although rollouts name the newest weights: suspected. A cache holds what was read before, in
 whole blocks: if prompts of which less than a block was read before diverge as well, it is not the
-cause, and H06 decides. Of a watched recurrent policy: every sequence of four steps in a row is
-sampled from a hidden state that another left, and trained from none (suspected). Healthy: 0 of 26
-runs alarm (interval 0 to 13 %), but none of them visits a prompt again in a recorded step, so the
-first part is set by reasoning.
+cause, and H06 decides; so it does where the sampler still has the weights of the start. In a
+watched loop with a recurrent policy: every sequence of four steps in a row is sampled from a hidden
+state that another left, and trained from none (suspected). Healthy: 0 of 26 runs alarm (interval 0
+to 13 %), but none of them visits a prompt again in a recorded step, so the first part is set by
+reasoning.
 
 ## Probe
 One real optimizer step, and some prompts of the batch sampled again: the sampler's log-probs must
@@ -81,6 +82,8 @@ class StaleCache(Hypothesis):
         carried = trace.run.get("state_is_carried") or {"steps": 0}
         if carried["steps"] >= FEWEST:
             return self._carried(carried["steps"])
+        if never_left_the_start(trace) is not None:
+            return self.too_little("the sampler still has the weights of the start; see H06")
         again = _visited_again(trace)
         if again is not None and again.low > MORE:
             return self.found(
@@ -92,14 +95,11 @@ class StaleCache(Hypothesis):
                 expected="no more than new ones",
                 severity=again.value / MORE,
             )
-        if never_left_the_start(trace) is not None:
-            return self.too_little("the sampler still has the weights of the start; see H06")
         unread = _unread(trace)
         if unread is not None and unread.low > APART:
             return self.too_little(
-                f"rollouts of {unread.n} prompts whose first {BLOCK} tokens were never sampled "
-                f"behind before differ by {unread.value:.2g} nat as well, and no cache has those; "
-                "see H06"
+                f"rollouts of {unread.n} prompts whose first {BLOCK} tokens were never read before "
+                f"differ by {unread.value:.2g} nat as well, and no cache has those; see H06"
             )
         return self._judge(followed(trace), APART, merged=bool(trace.settings.get("lora")))
 

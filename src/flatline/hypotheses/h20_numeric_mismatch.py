@@ -1,4 +1,4 @@
-"""Sampler and trainer compute the same weights with other digits: two policies from the start.
+"""Sampler and trainer compute the same weights at different precision: two policies from the start.
 
 ## What goes wrong
 Other kernels and other precisions give other log-probs for the same weights, most of all for
@@ -9,9 +9,9 @@ differences are usual and harmless; large ones end in a collapse after a few hun
 The first step, where both sides hold the same weights: mean |sampler - trainer| over the trained
 tokens, with the 99th percentile and the largest. In float32 certainly above 0.005 nat is suspected;
 in 16 bits, where 0.005 to 0.025 is usual, certainly above 0.05. It is the last explanation: a lost
-context, another template, another temperature or dropout show the same number and explain it. Where
-the model drops anything while it is scored, precision cannot be told from its noise.
-Healthy in float32: 6e-7 (0 of 26 runs, interval 0 to 13 %); for bf16 three published runs.
+context, another template, another temperature or dropout show the same number and explain it. If
+the model drops anything while it is scored, its noise hides the precision. Healthy in float32: 6e-7
+(0 of 26 runs, interval 0 to 13 %); for bf16 three published runs.
 
 ## Probe
 The sign, read on one batch of the live trainer.

@@ -8,15 +8,19 @@ top-p 0.8, top-k 20, penalty 1.05). Ratios are then wrong from the first token o
 off is never explored.
 
 ## Sign
-Log-probs of the first step, where both sides hold the same weights. A slope of the trainer's on the
-sampler's that differs from 1 by more than 0.05, with a fit of R² above 0.8, is a temperature.
-A trainer that is never above the sampler and below it by more than 1e-3 nat on average has tokens
-that the sampler cut off. Both are suspected, and so is a `temperature` other than that of the loss
-where the run says both: a server may give log-probs at the loss's temperature whatever it draws at.
-Suspected by name is what `generate` has in force and nobody asked for (a penalty, a cut or a
-temperature of the model's own `generation_config`), where sampler and trainer are as far apart as
-H20 needs and at least half of that is what the sampler's own processors change. Settings that cut
-are noted.
+The log-probs of the first step, where both sides hold the same weights. Suspected:
+
+- a slope of the trainer's on the sampler's that differs from 1 by more than 0.05, with a fit of R²
+  above 0.8: another temperature;
+- a trainer that is never above the sampler and below it by more than 1e-3 nat on average: the
+  sampler cut tokens off;
+- a `temperature` other than that of the loss, if the run says both: a server may give log-probs at
+  the loss's temperature whatever it draws at;
+- by name, what `generate` has in force and nobody asked for (a penalty, a cut or a temperature of
+  the model's own `generation_config`), if sampler and trainer are as far apart as H20 needs and the
+  sampler's own processors change at least half of that.
+
+Settings that cut are noted.
 
 ## Probe
 The sign, read on one batch of the live trainer.

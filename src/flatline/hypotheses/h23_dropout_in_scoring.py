@@ -1,4 +1,4 @@
-"""Dropout is on while tokens are scored: the same tokens get another log-prob in every pass.
+"""Dropout is on while tokens are scored: the same tokens get a different log-prob in every pass.
 
 ## What goes wrong
 Each pass is another random part of the network. Old, new and reference log-probs then differ by
@@ -8,11 +8,13 @@ the one that sampled.
 ## Sign
 Rollouts of one prompt that begin with the same tokens must have the same log-probs there, where
 they carry loss. A spread above 0.1 nat on average over prompts is a fault; a smaller one that
-float32 does not explain (above 1e-3) is noted. Dropout in front of adapters that the run says it
-has is noted only: where each batch serves one update every ratio is 1, whatever the noise, and
-where it serves more, up to a spread as wide as the clip. The KL of step 1 shows it too, where beta
-is above 0. Where a generation is dealt out to several updates, equal beginnings are trained by
-different weights: what is compared then is the old log-probs, which one set of weights gave.
+float32 does not explain (above 1e-3) is noted.
+
+Dropout in front of adapters that the run itself reports is only noted: if each batch serves one
+update every ratio is 1, whatever the noise, and if it serves more, only up to a spread as wide as
+the clip. With beta above 0 the KL of step 1 shows it too. If a generation is dealt out to several
+updates, different weights train equal beginnings: then the old log-probs are compared, which one
+set of weights gave.
 
 ## Probe
 Score one batch twice in each kind of pass, with the adapters as they are and moved a little

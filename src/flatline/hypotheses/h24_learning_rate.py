@@ -6,14 +6,15 @@ A rate copied from full fine-tuning changes the weights and not the behaviour. A
 too high breaks the policy before a curve can show it.
 
 ## Sign
-Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
-below 1e-4. Where no KL was recorded: neither the entropy nor the completion length has changed by a
-tenth, and the sampler does not part from the trainer. A KL above 0.1 from the start on shows a
-movement only by its change. In a log of 60 rows and more also: a KL that is as small and as large
-in the first rows as in the last, while the reward is flat. Too high: against the first prompts of
-the run the reward has certainly fallen by 0.1, and at the same time the KL exceeds 1 nat a token
-from a start below 0.1, or entropy or length have changed threefold. Never reached: a warm-up that
-is at least twice as long as the run is planned to be.
+- Too low: after 20 steps or more the reward does not rise, and the KL to the reference is certainly
+  below 1e-4. If no KL was recorded: neither the entropy nor the completion length has changed by a
+  tenth, and the sampler does not part from the trainer. If the KL is above 0.1 from the start, only
+  its change shows a movement. In a log of 60 rows or more also: the KL is as small and as large in
+  the first rows as in the last, while the reward is flat.
+- Too high: against the first prompts of the run the reward has certainly fallen by 0.1, and at the
+  same time the KL exceeds 1 nat a token from a start below 0.1, or entropy or length have changed
+  threefold.
+- Never reached: a warm-up that is at least twice as long as the planned run.
 
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
@@ -260,7 +261,9 @@ class LearningRate(Hypothesis):
         told = ", ".join(f"{name} {one.value:+.1%}" for name, one in changes.items())
         widest = max(changes.values(), key=lambda one: max(-one.low, one.high))
         return self._verdict(
-            max(-widest.low, widest.high) < UNMOVED and not _parted(trace),
+            max(-widest.low, widest.high) < UNMOVED
+            and not _parted(trace)
+            and not _paid_otherwise(trace),
             _parted(trace) or any(one.low > 0 or one.high < 0 for one in changes.values()),
             f"Change of behaviour over {steps} steps: {told}.",
             widest,
@@ -282,13 +285,13 @@ class LearningRate(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"The KL to the reference is {parts[0]:.2g} per token in the first {FIRST} rows and "
-            f"{parts[2]:.2g} in the last: it does not grow, as rounding does not. The policy has "
-            "not moved.",
+            f"{parts[2]:.2g} in the last. It does not grow, so it is rounding: the policy has not "
+            "moved.",
             measured=change,
             expected="a KL that begins near 0 and grows",
             headline="Your policy does not move.",
-            fix="Look whether the learning rate is above 0, whether what is trained (adapters) has "
-            "gradients, and whether the sampler gets the trained weights.",
+            fix="Check that the learning rate is above 0, that the trained weights (adapters) get "
+            "gradients, and that the sampler gets these weights.",
         )
 
     def _away(self, steps: int, kl: np.ndarray) -> Finding:
@@ -366,6 +369,12 @@ def _shifts(trace: Trace) -> list[str]:
         if not 1 / SHIFT <= factor <= SHIFT:
             told.append(f"the {name.replace('_', ' ')} changed by a factor of {factor:.2g}")
     return told
+
+
+def _paid_otherwise(trace: Trace) -> bool:
+    """Whether the reward certainly moves, which a policy that stands still does not make it do."""
+    trend = trend_of(trace)
+    return trend is not None and (trend.rises or trend.falls)
 
 
 def _parted(trace: Trace) -> bool:

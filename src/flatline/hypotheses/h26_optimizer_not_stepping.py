@@ -3,24 +3,32 @@
 ## What goes wrong
 The optimizer holds other tensors than those that get gradients, the rate is 0, or no gradient
 arrives: the adapter was made after the optimizer, weights were frozen by name, re-entrant gradient
-checkpointing cut the graph, an adapter is merged for sampling and left so (the forward pass then
-goes past its matrices), a gradient scaler skips every step. The loss is logged as usual.
+checkpointing cut the graph, an adapter stays merged after sampling (the forward pass then bypasses
+its matrices), a gradient scaler skips every step. The loss is logged as usual.
 
 ## Sign
-Steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
-all; a rate of 0 at every step, or over the last quarter of them; gradients that are exactly 0
-although advantages are not; gradients that are not numbers, at half of the steps or at all of the
-last ones, with what grew many times over before; in a watched loop, gradients of sampled rows that
-are cleared before a step uses them (`zero_grad` before every backward pass of several) at three
-quarters of the steps. Each is exact. Nothing is said where other passes bring the same rows to the
-step, where weights changed in between, or where other gradients are put in place. A tensor that no
-gradient reaches while others get one (a vision tower that sees only text, an adapter on a part that
-is not used) is noted, and suspected where such tensors hold half of the elements. Where nothing of
-an adapter moves, PEFT's layers say whether it is merged while the loss is computed. A tensor in
-half precision may stay unchanged because its updates are rounded away, which is noted. Where all
-gradients are below 1e-8 an element, and times the rate below the last digit of the weights, it is
-they that are named and not the optimizer; one tensor of such a gradient is noted. Without recorded
-weights, a KL that grew from 0 shows that they move.
+Exact:
+
+- steps with a learning rate above 0 in which a float32 tensor has a gradient and does not change at
+  all;
+- a rate of 0 at every step, or over the last quarter of them;
+- gradients that are exactly 0 although advantages are not;
+- gradients that are not numbers, at half of the steps or at all of the last ones; the finding says
+  what grew many times over before;
+- in a watched loop, gradients of sampled rows that are cleared before a step uses them (`zero_grad`
+  before every backward pass of several) at three quarters of the steps. Not if other passes bring
+  the same rows to the step, if weights changed in between, or if other gradients are put in place.
+
+Less certain:
+
+- A tensor that no gradient reaches while others get one (a vision tower that sees only text, an
+  adapter on an unused part) is noted, and suspected if such tensors hold half of the elements.
+- A tensor in half precision may stay unchanged because its updates are rounded away: noted.
+- If all gradients are below 1e-8 an element, and times the rate below the last digit of the
+  weights, the finding names them and not the optimizer; one tensor of such a gradient is noted.
+
+If nothing of an adapter moves, PEFT's layers say whether it is merged while the loss is computed.
+Without recorded weights, a KL that grew from 0 shows that they move.
 
 ## Probe
 One optimizer step on one batch, undone afterwards: something must be trainable, and every trainable
@@ -41,9 +49,9 @@ Build the optimizer after the adapter. Take an adapter that was merged for sampl
 ## Not to be confused with
 H24 learning-rate: the weights change, but too little to matter. H32 zero-variance-groups: gradients
 are 0 because every advantage is. H06 lora-weight-sync: the trainer's weights move and the sampler
-never gets them; an adapter of which the optimizer holds A and not B is that hypothesis' case, and
-this one its symptom (where it was not recorded what the optimizer holds, the two cannot be
-separated, and this one is named).
+never gets them. If the optimizer holds A of an adapter and not B, that is H06, and this is its
+symptom (if it was not recorded what the optimizer holds, the two cannot be separated, and this one
+is named).
 
 ## References
 TRL issues 3089 and 3150 (checkpointing without `enable_input_require_grads`); mlx-lm-lora issue 55
@@ -63,6 +71,7 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setti
 from flatline.hypotheses.column_movement import exploded
 from flatline.hypotheses.groups import EQUAL
 from flatline.hypotheses.logs import not_numbers
+from flatline.hypotheses.trend import thirds
 from flatline.hypotheses.weights import (
     FEWEST_STEPS,
     active_steps,
@@ -210,7 +219,7 @@ class OptimizerNotStepping(Hypothesis):
             return None
         return self._alarm(
             f"The learning rate is 0 from step {int(step[ended])} on: at {without} of {len(known)} "
-            "steps.",
+            f"steps.{_reward_until(trace, float(step[ended]))}",
             without / len(known),
             headline="Your learning rate is 0 long before the end, so nothing more is trained.",
             fix="Look at the scheduler: it was given fewer steps than the run has.",
@@ -327,7 +336,7 @@ class OptimizerNotStepping(Hypothesis):
             return None
         found = self._alarm(
             f"{seen['layers']} of {seen['of']} layers with an adapter are merged into the base "
-            f"while the loss of step {seen['step']} is computed: the pass goes around the adapter, "
+            f"while the loss of step {seen['step']} is computed: the pass bypasses the adapter, "
             f"which gets no gradient.{more}",
             seen["layers"] / seen["of"],
             headline="Your adapter is merged into the base while it should be trained.",
@@ -429,6 +438,21 @@ def _all_small(table: Frame, active: np.ndarray) -> bool:
     the bias of keys does."""
     grad, size = table["grad_norm"][active], table["size"][active]
     return bool(np.sqrt(np.nansum(grad**2) / max(np.nansum(size), 1)) < EPSILON)
+
+
+def _reward_until(trace: Trace, step: float) -> str:
+    """How the reward of a log went while there was a rate, and where it is since."""
+    if len(trace.rollouts) or "reward" not in trace.steps:
+        return ""
+    reward, before = trace.steps["reward"], trace.steps["step"] < step
+    with_rate = thirds(reward[before], trace.steps["step"][before])
+    since = reward[~before & np.isfinite(reward)]
+    if with_rate is None or not len(since):
+        return ""
+    return (
+        f" The reward goes from {with_rate.early.mean():.3g} to {with_rate.late.mean():.3g} while "
+        f"there is a rate (first and last third), and is {since.mean():.3g} since."
+    )
 
 
 def _may_be_rounded(rate: np.ndarray) -> bool:

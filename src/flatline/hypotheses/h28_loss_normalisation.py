@@ -10,8 +10,8 @@ and results change with the size of a pass, which should not matter at all.
 Losses that weigh tokens (`dapo`, `bnpo`, `dr_grpo`) with one update per batch have a value that
 advantages and lengths determine: minus the sum of advantage times trained tokens, over the tokens.
 The recorded loss against it, step by step: a straight line (correlation above 0.9) whose slope is
-certainly outside 0.67 to 1.5 is suspected. The loss `grpo` is 0 whatever it is divided by, and the
-KL term adds to it, so runs with either cannot be told. Healthy: slope 1.00 in the 3 of 26 runs that
+certainly outside 0.67 to 1.5 is suspected. The loss `grpo` is 0 whatever it is divided by, and a KL
+term adds to it, so runs with either cannot be tested. Healthy: slope 1.00 in the 3 of 26 runs that
 have one (0 of 26 alarm, interval 0 to 13 %).
 
 ## Probe

@@ -5,13 +5,16 @@ Probability gathers on what was rewarded first. Rollouts of a prompt become iden
 rewards equal, the advantages 0: there is nothing left to compare, and the reward stays where it is.
 
 ## Sign
-The mean entropy of the last third of the steps against the first third. Suspected where it has
+The mean entropy of the last third of the steps against the first third. Suspected if it has
 certainly fallen by more than 70 % or certainly is below 0.01 nat, while the reward does not rise
 and the groups have died with it: certainly half of the late groups have equal rewards, and more
-than at the start. A logged reward of 0 to 1 that rose early does not rise where a further rise in
-its last third is excluded and it is below 0.9: at 0.9 solved prompts would explain it. A fall alone
-is noted: healthy runs become sure of what they have learnt. Healthy: falls of 63 % at most and all
-of them with a rising reward (0 of 26 runs, interval 0 to 13 %).
+than at the start. A logged reward of 0 to 1 that rose early counts as not rising if a further rise
+in its last third is excluded and it is below 0.9: at 0.9 solved prompts would explain it. A fall
+alone is noted: healthy runs become sure of what they have learnt. Healthy: falls of 63 % at most
+and all of them with a rising reward (0 of 26 runs, interval 0 to 13 %).
+
+Also suspected in a log, whatever the entropy: pass@1 of an evaluation certainly rises while its
+pass@k certainly falls.
 
 ## Probe
 None: it develops during a run.
@@ -39,8 +42,9 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import at_temperature_one
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
-from flatline.hypotheses.column_movement import column
+from flatline.hypotheses.column_movement import column, ends, metric
 from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.hypotheses.held_out import narrows
 from flatline.hypotheses.trend import trend_of
 from flatline.stats import Estimate
 from flatline.trace import Trace
@@ -67,6 +71,8 @@ class EntropyCollapse(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Has the entropy fallen, and have the groups died with it?"""
+        if not len(trace.rollouts) and (found := self._narrows(trace)):
+            return found
         step, entropy = trace.steps["step"], trace.steps["entropy"]
         known = np.isfinite(entropy) & (step > 0)
         if known.sum() < FEWEST:
@@ -96,9 +102,43 @@ class EntropyCollapse(Hypothesis):
             severity=start / max(late.value, 1e-6) * FALLEN,
         )
 
+    def _narrows(self, trace: Trace) -> Finding | None:
+        """Are more problems solved at the first try, and fewer by one of several?"""
+        tries = narrows(trace)
+        if tries is None:
+            return None
+        one, several = (_went(trace, name) for name in tries)
+        why = "".join(
+            f" The {what} from {before:{form}} to {after:{form}}."
+            for what, values, form in (
+                ("entropy goes", column(trace, "entropy"), ".3g"),
+                ("share of groups with equal rewards goes", column(trace, "zero_std_share"), ".0%"),
+            )
+            if np.isfinite(values).sum() >= FEWEST
+            for before, after in [ends(values, trace.steps["step"])]
+        )
+        return self.found(
+            Level.SUSPECT,
+            f"{one}, and {several}: the first try gets better, and further ones add less.{why}",
+            headline="Your policy gets narrower: several tries solve fewer problems.",
+            expected="both rise",
+            fix="Go back to the checkpoint before the score of several tries fell, with a wider "
+            "clip above or an entropy bonus, if you sample several answers.",
+        )
+
     def suspected(self, config: RunConfig) -> Setting | None:
         """A low temperature against 1."""
         return at_temperature_one(config)
+
+
+def _went(trace: Trace, name: str) -> str:
+    """How a score that is evaluated now and then goes, in words."""
+    values = metric(trace, name)
+    known = values[np.isfinite(values)]
+    half = len(known) // 2
+    before, after = known[:half].mean(), known[-half:].mean()
+    word = "rises" if after > before else "falls"
+    return f"`{name}` {word} from {before:.3g} to {after:.3g} between the halves of its evaluations"
 
 
 def _stalled(trace: Trace) -> str:

@@ -7,13 +7,16 @@ p^G + (1-p)^G: 43 % at p = 0.9 and G = 8, 66 % at p = 0.05.
 
 ## Sign
 The share of groups whose rewards are all equal, recomputed from the raw rewards (TRL's `reward_std`
-is over the batch and cannot show it). Suspected where it certainly exceeds 0.7, from the start on,
-and the reward does not rise. A run that has learnt its prompts ends there too, which is noted.
-Above one half it is noted. Where a logged reward ends at 0.9 of 1 or more, equal groups are those
-that every rollout solves, and that is said: the prompts are used up. A log that has only the spread
-over the batch is read where that is 0: then no group differs. Elsewhere it cannot be tested. Where
-no group of 16 or more differs, though its completions do, and prompts earn four different rewards
-or more, the prompt alone decides the reward, and that is said.
+is over the batch and cannot show it). Suspected if it certainly exceeds 0.7, from the start on, and
+the reward does not rise. A run that has learnt its prompts ends there too, which is noted, as is a
+share above one half.
+
+Two cases are named: if a logged reward ends at 0.9 of 1 or more, equal groups are those that every
+rollout solves, and the prompts are used up. If none of 16 or more groups differs, though their
+completions do, and prompts earn four different rewards or more, the prompt alone decides the
+reward. A log that has only the spread over the batch is read where that is 0, since then no group
+differs; one that counts the groups that are all right and all wrong, where these are more than
+half; elsewhere it cannot be tested.
 
 ## Probe
 Scripted wrong answers through the trainer's own reward: if most of them earn what gold earns, and
@@ -42,6 +45,7 @@ DAPO (Yu et al., 2025, dynamic sampling); RAGEN (2504.20073, variance filter); C
 """
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +58,7 @@ from flatline.hypotheses.replay import decide
 from flatline.hypotheses.trend import thirds
 from flatline.stats import Estimate, cluster_mean
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
@@ -189,13 +194,13 @@ class ZeroVarianceGroups(Hypothesis):
         """Graded between prompts and never inside one: it does not look at what was written."""
         return self.found(
             Level.SUSPECT,
-            f"None of {groups.n} groups has two rewards, though their completions differ, and "
-            f"between prompts the reward has {levels} values: the prompt alone decides it.",
+            f"All rewards are equal in each of {groups.n} groups, though completions differ, and "
+            f"prompts have {levels} different rewards: the prompt alone decides the reward.",
             measured=1.0,
             expected=f"below {DEAD:.0%} of the groups",
             severity=1 / DEAD,
             evidence=_examples(groups),
-            fix="Print what the reward function is given: of a conversation a completion is a list "
+            fix="Print what the reward function is given: in a conversation a completion is a list "
             "of messages, and its text is `completion[0]['content']`.",
             headline="Your reward does not depend on what the model writes.",
             points_at_cause=True,
@@ -236,7 +241,7 @@ class ZeroVarianceGroups(Hypothesis):
 
     def _from_steps(self, trace: Trace) -> Finding:
         if "zero_std_share" not in trace.steps:
-            return self._from_batch(trace)
+            return self._from_solved(trace) or self._from_batch(trace)
         shares = trace.steps["zero_std_share"]
         if trace.settings.get("scale_rewards") == "batch":
             return self.too_little(
@@ -253,6 +258,27 @@ class ZeroVarianceGroups(Hypothesis):
             told=f" (logged at {len(known)} steps)",
             evidence=[],
             solved=_solved(trace),
+        )
+
+    def _from_solved(self, trace: Trace) -> Finding | None:
+        """Of a log that counts the groups that are all right and all wrong: groups of equal rewards
+        in between are not among them, so that this can show too many, and never enough."""
+        ends = [
+            [name for name in trace.metric_names if re.split(r"[/.]", plain(name))[-1] == each]
+            for each in ("solve_all", "solve_none")
+        ]
+        if [len(names) for names in ends] != [1, 1]:
+            return None
+        both = trace.metric(ends[0][0]) + trace.metric(ends[1][0])
+        known = both[np.isfinite(both)]
+        if not len(known) or not 0 <= known.min() <= known.max() <= 1 or known.mean() <= WEAK:
+            return None
+        return self._judge(
+            mean_of(known),
+            early=float(known[:BEGINNING].mean()),
+            rises=reward_rises(trace),
+            told=f" (`{ends[0][0]}` and `{ends[1][0]}` at {len(known)} steps)",
+            evidence=[],
         )
 
     def _from_batch(self, trace: Trace) -> Finding:

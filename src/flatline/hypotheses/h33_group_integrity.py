@@ -7,35 +7,43 @@ batch sizes derived before they were changed break that silently: advantages the
 instead of answers, or are paired with completions that did not earn them.
 
 ## Sign
-Exact: rows whose prompt and completion are, id by id, those sampled for another rollout of the
-step, while advantages follow the rewards of their own place; a group with two prompts; one prompt
-for all rows of the data, whose answers differ, where a completion can know of nothing else; groups
-of one step that differ in size, or, in a run that was not resumed, have not `num_generations`
-rollouts (not where some of what is sampled is not trained on purpose, as in GFPO); answers that
-equal the gold answer and are paid as wrong while others are paid as right, so often that pay and
-answer have nothing to do with each other (what one rollout earned was given to another).
-Statistical: advantages that do not follow the rewards of their
-own group (correlation certainly below one half; healthy: 1), prompts that stand in
-a step several times, or, where every row of the data is a prompt of its own, half as many prompts
-as blind draws would show. Where problems share their prompt (one text for all games of a kind, or
-for all images) and have no id, the last cannot be told.
+Exact:
+
+- rows whose prompt and completion are, id by id, those sampled for another rollout of the step,
+  while advantages follow the rewards of their own place;
+- a group with two prompts;
+- one prompt for all rows of the data, although their answers differ and a completion has nothing
+  else to go by;
+- groups of one step that differ in size, or, in a run that was not resumed, do not have
+  `num_generations` rollouts (unless some samples are left out of training on purpose, as in GFPO);
+- answers that equal the gold answer are paid as wrong while others are paid as right, so often that
+  pay and answer are unrelated: what one rollout earned went to another.
+
+Statistical:
+
+- advantages that do not follow the rewards of their own group (correlation certainly below one
+  half; healthy: 1);
+- prompts that appear several times in a step;
+- half as many prompts as blind draws would show, if every row of the data is a different prompt;
+  unknown if problems share their prompt (one text for all games of a kind, or for all images) and
+  have no id.
 
 ## Probe
-Reads off the trainer's sampler which rows it will visit: every run of `num_generations` must be one
-row, a step must not repeat a prompt, and an epoch must visit nearly all of the data. Then the sign
-is read off one played batch. At last rows beyond the first batch: whether the order follows the
-seed, or is that of the file where nothing is to be shuffled, whether a generation has the rows that
-its passes need, and whether the next one is sampled and dealt out, each completion as often as
-asked, and shuffled over its passes where TRL does so.
+Reads from the trainer's sampler which rows it will visit: every run of `num_generations` must be
+one row, a step must not repeat a prompt, and an epoch must visit nearly all of the data. Then the
+sign is read on one sampled batch. Last come rows beyond the first batch. Does the order follow the
+seed, or the file if nothing is to be shuffled? Does a generation have the rows that its passes
+need? Is the next one sampled and dealt out, each completion as often as asked, and shuffled over
+its passes if TRL does so? Does it have prompts of its own, and is no prompt skipped?
 
 ## Experiment
-A run with the planted fault against the same without it, matched seeds. None is needed for mixed
-groups of your own, where the invariant is broken or not. For repeated prompts: the config built
-once, against the config changed after it was built.
+A run with the planted fault against the same without it, matched seeds. Mixed groups in your own
+code need none: the invariant is broken or not. For repeated prompts: the config built once, against
+the config changed after it was built.
 
 ## Fix
-Carry group ids with every rollout and assert them where advantages are made. Give batch sizes to
-the constructor of `GRPOConfig`, never change them afterwards.
+Carry group ids with every rollout and assert them where advantages are computed. Give batch sizes
+to the constructor of `GRPOConfig`, and never change them afterwards.
 
 ## Not to be confused with
 H39 reward-parser: right answers are paid as wrong, but no wrong one as right. H05 reward-signal:

@@ -8,8 +8,12 @@ stays at the weight of the form, and the answers are what they were.
 ## Sign
 The correlation, inside groups, of the reward with its part for form (of the parts that do not go
 with the answer and are not the length, the one that the reward follows most) and with the part that
-says "right". Suspected where form is certainly above 0.7 and certainly ahead of right. A part for
-form that every rollout earns, while all groups are equal otherwise, is noted.
+says "right". Suspected if form is certainly above 0.7 and certainly ahead of right. A part for form
+that every rollout earns, while all groups are equal otherwise, is noted.
+
+Also noted, in a log: a part that certainly does not move, with more to earn, while the reward
+certainly rises by other parts alone, which have reached the most that they pay. Whatever that part
+is called, nothing was learnt there.
 
 ## Probe
 The same, on one batch.
@@ -40,8 +44,10 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import answer_alone
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
+from flatline.hypotheses.column_movement import change_of, column, ends, stands, surely
 from flatline.hypotheses.groups import reward_groups, within_correlation
 from flatline.hypotheses.lengths import length_parts
+from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import needed_part, of_our_task, single_parts
 from flatline.trace import Trace
 
@@ -53,6 +59,10 @@ EARNED = 0.98
 """Share of rollouts that have the form when it is learnt."""
 DEAD = 0.5
 """Share of groups of equal rewards that is worth a note then."""
+COUNTS = 0.1
+"""Share of a log's gain from which on a part is one that makes it, and that may be left open."""
+NEXT_TO, TOUCHED = 0.9, 3
+"""Share of the most that a part pays where it has come to its end, and rows that pay that."""
 OUR_FORM = "format"
 """What our own tasks call their part for form."""
 APART = 0.5
@@ -72,6 +82,8 @@ class FormatDominates(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Does the reward follow form more than the answer?"""
+        if not len(trace.rollouts) and (found := self._in_log(trace)):
+            return found
         if not trace.parts():
             raise NotRecorded("rollouts.parts")
         if len(single_parts(trace)) < 2:
@@ -98,6 +110,35 @@ class FormatDominates(Hypothesis):
             severity=by_form.value / DOMINATES,
         )
 
+    def _in_log(self, trace: Trace) -> Finding | None:
+        """Which part stands while the others make the gain, and have come to their end."""
+        parts = parts_of(trace) if "reward" in trace.steps else None
+        change = change_of(parts.reward, parts.step) if parts is not None else None
+        if parts is None or not parts.named or change is None or surely(change) < 1:
+            return None
+        moving, step = parts.moving, parts.step
+        went = {name: ends(values, step) for name, values in moving.items()}
+        gained = {name: late - early for name, (early, late) in went.items()}
+        most = sorted(moving, key=lambda name: -gained[name])
+        gaining = [name for name in most if gained[name] >= COUNTS * change.value]
+        still = [name for name, values in moving.items() if _stands_below(values, step)]
+        all_of_it = abs(sum(gained[name] for name in gaining) / change.value - 1) <= COUNTS
+        if not still or not all_of_it or not all(_full(moving[name]) for name in gaining):
+            return None
+        told = ", ".join(
+            f"`{name}` ({went[name][0]:.3g} to {went[name][1]:.3g})" for name in gaining
+        )
+        name = max(still, key=lambda one: went[one][1])
+        return self.found(
+            Level.NOTE,
+            f"`{name}` stays at {moving[name].mean():.3g} while the reward rises by "
+            f"{change.value:.3g}: the gain comes from {told}, close to the most that "
+            f"{'these pay' if len(gaining) > 1 else 'it pays'}.{_equal_now(trace)}",
+            measured=change,
+            headline=f"Your reward rises, but `{name}` does not.",
+            points_at_cause=True,
+        )
+
     def suspected(self, config: RunConfig) -> Setting | None:
         """The whole reward against its right-or-wrong part."""
         return answer_alone(config)
@@ -114,6 +155,27 @@ class FormatDominates(Hypothesis):
             f"{earned:.0%} of the rollouts earn `{form}`, and {dead:.0%} of the groups are equal.",
             measured=earned,
         )
+
+
+def _stands_below(values: np.ndarray, step: np.ndarray) -> bool:
+    """Whether a part certainly does not move, pays something, and has paid more."""
+    late = values[-(len(values) // 3) :].mean()
+    return stands(values, step) and bool(0 < late < NEXT_TO * values.max())
+
+
+def _full(values: np.ndarray) -> bool:
+    """Whether a part has come to the most that any row has, as several rows have."""
+    late = values[-(len(values) // 3) :]
+    return bool(late.mean() >= NEXT_TO * values.max() and (values == values.max()).sum() >= TOUCHED)
+
+
+def _equal_now(trace: Trace) -> str:
+    """That more and more groups have nothing to compare, in words."""
+    share, step = column(trace, "zero_std_share"), trace.steps["step"]
+    if surely(change_of(share, step)) < 1:
+        return ""
+    before, after = ends(share, step)
+    return f" Groups of equal rewards, which teach nothing, go from {before:.0%} to {after:.0%}."
 
 
 def _form_part(trace: Trace, right: str) -> str | None:

@@ -6,14 +6,16 @@ search for everything at once. It looks sound at first, because no rollout does 
 finds the way, the training reward climbs, and the answers get no better or worse.
 
 ## Sign
-Suspected where three things hold: the training reward certainly rises, the part that says "right"
+Suspected if three things hold: the training reward certainly rises, the part that says "right"
 certainly falls (by 0.05 and more), and the reward followed the right answer in the first third of
 the steps (above 0.4; if it never did, that is H05). Calls or tokens per rollout that change by half
-are reported with it. Another part that falls while the reward rises is noted. In a log, which does
-not say which part is the right answer: suspected where the reward certainly rises and a held-out
-score certainly falls, from the start or from its best, or a part that paid a quarter of the reward
-at the start loses a third of itself; noted where another part of the reward certainly falls, or a
-held-out score ends below its start as one in twenty courses of noise do.
+are reported with it. Another part that falls while the reward rises is noted.
+
+A log does not say which part is the right answer. There it is suspected if the reward certainly
+rises and either a held-out score certainly falls, from the start or from its best, or a part that
+paid a quarter of the reward at the start loses a third of itself. It is noted if another part of
+the reward certainly falls, or if a held-out score ends so far below its start as noise alone does
+in one run of twenty.
 
 ## Probe
 Scripted episodes that try the known tricks (all documents fetched, all documents cited, two
@@ -31,6 +33,7 @@ a held-out score that the policy is not paid for.
 ## Not to be confused with
 H05 reward-signal: the reward did not follow the answer from the start. H39 reward-parser: honest
 mistakes are paid as right. H08 evaluation-mismatch: training and held-out differ before training.
+H30 entropy-collapse: pass@k falls while pass@1 of the same evaluation rises.
 
 ## References
 Search-R1 revisited (the score lags the collapse of the reasoning); open-r1 issues 293 and 373.
@@ -47,7 +50,14 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of
 from flatline.hypotheses.groups import reward_rises, within_correlation
-from flatline.hypotheses.held_out import COMPARED, course_of, scores_of
+from flatline.hypotheses.held_out import (
+    COMPARED,
+    FALLS,
+    change_of_score,
+    course_of,
+    narrows,
+    scores_of,
+)
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.hypotheses.right import needed_part, single_parts
 from flatline.trace import Trace
@@ -55,8 +65,6 @@ from flatline.trace import Trace
 if TYPE_CHECKING:
     from flatline.live.subject import Subject
 
-FALLS = 0.05
-"""Fall of the right answers that matters; the trend's own smallest change."""
 FOLLOWS = 0.4
 """Correlation of reward and right at the start below which it is H05's business."""
 PART_FALLS = 0.1
@@ -145,10 +153,15 @@ class RewardHacking(Hypothesis):
         if surely(change_of(trace.steps["reward"], trace.steps["step"])) < 1:
             return None
         scores = scores_of(trace)
+        if tries := narrows(trace):  # which is H30's
+            scores = {name: values for name, values in scores.items() if name != tries.several}
         if outside := _falling(scores, trace.steps["step"]) or _past_best(trace, scores):
+            changes = {name: change_of_score(values) for name, values in scores.items()}
+            rising = [f"`{n}`" for n, change in changes.items() if change and change.low > 0]
+            also = f" and {rising[0]} rise" if rising else " rises"
             return self.found(
                 Level.SUSPECT,
-                f"{' and '.join(outside[:2])} while the training reward rises.",
+                f"{' and '.join(outside[:2])} while the training reward{also}.",
                 expected="both rise",
                 headline="Your training reward rises and your held-out score falls.",
                 fix="Judge by the held-out score: keep the checkpoint of its best evaluation, and "
@@ -158,7 +171,7 @@ class RewardHacking(Hypothesis):
         paid = {} if parts is None or not parts.named else parts.moving
         if parts is None or not (inside := _falling(paid, parts.step)):
             return self._perhaps(trace, scores, parts)
-        elsewhere = f"{' and '.join(inside[:2])} while the reward rises: what is gained is gained"
+        elsewhere = f"{' and '.join(inside[:2])} while the reward rises: the gain comes from"
         if _main_part_falls(parts):
             return self.found(
                 Level.SUSPECT,
@@ -189,10 +202,10 @@ class RewardHacking(Hypothesis):
         )
         paid = {} if parts is None or not parts.named else parts.moving
         gained = _gaining(paid, parts.step) if parts is not None else ""
-        gained = f"; what is gained is gained {gained[2:]}" if gained else ""
+        gained = f"; the part that rises most is{gained[4:]}" if gained else ""
         return self.found(
             Level.NOTE,
-            f"{told}, while the training reward rises{gained}. One in twenty courses of noise "
+            f"{told}, while the training reward rises{gained}. One in twenty curves of noise "
             "falls as far.",
             headline="Your training reward rises, and your held-out score ends below its start.",
             points_at_cause=True,

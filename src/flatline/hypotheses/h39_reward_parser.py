@@ -6,27 +6,29 @@ normalising (case, punctuation, aliases). Right answers then earn what wrong one
 misread answers shrinks the signal to 1 - 2e, and at one half nothing is left.
 
 ## Sign
-Completions that end with exactly one marked answer (`<answer>`, `\\boxed{}`, `####`) which equals
-the recorded gold answer after SQuAD's normalisation, and which the run pays as wrong or with its
-lowest reward; where nobody marks anything and completions are a few words, each is its answer.
-Healthy: none. Suspected where the interval of their share excludes 2 % on three
-prompts or more; a reward may also refuse them for a reason, so look at the quoted ones. A part of
-the reward that is 0 on every rollout is noted, and suspected where all prompts end with an opening
-tag (`<think>`) that no completion therefore has, if right answers behind the closing tag earn
-nothing of it, or its name is about the form. Suspected as well: right answers in the form that most
-completions of this run have which earn, on three prompts or more and for other gold than elsewhere,
-always what wrong ones do. Suspected in the same way: numbers other than the
-gold number that are paid as right, where no right answer is paid as wrong.
+- Right answers paid as wrong: completions that end with exactly one marked answer (`<answer>`,
+  `\boxed{}`, `####`) which equals the recorded gold answer after SQuAD's normalisation, and which
+  are paid as wrong or with the lowest reward of the run. If nobody marks anything and completions
+  are a few words, each is its answer. Healthy: none. Suspected if the interval of their share
+  excludes 2 % on three prompts or more; a reward may have a reason to refuse them, so look at the
+  quoted ones.
+- Right answers in the form that most completions of this run have, which always earn what wrong
+  ones do, on three prompts or more and for other gold than elsewhere: suspected as well.
+- Wrong answers paid as right, suspected in the same way: numbers other than the gold number, where
+  no right answer is paid as wrong.
+- A part of the reward that is 0 on every rollout: noted. Suspected if all prompts end with an
+  opening tag (`<think>`), which no completion therefore has, and right answers after the closing
+  tag earn nothing of that part, or its name is about the form.
 
 ## Probe
-Scripted episodes through the reward functions that the trainer really has: gold must earn the
-maximum and no corruption may earn more than gold. Then the sign is read from one sampled batch.
+Scripted episodes through the trainer's real reward functions: gold must earn the maximum and no
+corruption may earn more than gold. Then the sign is read from one sampled batch.
 
 ## Experiment
-First a replay, and mostly that is all: right answers that were paid as wrong get what right answers
-usually earn, and the advantages are computed again. Where these nearly agree with the ones that
-were trained on, the parser is not the cause. Then a planted fault against none, matched seeds; your
-own reward function is not a setting, so train before and after the fix.
+First a replay, which is mostly enough: right answers that were paid as wrong get what right answers
+usually earn, and the advantages are computed again. If these nearly agree with the ones that were
+trained on, the parser is not the cause. Then a planted fault against none, matched seeds; your own
+reward function is not a setting, so train before and after the fix.
 
 ## Fix
 Normalise both sides, accept aliases, accept tool calls as dicts and as objects, and let a parse
@@ -150,23 +152,22 @@ class RewardParser(Hypothesis):
         sure = seen.prompts >= FEWEST or seen.about_form
         unpaid = ", ".join(f"`{name}`" for name in seen.unpaid)
         right = (
-            f" {len(seen.right)} of these say the gold answer behind `</{seen.tag[1:]}`."
+            f" {len(seen.right)} of these give the gold answer after `</{seen.tag[1:]}`."
             if seen.right
             else ""
         )
         return self.found(
             Level.SUSPECT if sure else Level.NOTE,
             f"Prompts end with `{seen.tag}`, so no completion begins with it, and {unpaid} pays "
-            f"nothing for any of {len(trace.rollouts)} rollouts: a pattern that looks for "
-            f"`{seen.tag}` in the completion looks in vain.{right}",
+            f"nothing for any of {len(trace.rollouts)} rollouts: a pattern that expects "
+            f"`{seen.tag}` in the completion never matches.{right}",
             measured=float(len(seen.right)),
-            expected="a part that is earned at times",
+            expected="a part that some rollouts earn",
             severity=1 / MISREAD,
             evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.right[:3]],
             fix=f"Leave `{seen.tag}` out of the pattern, or put it in front of the completion "
-            "before it is matched: the template has written it into the prompt already.",
-            headline=f"Your reward looks for `{seen.tag}` in completions, and it stands in the "
-            "prompt.",
+            "before it is matched: the template already wrote it into the prompt.",
+            headline=f"Your reward looks for `{seen.tag}` in completions, but it is in the prompt.",
             points_at_cause=True,
         )
 

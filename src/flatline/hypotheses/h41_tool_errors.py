@@ -6,16 +6,18 @@ model is not, or the backend times out. Episodes go on without what they asked f
 call taken for the final answer. The policy is punished for using its tool.
 
 ## Sign
-The share of calls that failed or could not be read, in the first eight groups of the run: later it
-may be what a broken policy writes. Suspected where it is certainly above 0.1, and where the calls
-that the tool itself failed on are, in the first 32 groups. Also suspected: rollouts that hold the
-text of a call (`<tool_call>`, `[TOOL_CALLS]`, `<function=`) and ended by themselves in one turn
-although no call was counted, certainly above 0.01 of the first eight groups where the call can be
-read, above half where it cannot (a policy that is still learning writes broken ones): in several
-turns something has answered. A trainer that was given no tool has none to fail. Logs without
-rollouts: a logged share, as TRL's `tools/failure_frequency`, at the first eight steps; or in the
-last third of them, certainly 0.1 above the first and certainly risen, while the reward does not
-rise.
+- Suspected if the share of calls that failed or could not be read is certainly above 0.1 in the
+  first eight groups of the run (later a broken policy may write them), or if the share on which the
+  tool itself failed is, in the first 32 groups.
+- Also suspected: rollouts that hold the text of a call (`<tool_call>`, `[TOOL_CALLS]`,
+  `<function=`) and ended by themselves in one turn although no call was counted. They are certainly
+  above 0.01 of the first eight groups if the call can be read, above half if it cannot (a policy
+  that is still learning writes broken ones); after several turns something has answered.
+- In a log without rollouts: a logged share, such as TRL's `tools/failure_frequency`, at the first
+  eight steps; or in the last third of them, certainly 0.1 above the first and certainly risen,
+  while the reward does not rise.
+
+A trainer that was given no tool has none to fail.
 
 ## Probe
 The same, on one batch.

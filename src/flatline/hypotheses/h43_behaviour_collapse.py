@@ -6,21 +6,31 @@ one phrase is safe. Variety disappears, and with it everything that could be lea
 stays where the shortcut left it. The entropy may look fine.
 
 ## Sign
-Suspected where the calls per rollout certainly fall to less than half of what they were while the
-reward does not rise. Also suspected: what the model writes in a rollout repeats itself (more than
-half of its groups of four tokens have been there before) certainly in the last steps and not in the
-first. And: the model certainly writes less than a fifth of what it wrote in the first step, and its
-answers are no better for it: it has stopped thinking, which can take two steps. It ranks after
-every other suspect: a collapse is more often an effect than a cause. And: certainly nine in ten
-completions of the last third, to different prompts, are one text, and were not at first. Where no
-part of the reward can say how right answers are and the reward rises, either is a note that points
-at a cause: the reward may pay for it. Of a log without rollouts: while the reward does not rise,
-completions certainly double in length and the share that a limit cuts off certainly rises by a
-tenth (text without end); or in the last tenth of the rows completions have less than a fifth of
-their first length, and certainly less than half; or at certainly more than half of the rows all
-rewards are equal, and they and the mean length are one and the same, which is not that of the start
-(one answer to everything). The last two are notes where the reward rises and none of its parts
-certainly falls. Nothing is ruled out by the absence of a tool alone.
+Suspected, in the rollouts of a run:
+
+- the calls per rollout certainly fall to less than half of what they were while the reward does not
+  rise;
+- what the model writes in a rollout repeats itself (more than half of its groups of four tokens
+  have been there before), certainly in the last steps and not in the first;
+- the model certainly writes less than a fifth of what it wrote in the first step, and its answers
+  are no better for it: it has stopped thinking, which can take two steps;
+- certainly nine in ten completions of the last third, to different prompts, are one text, and were
+  not at first. If no part of the reward can say how right answers are and the reward rises, this
+  and the third are notes that point at a cause: the reward may pay for it.
+
+In a log without rollouts:
+
+- while the reward does not rise, completions certainly double in length and the share that a limit
+  cuts off certainly rises by a tenth, and what ended is not certainly paid more (text without
+  end);
+- in the last tenth of the rows completions have less than a fifth of their first length, and
+  certainly less than half;
+- at certainly more than half of the rows all rewards are equal, and they and the mean length are
+  one and the same, which is not that of the start (one answer to everything). The last two are
+  notes if the reward rises and none of its parts certainly falls.
+
+It ranks after every other suspect: a collapse is more often an effect than a cause. A missing tool
+alone rules nothing out.
 
 ## Probe
 Only with `flatline checkup --tools`, since it runs four times: the same problems with the tool's
@@ -57,6 +67,7 @@ from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of, group_means, since_start
 from flatline.hypotheses.groups import EQUAL, mean_of, prompts_of, reward_rises
+from flatline.hypotheses.h04_context_truncation import paid_when_ended
 from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import UNDECIDED, candidates, right_part
 from flatline.hypotheses.trend import LAST, thirds
@@ -250,6 +261,9 @@ class BehaviourCollapse(Hypothesis):
         longer = difference_of_means(tokens.early, tokens.late)
         if more.low < RUNS_ON or longer.low < math.log(TIMES):
             return None
+        ended = paid_when_ended(trace)
+        if ended is not None and ended.better:
+            return None  # good answers that grow into the limit, which is H04's
         return self.found(
             Level.SUSPECT,
             f"The policy collapses into text without end: completions went from "
@@ -296,7 +310,7 @@ class BehaviourCollapse(Hypothesis):
             return None
         return self.found(
             Level.SUSPECT,
-            f"{last.value:.0%} of what a rollout says has been in it before, at first "
+            f"{last.value:.0%} of what a rollout says repeats what it said before, at first "
             f"{first.value:.0%}.",
             headline="Your policy has started to repeat itself.",
             measured=last,

@@ -1,4 +1,4 @@
-"""The data is in an order, so the reward curve shows the data and not the policy.
+"""The data is ordered, so the reward curve shows the data and not the policy.
 
 ## What goes wrong
 Sorted by difficulty and never shuffled, a run meets easy problems first and hard ones later. Its

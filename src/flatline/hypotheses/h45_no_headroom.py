@@ -6,13 +6,16 @@ solves a problem (a wrong base model, a task out of reach), there is nothing to 
 it always does, nothing to gain. No setting of the trainer changes that.
 
 ## Sign
-Over the first 64 groups: how many hold a right rollout (right as the run's own part says, or as the
-marked answer says when it is read here). Suspected where that is certainly below 0.1 (the floor)
-and the held-out reward does not say that the policy can do it, or where certainly more than 0.9 of
-the rollouts are right (the ceiling); and the reward does not rise. Where the part says how right,
-as a share of tests does, the floor asks for anything above 0, and the ceiling for the most there
-is. Where rollouts that no limit cut off are never right either, a limit does not explain it. A
-best-of-group that is hardly ahead of a single try (0.1) is noted.
+Over the first 64 groups: how many hold a right rollout, as the run's own part for right says, or
+the marked answer if it is read here. Suspected if the reward does not rise, and
+
+- that share is certainly below 0.1 (the floor) and the held-out reward does not say that the policy
+  can do it; or
+- certainly more than 0.9 of the rollouts are right (the ceiling).
+
+If the part is a degree, such as a share of tests, the floor asks for anything above 0, and the
+ceiling for the most there is. If rollouts that no limit cut off are never right either, a limit
+does not explain it. A best-of-group that is hardly ahead of a single try (0.1) is noted.
 
 ## Probe
 The same, on one batch. If that leaves it open, 64 training problems are sampled once each, and

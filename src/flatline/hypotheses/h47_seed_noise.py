@@ -9,7 +9,8 @@ average (0.9) finds one in two of three runs without any. Weeks go into differen
 Never an alarm: it is no cause. Noted where the smallest change that the run could have shown (the
 half width of the interval between its first and last third of steps) is above 0.05, with the number
 of steps that would be needed; and where the logged reward is a smoothed curve (correlation of
-neighbouring steps certainly above 0.8, while nothing else explains it). The smallest change counts
+neighbouring steps certainly above 0.8, while nothing else explains it and their differences do not
+exclude it: a curve that goes far is alike from row to row, too). The smallest change counts
 a smoothed log by the raw rows that it is worth, which are few.
 
 ## Probe
@@ -40,7 +41,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import EQUAL, correlation_estimate
-from flatline.hypotheses.trend import FEWEST, rows_in_one, trend_of
+from flatline.hypotheses.trend import FEWEST, alike_at_most, rows_in_one, trend_of
 from flatline.trace import Trace
 
 SMOOTHED = 0.8
@@ -106,6 +107,7 @@ def _smoothed(trace: Trace) -> str:
     if rest.std() < EQUAL:
         return ""
     close = correlation_estimate(float(np.corrcoef(rest[:-1], rest[1:])[0, 1]), len(rest) - 1)
-    if close.low <= SMOOTHED or rows_in_one(reward) == 1:  # a raw curve may bend sharply, too
+    bends = rows_in_one(reward) == 1 or alike_at_most(reward, errors=1.0) <= SMOOTHED
+    if close.low <= SMOOTHED or bends:  # a raw curve may, however sharply
         return ""
     return f"The logged reward is a smoothed curve (neighbouring steps: {close.value:.2f})."

@@ -1,35 +1,38 @@
-"""The curve that is looked at is not what happened: logged numbers differ from the rollouts.
+"""The logged curve is not what happened: logged numbers differ from the rollouts.
 
 ## What goes wrong
 Metrics are averaged with NaN, over padding or over other ranks, smoothed before they are written,
-scaled, or named like something else (`reward_std` is over the batch). A run is then mended for what
-its log says, while the rollouts say otherwise.
+scaled, or misnamed (`reward_std` is over the batch). People then fix what the log shows, while the
+rollouts show something else.
 
 ## Sign
-The trainer's logged reward against the mean of the recorded rollouts of the same step. Suspected
-where they differ by more than 0.001 of the rewards' span at more than one step in ten, and at three
-steps or more. So is every other metric of TRL that the recording allows to be computed again: the
-share of clipped tokens, KL and entropy (from the passes), lengths, the share of cut completions,
-each function's mean, the spread of rewards and the share of groups without one. Releases average
-them in different ways; a metric is wrong where it lies outside of all of these, beyond rounding.
-Not tested: runs whose completions others than the model write in, KL, entropy and clipping of
-several processes, spreads under other scales than the group's. Logs that average over several
-steps cannot be tested, nor those of a trainer that samples rows which it does not train.
+The trainer's logged reward against the mean of the recorded rollouts of the same step. Suspected if
+they differ by more than 0.001 of the rewards' span at more than one step in ten, and at three steps
+or more.
+
+So is every other metric of TRL that can be computed again from the recording: the share of clipped
+tokens, KL and entropy (from the passes), lengths, the share of cut completions, each function's
+mean, the spread of rewards and the share of groups without one. Releases average them in different
+ways; a metric is wrong if it lies outside all of these, beyond rounding.
+
+Not tested: runs in which others than the model write into completions; KL, entropy and clipping of
+several processes; spreads under other scales than the group's; logs that average over several
+steps; trainers that sample rows which they do not train.
 
 ## Probe
 None: a log needs a run.
 
 ## Experiment
-A planted fault against none. The held-out reward must not differ, since nothing but the log does:
-that is the finding.
+A planted fault against none. The held-out reward must not differ, since only the log is wrong: that
+is the finding.
 
 ## Fix
 Trust the recorded rollouts. Log raw means of each step, with the number of values behind them.
 
 ## Not to be confused with
-H08 evaluation-mismatch: both numbers are true and of different plays. H47 seed-noise: true numbers
-that say little. H05 reward-signal: the reward itself is not about the answer. H50 to H59: a step
-that departs is logged as the trainer took it; there the log is a consequence.
+H08 evaluation-mismatch: both numbers are true, of different rollouts. H47 seed-noise: the numbers
+are true and say little. H05 reward-signal: the reward itself does not follow the answer. H50 to
+H59: a step that departs is logged as the trainer took it; the log is then a consequence.
 
 ## References
 TRL's `reward_std` and `frac_reward_zero_std` (over the batch under batch scaling); the seeds' table
@@ -71,7 +74,7 @@ class LogsLie(Hypothesis):
         if not len(trace.rollouts):
             raise NotRecorded("rollouts.reward")
         if trace.rows_left_out:
-            return self.too_little("rows that are sampled and not trained may be in the log")
+            return self.too_little("the log may include rows that are sampled and not trained")
         reward = trace.rollouts["reward"]
         known = reward[np.isfinite(reward)]
         if len(known) < len(reward) and not one_generation(trace.settings):

@@ -1,24 +1,24 @@
-"""What stands in front of a completion is not the prompt through its chat template.
+"""The text in front of a completion is not the prompt as its chat template renders it.
 
 ## What goes wrong
 Messages are normalised, cut, rendered with another template or tokenised twice on their way to the
 sampler. The policy answers other questions than those of the data, and nothing in the log says so.
 
 ## Sign
-None: it takes the trainer itself.
+None: it needs the live trainer.
 
 ## Probe
-The ids that the trainer samples from against the messages of the row through the tokenizer's own
-chat template, with the options asked for. Any other id is a fault; of chats, also one of those that
-vLLM says it sampled behind. So is a message of the system or the user that the template leaves out:
-the prompt is the same whatever it says.
+The ids that the trainer samples from against the messages of the row, rendered by the tokenizer's
+own chat template with the options asked for. Any other id is a fault; for chats this includes the
+prompt that vLLM reports having sampled after. A system or user message that the template leaves out
+is a fault too: the prompt is the same whatever that message says.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code, not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Compare what `_tokenize_prompts` returns with `tokenizer.apply_chat_template(prompt,
-add_generation_prompt=True)` and mend what stands between them.
+add_generation_prompt=True)` and fix what changes the ids in between.
 
 ## Not to be confused with
 H10 template-drift: sampler and trainer render differently, and each may be right. H16

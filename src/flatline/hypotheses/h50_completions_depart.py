@@ -1,31 +1,36 @@
-"""The trainer goes on with other completions than the policy drew for these prompts.
+"""The trainer trains on other completions than the policy sampled for these prompts.
 
 ## What goes wrong
-Prompts are padded on the side where the sampler goes on, completions are given to another row, or
-the sampler draws from something else than the policy behind this prompt. The loss then trains on
-tokens that the policy would not have said here.
+Prompts are padded on the side where the sampler continues, completions are assigned to another row,
+or the sampler draws from something other than the policy after this prompt. The loss then trains
+tokens that the policy would not have written here.
 
 ## Sign
-None: it takes the trainer itself.
+None: it needs the live trainer.
 
 ## Probe
-A few tokens are sampled with TRL's own `generate`; the model's head, heard while it samples, gives
-the sampler's log-probs. What the trainer takes over must be what was drawn, row by row, and each
-log-prob must be the policy's of that token behind that prompt alone, up to rounding. In TRL's tool
-loop: what stands between two turns must be the reply of the tool through the template, as often in
-the trained ids as in the messages that reward functions read; calls must get replies, and none
-beyond `max_tool_calling_iterations`.
+A few tokens are sampled with TRL's own `generate`; a hook on the model's head records the sampler's
+log-probs. The trainer must take over what was drawn, row by row, and each log-prob must be the
+policy's of that token after that prompt alone, up to rounding.
+
+In TRL's tool loop, what comes between two turns must be the reply of the tool through the template,
+as often in the trained ids as in the messages that reward functions read. Calls must get replies,
+but none beyond `max_tool_calling_iterations`, and a reply must bear the name of a call. If every
+call gets an error, the first three are repeated by hand: the tool must then fail there too.
+
+The sampler must choose among the tokens that were asked for (`top_p`, `top_k`, `min_p`,
+`repetition_penalty`).
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code, not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
-Pad prompts on the left at the sampler; return completions in the order of the prompts; hand on the
-drawn ids and not their text.
+Pad prompts on the left for the sampler; return completions in the order of the prompts; pass on the
+drawn ids, not their text.
 
 ## Not to be confused with
-H15 padding: the trainer, and not the sampler, sees padding. H06 lora-weight-sync and H59
-delivery-departs: right before the weights move and wrong after it. H21 sampling-parameters: another
+H15 padding: the trainer sees padding, not the sampler. H06 lora-weight-sync and H59
+delivery-departs: right before the weights move, wrong afterwards. H21 sampling-parameters: another
 temperature.
 
 ## References

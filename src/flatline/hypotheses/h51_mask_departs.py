@@ -5,23 +5,23 @@ A mask that is shifted, cut, kept only in part of the rows, or built for another
 tokens that nobody sampled and leaves out some that were.
 
 ## Sign
-Along a recorded run: as many tokens of each rollout carry a loss as the model wrote, and none of
-one that was cut where that is asked. Exact.
+Along a recorded run: each rollout has as many tokens with a loss as the model wrote; one that was
+cut off has none, if that is asked for. Exact.
 
 ## Probe
-The batch that the passes are given against what was sampled: the same ids, a loss on each token
-that the model wrote and on no other, none on completions that were cut where
-`mask_truncated_completions` asks for that. Exact.
+The batch that the passes get against what was sampled: the same ids, a loss on each token that the
+model wrote and on no other, and none on cut completions if `mask_truncated_completions` asks for
+that. Exact.
 
 ## Experiment
-None: what departs is code and not a setting. Fix it, and compare matched seeds before and after.
+None: what departs is code, not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Build the mask from the sampled ids, and assert that its sum is the number of sampled tokens.
 
 ## Not to be confused with
-H02 token-masking: tool output is trained, or whole turns are not, which is tested separately. H14
-end-of-sequence: only the last token. H09 loss-mask-as-attention: a right loss mask in the wrong
+H02 token-masking: tool output is trained, or whole turns are not; that is tested separately. H14
+end-of-sequence: only the last token. H09 loss-mask-as-attention: a correct loss mask in the wrong
 place.
 
 ## References

@@ -1,26 +1,26 @@
-"""Rows weigh otherwise in the loss than asked for, or the loss has another sign or size.
+"""Rows have other weights in the loss than asked for, or the loss has the wrong sign or size.
 
 ## What goes wrong
-Divided by the longest length where each completion's own was asked, by the tokens of another batch,
-twice by the number of passes, or returned as an objective to be maximised.
+The loss is divided by the longest length instead of each completion's own, by the tokens of another
+batch, or twice by the number of passes; or it is returned as an objective to be maximised.
 
 ## Sign
-None: it takes the trainer itself.
+None: it needs the live trainer.
 
 ## Probe
 The derivative of the loss by each token's log-prob, and the loss itself, against the specified
-ones. Rows are multiples of what they should be; the multiple says by what they were divided. Where
-every token has its weight and a class of your own adds something to the loss, that is noted.
+ones. Rows are multiples of what they should be; the multiple shows what they were divided by. If
+every token has its weight and your own class adds something to the loss, that is a note.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code, not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Compare the last lines of the loss with the formula of `loss_type`.
 
 ## Not to be confused with
-H28 loss-normalisation: the sum over passes. H35 length-bias: as asked for. H55 ratio-departs:
-tokens of one row are out of proportion.
+H28 loss-normalisation: the sum over passes. H35 length-bias: the loss is as asked for. H55
+ratio-departs: tokens of one row are out of proportion.
 
 ## References
 GRPO; Dr. GRPO (Liu et al., 2025); DAPO (Yu et al., 2025); TRL issues 5619, 6369.

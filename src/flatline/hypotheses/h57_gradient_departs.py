@@ -1,11 +1,11 @@
-"""The optimizer gets another gradient than that of the specified step.
+"""The optimizer gets a gradient that is not that of the specified step.
 
 ## What goes wrong
-Log-probs that were detached, gradients cleared between passes, turned around, masked or scaled by a
-callback: the loss is right to the last digit and the weights go elsewhere.
+Log-probs are detached, or gradients are cleared between passes, or a callback negates, masks or
+scales them: the loss is right to the last digit, and the weights go elsewhere.
 
 ## Sign
-None: it takes the trainer itself.
+None: it needs the live trainer.
 
 ## Probe
 The specified gradient of the whole step, row by row without padding, against what the passes left
@@ -13,15 +13,15 @@ and against what the optimizer gets: cosine and ratio of lengths, tensor by tens
 copy on the device.
 
 ## Experiment
-None: what departs is code and not a setting. Mend it, and compare matched seeds before and after.
+None: what departs is code, not a setting. Fix it, and compare matched seeds before and after.
 
 ## Fix
 Look for `detach`, `zero_grad`, `no_grad` and for callbacks between the backward pass and the
 optimizer.
 
 ## Not to be confused with
-H26 optimizer-not-stepping: no gradient at all. H27 gradient-clipping: clipped as asked. An earlier
-stage that departs makes another gradient too: it is then named first.
+H26 optimizer-not-stepping: no gradient at all. H27 gradient-clipping: clipped as asked for. An
+earlier stage that departs changes the gradient too; it is then named first.
 
 ## References
 `docs/specification.md`, gradient and tolerances.

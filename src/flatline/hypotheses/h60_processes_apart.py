@@ -1,14 +1,17 @@
 """Processes that should train one model together do not: they draw alike, gather wrongly or drift.
 
 ## What goes wrong
-Several processes are one trainer only if each draws different prompts, if what they gather is in
-the order in which it is split up again, if the loss of all is the mean of their losses, and if all
-step the same weights by the same gradient. A sampler with the same seed everywhere and no split
-makes all of them do the same work: a batch of half the size. A gather in another order, or groups
-that are dealt out row by row, compares answers with the answers to other questions. A loss that is
-multiplied by the number of processes is a learning rate that grows with the machine. A model that
-is called without the wrapper that averages gradients trains as many models as there are processes,
-and saves one.
+Several processes are one trainer only if each draws different prompts, if what they gather is split
+up again in the same order, if the loss is the mean over all of them, and if all step the same
+weights by the same gradient.
+
+- A sampler with the same seed everywhere and no split makes all of them do the same work: the batch
+  has half its size.
+- A gather in another order, or groups that are dealt out row by row, compares answers with the
+  answers to other questions.
+- A loss multiplied by the number of processes is a learning rate that grows with the machine.
+- A model called without the wrapper that averages gradients trains as many models as there are
+  processes, and saves one.
 
 ## Sign
 Two processes that draw the same prompts in the same order, over at least three groups with at least
@@ -31,7 +34,8 @@ over all processes exactly once, and call the model that `accelerator.prepare` r
 
 ## Not to be confused with
 H33 group-integrity: groups are mixed in one process already. H28 loss-normalisation: the scale of
-the loss hangs on passes, not on processes. H24 learning-rate: too high on any number of processes.
+the loss depends on passes, not on processes. H24 learning-rate: too high on any number of
+processes.
 
 ## References
 TRL issues 2803 and 3098 (prompts of a group differ over processes); `docs/processes.md`.
@@ -184,8 +188,9 @@ class ProcessesApart(Hypothesis):
             )
         return self.found(
             Level.OK,
-            f"{found.processes} processes draw other prompts, gather in their order and hold the "
-            f"gradient of one, to {max(abs(1 - one) for one in found.lengths):.1g} of its length.",
+            f"{found.processes} processes draw different prompts, gather in order and hold the "
+            "gradient of a single process, to "
+            f"{max(abs(1 - one) for one in found.lengths):.1g} of its length.",
         )
 
     def _other_prompts(self, drawn: Drawn) -> Finding:

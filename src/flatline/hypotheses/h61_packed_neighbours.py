@@ -8,13 +8,13 @@ right. The loss stays finite and the speed is that of a sound run.
 
 ## Sign
 The first step, where both sides hold the same weights, in float32. Rollouts of one prompt that
-begin with the same tokens must have the same log-probs there. Where they differ by more than 0.01
-nat, and in certainly more than half of such prompts one of them is the sampler's to rounding (the
-first of a row), it is a fault. Where prompts are hidden from the trainer (H09), and in 16 bits, it
-cannot be determined. Healthy: no prompt differs.
+begin with the same tokens must have the same log-probs there. A fault if they differ by more than
+0.01 nat, and if in certainly more than half of such prompts one of them is the sampler's to
+rounding (the first of a row). Not testable in 16 bits, or if prompts are hidden from the trainer
+(H09). Healthy: no prompt differs.
 
 ## Probe
-Every second rollout of some passes is scored, then again after the completion before it was
+Every second rollout of some passes is scored, and scored again with the completion before it
 reversed: same lengths, same shapes, so that nothing rounds differently. A log-prob that changes by
 more than the precision rounds is a fault. Passes of one rollout cannot show it. Healthy in the lab:
 0.

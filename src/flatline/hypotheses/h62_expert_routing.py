@@ -1,21 +1,21 @@
-"""Sampler and trainer of a mixture of experts send the same tokens to other experts.
+"""Sampler and trainer of a mixture of experts send the same tokens to different experts.
 
 ## What goes wrong
-A router takes the largest of numbers that often lie close together. Other kernels, other precision
-or another batch turn some of these choices over, and a token then passes through other weights:
-the trained policy is not the one that sampled, at equal weights and on the same ids. The more
-layers, the more tokens are touched by one such choice at least.
+A router picks the largest of numbers that often lie close together. Other kernels, precision or
+batches flip some of these choices, and a token then passes through other weights: the trained
+policy is not the one that sampled, although weights and ids are equal. The more layers, the more
+tokens meet at least one such choice.
 
 ## Sign
-None: which experts were chosen is not recorded. The gap that it makes shows as H20 or H63.
+None: which experts were chosen is not recorded. The gap that results shows as H20 or H63.
 
 ## Probe
 Rollouts whose sampler reports its experts (`routed_experts`: one row a token, then layers, then the
-experts chosen) are scored one at a time, and the routers of the trained model are listened to.
-Suspected where certainly more than 1 % of all choices differ, and tokens behind such a choice are
-off by more than H20 allows (0.005 nat in float32, 0.05 in 16 bits) and by twice as much as others;
-fewer or harmless ones are noted. Without the sampler's experts it cannot be tested; a model without
-experts cannot have it. Healthy in the lab: no choice differs.
+experts chosen) are scored one at a time, with hooks on the routers of the trained model. Suspected
+if certainly more than 1 % of all choices differ, and tokens after such a choice are off by more
+than H20 allows (0.005 nat in float32, 0.05 in 16 bits) and by twice as much as others; fewer or
+harmless ones are noted. Not testable without the sampler's experts; ruled out for a model without
+experts. Healthy in the lab: no choice differs.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds.
@@ -88,7 +88,7 @@ class ExpertRouting(Hypothesis):
         differs = differing.low > OTHERS
         level = Level.SUSPECT if matters else Level.NOTE
         what = (
-            f"; log-probs of tokens behind such a choice are off by {behind:.2g} nat"
+            f"; log-probs of tokens after such a choice are off by {behind:.2g} nat"
             f"{'' if np.isnan(others) else f', others by {others:.2g}'}"
             if np.isfinite(behind)
             else ""

@@ -1,21 +1,22 @@
-"""Sampler and trainer begin as close as their digits allow, and drift apart with every step.
+"""Sampler and trainer begin as close as their precision allows, and drift apart with every step.
 
 ## What goes wrong
 A sampler in FP8 or with other quantised weights is off by a little from the start, which is usual
-and does no harm. Where that gap grows, something adds up: small updates that are lost in every
+and does no harm. If that gap grows, something adds up: small updates that are lost in every
 delivery, scales that were measured once and no longer fit, a policy that moves to where rounding
-matters more. A run that was healthy for its first hundred steps then collapses, and no step of it
-looks different from the one before.
+matters more. A run that was healthy for its first hundred steps then collapses, and no single step
+of it looks unusual.
 
 ## Sign
 The recorded gap, or the KL between the two that a log has (prime-rl's `mismatch_kl`), step by step,
-never a smoothed one: the last third of the steps against the first.
-A gap that has certainly more than doubled, that began as H20 allows (below 0.005 nat in float32,
-0.05 in 16 bits) and is certainly above that limit at the end is suspected. Where the two agree to
-rounding before the first update, where rollouts name older weights, or where the sampler still has
-those of the start, it is a matter of delivery and not of this. Healthy in float32: no growth (0.95
-times over 40 steps), and never above 1e-6; quantised again to 8 bits at every delivery: 1.0 times,
-at 0.0026 nat.
+never smoothed: the last third of the steps against the first. Suspected if it has certainly more
+than doubled, began as H20 allows (below 0.005 nat in float32, 0.05 in 16 bits) and is certainly
+above that limit at the end (0.01 for a logged KL, if the reward falls).
+
+It is a matter of delivery instead if the two agree to rounding before the first update, if rollouts
+name older weights, or if the sampler still has those of the start. Healthy in float32: no growth
+(0.95 times over 40 steps), and never above 1e-6; quantised again to 8 bits at every delivery: 1.0
+times, at 0.0026 nat.
 
 ## Probe
 None: on the first batch the gap is as it should be.
@@ -40,10 +41,12 @@ Off-Policy RL Training" (Yao et al., 2025).
 """
 
 import math
+import re
 
 import numpy as np
 
 from flatline.hypotheses.base import Finding, Hypothesis, Level
+from flatline.hypotheses.column_movement import change_of, ends, surely
 from flatline.hypotheses.course import alike, stretches
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import ROUNDING, never_left_the_start
@@ -59,11 +62,22 @@ GROWN = 2.0
 SMOOTHED = 0.9
 """How alike neighbouring steps of a log are, from which on nothing tells growth from a curve that
 was smoothed; below, they count as so many fewer."""
+FAR = 0.01
+"""A KL of the two that no rounding explains, where the reward falls: a KL is half the square of the
+gap, so that this is a gap of 0.1 nat, twice what 16 bits may be off. Runs that learn have been seen
+to bear it, so that otherwise only more is suspected."""
 LOGGED = ("mismatch_kl", "mismatch_kl/mean", "mismatch_kl/all/mean")
 """A KL between the two, as prime-rl logs it; below the gap itself, where that is small."""
+_AGE = re.compile(r"off.?policy_?(level|steps|lag)|async_?level|stale|version_lag")
+"""Names of how many updates the sampler is behind."""
 IN_A_LOG = (
-    "Look at what the sampler runs: weights that are older and older, another precision, or "
-    "quantised weights that are not renewed. Meanwhile correct by the sampler's log-probs."
+    "Check what the sampler runs: weights that get older and older, another precision, or "
+    "quantised weights that are not refreshed. Meanwhile correct with the sampler's log-probs."
+)
+
+OLDER = (
+    "Lower the limit on how many updates the sampler may be behind, and go on from a checkpoint "
+    "before the two grew apart. Meanwhile correct with the sampler's log-probs."
 )
 
 
@@ -99,19 +113,23 @@ class GrowingMismatch(Hypothesis):
         times = Estimate(value, low, high, growth.n)
         early, late = (mean_of_units(part.tolist()) for part in (parts.early, parts.late))
         limit = APART_BF16 if is_half(trace.settings) is not False else APART
+        if what == "KL" and (trend := trend_of(trace)) is not None and trend.falls:
+            limit = min(limit, FAR)
         grown = times.low > GROWN and early.value <= limit < late.low
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
             return self.too_little(other)
+        older = _older(trace) if grown else ""
         return self.found(
             Level.SUSPECT if grown else Level.OK,
-            f"The {what} of sampler and trainer goes from {early.value:.2g} to {late.value:.2g} "
-            f"nat per token over {parts.steps} steps: {times.value:.2g} [{times.low:.2g}, "
-            f"{times.high:.2g}] times.{_since(trace, step, gap) if grown else ''}",
+            f"The {what} between sampler and trainer goes from {early.value:.2g} to "
+            f"{late.value:.2g} nat per token over {parts.steps} steps: {times.value:.2g} "
+            f"[{times.low:.2g}, {times.high:.2g}] times."
+            f"{_since(trace, step, gap) + older if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",
             severity=late.value / limit,
-            fix=None if len(trace.rollouts) else IN_A_LOG,
+            fix=None if len(trace.rollouts) else OLDER if older else IN_A_LOG,
         )
 
 
@@ -136,8 +154,19 @@ def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
     known = np.isfinite(trace.steps["reward"]) if "reward" in trace.steps else np.zeros(0, bool)
     parts = stretches(trace.steps["reward"][known]) if trend and trend.falls else []
     turn = float(trace.steps["step"][known][parts[-1].first]) if len(parts) > 1 else -math.inf
-    first = f", before the reward fell (since step {turn:g})" if turn > since else ""
-    return f" It is more than twice what it was since step {since:g}{first}."
+    first = f"; the reward fell later (step {turn:g})" if turn > since else ""
+    return f" Since step {since:g} it is more than twice what it was at first{first}."
+
+
+def _older(trace: Trace) -> str:
+    """Which columns of a log say that the sampler's weights are older and older, in words."""
+    if len(trace.rollouts):
+        return ""
+    step = trace.steps["step"]
+    lags = {name: trace.metric(name) for name in trace.metric_names if _AGE.search(plain(name))}
+    rising = {n: ends(v, step) for n, v in lags.items() if surely(change_of(v, step)) > 0}
+    told = " and ".join(f"`{n}` goes from {a:.3g} to {b:.3g}" for n, (a, b) in rising.items())
+    return f" The sampler's weights are older and older: {told}." if told else ""
 
 
 def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:

@@ -10,11 +10,12 @@ of the question is known. Only long rows are cut, so that a short test shows not
 None: where rows are cut is not recorded. What it makes of log-probs shows as H54 or H20.
 
 ## Probe
-Some words of the longest completions are changed, one place at a time, each in a separate pass.
-In a sound pass every later token in doubt moves, if by the last bit. Two changes at different
-places that both stop moving anything at the same token, with at least three tokens in doubt behind
-it that a still later change does move, are a border: a fault in float32, suspected in 16 bits. A
-border inside the prompt is not seen: it looks like H04 or H09. Healthy in the lab: all tokens move.
+Some words of the longest completions are changed, one place at a time, each in a separate pass. In
+a sound pass every later token in doubt (not nearly certain) moves, if only by the last bit. Two
+changes at different places that both stop moving anything at the same token, with at least three
+tokens in doubt after it that a still later change does move, show a border: a fault in float32,
+suspected in 16 bits. A border inside the prompt is not seen: it looks like H04 or H09. Healthy in
+the lab: all tokens move.
 
 ## Experiment
 A run with the planted fault against the same without it, matched seeds; or one shard against
@@ -67,7 +68,7 @@ class ShardBorders(Hypothesis):
         found = [one for one in subject.reaches() if _tested(one)]
         if not found:
             return self.too_little(
-                f"no completion has {FEWEST} tokens in doubt behind its first third; longer ones "
+                f"no completion has {FEWEST} tokens in doubt after its first third; longer ones "
                 "would show it"
             )
         borders = [(one, at) for one in found for at in _borders(one)]

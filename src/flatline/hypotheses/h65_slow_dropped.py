@@ -1,4 +1,4 @@
-"""Slow rollouts are given up, so what is trained is shorter and easier than what was asked.
+"""Slow rollouts are dropped, so what is trained is shorter and easier than what was asked.
 
 ## What goes wrong
 An asynchronous trainer bounds how old a rollout may be, or how long it may take, and throws away
@@ -9,13 +9,14 @@ rewards of the rest are fine, and better than they should be.
 
 ## Sign
 Rollouts that ended, or were given up (`finish` of `abort`, `stale`, `timeout`), and have no trained
-token. A fault where they are more than 5 % and, of one that is left out and one of its step that is
-kept, the former is longer in more than 75 % of pairs and certainly in more than the 50 % of chance
-(the interval is over prompts). How much harder they are is said: reward, hops. Counts of a
-trainer's own log (`dropped_stale_samples` of verl, `stale_results_dropped` of open-instruct,
-`off_policy/dropped` of prime-rl) are noted: they do not say which were dropped. Unknown where
-trained tokens are not recorded: a row that never came back must be logged with `trained_tokens` 0,
-or it cannot be seen.
+token. A fault if they are more than 5 %, and if of one that is left out and one of its step that is
+kept, the former is longer in more than 75 % of pairs, certainly more than the 50 % of chance (the
+interval is over prompts). The finding says how much harder they are: reward, hops.
+
+Counts in a trainer's own log (`dropped_stale_samples` of verl, `stale_results_dropped` of
+open-instruct, `off_policy/dropped` of prime-rl) are noted: they do not say which rollouts were
+dropped. Unknown if trained tokens are not recorded: a row that never came back must be logged with
+`trained_tokens` 0, or it cannot be seen.
 
 ## Probe
 None: the sign is read off one batch.

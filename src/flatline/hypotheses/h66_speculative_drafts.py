@@ -1,4 +1,4 @@
-"""Tokens are not drawn as their log-probs say: drafts that are accepted change the distribution.
+"""Tokens are not drawn as their log-probs say: accepted drafts change the distribution.
 
 ## What goes wrong
 Speculative decoding keeps the policy's distribution only with the exact rule: accept a draft x with

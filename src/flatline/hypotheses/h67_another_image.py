@@ -11,12 +11,12 @@ the gradient are those of a question that was not asked.
 None: images are not recorded. H20 sees that sampler and trainer disagree.
 
 ## Probe
-Some rollouts of the batch are scored again with blank images: where no log-prob changes, the
-trainer does not see them, which is a fault. Then with the images of the other prompts in turn,
-where all have one size: a fault where those of another prompt give log-probs five times nearer to
-the sampler's than a rollout's own, which are more than 0.05 nat off. Costs one scoring pass of a
-few rows for each prompt among them. Does not apply to a model of text. Stages of the specification
-(H49 to H59) say of such a model that they cannot be tested.
+Some rollouts of the batch are scored again with blank images: if no log-prob changes, the trainer
+does not see them, which is a fault. Then with the images of the other prompts in turn, if all have
+one size: a fault if those of another prompt give log-probs five times nearer to the sampler's than
+a rollout's own, which are more than 0.05 nat off. Costs one scoring pass of a few rows for each
+prompt among them. Does not apply to text models. The stages of the specification (H49 to H59) could
+not be tested on a model with images.
 
 ## Experiment
 None: what is wrong is code. Fix it, and compare matched seeds before and after.

@@ -9,22 +9,23 @@ noise of variance e(1 - e) is added: at one half, four times as many prompts are
 that says yes and no to the same text does the same.
 
 ## Sign
-Two things, each on three prompts or more. The same completion of the same prompt, in one step, is
-paid as usual in one row and with the lowest reward of the run in another (healthy: never), and not
-always in the later row. And rows that lack a part of the reward which other rows of their group
-have, and which has a weight, while another function paid them: the sum is that of the rest, so that
-the missing part counts as 0. Both are suspected. Unknown where no completion came twice and every
-row has every part.
+Two things, each suspected from three prompts on:
+
+- the same completion of the same prompt, in one step, is paid as usual in one row and with the
+  lowest reward of the run in another (healthy: never), and not always in the later row;
+- rows lack a part of the reward that other rows of their group have and that has a weight, while
+  another function paid them: the sum is that of the rest, so the missing part counts as 0.
+
+Unknown if no completion came twice and every row has every part.
 
 ## Probe
-The trainer's reward functions are asked twice more about the batch (once, where that takes over 30
-seconds). Suspected where at least three rows and 2 % of all flip between the lowest pay and
-another, or where more than half of the variance inside groups is what changed between two askings;
-less is noted. Costs two calls of the reward functions.
+The trainer's reward functions are called twice more on the batch (once, if that takes over 30
+seconds). Suspected if at least three rows and 2 % of all flip between the lowest pay and another,
+or if more than half of the variance inside groups is what changed between two calls; less is noted.
 
 ## Experiment
-A planted fault against none, matched seeds; the outcome is the held-out reward. A judge of your own
-is no setting: train with failures left out of the loss, and without.
+A planted fault against none, matched seeds; the outcome is the held-out reward. Your own judge is
+not a setting: train with failures left out of the loss, and without.
 
 ## Fix
 Try again, then give up the whole row: let the function return None for every part of a row that
@@ -34,8 +35,8 @@ their own, ask a judge at temperature 0, or take the majority of several answers
 ## Not to be confused with
 H39 reward-parser: the same answer is misread every time. H05 reward-signal: every reward is noisy,
 not some rows. H52 rewards-depart: a function that remembers pays another amount the second time and
-the same ever after; or the trainer makes 0 of a row for which every function returned None, as TRL
-before 1.6 does. H41 tool-errors: what fails is the tool, before the answer.
+the same ever after; or the trainer turns a row for which every function returned None into 0, as
+TRL before 1.6 does. H41 tool-errors: what fails is the tool, before the answer.
 
 ## References
 NeMo-RL issue 431 (exceptions become 0) and the review of pull request 2479 (every error of a judge
@@ -65,10 +66,10 @@ NOISE = 0.5
 """Share of the variance inside groups that is the judge's own. Healthy: 0."""
 
 
-EPISODES = "an episode is not reset, so that the one before decides, or the judge fails."
+EPISODES = "an episode is not reset, so the one before it decides, or the judge fails."
 NOT_THE_SAME = "Your environment is not the same for every episode, or your judge fails."
 PLAY_TWICE = (
-    "Reset the environment before every completion, or make a new one, and play one completion "
+    "Reset the environment before every completion, or make a new one, and run one completion "
     "twice: it must earn the same. If it does, look for errors and time-outs of the judge that "
     "become 0."
 )
@@ -98,8 +99,8 @@ class VerifierFailures(Hypothesis):
             return self.too_little("no completion of a prompt came twice in a step")
         return self._flipped(trace, pairs) or self.found(
             Level.OK,
-            f"{len(pairs)} repeated completions of a prompt are paid alike wherever they stand, or "
-            f"not on {FEWEST} prompts paid once and then not.",
+            f"{len(pairs)} repeated completions of a prompt earn the same each time, or differ on "
+            f"fewer than {FEWEST} prompts.",
             measured=0.0,
             expected="0",
         )
@@ -139,7 +140,7 @@ class VerifierFailures(Hypothesis):
         return self.found(
             Level.SUSPECT,
             f"{len(flipped)} of {pairs} repeated completions of a prompt are paid {part}in one row "
-            f"and get the least there is in another, on {prompts} prompts: "
+            f"and get the lowest reward in another, on {prompts} prompts: "
             + (EPISODES if _is_played(trace) else "the judge fails, or contradicts itself."),
             measured=len(flipped) / pairs,
             expected="0",
@@ -199,8 +200,9 @@ class VerifierFailures(Hypothesis):
         much = changed >= FEWEST and share > NOISE
         return self.found(
             Level.SUSPECT if much else Level.NOTE,
-            f"Asked again about the same batch, the reward functions pay {changed} of {len(now)} "
-            f"rows otherwise: {min(share, 1):.0%} of what differs inside groups is their own mood.",
+            f"Called again on the same batch, the reward functions pay {changed} of {len(now)} "
+            f"rows differently: {min(share, 1):.0%} of the variance inside groups is their own "
+            "noise.",
             measured=share,
             expected=f"below {NOISE:g}",
             severity=1 + min(share, 1),

@@ -2,13 +2,13 @@
 
 ## What goes wrong
 A model that carries several LoRA adapters (tenants of one server, a frozen copy as reference, one
-adapter a task) has one of them active at a time, or names one with every request. A request without
-a name, a name that nobody knows, or a switch that was not switched back gives another adapter, or
+adapter per task) has one of them active at a time, or names one with every request. A request
+without a name, an unknown name, or a switch that was not switched back gives another adapter, or
 the base alone, and no error says so. The policy that is trained is then never sampled, or gradients
-go into an adapter for what another one did.
+go into one adapter for what another did.
 
 ## Sign
-None: which adapter sampled is not in what is recorded. H06 and H20 see that the two disagree.
+None: which adapter sampled is not recorded. H06 and H20 see that the two disagree.
 
 ## Probe
 Some rollouts of the batch are scored row by row with each adapter in turn and with none, by the

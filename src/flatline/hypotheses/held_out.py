@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import metric
+from flatline.hypotheses.column_movement import change_of, ends, metric, surely
 from flatline.hypotheses.trend import FEWEST, trend_of
 from flatline.stats import Estimate, difference_of_means
 from flatline.trace import Trace
@@ -26,11 +26,15 @@ DRAWN = 4000
 ALIKE = 0.5
 """How alike neighbours are in these: evaluations of one set of problems have their mistakes in
 common, and a policy that wanders makes them more so."""
+FALLS = 0.05
+"""Fall of a score that matters; the trend's own smallest change."""
 ROUNDING, SAME = 1e-9, 1e-4
 _EVALUATED = re.compile(r"(eval|val|valid|validation|dev|test|held_?out)([-_/].*)?")
 _SCORE = re.compile(
     r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
 )
+_TRIES = re.compile(r"(?P<kind>pass|best|solved?|mean|avg)_?(@|at_?)(?P<tries>\d+)(?!\d)(/mean)?")
+"""A score by how many answers were tried; the mean of several tries is that of one."""
 _NO_SCORE = re.compile(
     r"length|lens?($|[/_])|token|advantage|loss|entropy|(^|[/_])kl|ratio|std|seconds|time|"
     r"(^|[/_])(min|max|num|count|total|unsolved|penalty|steps?)($|[/_@])|rewards/"
@@ -70,6 +74,40 @@ def scores_of(trace: Trace) -> dict[str, np.ndarray]:
         if is_score(name, values) and not repeats(values, found.values()):
             found[name] = values
     return found
+
+
+class Tries(NamedTuple):
+    """Two scores of one set of problems: solved at the first try, and by one of several."""
+
+    one: str
+    several: str
+
+
+def by_tries(trace: Trace) -> Tries | None:
+    """The scores of one try and of the most, where a log has both under otherwise equal names."""
+    found: dict[str, dict[int, str]] = {}
+    for name in scores_of(trace):
+        counted = _TRIES.search(plain(name))
+        if counted is not None:
+            tries = 1 if counted["kind"] in ("mean", "avg") else int(counted["tries"])
+            found.setdefault(plain(name).replace(counted[0], ""), {})[tries] = name
+    both = [each for each in found.values() if 1 in each and len(each) > 1]
+    return Tries(both[0][1], both[0][max(both[0])]) if len(both) == 1 else None
+
+
+def narrows(trace: Trace) -> Tries | None:
+    """The same where one try certainly does better and several do certainly worse: answers have
+    become alike, which is no fall of what is scored."""
+    tries = by_tries(trace)
+    if tries is None:
+        return None
+    one, several = (metric(trace, name) for name in tries)
+    rises, falls = change_of_score(one), change_of(several, trace.steps["step"])
+    # That one try does better is what a run is for: what several do must be surer.
+    if rises is None or not rises.low > 0 or surely(falls) > -1:
+        return None
+    before, after = ends(several, trace.steps["step"])
+    return tries if before - after >= FALLS else None
 
 
 def repeats(values: np.ndarray, others: Iterable[np.ndarray]) -> bool:

@@ -1,7 +1,7 @@
 """The parts of a reward as columns of a log. What a part is called says nothing here.
 
 The parts are the columns that the trainer keeps for its reward functions; where a log has none, all
-columns that no alias knows and that do not count steps.
+columns that no alias knows, that do not count steps and are no KL, which is taken off a reward.
 """
 
 import re
@@ -15,6 +15,7 @@ from flatline.trace.importers.resolve import plain
 FEWEST = 10
 """Rows below which a column that stands is no news."""
 _FUNCTION = re.compile(r"rewards/(?P<name>.+?)(/mean)?")
+_KL = re.compile(r"(^|[^a-z])kl([^a-z]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,9 @@ def parts_of(trace: Trace) -> Parts | None:
     """None where there is nothing to speak of."""
     step, reward = trace.steps["step"], trace.steps["reward"]
     functions = {_short(name): name for name in trace.metric_names if _short(name)}
-    names = functions or {name: name for name in trace.run.get("unrecognised") or ()}
+    names = functions or {
+        name: name for name in trace.run.get("unrecognised") or () if not _KL.search(plain(name))
+    }
     columns = {short: trace.metric(name) for short, name in names.items()}
     rewarded = np.isfinite(reward)
     if rewarded.sum() < FEWEST:

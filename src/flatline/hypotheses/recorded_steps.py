@@ -225,9 +225,9 @@ def _late(trace: Trace) -> StageFound | None:
         return None
     found = departs(
         "rewards",
-        f"From row {late.place} of a batch on nobody is ever paid, in {late.groups} groups; before "
-        f"it somebody is in {late.paid_before:.0%} of them. What a row is paid depends on where it "
-        "stands.",
+        f"From row {late.place} of a batch on, no row is ever paid, in {late.groups} groups; "
+        f"before it some row is in {late.paid_before:.0%} of them. A row's pay depends on its "
+        "place in the batch.",
         measured=late.paid_before,
     )
     return replace(found, by_chance=late.by_chance, direct=True, fix=LATE)
@@ -444,8 +444,8 @@ def _without_old(trace: Trace) -> StageFound:
     return departs(
         "log-probs",
         f"Some rollouts are trained after an update ({asked}), and the loss is given no old "
-        "log-probs: it takes what the policy has become for what sampled them, so that their ratio "
-        "is 1 and nothing is clipped.",
+        "log-probs: it uses those of the current policy instead, so that the ratio is 1 and "
+        "nothing is clipped.",
     )
 
 
@@ -513,7 +513,7 @@ def _touched(trace: Trace, asked: Asked) -> StageFound | None:
         "update",
         f"Something other than the optimizer changes the weights: between step {at - 1} and step "
         f"{at} they move by {between[wrong[0]]:.3g}, and a step moves them by "
-        f"{usual:.3g}. So it is before {len(wrong)} of {len(steps)} steps.",
+        f"{usual:.3g}. This happens before {len(wrong)} of {len(steps)} steps.",
         _largest(trace, at),
         measured=float(between[wrong[0]] / max(usual, 1e-30)),
         limit=TOUCHED,

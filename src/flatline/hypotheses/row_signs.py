@@ -26,7 +26,7 @@ AGAIN = 2
 """Steps that must have trained rows again."""
 UPSIDE_DOWN = (-1.2, -0.8)
 """Slope of old / new. Healthy: 1 with a ratio, 0 without one."""
-COSTS = "Where `watch.rewards` was given costs, give it their negatives."
+COSTS = "If `watch.rewards` was given costs, give it their negatives."
 
 
 def of_watched_ratio(trace: Trace) -> StageFound:
@@ -38,8 +38,8 @@ def of_watched_ratio(trace: Trace) -> StageFound:
         return unknown("ratio and KL", "No rows were seen to be trained again after an update.")
     slope = float(np.median(slopes))
     text = (
-        f"Of tokens that are trained again after an update the weight changes by {slope:+.2f} nats "
-        "for each nat that they became more likely"
+        f"When a token is trained again after an update, its weight changes by {slope:+.2f} nats "
+        "for each nat that it became more likely"
     )
     down = UPSIDE_DOWN[0] <= slope <= UPSIDE_DOWN[1]
     if not (down and falls(trace)):
@@ -76,8 +76,8 @@ def of_watched_signs(trace: Trace) -> StageFound | None:
         ),
         direct=True,
         expected="weights that rise with the reward",
-        fix="Look for a loss without its minus, for a baseline less the reward, and for a ratio "
-        f"that is `exp(old - new)`. {COSTS}",
+        fix="Look for a missing minus in the loss, for a baseline minus the reward, and for a "
+        f"ratio `exp(old - new)`. {COSTS}",
         headline="Your loss pushes against your rewards.",
     )
 

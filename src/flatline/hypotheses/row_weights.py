@@ -182,7 +182,7 @@ def _of_other_rows(trace: Trace) -> StageFound | None:
         stage="advantages",
         departs=True,
         text=f"At {len(fitting)} of {len(looked)} steps each row's weight in the loss is its "
-        f"reward less the mean of {names.pop()}, which are of other prompts, to {FITS:.1%}. "
+        f"reward minus the mean of {names.pop()}, which belong to other prompts, to {FITS:.1%}. "
         "No baseline of its own prompt fits.",
         measured=len(fitting) / len(looked),
         examples=(

@@ -34,10 +34,9 @@ SYMPTOMS = (
     Symptom(
         name="reward-flat",
         title="The reward is flat from the start",
-        text="First make sure that it is: a mean over too few steps moves by chance, and data in "
-        "an order hides a rise. Every report says how the reward moves, with an interval. A "
-        "flat reward with a healthy-looking loss is the usual case: the loss of GRPO "
-        "says nothing about learning.",
+        text="First make sure that it is: a mean over too few steps moves by chance, and sorted "
+        "data hides a rise. Every report says how the reward moves, with an interval. A "
+        "healthy-looking loss proves nothing: the loss of GRPO does not show learning.",
         behind={
             "Nothing to select from": (
                 *("H32", "H45", "H39", "H05", "H34", "H41", "H42", "H04", "H65"),
@@ -64,7 +63,7 @@ SYMPTOMS = (
         name="kl-explodes",
         title="The KL explodes, or is not 0 at the first step",
         text="Before the first update the policy is its reference, so the KL of step 1 must be 0. "
-        "The usual estimate grows exponentially with a token's gap, so a few tokens own it. "
+        "The usual estimate grows exponentially with a token's gap, so a few tokens dominate it. "
         "Setting beta to 0 hides the symptom and leaves the cause: most of what is below "
         "trains on wrong log-probs, with or without a KL term.",
         signs=("H03",),
@@ -94,8 +93,8 @@ SYMPTOMS = (
         name="rises-then-falls",
         title="The reward rises, then falls",
         text="Something is learnt and then lost, or something else is learnt. Look at the step "
-        "where it turns: completions that grow or shrink, an entropy that goes to 0, or a "
-        "gap between sampler and trainer that opens there say which.",
+        "where the reward turns: do completions grow or shrink there, does the entropy go to 0, "
+        "does a gap open between sampler and trainer?",
         signs=("H30",),
         behind={
             "The policy collapses": ("H30", "H24", "H43", "H35", "H03", "H02", "H09", "H60", "H66"),
@@ -110,7 +109,7 @@ SYMPTOMS = (
         name="eval-does-not-follow",
         title="The evaluation does not follow the training reward",
         text="Compare like with like first: prompts, limits, temperature, scorer and tools must "
-        "be those of training, or the difference must be meant.",
+        "be those of training, or differ on purpose.",
         signs=("H08",),
         behind={
             "They measure different things": (

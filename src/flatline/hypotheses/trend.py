@@ -48,6 +48,8 @@ that was measured too low."""
 PARTS = 6
 SURER = 3.0
 """Standard errors beyond which the slope of a half is certain."""
+UNSURE = 2.0
+"""Standard errors by which the correlation of differences may be off."""
 MANY = 60
 """Rows that show how alike neighbours are by their differences alone."""
 STIFFEST = 0.99
@@ -214,8 +216,14 @@ def rows_in_one(values: np.ndarray, *, careful: bool = False) -> float:
         return 1.0
     # A bend makes rows alike beside a line, and is no smoothing.
     bent = not careful and between <= SMOOTH and len(values) >= MANY
-    close = between if bent else min(max(beside, between), STIFFEST)
+    close = between if bent else min(max(beside, between), alike_at_most(values), STIFFEST)
     return (1 + close) / (1 - close)
+
+
+def alike_at_most(values: np.ndarray, *, errors: float = UNSURE) -> float:
+    """How alike neighbours may be, as far as their differences exclude more: those of a raw curve
+    undo each other, however far it goes. In a short log they exclude nothing."""
+    return alike(values) + 2 * errors / math.sqrt(len(values))
 
 
 def with_next(values: np.ndarray) -> float:

@@ -82,7 +82,7 @@ class Script:
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be read: {error.strerror}.\n"
-                "Type the script as you would behind `python`: "
+                "Type the script as you would after `python`: "
                 "`flatline investigate H09 --script train.py -- --its-own-flags`."
             ) from error
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import is_evaluation, is_score
+from flatline.hypotheses.kl_unit import of_answers
 from flatline.hypotheses.part_columns import parts_of
 from flatline.remarks.shape import Noise, Shape, likeness
 from flatline.trace import Trace
@@ -181,7 +182,8 @@ def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
     for name, words in KNOWN.items():
         values = column(trace, name)
         if len(values) and np.isfinite(values).any():
-            found[name] = (words, values, False)
+            whole = name == "kl" and of_answers(trace)
+            found[name] = (words._replace(unit=" nat") if whole else words, values, False)
     own = {*filled.values(), *filled, *KNOWN}
     parts = _functions(trace)
     for name in trace.metric_names:

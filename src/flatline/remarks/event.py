@@ -52,7 +52,7 @@ class Jump(NamedTuple):
 def event(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """The largest event that passes, as one story."""
     jumps = jumps_of(trace, columns)
-    passed = [one for one in jumps if one.back is not None]
+    passed = [one for one in jumps if one.back is not None and one.column.name != "learning_rate"]
     if len(passed) >= SEVERAL - 1:
         yield Remark(3, _told(jumps, trace.steps["step"]))
 
@@ -123,6 +123,8 @@ def _told(jumps: list[Jump], step: np.ndarray) -> str:
         told = ", ".join(str(one) for one in jumps if one.at == at)
         when = f"at step {step[at]:g}" if at == rows[0] else f"from step {step[at]:g} on"
         clauses.append(f"{when} {told}")
+    # A schedule that passes a level again has not come back to it.
+    jumps = [one for one in jumps if one.column.name != "learning_rate"]
     back = [f"{one.column.subject} by step {step[one.back]:g}" for one in jumps if one.back]
     lasting = [one.column.subject for one in jumps if one.back is None]
     more = f", {listed(lasting)} not wholly" if lasting else ""

@@ -6,15 +6,18 @@ as success among them. It is told as what was seen: no cause is proved by what h
 
 import re
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST
 from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
-from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
+from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
+from flatline.remarks.plan import begins_anew
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -25,6 +28,13 @@ BORDERS = 2
 """Times that a setting was changed, at most, to be told as one event."""
 MOVED, STAYS = 0.2, 0.05
 """Relative change of a share that is one, and of a quotient that is none."""
+MOSTLY = 0.7
+"""Share of a fall that a share must explain."""
+SAME_AGAIN = 0.9
+"""Share of its way that a column has come back, where what moved it has passed."""
+HOUR = 3600.0
+PAUSE, LONG_PAUSE = 20.0, 600.0
+"""Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
@@ -56,7 +66,11 @@ def main_event(trace: Trace) -> Event | None:
         outcome = _outcome(columns)
         if outcome is None:
             return None
-        return _was_set(columns, outcome) or _passes(trace, columns, outcome)
+        return (
+            _was_set(columns, outcome)
+            or _passes(trace, columns, outcome)
+            or _began_again(trace, columns, outcome)
+        )
 
 
 def _outcome(columns: list[Column]) -> Column | None:
@@ -82,7 +96,10 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     """Several columns leave their level at a step, the outcome among them, and it comes back."""
     jumps = jumps_of(trace, columns)
     mine = next((one for one in jumps if one.column is outcome or _same(one, outcome)), None)
-    if mine is None or mine.back is None or mine.far <= FAR or mine.back - mine.at < AFTER:
+    if mine is None or mine.back is None or mine.far <= FAR:
+        jumps = _in_one_window(columns, outcome)
+        mine = jumps[0] if jumps else None
+    if mine is None or mine.back is None or mine.back - mine.at < AFTER:
         return None
     inside = _inside(mine, mine.back)
     if abs(inside - mine.before) < SMALLEST * max(1.0, float(np.ptp(outcome.shape.values))):
@@ -97,23 +114,133 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
 
 
-def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
-    """That the outcome falls as far as a share does, so that what the share lacks counts as 0."""
-    for one in others:
-        if one.back is None or not _is_share(one.column) or not one.before > 0:
+def _in_one_window(columns: list[Column], outcome: Column) -> list[Jump]:
+    """Columns that leave their level for the same stretch of rows, and the outcome, which comes
+    first and may take some rows to go and to come back; empty where there is no such stretch."""
+    rows = len(outcome.shape)
+    whole = [one for one in columns if not one.minor and len(one.shape) == rows]
+    windows = {one.name: at for one in whole if one is not outcome and (at := _window(one))}
+    if not windows:
+        return []
+    shared = [
+        [name for name, its in windows.items() if np.abs(np.subtract(at, its)).max() <= AFTER]
+        for at in windows.values()
+    ]
+    most = max(shared, key=len)
+    start, back = min(windows[name][0] for name in most), max(windows[name][1] for name in most)
+    if len(most) < BESIDE or start < ROWS or rows - back < ROWS:
+        return []
+    if not outcome.shape.differs([float(outcome.shape.step[at]) for at in (start, back)]):
+        return []
+    mine = _left_for(outcome, start, back)
+    after = typical(outcome.shape.values[back : back + ROWS])
+    lost = mine.before - _inside(mine, back)
+    if lost <= 0 or mine.before - after > lost / 2:
+        return []
+    return [mine, *(_left_for(one, *windows[one.name]) for one in whole if one.name in most)]
+
+
+def _window(one: Column) -> tuple[int, int] | None:
+    """The rows between which a column is at another level, no longer than half of the run."""
+    if len(one.shape.cuts) != BORDERS + 1 or one.shape.levels:
+        return None
+    before, inside, after = (typical(piece) for piece in one.shape.pieces)
+    start, back = one.shape.cuts[1:]
+    passes = abs(after - before) <= (1 - SAME_AGAIN) * abs(inside - before)
+    return (start, back) if passes and 2 * (back - start) <= len(one.shape) else None
+
+
+def _left_for(one: Column, start: int, back: int) -> Jump:
+    values = one.shape.values
+    before = values[max(start - 2 * ROWS, 0) : start]
+    inside = values[start:back]
+    most = float(inside[np.abs(inside - typical(before)).argmax()])
+    off = float(np.diff(values).std()) / 2**0.5
+    far = abs(typical(inside) - typical(before)) / off
+    return Jump(one, start, typical(before), most, back, far)
+
+
+def _began_again(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
+    """The schedule starts from its beginning, after a long pause or where several columns jump: a
+    run that was stopped and did not get back all that it had."""
+    rate = column(trace, "learning_rate")
+    if len(rate) < 2 * ROWS or not np.isfinite(rate).all():
+        return None
+    jumps = [one for one in jumps_of(trace, columns) if one.column.name != "learning_rate"]
+    for at in begins_anew(rate):
+        here = sorted((one for one in jumps if abs(one.at - at) <= NEAR), key=lambda one: -one.far)
+        pause = _pause(column(trace, "time"), at)
+        if not pause and len(here) < BESIDE:
             continue
-        share = _inside(one, one.back) / one.before
-        before, inside = mine.before / one.before, level / _inside(one, one.back)
-        if share < 1 - MOVED and abs(inside - before) <= STAYS * abs(before):
-            name = one.column.subject
-            return f"; divided by {name}, {_subject(mine.column)} stays at {short(inside)}"
+        anew = f"the learning rate starts anew from {rate[at]:.2g} ({rate[at - 1]:.2g} before)"
+        told = [*([anew] if pause else []), *(str(one) for one in here[:BESIDE])]
+        begun = f"the run begins again, {pause}" if pause else anew
+        falls = _falls_behind(outcome, float(trace.steps["step"][at]))
+        text = f"At step {trace.steps['step'][at]:g} {begun}: {', '.join(told)}{falls}."
+        return Event(text, certain=bool(falls), moves_reward=False)
+    return None
+
+
+def _pause(time: np.ndarray, at: int) -> str:
+    """That the run stood still before a row, in words; empty where it did not."""
+    if len(time) <= at or not np.isfinite(time).all():
+        return ""
+    apart = np.diff(time)
+    waited, usual = float(apart[at - 1]), float(np.median(apart))
+    if waited < LONG_PAUSE or waited < PAUSE * usual:
+        return ""
+    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
+
+
+def _falls_behind(outcome: Column, since: float) -> str:
+    """How far the outcome falls after a step, and when it is back; empty where it does not."""
+    values, step = outcome.shape.values, outcome.shape.step
+    at = int(np.searchsorted(step, since))
+    if at < ROWS or len(values) - at < ROWS:
+        return ""
+    before, off = typical(values[at - ROWS : at]), float(np.diff(values).std()) / 2**0.5
+    around = np.lib.stride_tricks.sliding_window_view(values[at:], AFTER)
+    later = np.median(around, axis=1)
+    low = int(later.argmin())
+    if before - later[low] < max(FAR * off, SMALLEST * max(1.0, float(np.ptp(values)))):
+        return ""
+    back = np.flatnonzero(later[low:] >= before)
+    until = f" and is back by step {step[at + low + back[0]]:g}" if len(back) else ""
+    falls = f"falls from {outcome.bare(before)} to {outcome.number(float(later[low]))}"
+    return f"; {_subject(outcome)} {falls} until step {step[at + low]:g}{until}"
+
+
+def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
+    """That the outcome falls as far as a share does, so that what the share lacks counts as 0; or
+    as far as one rises, which then counts as 0 itself."""
+    assert mine.back is not None
+    here = slice(mine.at, max(mine.back, mine.at + 1))
+    for one in others:
+        if one.back is None or not _is_share(one.column) or not 0 < one.before < 1:
+            continue
+        name, usual, share = one.column.subject, one.before, one.column.shape.values[here]
+        if _inside(one, one.back) > usual:
+            name, usual, share = f"what {name} leaves", 1 - usual, 1 - share
+        if not share.min() > 0 or typical(share) > (1 - MOVED) * usual:
+            continue
+        before, inside = mine.before / usual, typical(mine.column.shape.values[here] / share)
+        explained = 1 - (before - inside) / (mine.before - level)
+        if not explained >= MOSTLY:
+            continue
+        if abs(inside - before) <= STAYS * abs(before):
+            goes = f"stays at {short(inside)}"
+        elif inside > before:
+            goes = f"does not fall ({short(before)} to {short(inside)})"
+        else:
+            goes = f"goes from {short(before)} to {short(inside)}: most of the fall is that"
+        return f"; divided by {name}, {_subject(mine.column)} {goes}"
     return ""
 
 
 def _left(columns: list[Column], mine: Jump) -> str:
     """How the policy differs afterwards, further than it went by itself."""
     assert mine.back is not None
-    told = []
+    told = list(_not_at_once(mine, mine.back))
     for one in (each for each in columns if each.name in POLICY):
         values = one.shape.values
         if len(values) != len(mine.column.shape.values):
@@ -131,6 +258,19 @@ def _left(columns: list[Column], mine: Jump) -> str:
             ends = (one.bare(typical(each)) for each in (before, after))
             told.append("{} is {} before it and {} since".format(one.subject, *ends))
     return sentence([listed(told)]) if told else ""
+
+
+def _not_at_once(mine: Jump, back: int) -> Iterator[str]:
+    """That the outcome is below its level still when all else is over."""
+    values, step = mine.column.shape.values, mine.column.shape.step
+    around = np.lib.stride_tricks.sliding_window_view(values[back:], ROWS).mean(axis=1)
+    off = float(np.diff(values).std()) / 2**0.5 / ROWS**0.5
+    if not len(around) or mine.before - around[0] < FAR * off:
+        return
+    again = np.flatnonzero(around >= mine.before)
+    subject, level = mine.column.subject, mine.column.number(float(around[0]))
+    until = f"and as before from step {step[back + again[0]]:g} on" if len(again) else "at first"
+    yield f"{subject} is still only {level} right after it, {until}"
 
 
 def _same(jump: Jump, outcome: Column) -> bool:

@@ -108,7 +108,9 @@ def _beside_the_reward(one: Column, trend: Trend | None) -> str:
     share = shape.values.min() >= 0 and shape.values.max() <= 1
     if one.words.rank > OTHER or not share:
         return ""
-    against = (trend.rises and way < 0) or (trend.falls and way > 0)
+    # A reward that rose first and falls now goes both ways, and so no column against it.
+    gained = trend.change.value
+    against = (trend.rises and way < 0 < gained) or (trend.falls and gained < 0 < way)
     return f", while the reward {'rises' if way < 0 else 'falls'}" if against else ""
 
 

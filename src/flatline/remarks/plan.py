@@ -7,7 +7,7 @@ import numpy as np
 
 from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
-from flatline.hypotheses.trend import FEWEST
+from flatline.hypotheses.trend import FEWEST, LOST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import Noise, Shape
@@ -28,7 +28,7 @@ MANY = 10
 FEW_GAPS = 2
 """Places at which a log of every step lacks some, at most."""
 TURNS = 4
-"""Times that a schedule turns or stops, at most."""
+"""Times that a schedule turns, at most: printed to few digits, it stands still now and then."""
 TIME_OF_DAY = 1e9
 """Seconds that no run takes: they are counted since 1970."""
 STAYS, CLOSE = 4, 0.25
@@ -77,21 +77,24 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate stays at {top:.2g}."
     elif Shape(rate, step, Noise(1)).levels:
         return  # it jumps, which is told with what jumps at the same step
-    elif len(anew := _begins_anew(rate)):
+    elif len(anew := begins_anew(rate)):
         told = ", ".join(f"{step[at]:g} (from {rate[at]:.2g})" for at in anew)
         yield f"The learning rate rises to {top:.2g} and begins anew at step {told}."
-    elif np.count_nonzero(np.diff(np.sign(np.diff(rate)))) > TURNS:
+    elif np.count_nonzero(np.diff(np.sign(np.diff(rate)[np.diff(rate) != 0]))) > TURNS:
         yield f"The learning rate goes up and down between {rate.min():.2g} and {top:.2g}."
     elif at == len(rate) - 1:
         yield f"The learning rate still rises, to {top:.2g} at step {step[-1]:g}: warm-up."
     elif first < top * (1 - OVER) and at > 1:
         after = f"then falls{_to(last, top)}" if last < FULL * top else "and stays there"
+        ended = int(np.flatnonzero(rate)[-1]) + 1
+        if len(rate) - ended >= MANY:
+            after += f", where it is from step {step[ended]:g} on"
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
 
 
-def _begins_anew(rate: np.ndarray) -> np.ndarray:
+def begins_anew(rate: np.ndarray) -> np.ndarray:
     """Rows at which a schedule starts from below again, as one does that was not resumed."""
     drops = np.flatnonzero(rate[1:] < LITTLE * rate[:-1]) + 1
     return np.array([at for at in drops if rate[at:].max() > rate[at] / LITTLE], dtype=int)
@@ -143,7 +146,9 @@ def _goes(score: Column) -> Iterator[str]:
         return
     moved = f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
     if course.rises and change.high > 0 >= change.low:
-        yield f"it rises, most of it early {moved}"
+        kept = course.best - course.last <= LOST * (course.best - course.first)
+        since = f"since then it may fall ({score.bare(course.last)} in the last {COMPARED})"
+        yield f"it rises, most of it early {moved}" if kept else f"it rises until then; {since}"
         return
     word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
     yield f"it {word} {moved}"

@@ -4,8 +4,8 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses import logprobs
-from flatline.hypotheses.h03_kl_divergence import BROKEN
 from flatline.hypotheses.h04_context_truncation import CUT
+from flatline.hypotheses.kl_unit import BROKEN
 from flatline.report.charts import (
     ALARM,
     MUTED,

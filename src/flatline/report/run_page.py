@@ -98,7 +98,8 @@ def verdict_of(report: Report) -> str:
     wrong = report.causes or report.troubles
     if wrong:
         return wrong[0].level.value
-    return "ok" if report.outcome is Outcome.HEALTHY else "unknown"
+    sound = report.outcome is Outcome.HEALTHY and not report.pointers
+    return "ok" if sound else "unknown"
 
 
 def _alarms(report: Report, charts: Sequence[Chart]) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def run_script(asked: ScriptRun) -> None:
     """Run it. Raises `ConfigError` where it is not there, or trains nothing that can be held."""
     if not asked.script.is_file():
         raise ConfigError(
-            f"{asked.script} is no file.\nType the script as you would behind `python`: "
+            f"{asked.script} is no file.\nType the script as you would after `python`: "
             "`flatline run train.py --its-own-flags`."
         )
     for code in asked.remedies:

@@ -110,7 +110,7 @@ class Conversations:
         if found is not None:
             raise RequestError(
                 f"messages[{i}].tool_calls spells the control token {found!r}.\n"
-                "Encoded, it would end the turn and let the text behind it speak as someone else.\n"
+                "Encoded, it would end the turn and let the text after it speak as someone else.\n"
                 "Take it out of the arguments.",
                 param=f"messages[{i}].tool_calls",
             )

@@ -102,7 +102,7 @@ class Trace:
         if correct not in parts:
             raise TraceError(
                 f"correct={correct!r} names no part of the reward.\n"
-                "What says which answers are right would be looked for in vain.\n"
+                "So nothing would say which answers are right.\n"
                 f"There are: {', '.join(map(repr, parts)) or 'none, since no rollout has parts'}."
             )
         return Trace(

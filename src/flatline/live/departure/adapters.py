@@ -94,7 +94,7 @@ def judge_beginning(model: Any) -> StageFound | None:
                 continue
             told = _begun_as(one.layer.lora_A[adapter], one.layer.lora_B[adapter])
             if told:
-                text = f"{BEGUN}`{one.name}` begins with {told}; B is 0 in a fresh one, so that"
+                text = f"{BEGUN}`{one.name}` begins with {told}; in a fresh one B is 0, so that"
                 return departs("log-probs", f"{text} it adds nothing.")
     return None
 
@@ -111,9 +111,9 @@ def _begun_as(a_layer: Any, b_layer: Any) -> str:
     each = torch.eye(b.shape[1], dtype=b.dtype, device=b.device)
     orthonormal = float((b.T @ b - each).abs().max()) < ORTHONORMAL
     if orthonormal:
-        return "a B of orthonormal columns, as other ways to begin have it"
+        return "a B with orthonormal columns, as from another initialisation"
     cancel = float((b @ a).norm()) <= CANCELS * float(b.norm() * a.norm())
-    return "a B that A takes back, as other ways to begin have it" if cancel else ""
+    return "a B that A cancels, as from another initialisation" if cancel else ""
 
 
 def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:
@@ -127,16 +127,20 @@ def set_before(model: Any, found: StageFound) -> Iterator[tuple[Statement, str]]
 
 def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
     """A layer is made again on a copy. Where what fills B ran, that and what stands beside it; else
-    the last condition that was asked about how to begin, and who asked; then all that fills it."""
+    the last condition that was asked about how to begin, and who asked; then all that fills it.
+    Where nothing names B's weight, what filled a weight last should have."""
     one = next(layers(model))
     events = _made_again(one, model.peft_config[one.layer.active_adapters[0]])
     method = type(one.layer).reset_lora_parameters
     filling = list(_naming(method.__code__, ("lora_A", "lora_B")))
     known = statements(method.__code__.co_filename)
     around = {line for each, _ in filling for line in each.guards}
-    b = next((each for each, _ in filling if "lora_B" in each.source), None)
-    guards = () if b is None else b.guards
     filled = [event for event in events if event.function == method.__qualname__]
+    ran = {event.statement for event in filled}
+    of_weights = [each for each, _ in filling if _fills(each.source)]
+    named_b = [each for each in of_weights if "lora_B" in each.source]
+    b = next(iter(named_b or [each for each in reversed(of_weights) if each in ran]), None)
+    guards = () if b is None else b.guards
     beside = [event for event in reversed(filled) if event.statement.guards == guards]
     heads = [event for event in reversed(events) if _asks_how(event) or _is_head(event, guards)]
     chosen = sorted(beside, key=lambda event: event.statement is not b)
@@ -147,6 +151,11 @@ def _beginning(model: Any) -> Iterator[tuple[Statement, str]]:
     yield from ((event.statement, event.function) for event in chosen)
     yield from ((known[line], method.__qualname__) for line in sorted(around))
     yield from filling
+
+
+def _fills(source: str) -> bool:
+    """Whether a statement fills a weight, as `nn.init.zeros_` does."""
+    return "_(self.lora_" in source and ".weight" in source
 
 
 def _asks_how(event: Event) -> bool:
@@ -185,8 +194,22 @@ def _made(model: Any) -> Iterator[tuple[Statement, str]]:
         if names and not any(getattr(config, one, None) for one in OTHER_FORMS):
             paths = {("self", f".{name}") for name in names}
             every = _naming(method.__code__, names)
-            yield from (one for one in every if paths.intersection(one[0].writes))
+            setting = [one for one in every if paths.intersection(one[0].writes)]
+            yield from setting
+            yield from _around(setting, method.__code__, missing=len(names) > 1)
             return
+
+
+def _around(
+    setting: Sequence[tuple[Statement, str]], code: CodeType, *, missing: bool
+) -> Iterator[tuple[Statement, str]]:
+    """The conditions that chose among statements; where one of two things is missing, also what
+    stands in front of a statement and behind it, which may have been meant for that."""
+    every = list(_naming(code, [""]))
+    for one in setting:
+        yield from (each for each in every if each[0].line in one[0].guards)
+        at = every.index(one)
+        yield from every[max(at - 1, 0) : at + 2] if missing else ()
 
 
 def _odd(layer: Any, adapter: str) -> list[str]:

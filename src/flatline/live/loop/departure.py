@@ -39,7 +39,7 @@ from flatline.live.where.values import Value
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE
 
-PADDED = "What is sampled goes on from"
+PADDED = "Completions continue from"
 """How a finding about padding behind prompts begins."""
 ASKS = ("loss_type", "scale_rewards")
 """Settings that say what the loss, and what an advantage, ought to be."""
@@ -49,7 +49,7 @@ AWAY = 0.3
 """Nats to the reference, on either side: every term of the KL is then seen."""
 CONSTANT = 0.02
 """By how much a number that is the same everywhere may seem another, relative."""
-LOGGED_ALONE = "no gradient has it, and training is not affected. What is logged is."
+LOGGED_ALONE = "the gradient does not have it, so it affects the log and not the training."
 SHOWN = 5
 """Lines of a finding."""
 _UNSAID = "Not specified: `settings` of a Loop do not say what this ought to be."
@@ -174,11 +174,11 @@ def judge_padding(loop: Loop, played: Sequence[tuple[Batch, Sequence[int]]]) -> 
         return None
     found = departs(
         "prompts",
-        f"{PADDED} padding: {behind} of {len(before)} completions stand behind hidden padding, and "
-        "the tokenizer pads at the right.",
-        fix='Pad prompts at the left: `tokenizer.padding_side = "left"`.',
+        f"{PADDED} padding: {behind} of {len(before)} completions follow hidden padding, and the "
+        "tokenizer pads on the right.",
+        fix='Pad prompts on the left: `tokenizer.padding_side = "left"`.',
     )
-    headline = "Your sampler goes on from padding, not from the prompt."
+    headline = "Your sampler continues from padding, not from the prompt."
     return replace(found, direct=True, explains=("H09", "H15"), headline=headline)
 
 
@@ -261,7 +261,7 @@ def _loss_of(
     for one in (asked, replace(asked, passes=1, passes_in_generation=1)):
         first, *others = (off_by(one, point, _tokens(point), LIMIT) for point in points)
         if first is not None and all(_alike(first, each) for each in others):
-            text = f"The loss is off by a constant, {first[0]:.4g}, wherever the log-probs are: "
+            text = f"The loss is off by a constant, {first[0]:.4g}, whatever the log-probs are: "
             return replace(found, departs=None, text=f"{text}{LOGGED_ALONE}")
     return found
 

@@ -117,7 +117,7 @@ def stages(seen: Seen) -> dict[str, StageFound]:
 def _prompts(seen: Seen) -> StageFound:
     pairs = [(row, one[0]) for row, one in zip(seen.rows, seen.spans, strict=True) if one]
     if not pairs:
-        return unknown("prompts", "No trained row was heard to be sampled.")
+        return unknown("prompts", "No trained row was seen being sampled.")
     other = [
         at
         for at, (row, (begin, sample)) in enumerate(pairs)
@@ -153,7 +153,7 @@ def _completions(seen: Seen) -> StageFound:
         if any(len(sample.ids) > len(seen.rows[at].ids) - begin for begin, sample in one)
     ]
     if not heard:
-        return unknown("completions", "No trained row was heard to be sampled.")
+        return unknown("completions", "No trained row was seen being sampled.")
     if cut:
         return departs(
             "completions",
@@ -360,7 +360,7 @@ def _delivery(seen: Seen) -> StageFound:
     spans = seen.spans_of(second)
     behind = [second.number - 1 - sample.version for one in spans for _, sample in one]
     if not behind:
-        return unknown("delivery", "No row of the second step was heard to be sampled.")
+        return unknown("delivery", "No row of the second step was seen being sampled.")
     ahead = int(seen.settings.get("batches_ahead") or 0)
     if max(behind) > ahead:
         return departs(

@@ -36,7 +36,7 @@ from flatline.trace.writer import MemorySink, Sink, Writer
 LOSS_TEMPERATURE = 1.0
 """The API's losses take log-probs of the logits as they are."""
 UNHEARD = (
-    "Some rewards are of sequences that were not heard to be sampled, so they are not recorded. "
+    "Some rewards belong to sequences that were not seen being sampled; they are not recorded. "
     "Give `rewards` the `sequences` of a `SampleResponse`."
 )
 LAST_WAIT = 60.0

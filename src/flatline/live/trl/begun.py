@@ -30,7 +30,7 @@ def once(trainer: GrpoTrainer, look: Callable[[], T]) -> T:
     what asked for the checkup."""
     if id(trainer) in _LOOKED_AT:
         raise ConfigError(
-            "This trainer is being looked at already.\n"
+            "A checkup of this trainer is already running.\n"
             "A checkup tries a step, and a step calls your callbacks: one of them asks for a "
             "checkup at every step.\nAsk for it in `on_train_begin`, or once."
         )

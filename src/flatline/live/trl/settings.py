@@ -134,7 +134,7 @@ def _refuse_unknown(argument: str, name: str | None, known: list[str] | None, wh
         return
     raise ConfigError(
         f"{argument}={name!r} names no {what}.\n"
-        "What says which answers are right would be looked for in vain.\n"
+        "So nothing would say which answers are right.\n"
         f"There are: {', '.join(map(repr, known))}."
     )
 

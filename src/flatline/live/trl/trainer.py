@@ -278,7 +278,7 @@ def _refuse_what_cannot_be_looked_at(trainer: GrpoTrainer) -> None:
     ]
     if missing:
         raise ConfigError(
-            f"A {type(trainer).__name__} has no {', '.join(missing)}: it is no GRPOTrainer.\n"
+            f"A {type(trainer).__name__} has no {', '.join(missing)}: it is not a GRPOTrainer.\n"
             "A checkup looks at how TRL samples, scores and steps.\n"
             "Give the trainer itself: `flatline.checkup(trainer)`."
         )

@@ -36,7 +36,7 @@ def install() -> bool:
         register, once = _registering()
         hear(kinds, folder, lambda method: register(dispatch_mode=once)(method))
     except (ImportError, AttributeError) as error:
-        say(f"nothing is recorded: this verl is none that flatline knows (0.9): {error}")
+        say(f"nothing is recorded: flatline knows verl 0.9, and this is another: {error}")
         return False
     return True
 

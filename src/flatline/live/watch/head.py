@@ -21,7 +21,7 @@ def head_of(model: Any, optimizer: Any = None, named: "str | nn.Module | None" =
     model itself. `optimizer` decides between a policy and what stands beside it."""
     if not isinstance(model, nn.Module):
         raise ModelError(
-            f"`watch` was given a {type(model).__name__}, and listens to a torch module.\n"
+            f"`watch` was given a {type(model).__name__}, but needs a torch module.\n"
             "Give the model that the loop trains: `flatline.watch(model, optimizer, run_dir)`."
         )
     if any(hasattr(part, "_orig_mod") for part in model.modules()):
@@ -39,9 +39,9 @@ def head_of(model: Any, optimizer: Any = None, named: "str | nn.Module | None" =
             raise _several(model, found)
     if not tables_in(model) or hasattr(model, "get_output_embeddings"):
         raise ModelError(
-            f"A {type(model).__name__} has no head that makes logits: `get_output_embeddings()` "
-            "gives none, no part is called `lm_head`, and there is no table of tokens that a layer "
-            "could be as wide as.\n"
+            f"No layer of this {type(model).__name__} makes logits, as far as can be seen: "
+            "`get_output_embeddings()` gives none, no part is called `lm_head`, and there is no "
+            "token table whose size a layer could match.\n"
             "Which tokens are trained is read from the gradient at the logits.\n"
             f"{_how_to_name(model)}"
         )
@@ -79,8 +79,8 @@ def _as_named(model: nn.Module, named: "str | nn.Module") -> nn.Module:
     if isinstance(found, nn.Module) and any(part is found for part in model.modules()):
         return found
     raise ModelError(
-        f"`head={named if isinstance(named, str) else type(named).__name__}` is no part of this "
-        f"{type(model).__name__}, so it would never be heard.\n{_how_to_name(model)}"
+        f"`head={named if isinstance(named, str) else type(named).__name__}` is not part of this "
+        f"{type(model).__name__}.\n{_how_to_name(model)}"
     )
 
 

@@ -50,7 +50,7 @@ def refuse_foreign(model: nn.Module, optimizer: Any) -> list[Tensor]:
     """The parameters that the optimizer holds of the model; an error where it holds none."""
     if not callable(getattr(optimizer, "register_step_pre_hook", None)):
         raise TraceError(
-            f"A {type(optimizer).__name__} cannot be listened to: it is no torch optimizer.\n"
+            f"A {type(optimizer).__name__} is not a torch optimizer, so it cannot be watched.\n"
             "Give the `torch.optim` object whose `step()` the loop calls."
         )
     own = {id(weight) for weight in model.parameters()}

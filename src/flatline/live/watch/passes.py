@@ -154,8 +154,8 @@ class Passes:
         if share > OTHER:
             self._note(
                 f"{share:.0%} of the gradient at the logits is no push on a token: an entropy "
-                "bonus, a divergence over the whole vocabulary, or logits that are changed behind "
-                "the head. The weights of tokens are as inexact."
+                "bonus, a divergence over the whole vocabulary, or logits that are changed after "
+                "the head. The weights of tokens are inexact by as much."
             )
         return {"gradient_of_other_form": share}
 

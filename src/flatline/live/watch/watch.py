@@ -54,10 +54,10 @@ BLIND = (
 )
 
 ELSEWHERE = (
-    "Rewards came for rows that this model was not seen to sample: another engine, or another copy "
-    "of the model, samples. The mean of a step's rewards is recorded; which row earned which is "
-    "not known, nor whether that engine is given the new weights after every step: look there. "
-    "`flatline.Recorder` takes rows with their rewards."
+    "Rewards came for rows that this model did not sample: another engine, or another copy of the "
+    "model, does. Only the mean reward of a step is recorded. Check that the other engine gets the "
+    "new weights after every step: that cannot be seen from here. `flatline.Recorder` takes rows "
+    "with their rewards."
 )
 
 _watched: "weakref.WeakKeyDictionary[nn.Module, Path | None]" = weakref.WeakKeyDictionary()

@@ -155,9 +155,10 @@ class Trail:
 
     def _judged(self, event: Event, depth: int, *, ends: bool) -> Iterator[_Suspect]:
         """The statement, and the call that it was made for. A function that was right elsewhere is
-        less likely than what it was told this time."""
+        less likely than what it was told this time; a lambda hands on what others told it."""
         group = 0 if ends and self._reads_right(event) and event.statement.kind != "For" else 2
-        helper = event.parent is not None and event.function in self._proven
+        asked = event.parent is not None and not event.parent.function.endswith("<lambda>")
+        helper = asked and event.function in self._proven
         yield _Suspect(event, group + 5 if helper else group, depth)
         yield from (_Suspect(one, group, depth) for one in self._counted(event))
         for above, caller in enumerate(_callers(event)):
@@ -166,7 +167,7 @@ class Trail:
             yield from (_Suspect(one, 1, depth) for one in self._sources(event))
             for path, value in event.reads.items():
                 yield from self._skipped(event, path, value)
-            yield from (_Suspect(one, 2, -1) for one in self._branched(event))
+            yield from (_Suspect(one, 2, -1) for one in self.chosen_by(event))
 
     def _asker(self, event: Event) -> Event:
         """Where a helper that was right elsewhere gave the value back, who asked for it."""
@@ -174,7 +175,7 @@ class Trail:
             event = event.parent
         return event
 
-    def _branched(self, event: Event) -> list[Event]:
+    def chosen_by(self, event: Event) -> list[Event]:
         """The condition that chose this statement over another, in a list of one; or none."""
         return [one for one in self._guards(event) if one.statement.kind == "If"][:1]
 

@@ -11,6 +11,8 @@ OpenRLHF, prime-rl, NeMo-RL, SkyRL, open-instruct, slime, AReaL, ROLL, trlx, tin
 flatline's own metrics, and from plain logs.
 """
 
+from typing import NamedTuple
+
 STEP = (
     "step",
     "global_step/max_steps",  # ms-swift: "3/250"; its last row, about the whole run, lacks it
@@ -32,6 +34,8 @@ STEP = (
     "update_step",
     "progress/batch",  # tinker-cookbook
     "rollout/step",  # slime
+    "num_updates",
+    "update",
     "eval/global_step",  # OpenRLHF, in rows of an evaluation: other rows lack it
 )
 """Names of the optimizer step, best first."""
@@ -341,6 +345,40 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Column of `steps` -> names that may fill it, best first."""
+
+
+class Words(NamedTuple):
+    """What the words of a name must be, where no name of the table is there for a column."""
+
+    needed: tuple[frozenset[str], ...]
+    """Of each of these there is one."""
+    beside: frozenset[str]
+    """Any other must be one of these: where a number comes from, and how it was averaged."""
+
+
+WORDS: dict[str, Words] = {
+    # A word more makes it something else: a part, a spread, an evaluation.
+    "reward": Words(
+        (frozenset(("reward", "rewards", "score", "scores", "return", "ret")),),
+        frozenset(
+            (
+                *("mean", "avg", "average", "raw", "total", "overall", "all", "train", "training"),
+                *("rollout", "rollouts", "sample", "samples", "batch", "episode", "episodic"),
+                *("charts", "env", "task", "policy", "rm", "model", "objective"),
+            )
+        ),
+    ),
+    "zero_std_share": Words(
+        (
+            frozenset(("group", "groups", "prompt", "prompts")),
+            frozenset(("same", "equal", "dead", "uniform", "identical")),
+        ),
+        frozenset(
+            ("frac", "fraction", "share", "ratio", "rate", "of", "with", "reward", "rewards")
+        ),
+    ),
+}
+"""Column -> by which words a name is taken for it, where it is the only one."""
 
 UNITS: dict[str, float] = {
     **dict.fromkeys(("0-1", "0..1", "mean", "avg", "fraction"), 1.0),

@@ -96,12 +96,20 @@ def read_printed(path: Path) -> Log:
 def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, dict[str, str]]]:
     """Where each row is, its line, and its names and numbers."""
     table = _Table()
-    step = ""
+    step, last = "", ""
+    waiting: list[tuple[int, str]] = []
     for number, line in _mended(numbered):
         if begun := _BEGINS.search(line):
             step = begun["step"]
-        if row := _row(line) or table.row(line) or _of_step(line, step):
+        if row := _row(line) or table.row(line):
+            last = next((row[name] for name in row if plain(name) in STEP), last)
+            yield from ((at, said, _of_step(said, last)) for at, said in waiting)
+            waiting = []
+        elif not step and _EVALUATED.search(line):  # of the step that is told next
+            waiting.append((number, line))
+        if row := row or _of_step(line, step):
             yield number, line, row
+    yield from ((at, said, _of_step(said, last)) for at, said in waiting if last)
 
 
 def _mended(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

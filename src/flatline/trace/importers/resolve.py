@@ -5,7 +5,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP, UNITS
+from flatline.trace.importers.aliases import (
+    CAVEATS,
+    COLUMNS,
+    KEPT,
+    STEP,
+    UNITS,
+    WORDS,
+    Words,
+)
 
 _WITH_UNIT = re.compile(r"(?P<name>.+?)_*[(\[](?P<unit>[^()\[\]]+)[)\]]")
 _POWER = re.compile(r"1e-\d\d?")
@@ -35,6 +43,11 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     notes: list[str] = []
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
+    for column in [column for column in WORDS if column not in aliases]:
+        found = [name for name in names if not is_known(name) and _says(name, WORDS[column])]
+        if len(found) == 1:
+            aliases[column] = found[0]
+            notes.append(f"`{column}` is {found[0]!r}, by the words of its name.")
     taken = set(aliases.values())
     strange = [name for name in names if name not in taken and not is_known(name)]
     return Resolution(aliases=aliases, unrecognised=sorted(strange), notes=notes)
@@ -81,6 +94,13 @@ def fills_nothing(name: str) -> bool:
     """Whether the table has the name, and only for `metrics`."""
     text = plain(name)
     return _kept().fullmatch(text) is not None and _columns().fullmatch(text) is None
+
+
+def _says(name: str, wanted: Words) -> bool:
+    words = set(re.split(r"[^a-z0-9]+", plain(name)))
+    return all(words & any_of for any_of in wanted.needed) and words <= wanted.beside.union(
+        *wanted.needed
+    )
 
 
 def _fill(

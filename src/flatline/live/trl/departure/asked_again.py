@@ -141,9 +141,9 @@ def _remembers(one: Paid) -> StageFound | None:
     row = changed[0]
     return departs(
         "rewards",
-        f"`{one.name}` pays {len(changed)} of {len(second)} rows otherwise when it is asked a "
-        "second time: it remembers something.",
-        f"row {row} earns {one.paid[row]} at first and {second[row]} ever after",
+        f"`{one.name}` pays {len(changed)} of {len(second)} rows differently when it is called "
+        "a second time: it remembers something.",
+        f"row {row} earns {one.paid[row]} at first and {second[row]} from then on",
         measured=len(changed) / len(second),
     )
 
@@ -157,7 +157,7 @@ def _by_order(one: Paid) -> StageFound | None:
     return departs(
         "rewards",
         f"What `{one.name}` pays for a row depends on the rows around it.",
-        f"row {row} earns {one.paid[row]} in the batch and {turned[row]} where it is turned around",
+        f"row {row} earns {one.paid[row]} in the batch and {turned[row]} in reverse order",
     )
 
 

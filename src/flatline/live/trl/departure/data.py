@@ -229,7 +229,7 @@ def judge_ends(trainer: Any, rows: Sequence[Row]) -> StageFound | None:
         if behind and set(behind) == {trainer.processing_class.pad_token_id}:
             return departs(
                 "completions",
-                f"Completion {k} goes on with {len(behind)} tokens of padding behind its stop "
+                f"Completion {k} continues with {len(behind)} tokens of padding after its stop "
                 "token, as if the model had written them.",
                 f"row {k} ends with ids {row.completion[-SHOWN:]}",
                 measured=len(behind),
@@ -267,7 +267,7 @@ def judge_mask(inputs: Inputs, rows: Sequence[Row]) -> StageFound:
     k, row = wrong[0], rows[wrong[0]]
     return departs(
         "mask",
-        f"The loss mask of {len(wrong)} of {len(rows)} completions is another: row {k} has "
+        f"The loss mask of {len(wrong)} of {len(rows)} completions is wrong: row {k} has "
         f"{int(mask_BT[k].sum())} trained tokens, {int(row.mask_T.sum())} were expected"
         f"{' (cut at the limit)' if row.cut else ''}.",
         f"row {k} begins {_bits(mask_BT[k])}, expected {_bits(row.mask_T)}",
@@ -318,7 +318,7 @@ def _judge_sum(
     mean_F = arrived_BF.nanmean(0)
     return departs(
         "rewards",
-        f"The weighted sum is another: with the weights asked for ({numbers(weight_F)}) the rows "
+        f"The weighted sum is wrong: with the weights asked for ({numbers(weight_F)}) the rows "
         f"earn {expected:.4f} on average, the trainer has {heard.mean:.4f}.",
         f"the functions paid {numbers(mean_F)} on average",
         measured=heard.mean - expected,

@@ -163,10 +163,10 @@ def _upside_down(
         return None
     return _told(
         f"{OPENING}earns less than a wrong one in {worst.falls} of {len(tried.rows)} rows where "
-        f"nothing else is exchanged, and more in none: {names}.",
+        f"nothing else differs, and more in none: {names}.",
         worst,
         tried,
-        "Pay more for the right answer than for a wrong one: the comparison is turned around.",
+        "Pay more for the right answer than for a wrong one: the comparison is inverted.",
     )
 
 
@@ -179,7 +179,7 @@ def _lost_after_turns(
     if plain < USUAL * len(tried.rows) or len(later) < FEWEST or any(one.rises for one in later):
         return None
     return _told(
-        f"{OPENING}earns more than a wrong one where it is all that is said, and not in the last "
+        f"{OPENING}earns more than a wrong one as the only message, but not as the last "
         f"of {later[0].carrier.turns} messages: {names}.",
         later[0],
         tried,

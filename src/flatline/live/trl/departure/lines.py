@@ -35,7 +35,7 @@ from flatline.live.trl.departure.next_rows import (
     UNMIXED,
     dealt_out,
 )
-from flatline.live.trl.departure.sampled import KEPT, plays_turns
+from flatline.live.trl.departure.sampled import CHOOSING, KEPT, plays_turns
 from flatline.live.trl.departure.stages import NOT_GIVEN, OF_A_STEP, Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
@@ -119,8 +119,7 @@ def _not_as_asked(trainer: Any, name: str) -> bool:
 def _draws_otherwise(trainer: Any, config: Any) -> bool:
     """Whether `generate` is told anything else than the arguments say."""
     told = {"do_sample": True, "max_new_tokens": trainer.args.max_completion_length}
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    told |= {name: getattr(trainer.args, name, None) for name in names}
+    told |= {name: getattr(trainer.args, name, None) for name in ("temperature", *CHOOSING)}
     told |= getattr(trainer.args, "generation_kwargs", None) or {}
     return any(
         value is not None and getattr(config, name, value) != value for name, value in told.items()
@@ -178,18 +177,24 @@ class _Search:
         ):
             trainer._generate_and_score_completions(copy.deepcopy(list(self.step.some.rows)))
         loop = [one for one in self.follower.events if one.function.endswith(f".{TURNS_LOOP}")]
-        return [*self._between(played[0], Right(drawn, self._tolerance)), *loop]
+        return [*self._between(played[0], drawn), *loop]
 
-    def _between(self, result: Any, drawn: Right) -> list[Event]:
-        trail, text = Trail(self.follower.events, drawn), self.found.text
+    def _between(self, result: Any, drawn: Sequence[Specified]) -> list[Event]:
+        right = Right(drawn, self._tolerance)
+        trail, text = Trail(self.follower.events, right), self.found.text
         if text.startswith(KEPT):
-            ids = [] if self.found.row is None else [result[1][self.found.row]]
-            return self._ranked(drawn, ids)
+            whole = [row.tolist() for one in drawn for row in one.content]
+            written = [turn for pair in zip(*result[1:3], strict=True) for turn in turns.own(*pair)]
+            return self._ranked(right, [turn for turn in written if turn not in whole])
         if turns.UNTOLD in text:
             messages = self.follower.copies.of(result[3])
             return [] if messages is None else trail.writing(messages)
         if turns.BEYOND in text:
             return trail.left(TURNS_LOOP)
+        if turns.NOT_RUN in text:
+            return self._first_of_loop(trail, _tells_error)
+        if turns.OTHERS_REPLY in text:
+            return self._first_of_loop(trail, _is_reply)
         if self.found.row is not None:
             return trail.dropped(self.found.row) or trail.left(TURNS_LOOP)
         wrong = [
@@ -197,6 +202,13 @@ class _Search:
         ]
         made = [trail.maker(one) for one in wrong if one is not None]
         return [two for one in made[:1] if one is not None for two in trail.behind(one)]
+
+    def _first_of_loop(self, trail: Trail, wrote: Callable[[Value], bool]) -> list[Event]:
+        """The first statement of TRL's loop over turns that wrote such a thing, the condition that
+        chose it, and what is behind it."""
+        inside = (one for one in self.follower.events if one.function.endswith(f".{TURNS_LOOP}"))
+        first = next((one for one in inside if any(map(wrote, one.writes.values()))), None)
+        return [] if first is None else [first, *trail.chosen_by(first), *trail.behind(first)]
 
     def _sampled(self) -> list[Event]:
         if self.found.text.startswith(turns.OPENING):
@@ -225,7 +237,7 @@ class _Search:
         if self.found.stage == "prompts":
             return self._ranked(right, [step.drawn.prompts])
         called = [one for one in asked if isinstance(one, Event)][:1]
-        if "goes on with other completions" in self.found.text:
+        if "trains on other completions" in self.found.text:
             return self._ranked(right, [step.drawn.given]) or self._behind(called)
         given = [self.follower.copies.of(one) for one in asked[:2]]
         wrong = [one for one in given if one is not None and not right.name(one)]
@@ -314,7 +326,7 @@ class _Search:
                 if name not in asked or value.content == asked[name]:
                     continue
                 told = event.reads.get((name,))
-                kept_wrongly = told is not None and told.content == asked[name]
+                kept_wrongly = told is None or told.content == asked[name]
                 return [event] if kept_wrongly else self._of_method("_get_train_sampler")[::-1]
         return []
 
@@ -437,6 +449,19 @@ class _Search:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
         return trail.ranked([one for one in found if one is not None], given_by)
+
+
+def _tells_error(value: Value) -> bool:
+    """Whether a mapping in it says `error`."""
+    if isinstance(value.content, dict):
+        return "error" in value.content
+    return isinstance(value.content, tuple) and any(map(_tells_error, value.content))
+
+
+def _is_reply(value: Value) -> bool:
+    """Whether it is the message of a tool."""
+    role = value.content.get("role") if isinstance(value.content, dict) else None
+    return role is not None and role.content == "tool"
 
 
 def _from(first: Event | None, follower: Follower) -> list[Event]:

@@ -27,8 +27,9 @@ LENGTH = "An epoch is said to have "
 DEALT = "What is dealt out to passes is wrong: the "
 SEED = "The order of the data does not follow the seed"
 LOADED = "The dataloader gives a generation "
+REPEATED = "The sampler and the trainer disagree about when a generation is over: "
 """How findings begin: that an epoch ends elsewhere, that rows are dealt out otherwise, that their
-order is another, and that there are more or fewer of them."""
+order is another, that there are more or fewer of them, and that prompts come again or are lost."""
 UNMIXED = "completions of a generation are dealt out in the order in which they were sampled"
 """Words of a finding that a generation is not shuffled."""
 SHUFFLES = ("shuffle_sequence_dict", "shuffle_tensor_dict")
@@ -46,6 +47,7 @@ def rows_depart(
         lambda: _order_departs(trainer, order),
         lambda: _length_departs(trainer),
         lambda: _dealing_departs(trainer, asked),
+        lambda: _repeating_departs(trainer, asked),
     )
     for look in looks:  # what one cannot do must not cost what the others find
         with suppress(Exception):
@@ -146,6 +148,39 @@ def _unmixed(dealt: Sequence[Sequence[int]], asked: Asked) -> StageFound | None:
         f"{DEALT}{UNMIXED}, so that each of its {once} passes holds whole groups; TRL shuffles "
         "them first.",
         f"the passes of the first generation are given {[rows[:4] for rows in dealt[:once]]} ...",
+    )
+
+
+def _repeating_departs(trainer: Any, asked: Asked) -> StageFound | None:
+    """None where every generation samples for prompts of its own, and every prompt that the sampler
+    gives is sampled for. Only of a sampler of TRL's, which repeats the prompts of a generation for
+    as long as that is trained on, and of two generations of one epoch."""
+    if not type(trainer._get_train_sampler()).__module__.startswith("trl."):
+        return None
+    args, processes = trainer.args, trainer.accelerator.num_processes
+    size = args.train_batch_size * asked.passes_in_generation * processes
+    calls = asked.passes_in_generation * asked.iterations
+    order = list(islice(trainer._get_train_sampler(), 2 * calls * size))
+    if len(order) < 2 * calls * size:
+        return None
+    given = [set(order[at : at + size]) for at in range(0, len(order), size)]
+    first, second = given[0], given[calls]
+    lost = set[int]().union(*given[:calls]) - first
+    if not lost and not first & second:
+        return None
+    what = (
+        f"{len(lost)} prompts are given to it while it still trains on others, and are never "
+        "sampled for."
+        if lost
+        else f"{len(first & second)} of the {len(second)} prompts of the second generation are "
+        "those of the first again."
+    )
+    return departs(
+        "rows",
+        f"{REPEATED}{what}",
+        f"num_iterations {asked.iterations}; generations are sampled every {calls} passes, for "
+        f"rows {sorted(first)[:4]} ..., then {sorted(second)[:4]} ...",
+        measured=float(len(lost or first & second)),
     )
 
 

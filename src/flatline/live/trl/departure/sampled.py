@@ -29,6 +29,9 @@ FIRST = 64
 """Rows of the data of which the shortest and the longest prompt are taken."""
 TURNS = "max_tool_calling_iterations"
 """TRL's name for how often tools are asked in one completion."""
+CHOOSING = ("top_p", "top_k", "min_p", "repetition_penalty")
+"""Arguments of `generate`, by TRL's names too, that decide beside the temperature which tokens may
+be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Sampled:
     """That it was drawn with; 0 where the likeliest token was taken, None where nobody says."""
     limit: int | None
     """Tokens of a completion that `generate` is told to stop at; None where it is told nothing."""
+    choosing: Mapping[str, Any]
+    """What it is told of `CHOOSING`; None where it is told nothing."""
 
 
 def own_sampler(trainer: Any) -> bool:
@@ -88,6 +93,7 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
     calls: list[tuple[int, Tensor]] = []
     temperatures: list[float | None] = []
     limits: list[int | None] = []
+    choosing: list[dict[str, Any]] = []
     usual = trainer.generation_config.max_new_tokens
 
     def listening(generate: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,6 +104,7 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
             temperatures.append(_temperature(model, kwargs))
             told = _told(model, kwargs, "max_new_tokens")
             limits.append(usual if told == TOKENS else told)
+            choosing.append({name: _told(model, kwargs, name) for name in CHOOSING})
         return found
 
     with _short(trainer), sampling_hooks(model) as heard, Patch(model, "generate", listening):
@@ -119,6 +126,7 @@ def sample(trainer: Any, prompts: list[Any]) -> Sampled | None:
         logps=[logps_T[: len(one)] for logps_T, one in zip(logps_BT, drawn, strict=True)],
         temperature=temperatures[0],
         limit=limits[0],
+        choosing=choosing[0],
     )
 
 
@@ -135,10 +143,12 @@ def _told(model: Any, kwargs: Mapping[str, Any], name: str) -> Any:
     return kwargs.get(name, getattr(config, name, None))
 
 
-def judge_drawing(found: Sampled, asked: float) -> StageFound | None:
-    """None where tokens are drawn at the temperature that was asked for, as far as is known."""
+def judge_drawing(found: Sampled, args: Any) -> StageFound | None:
+    """None where tokens are drawn at the temperature that was asked for and from as many, as far as
+    is known."""
+    asked = args.temperature
     if found.temperature is None or math.isclose(found.temperature, asked, rel_tol=1e-6):
-        return None
+        return _judge_choosing(found, args)
     how = f"at temperature {found.temperature:g}" if found.temperature else "as the likeliest one"
     return departs(
         "completions",
@@ -146,6 +156,21 @@ def judge_drawing(found: Sampled, asked: float) -> StageFound | None:
         f"temperature of `generate`: {found.temperature:g}; asked for: {asked:g}",
         measured=found.temperature,
     )
+
+
+def _judge_choosing(found: Sampled, args: Any) -> StageFound | None:
+    """None where the sampler chooses among the tokens that were asked for, as far as is known."""
+    given = getattr(args, "generation_kwargs", None) or {}
+    for name, told in found.choosing.items():
+        asked = given.get(name, getattr(args, name, None))
+        if asked is not None and told is not None and told != asked:
+            return departs(
+                "completions",
+                f"The sampler draws with {name} {told:g}; {asked:g} was asked for.",
+                f"`{name}` of `generate`: {told:g}; asked for: {asked:g}",
+                measured=float(told),
+            )
+    return None
 
 
 def judge_limit(found: Sampled, args: Any) -> StageFound | None:
@@ -199,7 +224,7 @@ def judge_completions(found: Sampled) -> StageFound | None:
             place = "" if other is None else f", which was sampled for row {other}"
             return departs(
                 "completions",
-                f"The trainer goes on with other completions than were sampled: row {row}{place}.",
+                f"The trainer trains on other completions than were sampled: row {row}{place}.",
                 f"row {row}: sampled ids {drawn[:8]}, trained ids {given[:8]}",
             )
     return None
@@ -247,7 +272,7 @@ def _token(rows: Sequence[Row], logps: Sequence[Tensor], policy: Sequence[Tensor
     at = int((logps[row] - policy[row]).abs().argmax())
     return (
         f"row {row}, token {at} (id {rows[row].completion[at]}): the sampler drew it with log-prob "
-        f"{float(logps[row][at]):.3f}; behind this prompt the policy gives it "
+        f"{float(logps[row][at]):.3f}; after this prompt the policy gives it "
         f"{float(policy[row][at]):.3f}"
     )
 

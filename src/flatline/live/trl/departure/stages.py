@@ -226,7 +226,7 @@ class Step:
             turns
             or judge_completions(drawn)
             or judge_kept(self.whole, stops, args.max_completion_length, own)
-            or judge_drawing(drawn, args.temperature)
+            or judge_drawing(drawn, args)
             or judge_limit(drawn, args)
             or judge_sampler("completions", drawn, rows, policy, policy, self.limit)
         )

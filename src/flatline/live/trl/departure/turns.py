@@ -4,9 +4,11 @@ What was trained on is ids, what reward functions read is messages: both must te
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from inspect import iscoroutinefunction
+from itertools import groupby, pairwise
 from typing import Any
 
 from flatline.live.stage_found import StageFound, departs
@@ -20,6 +22,8 @@ ROOM = 2
 """A completion has room for a reply below its longest length divided by this."""
 UNTOLD = "in the messages that reward functions read"
 BEYOND = "more replies of tools than were asked for"
+NOT_RUN = "get an error for a reply, and the tool answers when it is called by hand"
+OTHERS_REPLY = "gets a reply that bears another name"
 """What findings of these looks say."""
 OTHERS = ("rollout_func", "environments", "environment_factories")
 """What plays turns of its own."""
@@ -35,6 +39,8 @@ def judge_turns(trainer: Any, result: Any) -> StageFound | None:
     return (
         _untold(result)
         or next((found for _, found in wrong_replies(trainer, result)), None)
+        or _not_run(trainer, result)
+        or _misnamed(result)
         or _without_leave(trainer, result)
         or _unanswered(trainer, result)
         or _stopped_early(trainer, result)
@@ -76,10 +82,70 @@ def _untold(result: Any) -> StageFound | None:
         if trained != told:
             return departs(
                 "completions",
-                f"{OPENING}row {row} has {trained} replies of tools in what is trained, and {told} "
+                f"{OPENING}row {row} has {trained} tool replies in what is trained, and {told} "
                 f"{UNTOLD}.",
             )
     return None
+
+
+def _misnamed(result: Any) -> StageFound | None:
+    """Each reply bears the name of a call of the turn before it, where it bears any."""
+    for row, messages in enumerate(result[3]):
+        for calls, replies in _answered(messages):
+            called, replied = [one["name"] for one in calls], [one.get("name") for one in replies]
+            strange = [name for name in replied if name is not None and name not in called]
+            if called and strange:
+                found = departs(
+                    "completions",
+                    f"{OPENING}row {row} calls `{called[0]}` and {OTHERS_REPLY}: {strange[0]!r}.",
+                    f"called: {calls[0]}; replied: {dict(replies[0])}",
+                )
+                return replace(found, row=row)
+    return None
+
+
+def _not_run(trainer: Any, result: Any) -> StageFound | None:
+    """Calls of a tool that is there all get an error, and the tool does answer them. It is called
+    only where all fail, and a policy that writes broken calls makes it fail by hand as well."""
+    tools = {
+        getattr(tool, "__name__", ""): tool
+        for tool in trainer.tools
+        if not iscoroutinefunction(tool)
+    }
+    rows = [
+        (row, call, reply)
+        for row, messages in enumerate(result[3])
+        for calls, replies in _answered(messages)
+        for call, reply in zip(calls, replies, strict=False)
+        if call["name"] in tools
+    ]
+    failing = len(rows) >= FEWEST and all(_is_error(one.get("content")) for _, _, one in rows)
+    if not failing or not all(_answers(tools[call["name"]], call) for _, call, _ in rows[:FEWEST]):
+        return None
+    row, call, reply = rows[0]
+    text = f"{OPENING}all {len(rows)} calls {NOT_RUN}."
+    example = f"row {row} calls {call}; its reply is {reply.get('content')!r}"
+    return replace(departs("completions", text, example), row=row)
+
+
+def _answers(tool: Callable[..., Any], call: Mapping[str, Any]) -> bool:
+    with suppress(Exception):
+        return not _is_error(tool(**call["arguments"]))
+    return False
+
+
+def _is_error(content: Any) -> bool:
+    """Whether it is what TRL writes for a call that failed, or what a tool says of one."""
+    return str(content).startswith("{'error':")
+
+
+def _answered(messages: Messages) -> Iterator[tuple[list[Any], list[Mapping[str, Any]]]]:
+    """The calls of each turn that has any, with the replies that follow it."""
+    pieces = [(is_reply, list(piece)) for is_reply, piece in groupby(messages, key=_is_reply)]
+    for (_, said), (is_reply, replies) in pairwise(pieces):
+        calls = [one.get("function") for one in said[-1].get("tool_calls") or ()]
+        if is_reply and all(isinstance(one, Mapping) and "name" in one for one in calls):
+            yield calls, replies
 
 
 def _without_leave(trainer: Any, result: Any) -> StageFound | None:
@@ -139,22 +205,35 @@ def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
         if longest and calls and room and (most is None or rounds < most):
             allowed = "any number" if most is None else most
             text = (
-                f"{OPENING}row {row} calls a tool for time {rounds + 1} and gets no reply; "
-                f"{allowed} of them were asked for."
+                f"{OPENING}row {row} makes tool call {rounds + 1} and gets no reply; {allowed} "
+                "may be made."
             )
             return replace(departs("completions", text), row=row)
     return None
 
 
+def own(ids: Sequence[int], mask: Sequence[int]) -> Iterator[list[int]]:
+    """What the model wrote, turn by turn."""
+    return _pieces(ids, mask, by_model=True)
+
+
 def _given(ids: Sequence[int], mask: Sequence[int]) -> Iterator[list[int]]:
     """What the model did not write, piece by piece."""
+    return _pieces(ids, mask, by_model=False)
+
+
+def _pieces(ids: Sequence[int], mask: Sequence[int], *, by_model: bool) -> Iterator[list[int]]:
     for written, piece in groupby(zip(ids, mask, strict=True), key=lambda pair: bool(pair[1])):
-        if not written:
+        if written == by_model:
             yield [token for token, _ in piece]
 
 
 def _replies(messages: Messages) -> Iterator[list[Mapping[str, Any]]]:
     """Messages of tools that follow each other."""
-    for is_reply, piece in groupby(messages, key=lambda one: one.get("role") == "tool"):
+    for is_reply, piece in groupby(messages, key=_is_reply):
         if is_reply:
             yield list(piece)
+
+
+def _is_reply(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "tool"

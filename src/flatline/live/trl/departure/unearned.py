@@ -111,8 +111,7 @@ def judge_opened(trainer: Any, heard: Heard, whole: Played) -> StageFound | None
                 expected="a reward that reads what the model writes",
                 fix=f"Leave `{tag}` out of the pattern, or put it in front of the completion "
                 "before it is matched.",
-                headline=f"Your reward looks for `{tag}` in completions, and it stands in the "
-                "prompt.",
+                headline=f"Your reward looks for `{tag}` in completions, but it is in the prompt.",
             )
     return None
 

@@ -81,8 +81,7 @@ def why_not(trainer: Any) -> str | None:
         return another
     return (
         f"A {type(trainer).__name__} has no method that scores completions alone.\n"
-        "There is nothing to listen to: `attach` records TRL's GRPOTrainer from 0.15 on, and "
-        "what is built on it.\n"
+        "`attach` records TRL's GRPOTrainer from 0.15 on, and trainers built on it.\n"
         "Any loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
 
@@ -95,8 +94,8 @@ def another_algorithm(trainer: GrpoTrainer) -> str | None:
     if not names or any(name in ALGORITHMS for name in names):
         return None
     return (
-        f"This is TRL's {names[0]}; flatline looks at GRPO, RLOO and what is built on them.\n"
-        "What it knows of their groups, advantages and ratios would be false here.\n"
+        f"This is TRL's {names[0]}; flatline knows GRPO, RLOO and trainers built on them.\n"
+        "Its checks of their groups, advantages and ratios would be wrong here.\n"
         "Any other loop can be recorded: `flatline.watch(model, optimizer, run_dir)`."
     )
 

@@ -218,7 +218,7 @@ class Recording:
             return
         one.kept = kept_rows(one, reader.batch(output))
         if not self._numbered:
-            told = f"Of {rows} rows that are sampled at a time {len(one.kept)} are trained"
+            told = f"Only {len(one.kept)} of {rows} sampled rows at a time are trained"
             self.sink.update_run(rows_left_out=f"{told}; the others were not recorded.")
 
     def _note_merged(self) -> None:

@@ -184,8 +184,8 @@ def kept_rows(generation: Generation, batch: Padded) -> Sequence[int]:
         return [waiting[_ids_at(batch, at)].pop(0) for at in range(rows)]
     except (KeyError, IndexError) as error:
         raise TraceError(
-            f"of {len(generation.rows)} rows that were sampled the trainer hands on {rows}, and "
-            "which they are cannot be told by their ids"
+            f"the trainer trains {rows} of {len(generation.rows)} sampled rows, and their ids do "
+            "not show which"
         ) from error
 
 
