@@ -47,6 +47,8 @@ KINDS = {
     "seventh-faulty": "latest faulty",
     "eighth": "last healthy",
     "eighth-faulty": "last faulty",
+    "ninth": "final healthy",
+    "ninth-faulty": "final faulty",
 }
 """Parts of `judged.json`, in words."""
 MODULES = {
@@ -56,7 +58,7 @@ MODULES = {
     "fourth": ("fourth", "fourth_faulty"),
 }
 """Rounds whose scripts are functions of modules, by what follows `strangers_`."""
-IN_FILES = ("fifth", "sixth", "seventh", "eighth")
+IN_FILES = ("fifth", "sixth", "seventh", "eighth", "ninth")
 """Rounds whose scripts are files of their own."""
 
 

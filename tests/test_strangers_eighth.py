@@ -15,6 +15,7 @@ import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h02_token_masking import TokenMasking
 from flatline.hypotheses.h39_reward_parser import RewardParser
+from flatline.hypotheses.recorded_steps import _leaked
 from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
@@ -317,3 +318,16 @@ def test_a_state_that_is_cleared_or_trained_from_as_well_is_none(tmp_path, same)
 def test_a_policy_that_reads_more_tokens_than_it_writes_is_not_called_sliced(tmp_path):
     notes = " ".join(played(tmp_path, cleared=True)[1].run["notes"])
     assert "not taken for logits" in notes and "slices" not in notes
+
+
+@pytest.mark.parametrize(("shown", "named"), [(0, True), (1, False)])
+def test_a_recorded_prompt_that_holds_its_own_question_is_named_too(shown, named):
+    beside = [*PAIRS[shown:], *PAIRS[:shown]]
+    both = zip(PAIRS, beside, strict=True)
+    prompts = [f"{p} {b} ; {q}" for (q, _), (p, b) in both for _ in range(4)]
+    golds = [gold for _, gold in PAIRS for _ in range(4)]
+    rewards = [[0.0, 1.0, 0.0, 1.0]] * len(PAIRS)
+    trace = trace_of(rewards, prompt=prompts, gold=golds, completion="even")
+    found = _leaked(trace)
+    assert (found is not None) is named
+    assert not named or "already contain the answer" in found.headline

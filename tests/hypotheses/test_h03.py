@@ -97,6 +97,15 @@ def test_a_run_that_may_go_on_from_an_adapter_is_only_suspected(norms):
     assert "goes on from an adapter" in finding.text
 
 
+@pytest.mark.parametrize("random", [True, False])
+def test_an_adapter_that_was_made_at_random_is_told_from_another_reference(random):
+    lora = {"r": 4, "starts_at_random": random}
+    steps = [{"step": k + 1, "kl": 0.4} for k in range(8)]
+    found = H03.sign(Trace.from_rows(run=run_facts(beta=0.04, bf16=False, lora=lora), steps=steps))
+    assert found.level is Level.SUSPECT
+    assert ("starts at random" in found.headline) is ("init_lora_weights" in found.fix) is random
+
+
 def test_a_kl_out_of_control_is_suspected():
     finding = H03.sign(trace_of_kl([0, 0.1, 13, 377, 15_000, 235_000]))
     assert finding.level is Level.SUSPECT

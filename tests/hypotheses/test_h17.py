@@ -44,6 +44,20 @@ def test_several_updates_from_one_generation_are_behind_by_design():
     assert H17.sign(trace).level is Level.OK
 
 
+def in_a_watched_loop(of_step):
+    trace = versions(of_step)
+    trace.run["source"] = "watch"
+    return H17.sign(trace)
+
+
+def test_minibatches_of_one_generation_of_a_watched_loop_are_not_behind():
+    assert in_a_watched_loop(lambda step, _: (step - 1) // 4 * 4).level is Level.OK
+
+
+def test_a_watched_loop_that_trains_the_generation_before_is_behind():
+    assert in_a_watched_loop(lambda step, _: max(0, step - 3)).level is Level.FAULT
+
+
 def test_a_few_late_rollouts_are_noted():
     assert H17.sign(versions(lambda step, k: step - 1 - (k == 0))).level is Level.NOTE
 

@@ -48,6 +48,12 @@ def test_without_kl_unchanged_entropy_and_length_are_suspected():
     assert H.sign(still).level is Level.SUSPECT
 
 
+def test_a_reward_that_falls_was_moved_by_something():
+    noise = np.random.default_rng(0)
+    falls = run(gain=-0.3, change=lambda row: {"kl": None, "entropy": 1 + noise.normal(0, 0.02)})
+    assert H.sign(falls).level is not Level.SUSPECT
+
+
 def test_a_healthy_run_is_ruled_out_by_its_rise():
     assert H.sign(healthy_trace(steps=30)).level is Level.OK
 

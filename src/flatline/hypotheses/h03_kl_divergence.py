@@ -195,6 +195,8 @@ class KlDivergence(Hypothesis):
         return without_kl(config)
 
     def _start(self, trace: Trace, kl: float, allowed: float) -> Finding:
+        if (trace.settings.get("lora") or {}).get("starts_at_random"):
+            return self._at_random(trace, kl, allowed)
         # The base model may be the reference of a run that goes on from an adapter, on purpose.
         goes_on = trace.settings.get("lora") and not adapter_started_at_zero(trace)
         may_be_meant = imported(trace) or bool(goes_on)
@@ -208,6 +210,21 @@ class KlDivergence(Hypothesis):
             evidence=_worst(trace, 1),
             severity=kl / allowed,
             headline=OTHER_MODEL,
+        )
+
+    def _at_random(self, trace: Trace, kl: float, allowed: float) -> Finding:
+        return self.found(
+            Level.SUSPECT,
+            f"The KL at step 1 is {kl:.3g} per token, before any update, and the adapter was made "
+            "with `init_lora_weights=False`: both of its matrices begin with random numbers, so "
+            "the policy does not start as its base.",
+            measured=kl,
+            expected=f"0 (below {allowed:g})",
+            evidence=_worst(trace, 1),
+            severity=kl / allowed,
+            headline="Your adapter starts at random and changes the model before the first step.",
+            fix="Leave `init_lora_weights` at True: B then begins at zero, and the adapter adds "
+            "nothing until it is trained.",
         )
 
     def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:

@@ -261,7 +261,9 @@ class LearningRate(Hypothesis):
         told = ", ".join(f"{name} {one.value:+.1%}" for name, one in changes.items())
         widest = max(changes.values(), key=lambda one: max(-one.low, one.high))
         return self._verdict(
-            max(-widest.low, widest.high) < UNMOVED and not _parted(trace),
+            max(-widest.low, widest.high) < UNMOVED
+            and not _parted(trace)
+            and not _paid_otherwise(trace),
             _parted(trace) or any(one.low > 0 or one.high < 0 for one in changes.values()),
             f"Change of behaviour over {steps} steps: {told}.",
             widest,
@@ -367,6 +369,12 @@ def _shifts(trace: Trace) -> list[str]:
         if not 1 / SHIFT <= factor <= SHIFT:
             told.append(f"the {name.replace('_', ' ')} changed by a factor of {factor:.2g}")
     return told
+
+
+def _paid_otherwise(trace: Trace) -> bool:
+    """Whether the reward certainly moves, which a policy that stands still does not make it do."""
+    trend = trend_of(trace)
+    return trend is not None and (trend.rises or trend.falls)
 
 
 def _parted(trace: Trace) -> bool:

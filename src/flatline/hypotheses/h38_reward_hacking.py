@@ -33,6 +33,7 @@ a held-out score that the policy is not paid for.
 ## Not to be confused with
 H05 reward-signal: the reward did not follow the answer from the start. H39 reward-parser: honest
 mistakes are paid as right. H08 evaluation-mismatch: training and held-out differ before training.
+H30 entropy-collapse: pass@k falls while pass@1 of the same evaluation rises.
 
 ## References
 Search-R1 revisited (the score lags the collapse of the reasoning); open-r1 issues 293 and 373.

@@ -15,6 +15,7 @@ Along a recorded run:
   for most such words, on three prompts or more.
 - Suspected: answers that a policy is sure of, different ones to different questions, equal the gold
   of their own row no more often than that of any other row (24 prompts or more).
+- Suspected: prompts hold their own question with the right answer behind it.
 
 ## Probe
 Each reward function is observed: it must be given the row's own columns, what it pays must arrive
@@ -39,6 +40,10 @@ of 16 rows and by a wrong answer of the same length. Suspected if
   earns above a wrong one;
 - completions give the gold of their own row, and functions that ask for it would pay as much for
   another answer.
+
+A function that pays nobody is called with completions that keep the special tokens which decoding
+left out. An environment that has played an episode and was reset is paid beside a new one, with
+nothing done in either.
 
 Suspected without calling any function: a reward model with several labels, of which TRL pays the
 first; prompts that hold their own question with the right answer after it; and one prompt with

@@ -20,6 +20,7 @@ from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.row_signs import of_watched_ratio, of_watched_signs
 from flatline.hypotheses.row_weights import of_watched_rows
 from flatline.hypotheses.weights import looked_at, trains_later, updates_once
+from flatline.live.leaked import leaked
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.rollout.record import Author
 from flatline.spec import STAGES, Asked, NotSpecified
@@ -31,6 +32,8 @@ from flatline.trace import Trace
 from flatline.trace.memo import once
 
 PRECISIONS = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
+MOST_PROMPTS = 64
+"""Prompts that are read."""
 MOST_STEPS = 50
 """Steps whose tokens are read, evenly over the run: all of a long one would take minutes."""
 SHOWN = 8
@@ -145,9 +148,20 @@ def rewards(trace: Trace, asked: Asked) -> StageFound:
         or _weighted(trace, asked)
         or _remembering(trace)
         or _late(trace)
+        or _leaked(trace)
         or foreign_gold(trace)
         or same("rewards", "Every reward is the weighted sum of its parts, at every step.")
     )
+
+
+def _leaked(trace: Trace) -> StageFound | None:
+    """Do prompts hold their own question with its answer?"""
+    table = trace.rollouts
+    if any(name not in table for name in ("prompt", "gold")):
+        return None
+    pairs = zip(table["prompt"], table["gold"], strict=True)
+    known = {str(prompt): str(gold).strip() for prompt, gold in pairs if prompt and gold}
+    return leaked(list(known.items())[:MOST_PROMPTS])
 
 
 def _unpaid(trace: Trace) -> StageFound | None:

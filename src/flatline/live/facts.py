@@ -54,6 +54,7 @@ def lora_of(model: Any) -> dict[str, Any] | None:
         "alpha": getattr(config, "lora_alpha", None),
         "dropout": getattr(config, "lora_dropout", None),
         "targets": sorted(targets) if isinstance(targets, set | list | tuple) else targets,
+        "starts_at_random": getattr(config, "init_lora_weights", None) is False,
     }
 
 

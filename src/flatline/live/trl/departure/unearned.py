@@ -4,7 +4,6 @@ paid for what it kept of an earlier episode. And pay that no answer can earn: fo
 prompt has already, or for tokens that decoding leaves out.
 """
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from flatline.live.leaked import leaked
 from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.texts import OPENING_TAG
@@ -29,21 +29,15 @@ from flatline.live.trl.gold import gold_names
 ROWS = 64
 """Rows of the data that are read."""
 FEWEST = 8
-"""Rows that must hold their answer; different prompts that are needed."""
-MOST, BY_CHANCE = 0.5, 0.5
-"""Share of rows that hold their own answer behind their question, and how many may hold that of
-another row there, of these."""
+"""Different prompts that are needed."""
+MOST = 0.5
+"""Share of rows that must share their prompt with another answer."""
 FEWEST_PAID = 3
 """Completions that must be paid with a tag in front of them."""
 PLAIN = (bool, int, float, str, list, tuple, dict, set)
 """Attributes of an environment that are compared."""
 TAIL = 32
 """Tokens at the end of a prompt that are read."""
-LINES, WORDS = 4, 12
-"""Lines at the end of a prompt among which its question is looked for; words, where it is one."""
-OWN = 0.9
-"""Share of the prompts that the last words must tell apart to be the question: what it has in
-common with the examples beside it is none."""
 
 
 def judge_labels(trainer: Any) -> StageFound | None:
@@ -66,27 +60,8 @@ def judge_labels(trainer: Any) -> StageFound | None:
 
 
 def judge_leaked(trainer: Any) -> StageFound | None:
-    """Does a prompt hold its own question, and right behind it the answer? A text that the answer
-    is to be found in does not repeat the question."""
-    rows = _rows(trainer)
-    texts, answers = [text for text, _ in rows], [answer for _, answer in rows]
-    questions = _questions(texts)
-    own, other = (
-        [_behind(*one) for one in zip(texts, questions, given, strict=True)]
-        for given in (answers, [*answers[1:], *answers[:1]])
-    )
-    if sum(own) < max(FEWEST, MOST * len(rows)) or sum(other) > BY_CHANCE * sum(own):
-        return None
-    at = own.index(True)
-    return _unearned(
-        f"{sum(own)} of {len(rows)} prompts hold their own question with the right answer behind "
-        "it: it only has to be copied.",
-        f"{questions[at][-60:]!r} stands in its prompt, followed by {answers[at][:40]!r}",
-        expected="questions without their answer",
-        fix="Leave the row itself out of the examples that its prompt is given, unless looking it "
-        "up is what is to be learnt.",
-        headline="Your prompts already contain the answer.",
-    )
+    """Does a prompt hold its own question, and right behind it the answer?"""
+    return leaked(_rows(trainer))
 
 
 def judge_ambiguous(trainer: Any) -> StageFound | None:
@@ -318,32 +293,6 @@ def _contents(said: Any) -> list[str]:
     if isinstance(said, str):
         return [said]
     return [str(message.get("content") or "") for message in said]
-
-
-def _questions(texts: Sequence[str]) -> list[str]:
-    """The last lines of each, as few as make most of them differ, or of one line the last words, as
-    few as tell nearly all of them apart; empty where none do."""
-    for lines in range(1, LINES + 1):
-        ends = ["\n".join(text.rstrip("\n").split("\n")[-lines:]) for text in texts]
-        if len(set(ends)) > len(ends) / 2:
-            whole = [end.strip() == text.strip() for end, text in zip(ends, texts, strict=True)]
-            return _last_words(texts) if all(whole) else ends
-    return [""] * len(texts)
-
-
-def _last_words(texts: Sequence[str]) -> list[str]:
-    for words in range(2, WORDS + 1):
-        ends = [" ".join(text.split()[-words:]) for text in texts]
-        if len(set(ends)) >= OWN * len(set(texts)):
-            return ends
-    return [""] * len(texts)
-
-
-def _behind(text: str, question: str, answer: str) -> bool:
-    before = text[: text.rfind(question)] if question else ""
-    return bool(answer) and bool(
-        re.search(re.escape(question.strip()) + r"\s*" + re.escape(answer) + r"(?!\w)", before)
-    )
 
 
 def _unearned(text: str, *examples: str, expected: str, fix: str, headline: str) -> StageFound:

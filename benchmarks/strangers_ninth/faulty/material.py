@@ -1,0 +1,1 @@
+../../strangers_eighth/faulty/material.py
