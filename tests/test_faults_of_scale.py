@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from flatline.diagnosis.checkup import subject_of
+from flatline.errors import NotRecorded
 from flatline.hypotheses import find as hypothesis
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.live.measure.routing import listening, routers_of
@@ -32,6 +33,12 @@ def test_a_rollout_changes_with_its_neighbours_only_where_borders_are_lost(packi
     lost, built = packing
     found = hypothesis("H61").probe(subject_of(built))
     assert found.level is (Level.FAULT if lost else Level.OK)
+
+
+def test_scoring_that_draws_is_not_taken_for_neighbours_that_are_seen(tmp_path):
+    built = build(tiny(tmp_path, fault="dropout-in-scoring:0.2"))
+    with pytest.raises(NotRecorded, match="come out the same twice"):
+        hypothesis("H61").probe(subject_of(built))
 
 
 def test_lost_borders_are_named_in_the_first_batch_already(packing):

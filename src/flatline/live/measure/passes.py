@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.errors import NotRecorded
 from flatline.live.facts import dropout_of
 from flatline.live.held import at_rest, read, totals
 from flatline.live.inputs import select, trimmed
@@ -71,7 +72,8 @@ def alone_vs_batch(trainer: Trainer, played: Played, before_BT: Tensor, n: int) 
 
 
 def beside_others(trainer: Trainer, played: Played, size: int) -> BesideOthers:
-    """Every second rollout, after the one before it has its completion in another order."""
+    """Every second rollout, after the one before it has its completion in another order. Where
+    passes draw, nothing can be told of neighbours."""
     looked_at = torch.arange(len(played.rows)) % 2 == 1
     where_BT = played.trained_BT & looked_at[:, None]
     if size < 2 or not where_BT.any():
@@ -82,6 +84,8 @@ def beside_others(trainer: Trainer, played: Played, size: int) -> BesideOthers:
         ids_BT[i, played.mask_BT[i]] = ids_BT[i, played.mask_BT[i]].flip(0)
     after_BT = fixed_logps(trainer, {**played.inputs, "completion_ids": ids_BT}, size)
     change = _largest(before_BT, after_BT, where_BT)
+    if change and _largest(before_BT, fixed_logps(trainer, played.inputs, size), where_BT):
+        raise NotRecorded("passes that come out the same twice (see H23)")
     return BesideOthers(rollouts=int(where_BT.any(1).sum()), change=change)
 
 
