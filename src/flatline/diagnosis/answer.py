@@ -110,7 +110,7 @@ _HEALTHY = {
 
 def _unexplained(trouble: Finding, event: Event | None) -> str:
     if trouble.name not in _BY_TREND:
-        return trouble.headline
+        return f"{trouble.headline} {event.text}" if event is not None else trouble.headline
     if event is not None and event.certain:
         return f"{event.text} No cause that could be tested explains it."
     return f"{trouble.headline[:-1]}, and no cause that could be tested explains it."
@@ -194,7 +194,8 @@ _BESIDE_THE_CAUSE = ("reward", "run", "after", "cause", "note", "next")
 def _lead(report: Found) -> list[Line]:
     """What stands under the headline."""
     lines = lines_of(report.causes[0]) if report.causes else []
-    lines += [Line("run", one.text) for one in troubles_of(report) if one.name not in _BY_TREND]
+    troubles = [one for one in troubles_of(report) if one.name not in _BY_TREND]
+    lines += [Line("run", one.text) for one in troubles if one.text not in headline_of(report)]
     if report.trend is not None:
         lines.append(Line("reward", report.trend.text))
     if report.causes:

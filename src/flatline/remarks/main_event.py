@@ -17,7 +17,7 @@ from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST
 from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
 from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
-from flatline.remarks.plan import begins_anew
+from flatline.remarks.plan import begins_anew, pause
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -32,9 +32,6 @@ MOSTLY = 0.7
 """Share of a fall that a share must explain."""
 SAME_AGAIN = 0.9
 """Share of its way that a column has come back, where what moved it has passed."""
-HOUR = 3600.0
-PAUSE, LONG_PAUSE = 20.0, 600.0
-"""Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
@@ -169,27 +166,16 @@ def _began_again(trace: Trace, columns: list[Column], outcome: Column) -> Event 
     jumps = [one for one in jumps_of(trace, columns) if one.column.name != "learning_rate"]
     for at in begins_anew(rate):
         here = sorted((one for one in jumps if abs(one.at - at) <= NEAR), key=lambda one: -one.far)
-        pause = _pause(column(trace, "time"), at)
-        if not pause and len(here) < BESIDE:
+        waited = pause(column(trace, "time"), at)
+        if not waited and len(here) < BESIDE:
             continue
         anew = f"the learning rate starts anew from {rate[at]:.2g} ({rate[at - 1]:.2g} before)"
-        told = [*([anew] if pause else []), *(str(one) for one in here[:BESIDE])]
-        begun = f"the run begins again, {pause}" if pause else anew
+        told = [*([anew] if waited else []), *(str(one) for one in here[:BESIDE])]
+        begun = f"the run begins again, {waited}" if waited else anew
         falls = _falls_behind(outcome, float(trace.steps["step"][at]))
         text = f"At step {trace.steps['step'][at]:g} {begun}: {', '.join(told)}{falls}."
         return Event(text, certain=bool(falls), moves_reward=False)
     return None
-
-
-def _pause(time: np.ndarray, at: int) -> str:
-    """That the run stood still before a row, in words; empty where it did not."""
-    if len(time) <= at or not np.isfinite(time).all():
-        return ""
-    apart = np.diff(time)
-    waited, usual = float(apart[at - 1]), float(np.median(apart))
-    if waited < LONG_PAUSE or waited < PAUSE * usual:
-        return ""
-    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
 
 
 def _falls_behind(outcome: Column, since: float) -> str:

@@ -33,13 +33,23 @@ TIME_OF_DAY = 1e9
 """Seconds that no run takes: they are counted since 1970."""
 STAYS, CLOSE = 4, 0.25
 """Evaluations at the end, at least, and the share of the whole range that they keep within."""
+HOUR = 3600.0
+PAUSE, LONG_PAUSE = 20.0, 600.0
+"""Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
 
 def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """What was planned and what was done."""
-    done = [*_steps(trace), *_missing(trace), *_rate(trace), *_data(trace), *_time(trace)]
+    done = [
+        *_steps(trace),
+        *_missing(trace),
+        *_stood_still(trace),
+        *_rate(trace),
+        *_data(trace),
+        *_time(trace),
+    ]
     if done:
         yield Remark(52, " ".join(done))
     yield from (Remark(4, text) for text in _heldout(once(columns)))
@@ -63,6 +73,27 @@ def _missing(trace: Trace) -> Iterator[str]:
         return
     told = [f"{step[at] + 1:g} to {step[at + 1] - 1:g}" for at in gaps]
     yield f"The log lacks steps {' and '.join(told)}."
+
+
+def _stood_still(trace: Trace) -> Iterator[str]:
+    """The longest pause of a run that was stopped and went on."""
+    time, step = column(trace, "time"), trace.steps["step"]
+    if len(time) < 2 or not np.isfinite(time).all():
+        return
+    at = int(np.diff(time).argmax()) + 1
+    if waited := pause(time, at):
+        yield f"Step {step[at]:g} came {waited}."
+
+
+def pause(time: np.ndarray, at: int) -> str:
+    """That the run stood still before a row, in words; empty where it did not."""
+    if len(time) <= at or not np.isfinite(time).all():
+        return ""
+    apart = np.diff(time)
+    waited, usual = float(apart[at - 1]), float(np.median(apart))
+    if waited < LONG_PAUSE or waited < PAUSE * usual:
+        return ""
+    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
 
 
 def _rate(trace: Trace) -> Iterator[str]:

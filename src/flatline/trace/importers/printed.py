@@ -20,6 +20,7 @@ from itertools import islice, permutations
 from pathlib import Path
 
 from flatline.trace.importers.aliases import STEP
+from flatline.trace.importers.last_words import error_after
 from flatline.trace.importers.log import Entry, Log
 from flatline.trace.importers.resolve import is_known, plain
 from flatline.trace.importers.text import lines
@@ -81,6 +82,7 @@ def read_printed(path: Path) -> Log:
             said_by.setdefault(name, set()).add(_speaker(line))
     rows = [row for _, _, row in found]
     log = Log(source="printed", path=path, config=_planned(path, rows))
+    log.error = error_after(path, found[-1][0])
     apart = _told_apart(rows)
     for number, line, row in found:
         speaker = _speaker(line)

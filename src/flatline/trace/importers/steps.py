@@ -311,6 +311,9 @@ def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
     others = sorted(besides, key=lambda name: -apart[name])
     others = [name for name in others if plain(name) not in _BOOKKEEPING | {"t", "num_tokens"}]
     scores = [name for name in pairs if plain(name).startswith(_HELD_OUT) and name not in others]
+    if len(pairs.get(reward, ())) >= TWICE and not apart[reward] and not told and not others:
+        both = "{:.3g} and {:.3g}".format(*_ends(pairs[reward]))
+        yield f"The {len(twice)} steps that were made twice are alike: a reward of {both}."
     if told and others:
         listed = [*others[:LISTED], *scores[:1]]
         each = ["`{}` {:.3g} and {:.3g}".format(name, *_ends(pairs[name])) for name in listed]
