@@ -9,6 +9,8 @@ import pytest
 
 from flatline.diagnosis.outcome import Outcome
 from flatline.diagnosis.report import diagnose
+from flatline.remarks import remarks_of
+from flatline.remarks.main_event import main_event
 from flatline.trace.importers import open_log
 from flatline.trace.importers.resolve import plain, resolve
 from tests.test_fifth_logs import around, log, same_noise  # noqa: F401
@@ -197,3 +199,228 @@ def test_a_run_that_died_is_not_called_healthy():
     assert report.answer.headline.startswith(
         "The log ends at step 230 with an error: `ValueError: num_gen_batches=10 >= max_num"
     )
+
+
+# Gradients that are no number.
+
+
+def overflowing(bad, rows=240, **more):
+    bad = np.asarray(bad)
+    norm = np.where(bad, np.inf, around(0.4, rows, 0.02))
+    return log(reward=around(np.linspace(0.4, 0.55, rows), rows), grad_norm=norm, **more)
+
+
+def ever_more(rows=240):
+    """In none of the first rows, and in every second one at the end."""
+    at = np.arange(rows)
+    return (at > rows / 3) & (at % np.maximum(2, 12 - at // 20) == 0)
+
+
+def test_gradients_that_overflow_ever_more_often_are_the_event():
+    bad = ever_more()
+    scale = 65536.0 / 2.0 ** np.minimum(np.cumsum(bad), 16)
+    event = main_event(overflowing(bad, amp__skipped=np.cumsum(bad), amp__scale=scale))
+    assert event.text.startswith("Your gradient is infinite or NaN ever more often: 0 of 80 rows")
+    assert f"`amp/skipped` counts up to {bad.sum()}" in event.text
+    assert "`amp/scale`, the scale of the loss, sinks from 65,536 to 1 (first at step" in event.text
+
+
+def test_gradients_that_overflow_now_and_then_or_from_one_row_on_are_no_such_event():
+    now_and_then = np.arange(240) % 12 == 0  # a scaler tries a larger scale again and again
+    assert main_event(overflowing(now_and_then)) is None
+    assert main_event(overflowing(np.arange(240) > 150)) is None  # H26 tells that
+
+
+def test_a_log_of_overflowing_gradients_begins_with_them():
+    report = report_of("grpo_fp16_stdout.txt")
+    assert "Your gradient is infinite or NaN ever more often: 1 of 107" in report.answer.headline
+    assert "sinks from 65,536 to 1 (first at step 230)" in report.answer.headline
+    assert "looks healthy" not in str(report)
+
+
+# A setting that jumps.
+
+
+def rated(rate, reward=0.5, rows=200):
+    return log(reward=around(reward, rows), learning_rate=np.asarray(rate), kl=around(0.1, rows))
+
+
+def warmed_up(rows=200, to=5e-7):
+    return to * np.minimum(np.arange(1, rows + 1) / 12, 1)
+
+
+@pytest.mark.parametrize("decays", [False, True])
+def test_a_rate_that_jumps_after_its_warm_up_is_told_as_a_jump(decays):
+    rate = warmed_up() * (np.linspace(1, 0.5, 200) if decays else 1)
+    rate[120:] *= 8
+    trace = rated(rate)
+    assert f"({'7.97' if decays else '8'} times as high)" in main_event(trace).text
+    assert main_event(trace).text.startswith("At step 121 your learning rate goes from ")
+    assert "The learning rate jumps from" in " ".join(remarks_of(trace))
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        warmed_up(),
+        warmed_up() * 0.5 * (1 + np.cos(np.pi * np.arange(200) / 200)),
+        np.round(1e-6 * (1 - np.arange(200) / 200), 7),  # printed to one digit
+        np.concatenate([1e-6 * 0.5 * (1 + np.cos(np.pi * np.arange(100) / 100))] * 2),  # anew
+        np.repeat([1e-6, 5e-7, 2.5e-7, 1.25e-7, 6e-8], 40),  # five steps of a schedule
+    ],
+)
+def test_what_a_schedule_does_by_itself_is_no_jump(rate):
+    trace = rated(rate)
+    assert "jumps" not in " ".join(remarks_of(trace))
+    assert main_event(trace) is None
+
+
+def test_a_jump_of_the_rate_is_told_under_the_cause_that_was_found():
+    report = report_of("openrlhf_ppo.log")
+    assert report.causes[0].hypothesis == "H03"
+    [event] = [line.text for line in report.answer.lines if line.label == "event"]
+    assert event.startswith(
+        "At step 151 your learning rate goes from 5e-07 to 4e-06 (8 times as high); at the same "
+        "step the share of clipped tokens rises from 4% to 13%"
+    )
+    assert "does not jump there" in event and event in report.summary
+    told = " ".join([*report.remarks, *report.caveats])
+    assert "The learning rate jumps from 5e-07 to 4e-06 at step 151." in told
+    assert "until step 151" not in told
+    assert "Before step 151 the log says: `Load checkpoint from ./ckpt/8b-rlhf/global" in told
+
+
+def test_a_rate_far_below_what_is_usual_is_told_so():
+    assert "100 times below the range that is usual" in " ".join(
+        remarks_of(rated(warmed_up(to=1e-9)))
+    )
+    assert "usual" not in " ".join(remarks_of(rated(warmed_up(to=5e-8))))
+
+
+# A reward on another scale.
+
+
+def scaled(factor=0.2, of_spread=None, after=(2.1, 1.1), rows=240, at=130, **more):
+    def by(other):
+        return np.where(np.arange(rows) < at, 1.0, other)
+
+    level = np.interp(np.arange(rows), [0, at - 30, at - 1, at, rows], [0.6, 2.1, 2.1, *after])
+    columns = {
+        "reward": around(level, rows, 0.05) * by(factor),
+        "objective/scores_std": around(1.08, rows, 0.04) * by(of_spread or factor),
+        "entropy": around(np.linspace(1.2, 1.0, rows), rows, 0.01),
+        "completion_length": around(200.0, rows, 3.0),
+    }
+    return log(**columns | more)
+
+
+@pytest.mark.parametrize("factor", [0.2, 0.5, 3.0])
+def test_a_reward_and_a_spread_that_are_multiplied_by_one_number_are_on_another_scale(factor):
+    trace = scaled(factor)
+    report = diagnose(trace)
+    assert main_event(trace).text.startswith("At step 131 the scale of your reward changes: ")
+    assert f"both by a factor of {factor:g}" in main_event(trace).text
+    assert report.trend.text.startswith("Since step 131 the reward is on another scale (")
+    assert "Up to there, the training reward rises" in report.trend.text
+    assert "From there on, the training reward falls" in report.trend.text
+    assert report.trend.falls
+
+
+def test_a_reward_that_goes_on_rising_on_its_new_scale_is_no_fall():
+    trend = diagnose(scaled(0.2, after=(2.1, 3.5))).trend
+    assert trend.rises and "From there on, the training reward rises" in trend.text
+
+
+def test_what_changes_with_the_policy_is_no_change_of_the_scale():
+    rows, at = 240, np.arange(240)
+    jumps = around(np.where(at < 130, 1.2, 0.4), rows, 0.01)
+    for trace in (
+        scaled(0.2, of_spread=0.6),  # fewer answers are right
+        scaled(0.2, entropy=jumps),  # the policy collapses
+        scaled(1.0),
+    ):
+        assert "scale" not in getattr(main_event(trace), "text", "")
+        assert "scale" not in diagnose(trace).trend.text
+
+
+def test_without_a_column_that_shows_the_policy_nothing_is_said_of_a_scale():
+    trace = scaled()
+    alone = log(reward=trace.metric("reward"), scores__std=trace.metric("objective/scores_std"))
+    assert "scale of your reward" not in getattr(main_event(alone), "text", "")
+
+
+def test_a_log_whose_reward_is_rescaled_is_told_so():
+    trace = open_log(EIGHTH / "wandb_export_2025-09-18.csv")
+    text = main_event(trace).text
+    assert text.startswith("At step 171 the scale of your reward changes: your reward goes from 2.")
+    assert "both by a factor of 0.2, while the entropy" in text
+    assert "From there on, the training reward falls by -0.14" in diagnose(trace).trend.text
+
+
+# What a step costs.
+
+
+def costly(folder, batches):
+    rows = len(batches)
+    columns = {
+        "reward": around(np.linspace(0.2, 0.6, rows), rows),
+        "train/num_gen_batches": batches,
+        "timing_s/gen": around(80 * batches, rows, 3.0),
+        "timing_s/update": around(20.0, rows, 0.5),
+    }
+    columns["timing_s/step"] = columns["timing_s/gen"] + columns["timing_s/update"]
+    listed = [{"step": at, **{n: float(v[at]) for n, v in columns.items()}} for at in range(rows)]
+    text = "\n".join(map(json.dumps, listed))
+    return " ".join(remarks_of(open_log(written(folder, "run.jsonl", text))))
+
+
+def test_batches_that_a_step_samples_and_its_seconds_are_told_where_they_grow(tmp_path):
+    told = costly(tmp_path, np.round(np.linspace(2, 9, 120)))
+    assert "A step samples ever more batches to be filled: `train/num_gen_batches` is 2" in told
+    assert "times as long at the end: " in told and "most of it `timing_s/gen` (" in told
+    assert told.count("num_gen_batches") == 1 and "The time of a step rises" not in told
+    steady = costly(tmp_path, around(5, 120, 0.5).round())
+    assert "ever more batches" not in steady and "as long at the end" not in steady
+
+
+def test_a_log_of_dynamic_sampling_tells_both_before_its_evaluations():
+    told = report_of("verl_dapo.log").remarks
+    assert told[1].startswith("A step samples ever more batches to be filled")
+    assert told[2].startswith("A step takes 4.88 times as long at the end: 306 s in the first 10")
+    assert told[2].endswith("most of it `timing_s/gen` (190 to 1,319).")
+
+
+def test_a_part_of_a_step_that_is_no_longer_done_is_the_event():
+    event = main_event(open_log(EIGHTH / "nemo_rl_driver.log"))
+    assert event.text.startswith("At step 109 `Timing/prepare_for_generation/transfer_and_update_")
+    assert "falls from 7.84 to 0.04 and stays there" in event.text
+    assert "since then `Generation KL Error` rises from 0.0015 to 0.3" in event.text
+
+
+@pytest.mark.parametrize("until", [6, 114])
+def test_a_part_that_takes_no_time_now_and_then_or_after_the_first_rows_is_none(until):
+    rows = 120
+    part = np.where(np.arange(rows) < until, around(8.0, rows, 0.1), 0.01)
+    part[60] = 8.0
+    trace = log(reward=around(0.5, rows), timing_s__sync=part, seconds=around(60.0, rows))
+    assert main_event(trace) is None
+
+
+# Steps under any name.
+
+
+def counted(rows, **more):
+    return "\n".join(json.dumps({"pay": 0.5, "lap": at, **more}) for at in range(rows))
+
+
+def test_the_one_column_that_counts_the_rows_is_the_step(tmp_path):
+    text = '{"seats": 400, "word_cap": 3000}\n' + counted(40)
+    trace = open_log(written(tmp_path, "run.jsonl", text))
+    assert trace.steps["step"].tolist() == list(range(40)) and not trace.warnings
+    assert trace.run["notes"] == ["`lap` is the step: it counts the rows."]
+
+
+def test_no_other_column_is_and_none_of_a_few_rows(tmp_path):
+    for text in (counted(10), counted(40).replace('"lap": 20', '"lap": 25')):
+        trace = open_log(written(tmp_path, "run.jsonl", text))
+        assert trace.run["notes"] == ["The log names no step: its rows are numbered from 1."]

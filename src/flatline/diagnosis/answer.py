@@ -19,7 +19,7 @@ from flatline.diagnosis.outcome import (
     troubles_of,
 )
 from flatline.hypotheses.base import Evidence, Finding, Level
-from flatline.remarks.main_event import Event
+from flatline.remarks.remark import Event
 from flatline.text import shortened
 
 LONGEST_EXAMPLE = 400
@@ -188,7 +188,7 @@ def summary_of(report: Found) -> str:
     return " ".join(parts)
 
 
-_BESIDE_THE_CAUSE = ("reward", "run", "after", "cause", "note", "next")
+_BESIDE_THE_CAUSE = ("reward", "run", "event", "after", "cause", "note", "next")
 
 
 def _lead(report: Found) -> list[Line]:
@@ -199,6 +199,7 @@ def _lead(report: Found) -> list[Line]:
     if report.trend is not None:
         lines.append(Line("reward", report.trend.text))
     if report.causes:
+        lines += [Line("event", report.event.text)] if report.event is not None else []
         return lines
     if report.pointers:
         note = report.pointers[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flatline.hypotheses.base import ALARMS, Finding, Level
 from flatline.hypotheses.trend import Trend
-from flatline.remarks.main_event import Event
+from flatline.remarks.remark import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

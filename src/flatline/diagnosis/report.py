@@ -28,11 +28,11 @@ from flatline.files import write_atomically
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.hypotheses.right import question
-from flatline.hypotheses.trend import too_short, trend_of
+from flatline.hypotheses.trend import too_short
 from flatline.hypotheses.wording import names_of, worded
 from flatline.project import project
 from flatline.remarks import remarks_of
-from flatline.remarks.main_event import main_event
+from flatline.remarks.main_event import main_event, trend_told
 from flatline.text import shortened, visible
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
@@ -136,7 +136,7 @@ def diagnose(
         if isinstance(hypothesis, HasSign)
     ]
     findings = named_by_the_catalogue(findings, choice.hypotheses)
-    trend = trend_of(trace)
+    trend = trend_told(trace)
     short = None if trend else too_short(trace)
     return Report(
         subject=name or _name_of(run, trace),

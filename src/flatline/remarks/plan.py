@@ -36,6 +36,11 @@ STAYS, CLOSE = 4, 0.25
 HOUR = 3600.0
 PAUSE, LONG_PAUSE = 20.0, 600.0
 """Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
+AROUND, JUMP, QUIET, FAR = 5, 2.0, 0.1, 3.0
+"""Rows beside a jump of the rate; the factor that is one; the share of it that the rows beside it
+may move by; and how many times the usual step it is."""
+USUAL, FAR_BELOW = (1e-7, 1e-4), 10.0
+"""Learning rates that people train policies with, and how far below is told."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
@@ -101,13 +106,28 @@ def _rate(trace: Trace) -> Iterator[str]:
     known = np.isfinite(rate) & (step > 0) if len(rate) else np.zeros(0, bool)
     if known.sum() < FEWEST:
         return
-    rate, step = rate[known], step[known]
+    yield from _goes_as(rate[known], step[known])
+    yield from _tiny(float(rate[known].max()))
+
+
+def _tiny(top: float) -> Iterator[str]:
+    if 0 < top <= USUAL[0] / FAR_BELOW:
+        times = float(f"{USUAL[0] / top:.1g}")
+        low, high = (f"{one:.0e}" for one in USUAL)
+        yield f"It is {times:g} times below the range that is usual, {low} to {high}."
+
+
+def _goes_as(rate: np.ndarray, step: np.ndarray) -> Iterator[str]:
+    """How a schedule goes."""
     top, first, last = float(rate.max()), float(rate[0]), float(rate[-1])
     at = int(rate.argmax())
     if np.ptp(rate) <= OVER * top:
         yield f"The learning rate stays at {top:.2g}."
     elif Shape(rate, step, Noise(1)).levels:
         return  # it jumps, which is told with what jumps at the same step
+    elif jumps := jumps_in(rate):
+        each = [f"from {rate[at - 1]:.2g} to {rate[at]:.2g} at step {step[at]:g}" for at in jumps]
+        yield f"The learning rate jumps {', then '.join(each)}."
     elif len(anew := begins_anew(rate)):
         told = ", ".join(f"{step[at]:g} (from {rate[at]:.2g})" for at in anew)
         yield f"The learning rate rises to {top:.2g} and begins anew at step {told}."
@@ -123,6 +143,26 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
+
+
+def jumps_in(rate: np.ndarray) -> list[int]:
+    """Rows at which a rate is at least doubled or halved at once, which otherwise goes its way:
+    what a schedule does by itself it does in small steps, printed to few digits or not. One that
+    comes back to where it was begins anew."""
+    steps = np.abs(np.diff(rate))
+    if len(rate) < 2 * AROUND or rate.min() < 0 or not steps.any():
+        return []
+    usual = float(np.median(steps[steps > 0]))
+    found = []
+    for at in range(AROUND, len(rate) - AROUND + 1):
+        before, after = rate[at - AROUND : at], rate[at : at + AROUND]
+        low, high = sorted((rate[at - 1], rate[at]))
+        quiet = max(np.ptp(before), np.ptp(after)) <= QUIET * (high - low)
+        up = bool(rate[at] > rate[at - 1])
+        beyond = rate[:at].max() < high / 2 if up else rate[at:].max() < high / 2
+        if high >= JUMP * low > 0 and beyond and quiet and high - low > FAR * usual:
+            found.append(at)
+    return found
 
 
 def begins_anew(rate: np.ndarray) -> np.ndarray:

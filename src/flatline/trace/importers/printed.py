@@ -21,6 +21,7 @@ from pathlib import Path
 
 from flatline.trace.importers.aliases import STEP
 from flatline.trace.importers.last_words import error_after
+from flatline.trace.importers.loaded import loaded_between
 from flatline.trace.importers.log import Entry, Log
 from flatline.trace.importers.resolve import is_known, plain
 from flatline.trace.importers.text import lines
@@ -83,6 +84,8 @@ def read_printed(path: Path) -> Log:
     rows = [row for _, _, row in found]
     log = Log(source="printed", path=path, config=_planned(path, rows))
     log.error = error_after(path, found[-1][0])
+    steps = ["".join(row[name] for name in row if plain(name) in STEP) for row in rows]
+    log.notes += loaded_between(path, [number for number, _, _ in found], steps)
     apart = _told_apart(rows)
     for number, line, row in found:
         speaker = _speaker(line)
