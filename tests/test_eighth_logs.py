@@ -424,3 +424,35 @@ def test_no_other_column_is_and_none_of_a_few_rows(tmp_path):
     for text in (counted(10), counted(40).replace('"lap": 20', '"lap": 25')):
         trace = open_log(written(tmp_path, "run.jsonl", text))
         assert trace.run["notes"] == ["The log names no step: its rows are numbered from 1."]
+
+
+# Evaluations in lines of their own.
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("  >> eval step 20: gsm_hard acc 0.410 (n=600) len 640", "eval/gsm_hard/acc", 0.41),
+        ("Evaluation at step 20 | accuracy: 41.0% | len 640", "eval/accuracy", 0.41),
+        ("[validation] global_step=20 math pass@1=0.41", "eval/math/pass@1", 0.41),
+    ],
+)
+def test_an_evaluation_in_a_line_of_its_own_is_of_the_step_that_it_names(
+    tmp_path, line, name, value
+):
+    trace = open_log(written(tmp_path, "run.log", ROWS + line + "\n"))
+    assert trace.metric(name)[trace.steps["step"] == 20].tolist() == [value]
+
+
+def test_a_line_about_an_evaluation_without_a_score_is_none(tmp_path):
+    line = "eval step 20: writing 5 files to out, took 12 s\n"
+    trace = open_log(written(tmp_path, "run.log", ROWS + line))
+    assert not [one for one in trace.metric_names if one.startswith("eval")]
+
+
+def test_evaluations_that_become_one_number_are_told_so():
+    told = " ".join(report_of("nemo_rl_driver.log").remarks)
+    assert "9 of its last 10 are exactly 0.555: perhaps one policy was evaluated again" in told
+    rounded = around(0.5, 20, 0.01).round(2)  # a small set of problems has few values
+    reward = around(0.5, 20)
+    assert "exactly" not in " ".join(remarks_of(log(reward=reward, eval__acc=rounded)))

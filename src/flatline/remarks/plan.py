@@ -36,6 +36,8 @@ STAYS, CLOSE = 4, 0.25
 HOUR = 3600.0
 PAUSE, LONG_PAUSE = 20.0, 600.0
 """Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
+LEAST_SAME, NEARLY_ALL = 6, 0.85
+"""Evaluations that are exactly one number, at least, and as a share of those since the first."""
 AROUND, JUMP, QUIET, FAR = 5, 2.0, 0.1, 3.0
 """Rows beside a jump of the rate; the factor that is one; the share of it that the rows beside it
 may move by; and how many times the usual step it is."""
@@ -199,7 +201,7 @@ def _heldout(columns: list[Column]) -> Iterator[str]:
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
         told += f"{step[best]:g}) in {len(values)} evaluations"
-        yield sentence([told, *_goes(one), *_since(one)])
+        yield sentence([told, *_goes(one), *(_the_same(one) or _since(one))])
 
 
 def _goes(score: Column) -> Iterator[str]:
@@ -223,6 +225,21 @@ def _goes(score: Column) -> Iterator[str]:
         return
     word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
     yield f"it {word} {moved}"
+
+
+def _the_same(score: Column) -> list[str]:
+    """That it became exactly one number in nearly all evaluations, which a policy that goes on
+    learning does not do."""
+    values = score.shape.values
+    last = float(np.median(values[-LEAST_SAME:]))
+    rows = np.flatnonzero(values == last)
+    if not 0 < last < 1 or len(rows) < LEAST_SAME or len(np.unique(values[: rows[0]])) < STAYS:
+        return []
+    since = len(values) - int(rows[0])
+    if len(rows) < NEARLY_ALL * since:
+        return []
+    told = f"{len(rows)} of its last {since} are exactly {score.bare(last)}"
+    return [f"{told}: perhaps one policy was evaluated again and again"]
 
 
 def _since(score: Column) -> Iterator[str]:
