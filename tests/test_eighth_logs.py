@@ -456,3 +456,10 @@ def test_evaluations_that_become_one_number_are_told_so():
     rounded = around(0.5, 20, 0.01).round(2)  # a small set of problems has few values
     reward = around(0.5, 20)
     assert "exactly" not in " ".join(remarks_of(log(reward=reward, eval__acc=rounded)))
+
+
+def test_a_level_that_certainly_goes_on_rising_is_not_said_to_stay():
+    told = " ".join(diagnose(open_log(EIGHTH.parent / "seventh" / "metrics_long.csv")).remarks)
+    assert "The share of groups with equal rewards rises from 14% to 60%." in told
+    told = " ".join(report_of("mlflow_metrics.json").remarks)
+    assert "it rises from 0.42 to 0.649 and stays there since about step 165" in told

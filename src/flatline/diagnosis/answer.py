@@ -199,8 +199,7 @@ def _lead(report: Found) -> list[Line]:
     if report.trend is not None:
         lines.append(Line("reward", report.trend.text))
     if report.causes:
-        lines += [Line("event", report.event.text)] if report.event is not None else []
-        return lines
+        return [*lines, *_beside(report.event)]
     if report.pointers:
         note = report.pointers[0]
         lines.append(Line("note", f"{note.text} ({named(note)})"))
@@ -210,6 +209,12 @@ def _lead(report: Found) -> list[Line]:
     if outcome_of(report) is not Outcome.HEALTHY and next_of(report) and not report.question:
         lines.append(Line("next", next_of(report)))
     return lines
+
+
+def _beside(event: Event | None) -> list[Line]:
+    """What happened on the way, under a cause: it may be where that comes from."""
+    told = [] if event is None else [Line("event", event.text), Line("after", event.after)]
+    return [line for line in told if line.text]
 
 
 _BY_TREND = ("reward-falls", "reward-flat")

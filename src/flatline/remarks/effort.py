@@ -31,7 +31,8 @@ def effort(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
                 2,
                 f"A step samples ever more batches to be filled: {one.subject} is {short(ends[0])} "
                 f"in the first {ROWS} rows and {short(ends[1])} in the last. Fewer and fewer "
-                "groups are kept; where the reward is of the kept ones, it does not show the rest.",
+                f"groups are kept, about {1 / ends[1]:.0%} at last where a batch is as large as a "
+                "step; where the reward is of the kept ones, it does not show the rest.",
             )
     seconds = next((one for one in columns if one.name == "seconds"), None)
     ends = _grows(seconds, LONGER) if seconds is not None else None

@@ -126,8 +126,20 @@ def scale_event(trace: Trace, columns: list[Column]) -> Event | None:
         certain=True,
         moves_reward=False,
         after=f"What was not scaled along, such as a KL penalty, weighs {weighs:.2g} times "
-        f"{more} from there on.",
+        f"{more} from there on{_later(found)}.",
     )
+
+
+def _later(found: Rescaled) -> str:
+    """Where the policy goes afterwards, which is what the other scale does to it."""
+    told = []
+    for one in found.unmoved:
+        at = int(np.searchsorted(one.shape.step, found.step))
+        before, last = one.values[at - ROWS : at], one.values[-ROWS:]
+        if abs(math.log(_times(before, last))) > math.log(AS_BEFORE):
+            ends = f"from {one.bare(typical(before))} to {one.number(typical(last))}"
+            told.append(f"{one.subject} goes {ends}")
+    return f"; until the end {listed(told)}" if told else ""
 
 
 def trend_by_scale(trace: Trace, columns: list[Column]) -> Trend | None:
