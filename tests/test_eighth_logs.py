@@ -463,3 +463,8 @@ def test_a_level_that_certainly_goes_on_rising_is_not_said_to_stay():
     assert "The share of groups with equal rewards rises from 14% to 60%." in told
     told = " ".join(report_of("mlflow_metrics.json").remarks)
     assert "it rises from 0.42 to 0.649 and stays there since about step 165" in told
+
+
+def test_a_length_that_goes_up_by_a_tenth_and_comes_back_is_not_said_to_stay():
+    told = report_of("wandb_export_2025-09-18.csv").remarks
+    assert not any("Length (215 tokens)" in text for text in told)

@@ -213,9 +213,8 @@ def stays(column: Column) -> bool:
         return False
     level = float(shape.values.mean())
     parts = [float(part.mean()) for part in np.array_split(shape.values, PARTS_OF_RUN)]
-    if max(parts) - min(parts) > column.words.least * abs(level) and _parts_differ(
-        shape.values, parts
-    ):
+    apart = min(column.words.least, STILL) * abs(level)
+    if max(parts) - min(parts) > apart and _parts_differ(shape.values, parts):
         return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)
