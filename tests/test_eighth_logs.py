@@ -290,6 +290,15 @@ def test_a_jump_of_the_rate_is_told_under_the_cause_that_was_found():
     assert "Before step 151 the log says: `Load checkpoint from ./ckpt/8b-rlhf/global" in told
 
 
+def test_a_checkpoint_that_is_loaded_again_and_again_is_not_told(tmp_path):
+    line = "Load checkpoint from ckpt/last\n"
+    rows = ROWS.splitlines(keepends=True)
+    once = "".join([*rows[:30], line, *rows[30:]])
+    often = "".join([row + line for row in rows])
+    notes = [open_log(written(tmp_path, "a.log", text)).run["notes"] for text in (once, often)]
+    assert notes == [["Before step 31 the log says: `Load checkpoint from ckpt/last`."], []]
+
+
 def test_a_rate_far_below_what_is_usual_is_told_so():
     assert "100 times below the range that is usual" in " ".join(
         remarks_of(rated(warmed_up(to=1e-9)))
@@ -418,6 +427,9 @@ def test_the_one_column_that_counts_the_rows_is_the_step(tmp_path):
     trace = open_log(written(tmp_path, "run.jsonl", text))
     assert trace.steps["step"].tolist() == list(range(40)) and not trace.warnings
     assert trace.run["notes"] == ["`lap` is the step: it counts the rows."]
+    text = counted(40) + '\n{"eval/acc": 0.25}'
+    trace = open_log(written(tmp_path, "evaluated.jsonl", text))
+    assert trace.metric("eval/acc")[-1] == 0.25 and trace.steps["step"][-1] == 39
 
 
 def test_no_other_column_is_and_none_of_a_few_rows(tmp_path):

@@ -10,8 +10,8 @@ from flatline.trace.importers.text import lines
 
 LONGEST = 400
 """Characters of a line that is looked at; samples are longer."""
-QUOTED, SHOWN = 120, 3
-"""Characters of a line that are quoted, and places that are told."""
+QUOTED, SELDOM = 120, 3
+"""Characters of a line that are quoted, and places at most: what is said more often is usual."""
 _LOADED = re.compile(
     r"\b(load(ed|ing)?|restor(ed?|ing)|resum(ed?|ing))\b.{0,40}?\b(checkpoint|ckpt|global[_ ]?step)"
     r"(?!.*shard).*",
@@ -30,4 +30,4 @@ def loaded_between(path: Path, rows: Sequence[int], steps: Sequence[str]) -> lis
         if found := _LOADED.search(line):
             said = visible(found[0][:QUOTED].replace("`", "'").strip())
             told[gap] = f"Before step {steps[gap]} the log says: `{said}`."
-    return list(told.values())[:SHOWN]
+    return list(told.values()) if len(told) <= SELDOM else []

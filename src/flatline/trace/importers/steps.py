@@ -126,7 +126,7 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
     if not names:
         log.notes.append("The log names no step: its rows are numbered from 1.")
     elif plain(names[0]) not in _STEP:
-        entries = [entry for entry in entries if _filled(entry, names[0])]
+        entries = list(_of_the_row_before(entries, names[0]))
         log.notes.append(f"`{names[0]}` is the step: it counts the rows.")
     found: list[tuple[int, Numbers]] = []
     epochs: list[float] = []
@@ -193,7 +193,7 @@ def _step_names(entries: Sequence[Entry]) -> list[str]:
 
 def _counter(entries: Sequence[Entry]) -> list[str]:
     """The one name that goes up by one from row to row, whatever the log calls its steps."""
-    names = entries[-1].values if len(entries) >= COUNTED else {}
+    names = entries[len(entries) // 2].values if len(entries) >= COUNTED else {}
     found = []
     for name in names:
         counted = [number(entry.values[name]) for entry in entries if _filled(entry, name)]
@@ -202,6 +202,16 @@ def _counter(entries: Sequence[Entry]) -> list[str]:
         if often and known[0] in (0, 1) and all(b - a == 1 for a, b in pairwise(known)):
             found.append(name)
     return found if len(found) == 1 else []
+
+
+def _of_the_row_before(entries: Sequence[Entry], name: str) -> Iterator[Entry]:
+    """The rows, each with its step: an evaluation has that of the row before it, and what stands
+    before all rows is about the run."""
+    last: Any = None
+    for entry in entries:
+        last = entry.values[name] if _filled(entry, name) else last
+        if last is not None:
+            yield Entry(entry.place, {**entry.values, name: last})
 
 
 def _agree(entries: Sequence[Entry], one: str, other: str) -> bool:
