@@ -480,3 +480,8 @@ def test_a_level_that_certainly_goes_on_rising_is_not_said_to_stay():
 def test_a_length_that_goes_up_by_a_tenth_and_comes_back_is_not_said_to_stay():
     told = report_of("wandb_export_2025-09-18.csv").remarks
     assert not any("Length (215 tokens)" in text for text in told)
+
+
+def test_a_setting_that_was_warmed_up_is_not_told_beside_a_reward_that_falls():
+    told = " ".join(report_of("openrlhf_ppo.log").remarks)
+    assert "`critic_lr` is 9e-06 in all 219 rows since step 12;" in told

@@ -104,7 +104,8 @@ def _beside_the_reward(one: Column, trend: Trend | None) -> str:
     """That the total does not show the change of a part, or that a share goes the other way."""
     shape = one.shape
     way = np.sign(shape.ends[1] - shape.ends[0]) if shape.moves or shape.since else 0
-    if trend is None or not way or one.ours or one.words.rank == SETTINGS:
+    set_early = shape.since > len(shape) / 2  # as a setting is that was warmed up
+    if trend is None or not way or one.ours or set_early:
         return ""
     if one.part and trend.flat is not False:
         return ", and the total does not show it"
