@@ -19,7 +19,7 @@ from flatline.diagnosis.outcome import (
     troubles_of,
 )
 from flatline.hypotheses.base import Evidence, Finding, Level
-from flatline.remarks.main_event import Event
+from flatline.remarks.remark import Event
 from flatline.text import shortened
 
 LONGEST_EXAMPLE = 400
@@ -110,7 +110,7 @@ _HEALTHY = {
 
 def _unexplained(trouble: Finding, event: Event | None) -> str:
     if trouble.name not in _BY_TREND:
-        return trouble.headline
+        return f"{trouble.headline} {event.text}" if event is not None else trouble.headline
     if event is not None and event.certain:
         return f"{event.text} No cause that could be tested explains it."
     return f"{trouble.headline[:-1]}, and no cause that could be tested explains it."
@@ -188,17 +188,18 @@ def summary_of(report: Found) -> str:
     return " ".join(parts)
 
 
-_BESIDE_THE_CAUSE = ("reward", "run", "after", "cause", "note", "next")
+_BESIDE_THE_CAUSE = ("reward", "run", "event", "after", "cause", "note", "next")
 
 
 def _lead(report: Found) -> list[Line]:
     """What stands under the headline."""
     lines = lines_of(report.causes[0]) if report.causes else []
-    lines += [Line("run", one.text) for one in troubles_of(report) if one.name not in _BY_TREND]
+    troubles = [one for one in troubles_of(report) if one.name not in _BY_TREND]
+    lines += [Line("run", one.text) for one in troubles if one.text not in headline_of(report)]
     if report.trend is not None:
         lines.append(Line("reward", report.trend.text))
     if report.causes:
-        return lines
+        return [*lines, *_beside(report.event)]
     if report.pointers:
         note = report.pointers[0]
         lines.append(Line("note", f"{note.text} ({named(note)})"))
@@ -208,6 +209,12 @@ def _lead(report: Found) -> list[Line]:
     if outcome_of(report) is not Outcome.HEALTHY and next_of(report) and not report.question:
         lines.append(Line("next", next_of(report)))
     return lines
+
+
+def _beside(event: Event | None) -> list[Line]:
+    """What happened on the way, under a cause: it may be where that comes from."""
+    told = [] if event is None else [Line("event", event.text), Line("after", event.after)]
+    return [line for line in told if line.text]
 
 
 _BY_TREND = ("reward-falls", "reward-flat")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flatline.hypotheses.base import ALARMS, Finding, Level
 from flatline.hypotheses.trend import Trend
-from flatline.remarks.main_event import Event
+from flatline.remarks.remark import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class Found:
     """What was lost, left out or assumed when the run was read."""
     damaged: bool = False
     """Part of the run could not be read."""
+    ended: str = ""
+    """That the log ends with an error, in a sentence; empty where it does not."""
     made_no_step: bool = False
     """The optimizer never stepped."""
     known: tuple[str, ...] = ()

@@ -78,6 +78,10 @@ def troubles_of(report: Found) -> list[Finding]:
         found.append(_DAMAGED)
     if report.made_no_step:
         found.append(_NO_STEP)
+    if report.ended:
+        found.append(
+            _trouble("R5", "ended", Level.FAULT, report.ended, report.ended, fix=_READ_THE_END)
+        )
     trend = report.trend
     if trend is not None and trend.falls:
         found.append(_trouble("R3", "reward-falls", Level.FAULT, "Your reward falls.", trend.text))
@@ -94,6 +98,10 @@ def _trouble(
     return Finding(hypothesis=code, name=name, level=level, headline=headline, text=text, fix=fix)
 
 
+_READ_THE_END = (
+    "Read what the log says just before that line, and go on from the last checkpoint once it is "
+    "mended."
+)
 _DAMAGED = _trouble(
     "R1",
     "recording-damaged",

@@ -28,16 +28,18 @@ from flatline.files import write_atomically
 from flatline.hypotheses.base import ALARMS, Finding, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import named_by_the_catalogue
 from flatline.hypotheses.right import question
-from flatline.hypotheses.trend import too_short, trend_of
+from flatline.hypotheses.trend import too_short
 from flatline.hypotheses.wording import names_of, worded
 from flatline.project import project
 from flatline.remarks import remarks_of
-from flatline.remarks.main_event import main_event
-from flatline.text import visible
+from flatline.remarks.main_event import main_event, trend_told
+from flatline.text import shortened, visible
 from flatline.trace import Trace
 from flatline.trace.folder import RUN_FILE
 from flatline.trace.importers import open_log
 
+LONGEST_ERROR = 200
+"""Characters of an error that are quoted."""
 _QUIET = np.errstate(all="ignore")
 """A log may hold any number, and the console is for findings."""
 
@@ -134,7 +136,7 @@ def diagnose(
         if isinstance(hypothesis, HasSign)
     ]
     findings = named_by_the_catalogue(findings, choice.hypotheses)
-    trend = trend_of(trace)
+    trend = trend_told(trace)
     short = None if trend else too_short(trace)
     return Report(
         subject=name or _name_of(run, trace),
@@ -143,6 +145,7 @@ def diagnose(
         # Known once everything was read.
         caveats=(*choice.remarks, *trace.caveats, *([short] if short else [])),
         damaged=bool(trace.warnings),
+        ended=_ended(trace),
         made_no_step=_made_no_step(trace, origin),
         question=asked(findings, trace),
         remarks=remarks_of(trace),
@@ -178,6 +181,19 @@ def asked(findings: Iterable[Finding], trace: Trace) -> str:
     """The question that some finding hangs on; empty where none does."""
     hangs = any(finding.needs == WHICH_IS_RIGHT.do for finding in findings)
     return question(trace) if hangs else ""
+
+
+def _ended(trace: Trace) -> str:
+    """That a log ends with an error, and where."""
+    error = str(trace.run.get("error") or "")
+    if not error or not len(trace.steps):
+        return ""
+    last, planned = float(trace.steps["step"].max()), trace.settings.get("max_steps")
+    if isinstance(planned, int) and 0 < planned <= last:
+        return ""  # what fails while a run shuts down costs no step
+    of = f" of {planned}" if isinstance(planned, int) and planned else ""
+    said = shortened(visible(error).replace("`", "'"), limit=LONGEST_ERROR)
+    return f"The log ends at step {last:g}{of} with an error: `{said}`."
 
 
 def _made_no_step(trace: Trace, origin: Origin) -> bool:

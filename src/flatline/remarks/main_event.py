@@ -7,17 +7,19 @@ as success among them. It is told as what was seen: no cause is proved by what h
 import re
 import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
-from flatline.hypotheses.trend import SMALLEST
+from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
+from flatline.remarks.broken import gradients_fail, part_stops
 from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
 from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
-from flatline.remarks.plan import begins_anew
+from flatline.remarks.plan import begins_anew, jumps_in, pause
+from flatline.remarks.remark import Event
+from flatline.remarks.rescaled import scale_event, trend_by_scale
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -28,13 +30,12 @@ BORDERS = 2
 """Times that a setting was changed, at most, to be told as one event."""
 MOVED, STAYS = 0.2, 0.05
 """Relative change of a share that is one, and of a quotient that is none."""
+TWICE = 2.0
+"""Factor from which on it is told by how much a setting was raised."""
 MOSTLY = 0.7
 """Share of a fall that a share must explain."""
 SAME_AGAIN = 0.9
 """Share of its way that a column has come back, where what moved it has passed."""
-HOUR = 3600.0
-PAUSE, LONG_PAUSE = 20.0, 600.0
-"""Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
@@ -42,18 +43,6 @@ _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
 """What stands for the reward in a log that has none under a name that is known."""
-
-
-class Event(NamedTuple):
-    """What happened, in a sentence."""
-
-    text: str
-    certain: bool
-    """Whether the outcome certainly moved with it."""
-    moves_reward: bool
-    """Whether it makes most of what the reward gains, so that its rise shows no learning."""
-    after: str = ""
-    """What it left behind, in a sentence."""
 
 
 def main_event(trace: Trace) -> Event | None:
@@ -67,10 +56,22 @@ def main_event(trace: Trace) -> Event | None:
         if outcome is None:
             return None
         return (
-            _was_set(columns, outcome)
+            scale_event(trace, columns)
+            or _was_set(trace, columns, outcome)
             or _passes(trace, columns, outcome)
             or _began_again(trace, columns, outcome)
+            or part_stops(trace, columns)
+            or gradients_fail(trace)
         )
+
+
+def trend_told(trace: Trace) -> Trend | None:
+    """How the reward moves; of a log whose reward changes its scale, on each side of that."""
+    if not imported(trace) or len(trace.rollouts) or not len(trace.steps):
+        return trend_of(trace)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return trend_by_scale(trace, once(columns_of(trace)))
 
 
 def _outcome(columns: list[Column]) -> Column | None:
@@ -169,27 +170,16 @@ def _began_again(trace: Trace, columns: list[Column], outcome: Column) -> Event 
     jumps = [one for one in jumps_of(trace, columns) if one.column.name != "learning_rate"]
     for at in begins_anew(rate):
         here = sorted((one for one in jumps if abs(one.at - at) <= NEAR), key=lambda one: -one.far)
-        pause = _pause(column(trace, "time"), at)
-        if not pause and len(here) < BESIDE:
+        waited = pause(column(trace, "time"), at)
+        if not waited and len(here) < BESIDE:
             continue
         anew = f"the learning rate starts anew from {rate[at]:.2g} ({rate[at - 1]:.2g} before)"
-        told = [*([anew] if pause else []), *(str(one) for one in here[:BESIDE])]
-        begun = f"the run begins again, {pause}" if pause else anew
+        told = [*([anew] if waited else []), *(str(one) for one in here[:BESIDE])]
+        begun = f"the run begins again, {waited}" if waited else anew
         falls = _falls_behind(outcome, float(trace.steps["step"][at]))
         text = f"At step {trace.steps['step'][at]:g} {begun}: {', '.join(told)}{falls}."
         return Event(text, certain=bool(falls), moves_reward=False)
     return None
-
-
-def _pause(time: np.ndarray, at: int) -> str:
-    """That the run stood still before a row, in words; empty where it did not."""
-    if len(time) <= at or not np.isfinite(time).all():
-        return ""
-    apart = np.diff(time)
-    waited, usual = float(apart[at - 1]), float(np.median(apart))
-    if waited < LONG_PAUSE or waited < PAUSE * usual:
-        return ""
-    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
 
 
 def _falls_behind(outcome: Column, since: float) -> str:
@@ -287,9 +277,9 @@ def _went(jump: Jump, back: int) -> str:
     return f"{_subject(one)} {word} from {one.bare(jump.before)} to {one.number(inside)}"
 
 
-def _was_set(columns: list[Column], outcome: Column) -> Event | None:
+def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
     """Settings that were changed at the same step, and what the outcome does there."""
-    changed = [one for one in columns if one.setting and len(one.shape.levels) <= BORDERS + 1]
+    changed = [one for one in columns if 1 < len(_levels(one)) <= BORDERS + 1]
     changed = [one for one in changed if one is not outcome and not is_evaluation(one.name)]
     if not changed:
         return None
@@ -302,26 +292,55 @@ def _was_set(columns: list[Column], outcome: Column) -> Event | None:
         return None
     levels = [typical(part) for part in parts]
     certain = outcome.shape.differs(borders) and _abrupt(parts)
+    off = float(np.diff(outcome.shape.values).std()) / 2**0.5
+    differs = outcome.shape.differs(borders) or float(np.ptp(levels)) > FAR * off
     when = ("step " if len(borders) == 1 else "steps ") + listed([f"{each:g}" for each in borders])
     told = listed([_jumped(one) for one in together])
     goes = _to([short(level) for level in levels])
     moved = f"there {_subject(outcome)} goes from {goes}"
-    unsure = "" if certain else ", which may be noise"
+    if differs and not certain:
+        moved = f"{_subject(outcome)}, {goes} on average, does not jump there"
+    unsure = "" if differs else ", which may be noise"
+    beside = _beside(jumps_of(trace, columns), [*together, outcome], borders[0])
     gained = typical(outcome.shape.values[-len(parts[-1]) :]) - levels[0]
     return Event(
-        f"At {when} {told}; {moved}{unsure}.",
+        f"At {when} {told}{beside}; {moved}{unsure}.",
         certain=certain,
         moves_reward=certain and len(borders) == 1 and gained > 0,
     )
 
 
+def _levels(one: Column) -> list[int]:
+    """The rows at which somebody set a column to another value, the first row included."""
+    if one.setting:
+        return one.shape.levels
+    return [0, *jumps_in(one.shape.values)] if one.name == "learning_rate" else []
+
+
+def _beside(jumps: list[Jump], told: list[Column], border: float) -> str:
+    """What else jumps there, as far as it is no part of what is told."""
+    names = [one.name for one in told]
+    near = [
+        one
+        for one in jumps
+        if one.column.name not in names
+        and abs(int(np.searchsorted(one.column.shape.step, border)) - one.at) <= AFTER
+    ]
+    far = sorted(near, key=lambda one: -one.far)[:BESIDE]
+    return f"; at the same step {listed([str(one) for one in far])}" if far else ""
+
+
 def _borders(one: Column) -> list[float]:
-    return [float(one.shape.step[at]) for at in one.shape.levels[1:]]
+    return [float(one.shape.step[at]) for at in _levels(one)[1:]]
 
 
 def _jumped(one: Column) -> str:
-    values = [one.bare(float(one.shape.values[at])) for at in one.shape.levels]
-    return f"{_subject(one)} goes from {_to(values)}"
+    begins = _levels(one)[1:]
+    values = [float(one.shape.values[at]) for at in (begins[0] - 1, *begins)]
+    once = one.name == "learning_rate" and len(values) == 2 and values[0] > 0
+    times = values[1] / values[0] if once else 1.0
+    more = f" ({times:.3g} times as high)" if times >= TWICE else ""
+    return f"{_subject(one)} goes from {_to([one.bare(value) for value in values])}{more}"
 
 
 def _to(levels: list[str]) -> str:

@@ -18,6 +18,7 @@ from flatline.remarks.columns import (
     once,
     sentence,
 )
+from flatline.remarks.effort import grown
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import FEWEST, typical
 from flatline.remarks.telling import Clause, clauses_of, reward_in_words, stays, uncertain
@@ -68,6 +69,8 @@ def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
         yield Remark(1, reward_in_words(reward, goes))
     # Evaluations have a line of their own.
     alone = [one for one in alone if one.column is not reward and one.column.words.rank != HELD_OUT]
+    elsewhere = grown(columns)
+    alone = [one for one in alone if one.column.name not in elsewhere]
     yield from _alone(alone, _never(columns), trend)
     yield from _same(trace, rest)
     yield from _constant(trace, columns)
@@ -101,7 +104,8 @@ def _beside_the_reward(one: Column, trend: Trend | None) -> str:
     """That the total does not show the change of a part, or that a share goes the other way."""
     shape = one.shape
     way = np.sign(shape.ends[1] - shape.ends[0]) if shape.moves or shape.since else 0
-    if trend is None or not way or one.ours:
+    set_early = shape.since > len(shape) / 2  # as a setting is that was warmed up
+    if trend is None or not way or one.ours or set_early:
         return ""
     if one.part and trend.flat is not False:
         return ", and the total does not show it"

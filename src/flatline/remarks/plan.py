@@ -33,13 +33,30 @@ TIME_OF_DAY = 1e9
 """Seconds that no run takes: they are counted since 1970."""
 STAYS, CLOSE = 4, 0.25
 """Evaluations at the end, at least, and the share of the whole range that they keep within."""
+HOUR = 3600.0
+PAUSE, LONG_PAUSE = 20.0, 600.0
+"""Times the usual step, and seconds, that nobody waits for a row of a run that goes on."""
+LEAST_SAME, NEARLY_ALL = 6, 0.85
+"""Evaluations that are exactly one number, at least, and as a share of those since the first."""
+AROUND, JUMP, QUIET, FAR = 5, 2.0, 0.1, 3.0
+"""Rows beside a jump of the rate; the factor that is one; the share of it that the rows beside it
+may move by; and how many times the usual step it is."""
+USUAL, FAR_BELOW = (1e-7, 1e-4), 10.0
+"""Learning rates that people train policies with, and how far below is told."""
 OVER = 1e-3
 """Share of its highest value at which a rate has gone to 0."""
 
 
 def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """What was planned and what was done."""
-    done = [*_steps(trace), *_missing(trace), *_rate(trace), *_data(trace), *_time(trace)]
+    done = [
+        *_steps(trace),
+        *_missing(trace),
+        *_stood_still(trace),
+        *_rate(trace),
+        *_data(trace),
+        *_time(trace),
+    ]
     if done:
         yield Remark(52, " ".join(done))
     yield from (Remark(4, text) for text in _heldout(once(columns)))
@@ -65,18 +82,54 @@ def _missing(trace: Trace) -> Iterator[str]:
     yield f"The log lacks steps {' and '.join(told)}."
 
 
+def _stood_still(trace: Trace) -> Iterator[str]:
+    """The longest pause of a run that was stopped and went on."""
+    time, step = column(trace, "time"), trace.steps["step"]
+    if len(time) < 2 or not np.isfinite(time).all():
+        return
+    at = int(np.diff(time).argmax()) + 1
+    if waited := pause(time, at):
+        yield f"Step {step[at]:g} came {waited}."
+
+
+def pause(time: np.ndarray, at: int) -> str:
+    """That the run stood still before a row, in words; empty where it did not."""
+    if len(time) <= at or not np.isfinite(time).all():
+        return ""
+    apart = np.diff(time)
+    waited, usual = float(apart[at - 1]), float(np.median(apart))
+    if waited < LONG_PAUSE or waited < PAUSE * usual:
+        return ""
+    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
+
+
 def _rate(trace: Trace) -> Iterator[str]:
     rate, step = column(trace, "learning_rate"), trace.steps["step"]
     known = np.isfinite(rate) & (step > 0) if len(rate) else np.zeros(0, bool)
     if known.sum() < FEWEST:
         return
-    rate, step = rate[known], step[known]
+    yield from _goes_as(rate[known], step[known])
+    yield from _tiny(float(rate[known].max()))
+
+
+def _tiny(top: float) -> Iterator[str]:
+    if 0 < top <= USUAL[0] / FAR_BELOW:
+        times = float(f"{USUAL[0] / top:.1g}")
+        low, high = (f"{one:.0e}" for one in USUAL)
+        yield f"It is {times:g} times below the range that is usual, {low} to {high}."
+
+
+def _goes_as(rate: np.ndarray, step: np.ndarray) -> Iterator[str]:
+    """How a schedule goes."""
     top, first, last = float(rate.max()), float(rate[0]), float(rate[-1])
     at = int(rate.argmax())
     if np.ptp(rate) <= OVER * top:
         yield f"The learning rate stays at {top:.2g}."
     elif Shape(rate, step, Noise(1)).levels:
         return  # it jumps, which is told with what jumps at the same step
+    elif jumps := jumps_in(rate):
+        each = [f"from {rate[at - 1]:.2g} to {rate[at]:.2g} at step {step[at]:g}" for at in jumps]
+        yield f"The learning rate jumps {', then '.join(each)}."
     elif len(anew := begins_anew(rate)):
         told = ", ".join(f"{step[at]:g} (from {rate[at]:.2g})" for at in anew)
         yield f"The learning rate rises to {top:.2g} and begins anew at step {told}."
@@ -92,6 +145,26 @@ def _rate(trace: Trace) -> Iterator[str]:
         yield f"The learning rate rises to {top:.2g} until step {step[at]:g}, {after}."
     else:
         yield f"The learning rate falls from {top:.2g}{_to(last, top)}."
+
+
+def jumps_in(rate: np.ndarray) -> list[int]:
+    """Rows at which a rate is at least doubled or halved at once, which otherwise goes its way:
+    what a schedule does by itself it does in small steps, printed to few digits or not. One that
+    comes back to where it was begins anew."""
+    steps = np.abs(np.diff(rate))
+    if len(rate) < 2 * AROUND or rate.min() < 0 or not steps.any():
+        return []
+    usual = float(np.median(steps[steps > 0]))
+    found = []
+    for at in range(AROUND, len(rate) - AROUND + 1):
+        before, after = rate[at - AROUND : at], rate[at : at + AROUND]
+        low, high = sorted((rate[at - 1], rate[at]))
+        quiet = max(np.ptp(before), np.ptp(after)) <= QUIET * (high - low)
+        up = bool(rate[at] > rate[at - 1])
+        beyond = rate[:at].max() < high / 2 if up else rate[at:].max() < high / 2
+        if high >= JUMP * low > 0 and beyond and quiet and high - low > FAR * usual:
+            found.append(at)
+    return found
 
 
 def begins_anew(rate: np.ndarray) -> np.ndarray:
@@ -128,7 +201,7 @@ def _heldout(columns: list[Column]) -> Iterator[str]:
         first, last, most = (one.bare(values[at]) for at in (0, -1, best))
         told = f"{one.subject} is {first} at first, {last} at last and {most} at most (step "
         told += f"{step[best]:g}) in {len(values)} evaluations"
-        yield sentence([told, *_goes(one), *_since(one)])
+        yield sentence([told, *_goes(one), *(_the_same(one) or _since(one))])
 
 
 def _goes(score: Column) -> Iterator[str]:
@@ -152,6 +225,21 @@ def _goes(score: Column) -> Iterator[str]:
         return
     word = "rises" if change.low > 0 else "falls" if change.high < 0 else "does not surely move"
     yield f"it {word} {moved}"
+
+
+def _the_same(score: Column) -> list[str]:
+    """That it became exactly one number in nearly all evaluations, which a policy that goes on
+    learning does not do."""
+    values = score.shape.values
+    last = float(np.median(values[-LEAST_SAME:]))
+    rows = np.flatnonzero(values == last)
+    if not 0 < last < 1 or len(rows) < LEAST_SAME or len(np.unique(values[: rows[0]])) < STAYS:
+        return []
+    since = len(values) - int(rows[0])
+    if len(rows) < NEARLY_ALL * since:
+        return []
+    told = f"{len(rows)} of its last {since} are exactly {score.bare(last)}"
+    return [f"{told}: perhaps one policy was evaluated again and again"]
 
 
 def _since(score: Column) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import stands
-from flatline.hypotheses.course import goes_on
+from flatline.hypotheses.course import goes_on, slope
 from flatline.remarks.columns import OTHER, Column, sentence, short
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
@@ -28,6 +28,8 @@ PARTS_OF_RUN, ENOUGH = 5, 20
 DIFFER = 4.5
 """How many times the variance of their rows the parts of a run vary, which hardly one in
 five hundred columns of noise do."""
+CERTAIN = 3.0
+"""Standard errors of a slope beyond which it is certain."""
 NEAR = 8
 """Part of the rows on either side of a change that shows when it was."""
 LISTED = 5
@@ -110,12 +112,19 @@ def _one_way(column: Column) -> str:
     if len(cuts) > 1:
         lasts = len(shape.pieces[-1]) >= STANDS * len(shape)
         lasts = lasts and not goes_on(shape.values, shape.pieces[-1])
+        lasts = lasts and not _slopes(shape.pieces[-1], last - first)
         return f"{told} and stays there since about step {cuts[-1]:g}" if lasts else told
     if shape.sharp(1):
         return f"{told} at step {cuts[0]:g}"
     if shape.near(1, len(shape) // NEAR):
         return f"{told} around step {cuts[0]:g}"
     return f"{told} (about {column.bare(typical(shape.pieces[1]))} since step {cuts[0]:g})"
+
+
+def _slopes(values: np.ndarray, way: float) -> bool:
+    """Whether it certainly goes on that way, however slowly: it does not stay where it is then."""
+    steep, off = slope(values)
+    return bool(steep * np.sign(way) > CERTAIN * off)
 
 
 def _up_and_down(column: Column, levels: list[float]) -> str:
@@ -204,9 +213,8 @@ def stays(column: Column) -> bool:
         return False
     level = float(shape.values.mean())
     parts = [float(part.mean()) for part in np.array_split(shape.values, PARTS_OF_RUN)]
-    if max(parts) - min(parts) > column.words.least * abs(level) and _parts_differ(
-        shape.values, parts
-    ):
+    apart = min(column.words.least, STILL) * abs(level)
+    if max(parts) - min(parts) > apart and _parts_differ(shape.values, parts):
         return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)

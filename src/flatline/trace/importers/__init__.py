@@ -4,7 +4,7 @@
     trainer_state.json              TRL and transformers; also a checkpoint or output folder
     *.json                          a list of rows, bare or under a key
     *.jsonl, *.csv                  one row per step; verl's metrics log, exported W&B history
-    *.log, *.txt, *.out             what a trainer printed, with rows among other lines
+    *.log, *.txt, *.out             what a trainer printed: rows among other lines, or blocks
     *.wandb                         W&B's run file, online or offline; also its folder
     events.out.tfevents.*           TensorBoard; also its folder
     mlflow.db[#RUN], mlruns/E/RUN   MLflow's database, or its folder of files
@@ -23,6 +23,7 @@ from typing import Any
 from flatline.errors import TraceError
 from flatline.trace.files import table_files
 from flatline.trace.folder import RUN_FILE
+from flatline.trace.importers.blocks import prints_blocks, read_blocks
 from flatline.trace.importers.csv_file import read_csv
 from flatline.trace.importers.dumps import find_dumps, read_dumps, read_rows
 from flatline.trace.importers.json_file import find_state, read_json
@@ -50,9 +51,9 @@ __all__ = ["open_log"]
 
 _READABLE = (
     "flatline reads its own run directories, trainer_state.json, .json, .jsonl, .csv, what "
-    "trainers print (a step, names and numbers in a line), W&B .wandb files, TensorBoard event "
-    "files, MLflow's stores, and rollouts of verl, prime-rl, NeMo-RL, SkyRL and verifiers; see "
-    "docs/importing.md."
+    "trainers print (a step, names and numbers in a line or below it), W&B .wandb files, "
+    "TensorBoard event files, MLflow's stores, and rollouts of verl, prime-rl, NeMo-RL, SkyRL and "
+    "verifiers; see docs/importing.md."
 )
 _UNKNOWN = ("created", "versions", "commit", "fault", "hardware")
 """What `run.json` of a recorded run says, and no log does."""
@@ -105,6 +106,7 @@ def _trace(log: Log) -> Trace:
         "setting_names": setting_names(log.config),
         "notes": log.notes,
         "unusable": len(log.bad),
+        "error": log.error,
     }
     trace = Trace.from_rows(run=run, steps=steps, rollouts=rollouts, tokens=tokens)
     trace.warnings.extend(log.told_bad())
@@ -142,6 +144,8 @@ def _text_reader(path: Path) -> Callable[[Path], Log]:
         return read_csv
     if suffix != ".json" and prints_rows(path):
         return read_printed
+    if suffix != ".json" and prints_blocks(path):
+        return read_blocks
     first = next((line for _, line in lines(path) if line.strip()), "").strip()
     if suffix == ".json" or first[:1] in "[{":
         return read_json

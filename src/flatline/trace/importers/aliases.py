@@ -51,6 +51,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time/step",  # prime-rl
         "timing/step",  # SkyRL
         "timing/train/total_step_time",  # NeMo-RL
+        "timing/total_step_time",  # NeMo-RL, printed
         "timing/step_total",  # OpenRLHF
         "time_per_step",
         "seconds_per_step",
@@ -73,6 +74,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time/scoring",  # flatline
         "timing/fwd_logprobs_values_reward",  # SkyRL
         "timing/train/policy_and_reference_logprobs",  # NeMo-RL, without the rewards
+        "timing/policy_and_reference_logprobs",  # NeMo-RL, printed
         "timing/make_experience",  # OpenRLHF
     ),
     "seconds_backward": (
@@ -82,6 +84,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "time/forward_backward",
         "timing/policy_train",
         "timing/train/policy_training",
+        "timing/policy_training",  # NeMo-RL, printed
         "timing/ppo_train",  # OpenRLHF
     ),
     "reward": (
@@ -113,6 +116,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "rollout_scores/mean",  # trlx
         "*_actor/task_reward/avg",  # AReaL
         "scores",  # open-instruct
+        "rew",
+        "rew_mean",
+        "mean_rew",
+        "avg_rew",
         "mean_score",
         "avg_score",
         "score_mean",
@@ -239,6 +246,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "actor/lr",
         "policy/policy_lr",
         "optim/lr",
+        "optim/learning_rate",
+        "optimizer/learning_rate",
         "actor_lr",
         "actor/learning_rate",
         "policy_lr",
@@ -258,6 +267,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "completion_len/mean",
         "agg/all/*/num_output_tokens/mean",  # prime-rl 0.8
         "mean_gen_tokens_per_sample",  # NeMo-RL
+        "mean_generation_length",  # NeMo-RL, printed
         "response_length",  # OpenRLHF
         "mean_response_length",
         "avg_response_length",
@@ -266,6 +276,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "gen_len",
         "mean_gen_len",
         "completion_tokens",
+        "response_tokens",
         "rollout/response_len/mean",  # slime
         "rollout/response_lengths",  # slime
         "tokens/response_length/mean",  # ROLL
@@ -284,6 +295,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "avg_response_len",
         "avg_gen_len",
         "gen_length",
+        "gen/response_length",
         "mean_output_tokens",
         "avg_output_tokens",
         "mean_output_length",
@@ -374,7 +386,7 @@ WORDS: dict[str, Words] = {
             frozenset(("same", "equal", "dead", "uniform", "identical")),
         ),
         frozenset(
-            ("frac", "fraction", "share", "ratio", "rate", "of", "with", "reward", "rewards")
+            ("frac", "fraction", "share", "ratio", "rate", "all", "of", "with", "reward", "rewards")
         ),
     ),
 }
@@ -484,6 +496,7 @@ KEPT: dict[str, str] = {
     "trajectories/*": "counters",
     "token_mult_prob_error": "NeMo-RL: mean of exp |gap|, not the gap",
     "gen_kl_error": "sampler against trainer",
+    "generation_kl_error": "sampler against trainer",
     "policy_kl_error": "sampler against trainer",
     "js_divergence_error": "sampler against trainer",
     "probs_ratio*": "mean ratio",

@@ -1,4 +1,5 @@
-"""JSON files: a list of rows, or an object that holds one, as TRL's `trainer_state.json` does.
+"""JSON files: a list of rows, or an object that holds one, as TRL's `trainer_state.json` does, or a
+history of each metric.
 
     {"global_step": 250, "max_steps": 250, "train_batch_size": 1, "log_history": [
         {"step": 1, "reward": 0.0, "kl": 0.0, "rewards/correctness_reward_func": 0.0, ...}, ...]}
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flatline.errors import TraceError
+from flatline.trace.importers.histories import histories_in, read_histories
 from flatline.trace.importers.log import Entry, Log, quoted
 from flatline.trace.importers.text import document, inside, parsed, read_jsonl
 
@@ -44,6 +46,10 @@ def read_json(path: Path) -> Log:
         raise _broken(path, error) from error
     if isinstance(data, dict) and isinstance(data.get("log_history"), list):
         return _trainer_state(path, data)
+    if isinstance(data, dict):
+        for metrics in (data.get("metrics"), {} if data.keys() & set(ROW_KEYS) else data):
+            if histories := histories_in(metrics):
+                return read_histories(path, histories, data.get("params"))
     return _log(path, "json", _rows_in(path, data))
 
 

@@ -38,6 +38,8 @@ class Log:
     """What a reader should know about the import."""
     config: dict[str, Any] = field(default_factory=dict)
     """The trainer's own configuration, where the source has one."""
+    error: str = ""
+    """The error that ended the run, as it was printed; empty where none is seen."""
     unrecognised: set[str] = field(default_factory=set)
     """Names in a dump of rollouts that its importer does not know."""
 

@@ -20,6 +20,8 @@ from itertools import islice, permutations
 from pathlib import Path
 
 from flatline.trace.importers.aliases import STEP
+from flatline.trace.importers.last_words import error_after
+from flatline.trace.importers.loaded import loaded_between
 from flatline.trace.importers.log import Entry, Log
 from flatline.trace.importers.resolve import is_known, plain
 from flatline.trace.importers.text import lines
@@ -60,6 +62,16 @@ _BEGINS = re.compile(r"\bStarting \w* ?step (?P<step>\d+)", re.I)
 _EVALUATED = re.compile(r"\bEvaluated (?P<set>[\w./-]+) in ")
 _SORTED_OUT = re.compile(r"\bDetected \d+/(?P<all>\d+) rollouts \((?P<kinds>[^)]*)\)")
 """What prime-rl says between the first line of a step and its row."""
+_EVALUATION = re.compile(
+    r"\b(?:eval(?:uation|uated)?|val|validation|test)\b\W{0,3}(?:at )?(?:global[ _]?)?step[ #=:]*"
+    r"(?P<step>\d+)\b[ :,|-]*(?P<set>[a-z][\w./-]*(?= [a-z@\d]+[ =:]))?",
+    re.I,
+)
+_SCORED = re.compile(
+    rf"(?<![\w./@-])(?P<name>[a-z][\w./@-]*) ?[=: ] ?{_NUMBER}(?P<unit>%?)(?![\w.])", re.I
+)
+_SCORE = re.compile(r"acc|reward|score|pass|solve|success|win|correct|exact|^(em|f1)$", re.I)
+"""What an evaluation says in a line of its own: `eval step 20: gsm acc 0.415 (n=600)`."""
 _CELL = re.compile(rf"-|{_BARE}", re.I)
 _NAME = re.compile(r"[a-z_][\w ./@%-]*", re.I)
 _BAR_OF = re.compile(r"\| *(?P<done>\d+)/(?P<planned>\d+) \[")
@@ -81,6 +93,9 @@ def read_printed(path: Path) -> Log:
             said_by.setdefault(name, set()).add(_speaker(line))
     rows = [row for _, _, row in found]
     log = Log(source="printed", path=path, config=_planned(path, rows))
+    log.error = error_after(path, found[-1][0])
+    steps = ["".join(row[name] for name in row if plain(name) in STEP) for row in rows]
+    log.notes += loaded_between(path, [number for number, _, _ in found], steps)
     apart = _told_apart(rows)
     for number, line, row in found:
         speaker = _speaker(line)
@@ -101,7 +116,9 @@ def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, dict[
     for number, line in _mended(numbered):
         if begun := _BEGINS.search(line):
             step = begun["step"]
-        if row := _row(line) or table.row(line):
+        # Before the first row nothing says that this is the log of a training.
+        scores = _evaluation(line) if last else {}
+        if row := scores or _row(line) or table.row(line):
             last = next((row[name] for name in row if plain(name) in STEP), last)
             yield from ((at, said, _of_step(said, last)) for at, said in waiting)
             waiting = []
@@ -181,6 +198,16 @@ def _of_step(line: str, step: str) -> dict[str, str]:
         shares = {name: repr(value / float(out["all"])) for name, value in kinds.items()}
         return {"step": step, **shares}
     return {}
+
+
+def _evaluation(line: str) -> dict[str, str]:
+    """The scores of an evaluation that names its step, among them one that is called a score."""
+    said = _EVALUATION.search(line) if len(line) <= LONGEST else None
+    found = list(_SCORED.finditer(line, said.end())) if said else []
+    if said is None or not any(_SCORE.search(one["name"]) for one in found):
+        return {}
+    before = f"eval/{said['set']}/" if said["set"] else "eval/"
+    return {"step": said["step"], **{f"{before}{one['name']}": _worth(one) for one in found}}
 
 
 def _told_apart(rows: list[dict[str, str]]) -> dict[frozenset[str], dict[str, str]]:

@@ -17,6 +17,7 @@ from flatline.trace.importers.aliases import (
 
 _WITH_UNIT = re.compile(r"(?P<name>.+?)_*[(\[](?P<unit>[^()\[\]]+)[)\]]")
 _POWER = re.compile(r"1e-\d\d?")
+_DOTTED = re.compile(r"^(eval|val|validation|dev|test|held_?out)\.")
 _NAMES = frozenset(name for names in COLUMNS.values() for name in names)
 
 
@@ -74,6 +75,7 @@ def times(name: str) -> float:
 def _unit(name: str) -> tuple[str, float]:
     """A name without its unit in brackets, and what the unit is worth."""
     text = "_".join(name.lower().split()).replace("_/_", "/")  # a table of Unsloth in a notebook
+    text = _DOTTED.sub(r"\1/", text)
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
         return text, 1.0

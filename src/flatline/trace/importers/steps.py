@@ -39,6 +39,8 @@ TWICE, SURE = 5, 0.9995
 _HELD_OUT = ("eval", "val", "dev", "test", "heldout")
 LISTED = 4
 """Columns that are told beside the reward."""
+COUNTED, OFTEN_COUNTED = 20, 0.9
+"""Rows of a log whose step may have any name, at least, and the share of them that counts."""
 OFTEN = 0.1
 """Share of the rows that go back, above which they are in no order."""
 _STEP = frozenset(STEP)
@@ -120,9 +122,12 @@ def _row(step: int, numbers: Numbers, resolution: Resolution) -> dict[str, Any]:
 
 def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
     """Every usable row with its step."""
-    names = _step_names(entries)
+    names = _step_names(entries) or _counter(entries)
     if not names:
         log.notes.append("The log names no step: its rows are numbered from 1.")
+    elif plain(names[0]) not in _STEP:
+        entries = list(_of_the_row_before(entries, names[0]))
+        log.notes.append(f"`{names[0]}` is the step: it counts the rows.")
     found: list[tuple[int, Numbers]] = []
     epochs: list[float] = []
     outside = 0
@@ -184,6 +189,29 @@ def _step_names(entries: Sequence[Entry]) -> list[str]:
     ranked = sorted(seen, key=lambda name: (order[plain(name)], name))
     agreed = [name for name in ranked[1:] if _agree(entries, ranked[0], name)]
     return ranked[:1] + sorted(agreed, key=lambda name: plain(name) != EVAL_STEP)
+
+
+def _counter(entries: Sequence[Entry]) -> list[str]:
+    """The one name that goes up by one from row to row, whatever the log calls its steps."""
+    names = entries[len(entries) // 2].values if len(entries) >= COUNTED else {}
+    found = []
+    for name in names:
+        counted = [number(entry.values[name]) for entry in entries if _filled(entry, name)]
+        known = [value for value in counted if value is not None]
+        often = len(known) == len(counted) >= OFTEN_COUNTED * len(entries)
+        if often and known[0] in (0, 1) and all(b - a == 1 for a, b in pairwise(known)):
+            found.append(name)
+    return found if len(found) == 1 else []
+
+
+def _of_the_row_before(entries: Sequence[Entry], name: str) -> Iterator[Entry]:
+    """The rows, each with its step: an evaluation has that of the row before it, and what stands
+    before all rows is about the run."""
+    last: Any = None
+    for entry in entries:
+        last = entry.values[name] if _filled(entry, name) else last
+        if last is not None:
+            yield Entry(entry.place, {**entry.values, name: last})
 
 
 def _agree(entries: Sequence[Entry], one: str, other: str) -> bool:
@@ -311,6 +339,9 @@ def _made_again(merging: _Merging, aliases: Mapping[str, str]) -> Iterator[str]:
     others = sorted(besides, key=lambda name: -apart[name])
     others = [name for name in others if plain(name) not in _BOOKKEEPING | {"t", "num_tokens"}]
     scores = [name for name in pairs if plain(name).startswith(_HELD_OUT) and name not in others]
+    if len(pairs.get(reward, ())) >= TWICE and not apart[reward] and not told and not others:
+        both = "{:.3g} and {:.3g}".format(*_ends(pairs[reward]))
+        yield f"The {len(twice)} steps that were made twice are alike: a reward of {both}."
     if told and others:
         listed = [*others[:LISTED], *scores[:1]]
         each = ["`{}` {:.3g} and {:.3g}".format(name, *_ends(pairs[name])) for name in listed]
