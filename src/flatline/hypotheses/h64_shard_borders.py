@@ -7,7 +7,8 @@ mask that says so, each shard is scored as if the row began there: after the fir
 of the question is known. Only long rows are cut, so that a short test shows nothing.
 
 ## Sign
-None: where rows are cut is not recorded. What it makes of log-probs shows as H54 or H20.
+None: where rows are cut is not recorded. What it makes of log-probs shows as H09, H54 or
+H20.
 
 ## Probe
 Some words of the longest completions are changed, one place at a time, each in a separate pass. In
