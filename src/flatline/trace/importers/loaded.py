@@ -24,10 +24,9 @@ def loaded_between(path: Path, rows: Sequence[int], steps: Sequence[str]) -> lis
     steps."""
     told: dict[int, str] = {}
     for number, line in lines(path):
-        gap = bisect(rows, number)
-        if not 0 < gap < len(rows) or gap in told or not steps[gap] or len(line) > LONGEST:
-            continue
-        if found := _LOADED.search(line):
+        found = _LOADED.search(line) if len(line) <= LONGEST else None
+        gap = bisect(rows, number) if found else 0
+        if found and 0 < gap < len(rows) and gap not in told and steps[gap]:
             said = visible(found[0][:QUOTED].replace("`", "'").strip())
             told[gap] = f"Before step {steps[gap]} the log says: `{said}`."
     return list(told.values()) if len(told) <= SELDOM else []
