@@ -385,7 +385,7 @@ def costly(folder, batches):
 
 def test_batches_that_a_step_samples_and_its_seconds_are_told_where_they_grow(tmp_path):
     told = costly(tmp_path, np.round(np.linspace(2, 9, 120)))
-    assert "A step samples ever more batches to be filled: `train/num_gen_batches` is 2" in told
+    assert "It takes more and more sampled batches to fill a step: `train/num_gen_batches` is 2" in told
     assert "times as long at the end: " in told and "most of it `timing_s/gen` (" in told
     assert told.count("num_gen_batches") == 1 and "The time of a step rises" not in told
     steady = costly(tmp_path, around(5, 120, 0.5).round())
@@ -394,7 +394,7 @@ def test_batches_that_a_step_samples_and_its_seconds_are_told_where_they_grow(tm
 
 def test_a_log_of_dynamic_sampling_tells_both_before_its_evaluations():
     told = report_of("verl_dapo.log").remarks
-    assert told[1].startswith("A step samples ever more batches to be filled")
+    assert told[1].startswith("It takes more and more sampled batches to fill a step")
     assert told[2].startswith("A step takes 4.88 times as long at the end: 306 s in the first 10")
     assert told[2].endswith("most of it `timing_s/gen` (190 to 1,319).")
 

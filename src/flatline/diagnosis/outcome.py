@@ -99,8 +99,7 @@ def _trouble(
 
 
 _READ_THE_END = (
-    "Read what the log says just before that line, and go on from the last checkpoint once it is "
-    "mended."
+    "Read what the log says just before that line, fix it, and resume from the last checkpoint."
 )
 _DAMAGED = _trouble(
     "R1",

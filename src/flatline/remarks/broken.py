@@ -95,7 +95,7 @@ def part_stops(trace: Trace, columns: list[Column]) -> Event | None:
         since = f"; since then {listed(left)}" if left else ""
         name = f"`{one.name}`" if one.ours else one.subject
         text = f"At step {step[at]:g} {name} falls from {short(took)} to {short(takes)} and stays "
-        text += f"there: that part of a step is hardly done any more{since}."
+        text += f"there: hardly anything of that part of a step is done any more{since}."
         return Event(text, certain=True, moves_reward=False)
     return None
 

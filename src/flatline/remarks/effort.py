@@ -29,8 +29,8 @@ def effort(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
         if ends and _BATCHES.fullmatch(plain(one.name)) and one.shape.values.min() >= 1:
             yield Remark(
                 2,
-                f"A step samples ever more batches to be filled: {one.subject} is {short(ends[0])} "
-                f"in the first {ROWS} rows and {short(ends[1])} in the last. Fewer and fewer "
+                "It takes more and more sampled batches to fill a step: "
+                f"{one.subject} is {short(ends[0])} in the first {ROWS} rows and {short(ends[1])} in the last. Fewer and fewer "
                 f"groups are kept, about {1 / ends[1]:.0%} at last where a batch is as large as a "
                 "step; where the reward is of the kept ones, it does not show the rest.",
             )

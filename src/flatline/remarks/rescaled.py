@@ -125,7 +125,7 @@ def scale_event(trace: Trace, columns: list[Column]) -> Event | None:
         f"factor of {found.factor:.2g}, while {same} {does} not jump.",
         certain=True,
         moves_reward=False,
-        after=f"What was not scaled along, such as a KL penalty, weighs {weighs:.2g} times "
+        after=f"Whatever was not rescaled with it, such as a KL penalty, weighs {weighs:.2g} times "
         f"{more} from there on{_later(found)}.",
     )
 
