@@ -30,9 +30,10 @@ def effort(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
             yield Remark(
                 2,
                 "It takes more and more sampled batches to fill a step: "
-                f"{one.subject} is {short(ends[0])} in the first {ROWS} rows and {short(ends[1])} in the last. Fewer and fewer "
-                f"groups are kept, about {1 / ends[1]:.0%} at last where a batch is as large as a "
-                "step; where the reward is of the kept ones, it does not show the rest.",
+                f"{one.subject} is {short(ends[0])} in the first {ROWS} rows and "
+                f"{short(ends[1])} in the last. Fewer and fewer groups are kept, about "
+                f"{1 / ends[1]:.0%} at last if a batch is as large as a step; a reward of the kept "
+                "groups alone does not show the rest.",
             )
     seconds = next((one for one in columns if one.name == "seconds"), None)
     ends = _grows(seconds, LONGER) if seconds is not None else None
