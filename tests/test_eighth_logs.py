@@ -385,7 +385,10 @@ def costly(folder, batches):
 
 def test_batches_that_a_step_samples_and_its_seconds_are_told_where_they_grow(tmp_path):
     told = costly(tmp_path, np.round(np.linspace(2, 9, 120)))
-    assert "It takes more and more sampled batches to fill a step: `train/num_gen_batches` is 2" in told
+    assert (
+        "It takes more and more sampled batches to fill a step: `train/num_gen_batches` is 2"
+        in told
+    )
     assert "times as long at the end: " in told and "most of it `timing_s/gen` (" in told
     assert told.count("num_gen_batches") == 1 and "The time of a step rises" not in told
     steady = costly(tmp_path, around(5, 120, 0.5).round())

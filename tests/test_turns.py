@@ -68,6 +68,21 @@ def test_a_later_call_without_a_reply_departs_where_there_is_room_and_leave():
     assert judged(*two, max_completion_length=len(IDS) + len(GIVEN)) is None
 
 
+def shout(a):
+    return "A" * a
+
+
+def test_a_later_call_whose_reply_would_not_fit_is_rightly_left_alone():
+    def asked(length):
+        function = {"name": "shout", "arguments": {"a": length}}
+        last = {**CALL, "tool_calls": [{"type": "function", "function": function}]}
+        rows = [[CALL, REPLY, END], [CALL, REPLY, last]]
+        return judged([IDS, IDS], [MASK, MASK], rows, tools=[shout])
+
+    assert "row 1 makes tool call 2 and gets no reply" in asked(3).text
+    assert asked(300) is None
+
+
 def test_a_reply_that_there_is_no_leave_for_departs():
     one = ([IDS, [3, EOS]], [MASK, [1, 1]], [[CALL, REPLY, END], [END]])
     told = judged(*one, max_tool_calling_iterations=0)

@@ -5,7 +5,6 @@ What was trained on is ids, what reward functions read is messages: both must te
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from inspect import iscoroutinefunction
 from itertools import groupby, pairwise
@@ -107,11 +106,7 @@ def _misnamed(result: Any) -> StageFound | None:
 def _not_run(trainer: Any, result: Any) -> StageFound | None:
     """Calls of a tool that is there all get an error, and the tool does answer them. It is called
     only where all fail, and a policy that writes broken calls makes it fail by hand as well."""
-    tools = {
-        getattr(tool, "__name__", ""): tool
-        for tool in trainer.tools
-        if not iscoroutinefunction(tool)
-    }
+    tools = _by_name(trainer)
     rows = [
         (row, call, reply)
         for row, messages in enumerate(result[3])
@@ -128,10 +123,22 @@ def _not_run(trainer: Any, result: Any) -> StageFound | None:
     return replace(departs("completions", text, example), row=row)
 
 
+def _by_name(trainer: Any) -> dict[str, Callable[..., Any]]:
+    """Tools that can be called by hand."""
+    tools = (tool for tool in trainer.tools if not iscoroutinefunction(tool))
+    return {getattr(tool, "__name__", ""): tool for tool in tools}
+
+
 def _answers(tool: Callable[..., Any], call: Mapping[str, Any]) -> bool:
-    with suppress(Exception):
-        return not _is_error(tool(**call["arguments"]))
-    return False
+    return not _is_error(_reply(tool, call))
+
+
+def _reply(tool: Callable[..., Any], call: Mapping[str, Any]) -> Any:
+    """What a call gets, as TRL has it where it fails."""
+    try:
+        return tool(**call["arguments"])
+    except Exception as error:  # a tool of the user's may raise anything
+        return {"error": str(error)}
 
 
 def _is_error(content: Any) -> bool:
@@ -189,7 +196,8 @@ def _unanswered(trainer: Any, result: Any) -> StageFound | None:
 
 
 def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
-    """Some calls get a reply, and a later one does not, though there is room and leave for it."""
+    """Some calls get a reply, and a later one does not, though there is room and leave for it. TRL
+    drops a reply that does not fit, so the longest one that is there may be short beside it."""
     most = getattr(trainer.args, "max_tool_calling_iterations", None)
     pieces = zip(result[1], result[2], strict=True)
     longest = max((len(one) for ids, mask in pieces for one in _given(ids, mask)), default=0)
@@ -198,7 +206,7 @@ def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
     config = getattr(getattr(trainer, "model", None), "config", None)
     context = getattr(config, "max_position_embeddings", math.inf)
     for row, (prompt, ids, _, messages) in enumerate(zip(*result[:4], strict=True)):
-        needed = len(ids) + ROOM * longest
+        needed = len(ids) + max(ROOM * longest, _length_by_hand(trainer, messages))
         room = needed <= trainer.args.max_completion_length and len(prompt) + needed < context
         rounds = len(list(_replies(messages)))
         calls = messages and messages[-1].get("tool_calls")
@@ -210,6 +218,23 @@ def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
             )
             return replace(departs("completions", text), row=row)
     return None
+
+
+def _length_by_hand(trainer: Any, messages: Messages) -> int:
+    """Tokens of the replies to the last turn's calls; 0 where these cannot be made by hand."""
+    calls = [
+        one.get("function") or {} for one in (messages and messages[-1].get("tool_calls")) or ()
+    ]
+    tools = _by_name(trainer)
+    if not calls or not all(call.get("name") in tools for call in calls):
+        return 0
+    replies = [
+        {"role": "tool", "name": call["name"], "content": str(_reply(tools[call["name"]], call))}
+        for call in calls
+    ]
+    template = getattr(trainer, "chat_template", None)
+    options = getattr(trainer.args, "chat_template_kwargs", None) or {}
+    return len(reply_ids(trainer.processing_class, replies, template, options) or ())
 
 
 def own(ids: Sequence[int], mask: Sequence[int]) -> Iterator[list[int]]:
