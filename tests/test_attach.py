@@ -593,6 +593,14 @@ def test_the_weights_that_sampled_are_named_only_where_they_are_known(tmp_path):
         find("H17").sign(unnamed)
 
 
+def test_rows_of_a_sampler_that_was_not_heard_are_recorded_as_well(tmp_path, monkeypatch):
+    """As verifiers' trainers hand them on."""
+    generated = Recording.generated
+    unheard = lambda self, one, output, _: generated(self, one, output)  # noqa: E731
+    monkeypatch.setattr(Recording, "generated", unheard)
+    assert len(recorded(trainer_of(tmp_path, max_steps=2)).rollouts) == 8
+
+
 def test_vllm_has_weights_of_its_own(tmp_path):
     trainer = trainer_of(tmp_path)
     recording = Recording(trainer, MemorySink(), Guard())

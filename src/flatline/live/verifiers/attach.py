@@ -95,7 +95,7 @@ class VerifiersAttachment(FromVerifiers):
         one.completion_ids = found.completion_ids
         rewards = torch.tensor(found.rewards, dtype=torch.float32)
         output = laid_out(found) | {"advantages": self._own._compute_advantages(rewards)}
-        self.work("generated", one, output, ())
+        self.work("generated", one, output)
         self._number(found, output[ROLLOUT].tolist())
 
     def _number(self, found: Any, numbers: Sequence[int]) -> None:

@@ -93,7 +93,7 @@ class RLAttachment(FromVerifiers):
         output = {name: tensor[order] for name, tensor in laid_out(found).items()}
         whole = [row for part in batch.microbatches[0] for row in part.advantages]
         output["advantages"] = torch.tensor([row[-1] for row in whole])[order]
-        self.work("generated", one, output, ())
+        self.work("generated", one, output)
         self.work("took", seconds, None)
         self._expect(found, order, output[ROLLOUT].tolist())
 

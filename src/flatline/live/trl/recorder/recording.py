@@ -102,7 +102,11 @@ class Recording:
         weights = done if engine_of(self._trainer) == TRANSFORMERS else None
         return Generation(step=done + 1, weights=weights, first=first, rows=rows)
 
-    def generated(self, one: Generation, output: dict[str, Any], calls: Calls) -> None:
+    def generated(
+        self, one: Generation, output: dict[str, Any], calls: Calls | None = None
+    ) -> None:
+        """`calls` are those of `generate`; other trainers' samplers say for themselves."""
+        calls = Calls() if calls is None else calls
         if calls.bent and not self._numbered:
             nats = float(np.mean(calls.bent))
             bent = {"parameters": calls.bending, "unasked": calls.unasked, "nats": nats}
