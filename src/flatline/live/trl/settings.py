@@ -272,7 +272,10 @@ def _hardware(trainer: GrpoTrainer) -> dict[str, Any]:
 def stop_ids(trainer: GrpoTrainer) -> set[int]:
     """Tokens that end a completion, as tokenizer and model declare them."""
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    # Asked for every batch: unwrapping would walk through all modules to look for compiled ones.
+    model: Any = trainer.model
+    wrapped = getattr(model, "module", None)
+    config = getattr(model, "generation_config", getattr(wrapped, "generation_config", None))
     known = [getattr(tokenizer, "eos_token_id", None), getattr(config, "eos_token_id", None)]
     flat = [one for value in known for one in (value if isinstance(value, list) else [value])]
     return {int(one) for one in flat if one is not None}
