@@ -83,6 +83,20 @@ def test_a_later_call_whose_reply_would_not_fit_is_rightly_left_alone():
     assert asked(300) is None
 
 
+def test_no_tool_is_called_by_hand_where_there_is_no_leave_or_room_for_a_reply():
+    called = []
+
+    def note(a):
+        called.append(a)
+
+    function = {"name": "note", "arguments": {"a": 1}}
+    last = {**CALL, "tool_calls": [{"type": "function", "function": function}]}
+    two = ([IDS, IDS], [MASK, MASK], [[CALL, REPLY, END], [CALL, REPLY, last]])
+    assert judged(*two, tools=[note], max_tool_calling_iterations=1) is None
+    assert judged(*two, tools=[note], max_completion_length=len(IDS) + len(GIVEN)) is None
+    assert not called
+
+
 def test_a_reply_that_there_is_no_leave_for_departs():
     one = ([IDS, [3, EOS]], [MASK, [1, 1]], [[CALL, REPLY, END], [END]])
     told = judged(*one, max_tool_calling_iterations=0)

@@ -206,11 +206,12 @@ def _stopped_early(trainer: Any, result: Any) -> StageFound | None:
     config = getattr(getattr(trainer, "model", None), "config", None)
     context = getattr(config, "max_position_embeddings", math.inf)
     for row, (prompt, ids, _, messages) in enumerate(zip(*result[:4], strict=True)):
-        needed = len(ids) + max(ROOM * longest, _length_by_hand(trainer, messages))
-        room = needed <= trainer.args.max_completion_length and len(prompt) + needed < context
+        room = min(trainer.args.max_completion_length, context - len(prompt) - 1) - len(ids)
         rounds = len(list(_replies(messages)))
         calls = messages and messages[-1].get("tool_calls")
-        if longest and calls and room and (most is None or rounds < most):
+        left = longest and calls and (most is None or rounds < most)
+        # The tool is called by hand last, and only where all else says that it was not.
+        if left and ROOM * longest <= room and _length_by_hand(trainer, messages) <= room:
             allowed = "any number" if most is None else most
             text = (
                 f"{OPENING}row {row} makes tool call {rounds + 1} and gets no reply; {allowed} "
