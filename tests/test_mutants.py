@@ -126,6 +126,16 @@ def test_only_lines_that_run_are_changed_and_nothing_that_runs_on_import():
     assert not mutations(SOURCE, "module", [3])
 
 
+def test_what_is_left_after_a_test_is_divided_anew_and_wherever_a_script_lies():
+    every = mutations(SOURCE, "module", EVERY)
+    left = drawn(every, Split.DEVELOPMENT, 1000, seed=0)
+    anew = [drawn(left, split, 1000, seed=0, anew=True) for split in Split]
+    assert all(anew)
+    assert {*left} == {one for some in anew for one in some}
+    moved = [replace(one, module="/elsewhere/module") for one in every]
+    assert [*map(split_of, every)] == [*map(split_of, moved)]
+
+
 def test_a_mutant_of_another_release_is_refused_with_what_to_type():
     one = next(one for one in mutations(SOURCE, "module", EVERY) if one.before == "-ratio")
     with pytest.raises(ConfigError, match="the installed release is not"):

@@ -55,7 +55,7 @@ class Study:
     """Whole trainings of each mutant that learns otherwise."""
     beside: Path | None = None
     """Studies whose mutants were looked at: no change that one of them has tried is drawn again, in
-    whatever setting or release it was tried."""
+    whatever setting or release it was tried. What is left is divided into its halves anew."""
 
     only: frozenset[Change] | None = None
     """Changes that were tried before and are tried again, to see what was mended: no test."""
@@ -103,7 +103,8 @@ class Study:
         every = [one for some in possible.values() for one in some if _text(one) not in looked_at]
         done = {_key(row["mutation"]) for row in rows_in(self.folder / MUTANTS_FILE)}
         if self.only is None:
-            chosen = drawn(every, self.split, self.count, self.seed)
+            anew = self.beside is not None
+            chosen = drawn(every, self.split, self.count, self.seed, anew=anew)
         else:
             chosen = [one for one in every if change_of(named(one)) in self.only]
         return [one for one in chosen if _key(named(one)) not in done]
