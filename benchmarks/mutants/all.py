@@ -19,6 +19,7 @@ from flatline.cli.bench_mutants import TRAINER, Progress
 
 HERE = Path(__file__).resolve().parent
 OWN = ("own",)
+RLOO = ("trl.trainer.rloo_trainer",)
 SCHEDULE = ("transformers.optimization", "transformers.trainer_pt_utils")
 CONFIGURATIONS = {
     "lora": ("word_problems.py", "lora", TRAINER, 300),
@@ -36,6 +37,8 @@ CONFIGURATIONS = {
     "merge": ("plain_loop.py", "", ("peft.tuners.lora.layer",), 60),
     "short": ("word_problems.py", "short", TRAINER, 100),
     "loop-twice": ("plain_loop.py", "twice", OWN, 20),
+    "rloo": ("word_problems.py", "rloo", RLOO, 300),
+    "rloo-twice": ("word_problems.py", "rloo-twice", RLOO, 100),
 }
 """Name -> script, its argument, what is changed, and how many mutants are drawn."""
 ONE_IN = 3

@@ -1,4 +1,4 @@
-"""GRPO on grade-school problems, as people write it: stock TRL, LoRA, two reward functions."""
+"""Grade-school problems on stock TRL, as people write it: GRPO or RLOO, LoRA, two rewards."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ import sys
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from flatline.tasks import make_task
 from flatline.training.lab.tokenizer import checkpoint_folder
@@ -35,7 +35,7 @@ def rows(count):
 
 
 SETTINGS = {
-    "lora": {},
+    "lora": {"loss_type": "grpo"},
     "two-iterations": {"num_iterations": 2, "loss_type": "dapo", "epsilon_high": 0.28},
     "full": {
         "loss_type": "dr_grpo",
@@ -47,6 +47,10 @@ SETTINGS = {
     "sequences": {"importance_sampling_level": "sequence", "loss_type": "bnpo"},
     "short": {"max_completion_length": 32, "loss_type": "dapo", "mask_truncated_completions": True},
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0, "scale_rewards": "batch"},
+}
+OF_RLOO = {
+    "rloo": {},
+    "rloo-twice": {"num_iterations": 2, "normalize_advantages": True, "reward_clip_range": (0, 1)},
 }
 
 
@@ -60,7 +64,6 @@ def main(setting):
         "max_completion_length": 64,
         "learning_rate": 1e-3,
         "beta": 0.04,
-        "loss_type": "grpo",
         "reward_weights": [1.0, 0.2],
         "seed": 7,
         "logging_steps": 1,
@@ -69,14 +72,18 @@ def main(setting):
         "report_to": "none",
         "save_strategy": "no",
         "disable_tqdm": True,
-    } | SETTINGS[setting]
+    }
+    if setting in OF_RLOO:
+        kind, args = RLOOTrainer, RLOOConfig(**arguments | OF_RLOO[setting])
+    else:
+        kind, args = GRPOTrainer, GRPOConfig(**arguments | SETTINGS[setting])
     folder = str(checkpoint_folder())
     adapter = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    trainer = GRPOTrainer(
+    trainer = kind(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
         processing_class=AutoTokenizer.from_pretrained(folder),
         reward_funcs=[correct, well_formed],
-        args=GRPOConfig(**arguments),
+        args=args,
         train_dataset=Dataset.from_list(rows(64)),
         peft_config=None if setting == "full" else adapter,
     )
