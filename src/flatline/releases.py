@@ -424,6 +424,47 @@ DEFECTS: dict[str, Defect] = {
         when='`optim="sgd"` and the like with `optim_args`',
         reference="https://github.com/huggingface/transformers/pull/44203",
     ),
+    "trl_iterable_without_groups": Defect(
+        library="trl",
+        since="0.15.0",
+        mended="0.17.0",
+        what="groups hold answers to several questions",
+        when="a dataset that is read as a stream (`IterableDataset`)",
+        reference="https://github.com/huggingface/trl/issues/3213",
+    ),
+    "transformers_next_rate_logged": Defect(
+        library="transformers",
+        since="4.48.3",
+        mended="4.51.0",
+        what="the logged learning rate is that of the next step",
+        when="a schedule other than a constant one",
+        reference="https://github.com/huggingface/transformers/pull/36973",
+    ),
+    "peft_dora_unmerged": Defect(
+        library="peft",
+        since="0.14.0",
+        mended="0.21.0",
+        what="frozen weights change each time the adapter is merged and taken out again",
+        when="DoRA on square layers of GPT-2 and others that keep weights turned (`Conv1D`), where "
+        "merged weights are sampled",
+        reference="https://github.com/huggingface/peft/pull/3532",
+    ),
+    "peft_frozen_by_another": Defect(
+        library="peft",
+        since="0.18.0",
+        mended="0.21.0",
+        what="an adapter that is added as frozen freezes the active one, and nothing is trained",
+        when="a policy with a loaded adapter, and `beta` above 0, for which TRL adds another",
+        reference="https://github.com/huggingface/peft/issues/3487",
+    ),
+    "trl_first_rollouts_of_another": Defect(
+        library="trl",
+        since="0.14.0",
+        mended="0.17.0",
+        what="vLLM is not sent the weights that the first rollouts are sampled with",
+        when="`use_vllm` with a policy that is not the checkpoint which vLLM was started with",
+        reference=TRL + "3185",
+    ),
 }
 """By the name of the exhibit."""
 
