@@ -465,6 +465,14 @@ DEFECTS: dict[str, Defect] = {
         when="`use_vllm` with a policy that is not the checkpoint which vLLM was started with",
         reference=TRL + "3185",
     ),
+    "trl_liger_unscaled_logits": Defect(
+        library="trl",
+        since="1.13.0",
+        mended="1.15.0",
+        what="the loss takes undivided logits, and trains another policy than samples",
+        when="`use_liger_kernel` with a model that divides its logits by `logits_scaling` (Granite)",
+        reference="https://github.com/huggingface/trl/compare/v1.14.2...v1.15.0",
+    ),
 }
 """By the name of the exhibit."""
 
