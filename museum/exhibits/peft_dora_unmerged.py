@@ -1,6 +1,6 @@
 """Where a layer keeps its weight as GPT-2 does, DoRA takes its magnitudes out of it again along the
-wrong axis. Each time the policy is merged for the sampler, the weight that is left behind is another
-one, which no gradient asked for.
+wrong axis. Each time the policy is merged for the sampler, the weight that is left behind is
+another one, which no gradient asked for.
 """
 
 from pathlib import Path
@@ -14,8 +14,7 @@ EXHIBIT = Exhibit(
     bad="0.20.0",
     good="0.21.0",
     beside=("trl==1.10.0",),
-    stands_in="vLLM: samples with what it is sent; an output projection as GPT-2 has it, in the lab "
-    "policy",
+    stands_in="vLLM: samples with what it is sent; a projection as GPT-2 has it, in the lab policy",
     lines="peft/tuners/lora/variants.py:214",
     expects=("H58", "H06", "H18", "H17", "H59"),
     later=6,
@@ -35,7 +34,7 @@ def symptom(folder: Path) -> str:
     before = {name: one.detach().clone() for name, one in frozen}
     trainer.train()
     far = max(float((one - before[name]).abs().max()) for name, one in frozen)
-    return f"{len(frozen)} frozen weights moved by up to {far:.2g} in {trainer.state.global_step} steps"
+    return f"{len(frozen)} frozen weights moved by up to {far:.2g}"
 
 
 def _trainer(folder: Path) -> Any:

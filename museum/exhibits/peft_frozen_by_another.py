@@ -1,6 +1,6 @@
 """An adapter that is added as one not to train freezes those that are active too. The copy that TRL
-makes as the reference of a policy whose adapter was loaded is such a one: the optimizer gets nothing,
-and gradients of the usual size lead nowhere.
+makes as the reference of a policy whose adapter was loaded is such a one: the optimizer gets
+nothing, and gradients of the usual size lead nowhere.
 """
 
 from pathlib import Path

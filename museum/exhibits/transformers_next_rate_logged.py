@@ -1,6 +1,6 @@
-"""The learning rate is logged after its schedule has moved on, so that every line of the log has the
-rate of the next step. With a schedule that starts again, the largest rate stands beside the step that
-had the smallest.
+"""The learning rate is logged after its schedule has moved on, so that every line of the log has
+the rate of the next step. With a schedule that starts again, the largest rate stands beside the
+step that had the smallest.
 """
 
 from pathlib import Path

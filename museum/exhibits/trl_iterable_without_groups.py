@@ -1,6 +1,6 @@
-"""Prompts are repeated by a sampler, and a dataset that is read as a stream has none. Every row of a
-generation is another question, and their rewards are compared with each other as if they were answers
-to one.
+"""Prompts are repeated by a sampler, and a dataset that is read as a stream has none. Every row of
+a generation is another question, and their rewards are compared with each other as if they were
+answers to one.
 """
 
 from pathlib import Path

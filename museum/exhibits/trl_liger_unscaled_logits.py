@@ -1,6 +1,6 @@
 """With `use_liger_kernel` the loss takes hidden states times the output layer for the logits, and
-models like Granite divide those by a number of their own. The policy that is trained is a sharper one
-than the policy that samples.
+models like Granite divide those by a number of their own. The policy that is trained is a sharper
+one than the policy that samples.
 """
 
 import sys
@@ -15,7 +15,7 @@ from museum.play import looked
 EXHIBIT = Exhibit(
     bad="1.13.0",
     good="1.16.0",
-    stands_in="Liger's kernels, which need a GPU: the layers of transformers; the loss is TRL's own",
+    stands_in="Liger's kernels, which need a GPU: transformers' layers; the loss is TRL's own",
     lines="trl/trainer/grpo_trainer.py:2987-2996",
     expects=("H54", "H21", "H55", "H57"),
     later=6,

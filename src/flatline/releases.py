@@ -470,8 +470,24 @@ DEFECTS: dict[str, Defect] = {
         since="1.13.0",
         mended="1.15.0",
         what="the loss takes undivided logits, and trains another policy than samples",
-        when="`use_liger_kernel` with a model that divides its logits by `logits_scaling` (Granite)",
+        when="`use_liger_kernel` with a model that divides its logits (Granite's `logits_scaling`)",
         reference="https://github.com/huggingface/trl/compare/v1.14.2...v1.15.0",
+    ),
+    "trl_gspo_token_tool_text": Defect(
+        library="trl",
+        since="0.26.0",
+        mended="1.9.0",
+        what="what tools answer is trained as the policy's own",
+        when="`trl.experimental.gspo_token` with `tools`",
+        reference="https://github.com/huggingface/trl/compare/v1.8.0...v1.9.0",
+    ),
+    "trl_rollouts_ignored": Defect(
+        library="trl",
+        since="0.25.0",
+        mended="0.29.1",
+        what="`rollout_func` is never called, and single answers are trained instead",
+        when="`rollout_func` without `use_vllm`",
+        reference=TRL + "5122",
     ),
 }
 """By the name of the exhibit."""
