@@ -489,6 +489,14 @@ DEFECTS: dict[str, Defect] = {
         when="`rollout_func` without `use_vllm`",
         reference=TRL + "5122",
     ),
+    "trl_schedule_beyond_the_data": Defect(
+        library="trl",
+        since="0.16.0",
+        mended="0.20.0",
+        what="the learning rate's schedule is made for more steps than the data has",
+        when="`num_train_epochs`, and prompts that a generation does not divide",
+        reference="https://github.com/huggingface/trl/compare/v0.19.1...v0.20.0",
+    ),
 }
 """By the name of the exhibit."""
 
