@@ -23,7 +23,8 @@ class Texts:
         """Decode those that were not seen since `forget`."""
         fresh = {key: ids for ids in sequences if (key := ids.tobytes()) not in self._known}
         if fresh:
-            texts = self._tokenizer.batch_decode([ids.tolist() for ids in fresh.values()])
+            # As arrays: of a list, the tokenizer would look at the type of every number.
+            texts = self._tokenizer.batch_decode(list(fresh.values()))
             self._known.update(zip(fresh, texts, strict=True))
 
     def of(self, ids: np.ndarray) -> str:
@@ -49,7 +50,10 @@ class Vocabulary:
             return []
         fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)
         self._known.update(fresh)
-        return [{"id": id, "text": self._tokenizer.decode([id])} for id in fresh]
+        if not fresh:
+            return []
+        texts = self._tokenizer.batch_decode([[id] for id in fresh])
+        return [{"id": id, "text": text} for id, text in zip(fresh, texts, strict=True)]
 
 
 def hashed(ids: np.ndarray) -> str:

@@ -24,7 +24,7 @@ from flatline.live.trl.recorder.rows import (
     Row,
     found_again,
     hold,
-    rollout_row,
+    rollout_rows,
     sampler_logps,
     token_row,
 )
@@ -133,7 +133,8 @@ class Scribe:
 
     def _keep_rows(self, rollouts: Sequence[Held], reader: Reader) -> None:
         self._texts.learn(_ids(rollouts))  # they may be others than those that were sampled
-        self._rows |= {id(one): rollout_row(one, reader, self._texts) for one in rollouts}
+        rows = rollout_rows(rollouts, reader, self._texts)
+        self._rows |= {id(one): row for one, row in zip(rollouts, rows, strict=True)}
 
     def _write_rollouts(self, reader: Reader) -> list[Row]:
         """Rollouts and tokens of the step, in the order in which they were sampled."""
@@ -153,4 +154,4 @@ class Scribe:
 
 
 def _ids(rollouts: Sequence[Held]) -> list[np.ndarray]:
-    return [ids for one in rollouts for ids in (one.prompt_ids(), one.ids())]
+    return [ids for one in rollouts for ids in (one.prompt_ids, one.ids)]
