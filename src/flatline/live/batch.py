@@ -151,6 +151,8 @@ class Padded:
     @cached_property
     def of_tokens(self) -> bool:
         """Whether tokens of one rollout that carry loss have different advantages."""
+        if self["advantages"].ndim == 1:
+            return False
         low, high = (
             np.where(self.loss_mask, self.token_advantage, end) for end in (np.inf, -np.inf)
         )

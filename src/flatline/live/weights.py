@@ -149,8 +149,9 @@ class Looked:
     ) -> None:
         self._census, self._step, self._sampled = census, step, sampled
         known = [value for column in columns.values() for value in column if value is not None]
-        device = known[0].device
-        together = torch.stack([value.float().to(device) for value in known])
+        if len({(value.dtype, value.device) for value in known}) > 1:
+            known = [value.float().to(known[0].device) for value in known]
+        together = torch.stack(known).float()
         self._sent = Transfer({"numbers": together})
         self._known = {n: [value is not None for value in column] for n, column in columns.items()}
 
@@ -221,6 +222,8 @@ def _joined(samples: Sequence[Tensor]) -> list[Tensor]:
 
 def _parted(joined: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
     """The parts of what `_joined` made, in the order of the samples."""
+    if len(joined) == 1:
+        return list(torch.split(joined[0], [one.numel() for one in samples]))
     groups = zip(joined, _by_device(samples).items(), strict=True)
     parts = {
         device: iter(torch.split(whole, [one.numel() for one in together]))
@@ -230,6 +233,9 @@ def _parted(joined: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]
 
 
 def _by_device(samples: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    devices = {sample.device for sample in samples}
+    if len(devices) == 1:
+        return {devices.pop(): list(samples)}
     found: dict[torch.device, list[Tensor]] = {}
     for sample in samples:
         found.setdefault(sample.device, []).append(sample)

@@ -177,8 +177,8 @@ def found_again(batch: Padded, numbers: list[int], held: Mapping[int, Held]) -> 
     """Whose rows these are: as their numbers say, unless somebody put ids and advantages in another
     order and left the numbers, which he knows nothing of, in their places. Ids that went without
     their advantages are nobody's but those of the place."""
-    pairs = [(at, held[number]) for at, number in enumerate(numbers) if number in held]
-    if all(_said(batch, at) == _said(one.batch, one.at) for at, one in pairs):
+    known = [(at, held[number]) for at, number in enumerate(numbers) if number in held]
+    if _are_alike(batch, known):
         return numbers
     mine = [_content(batch, at) for at in range(len(numbers))]
     owners: dict[Content, list[int]] = {}
@@ -187,6 +187,19 @@ def found_again(batch: Padded, numbers: list[int], held: Mapping[int, Held]) -> 
     if not all(row in owners for row in mine):
         return numbers
     return [owners[row].pop(0) if owners[row] else HELD_OUT for row in mine]  # copies are nobody's
+
+
+def _are_alike(batch: Padded, pairs: Sequence[tuple[int, Held]]) -> bool:
+    """Whether these rows of a batch say what the rollouts beside them say."""
+    mine, theirs = [at for at, _ in pairs], [one.at for _, one in pairs]
+    sources = {id(one.batch): one.batch for _, one in pairs}.values()
+    # Mostly the loss is given the rows as they were sampled, padding and all.
+    as_sampled = len(sources) == 1 and all(
+        np.array_equal(batch[name][mine], source[name][theirs])
+        for source in sources
+        for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    )
+    return as_sampled or all(_said(batch, at) == _said(one.batch, one.at) for at, one in pairs)
 
 
 def _content(batch: Padded, at: int) -> Content:
@@ -223,23 +236,25 @@ def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def rollout_rows(held: Sequence[Held], reader: Reader, texts: Texts) -> list[Row]:
-    """All that is known of each of these rollouts; `texts` has learnt them."""
+    """All that is known of each of these rollouts."""
     if not held:
         return []
-    rewards = total_reward(np.array([one.rewards for one in held]), reader.reward_weights)
-    return [_row(one, reward, reader, texts) for one, reward in zip(held, rewards, strict=True)]
+    rewards = total_reward(np.array([one.rewards for one in held]), reader.reward_weights).tolist()
+    told = texts.learn([ids for one in held for ids in (one.prompt_ids, one.ids)])
+    each = zip(held, rewards, told[::2], told[1::2], strict=True)
+    return [
+        {**_row(one, reader), "reward": _known(reward), "prompt": prompt, "completion": completion}
+        for one, reward, prompt, completion in each
+    ]
 
 
-def _row(one: Held, reward: float, reader: Reader, texts: Texts) -> Row:
+def _row(one: Held, reader: Reader) -> Row:
     is_model = None if one.authors is None else one.authors == int(Author.MODEL)
     other = one.otherwise
     return {
         **_facts(one, is_model, reader),
-        "reward": _known(reward),
         **(_seen(one, is_model, reader) if one.played is None else _episode(one, one.played)),
         "as_sampled": None if other is None else int(not other),
-        "prompt": texts.of(one.prompt_ids),
-        "completion": texts.of(one.ids),
     }
 
 
