@@ -128,7 +128,7 @@ PARTS = (
     (Texts, "learn", "decoding"),
     (Vocabulary, "rows", "decoding"),
     (scribe, "hold", "rows"),
-    (scribe, "rollout_row", "rows"),
+    (scribe, "rollout_rows", "rows"),
     (scribe, "token_row", "rows"),
     (PassFacts, "add", "rows"),
     (Looked, "rows", "rows"),

@@ -551,6 +551,18 @@ def test_flatlines_own_evaluation_and_that_of_one_named_set_are_the_held_out_rew
     assert heldout_reward({"eval_reward": 0.25}, sets=["easy"]) == 0.25
 
 
+def test_a_model_is_unwrapped_once_and_another_in_its_place_again(tmp_path):
+    trainer = trainer_of(tmp_path)
+    attachment = flatline.attach(trainer, MemorySink())
+    seen, unwrap = [], trainer.accelerator.unwrap_model
+    trainer.accelerator.unwrap_model = lambda model, **how: seen.append(model) or unwrap(model)
+    first, other = trainer.model, tiny_model(vocab=300)
+    for model in (first, first, other, other):
+        trainer.model = model
+        assert attachment._modules()[0] is model
+    assert seen == [first, other]
+
+
 def test_a_rollout_function_brings_log_probs_and_a_mask(tmp_path):
     def play(prompts, trainer):
         n = len(prompts)

@@ -8,11 +8,13 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from flatline.errors import TraceError
 from flatline.trace import Recorder, Trace, backlog, writer
 from flatline.trace.files import StreamFile
+from flatline.trace.rows import to_batch
 from flatline.trace.writer import MemorySink, Writer
 from tests.traces import healthy_rows, rollout_rows
 
@@ -159,6 +161,28 @@ def test_a_value_that_fits_no_column_costs_that_column_alone(tmp_path, capsys):
     assert "hops" not in trace.rollouts
     assert trace.rollouts["gold"].tolist() == ["5", "5"]
     assert capsys.readouterr().err.count("rollouts.hops") == 1
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [np.array([3, 1]), None, np.array([], dtype=np.int64), np.array([2**31 - 1, -(2**31)])],
+        [np.array([3, 1], dtype=np.int32), np.array([7], dtype=np.int64)],
+        [None, np.array([], dtype=np.int32)],
+    ],
+)
+def test_arrays_of_ids_become_the_list_that_arrow_makes_of_them(arrays):
+    rows = [{"step": 1, "rollout": at, "ids": ids} for at, ids in enumerate(arrays)]
+    given = [None if ids is None else ids.tolist() for ids in arrays]
+    found = to_batch("tokens", rows).column("ids")
+    found.validate(full=True)
+    assert found.equals(pa.array(given, type=pa.list_(pa.int32())))
+
+
+def test_an_id_that_does_not_fit_is_refused_and_not_wrapped_around():
+    rows = [{"step": 1, "rollout": 0, "ids": np.array([5, 2**31])}]
+    with pytest.raises(TraceError, match=r"tokens\.ids"):
+        to_batch("tokens", rows)
 
 
 def test_closing_twice_and_writing_after_it_do_nothing(tmp_path):

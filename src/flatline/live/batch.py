@@ -42,7 +42,10 @@ def column(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
     """Reads the first of these columns that a row has."""
 
     def read(row: Mapping[str, Any]) -> Any:
-        return next((row[name] for name in names if row.get(name) is not None), None)
+        for name in names:
+            if (value := row.get(name)) is not None:
+                return value
+        return None
 
     return read
 
@@ -75,10 +78,7 @@ class Padded:
 
     def prompt(self, row: int) -> slice:
         """Where the prompt stands in its padded row."""
-        seen = np.flatnonzero(self["prompt_mask"][row])
-        if not len(seen):  # a mask that hides the prompt does not make it shorter
-            seen = np.flatnonzero(self["prompt_ids"][row] != self._pad)
-        return slice(int(seen[0]) if len(seen) else 0, self["prompt_ids"].shape[1])
+        return slice(self._starts[row], self["prompt_ids"].shape[1])
 
     def prompt_name(self, row: int, data: Mapping[str, Any]) -> str:
         """The data's own name of a prompt, else a hash of its tokens."""
@@ -87,14 +87,38 @@ class Padded:
 
     def completion(self, row: int, listed: Sequence[int] | None = None) -> slice:
         """Where the completion stands; `listed` are its ids before they were padded and masked."""
-        if listed is not None:
+        end = self._ends[row]
+        if listed is not None and len(listed) != end:
             ids = self["completion_ids"][row, : len(listed)]
             if np.array_equal(ids, listed):
                 return slice(0, len(listed))
-        seen = np.flatnonzero(self["completion_mask"][row])
-        if not len(seen):
-            seen = np.flatnonzero(self["completion_ids"][row] != self._pad)
-        return slice(0, int(seen[-1]) + 1 if len(seen) else 0)
+        return slice(0, end)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where each prompt begins."""
+        seen = self._seen("prompt")
+        width = seen.shape[1]
+        first = np.where(seen, np.arange(width), width).min(axis=1, initial=width)
+        starts: list[int] = np.where(first < width, first, 0).tolist()
+        return starts
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each completion ends."""
+        seen = self._seen("completion")
+        places = np.where(seen, np.arange(1, seen.shape[1] + 1), 0)
+        ends: list[int] = places.max(axis=1, initial=0).tolist()
+        return ends
+
+    def _seen(self, part: str) -> np.ndarray:
+        """Where the tokens are; a mask that hides a whole row does not make it shorter."""
+        ids, mask = self[f"{part}_ids"], self[f"{part}_mask"]
+        seen: np.ndarray = mask != 0
+        hidden = ~seen.any(axis=1)
+        if hidden.any():
+            seen[hidden] = ids[hidden] != self._pad
+        return seen
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -127,6 +151,8 @@ class Padded:
     @cached_property
     def of_tokens(self) -> bool:
         """Whether tokens of one rollout that carry loss have different advantages."""
+        if self["advantages"].ndim == 1:
+            return False
         low, high = (
             np.where(self.loss_mask, self.token_advantage, end) for end in (np.inf, -np.inf)
         )
@@ -139,7 +165,7 @@ class Padded:
         if "authors" in self:
             return self.tokens("authors", row, where)
         if played is not None and len(played.authors) == where.stop:
-            return np.array(played.authors, dtype=np.uint8)
+            return np.frombuffer(bytes(played.authors), dtype=np.uint8)
         mask = self.tokens("tool_mask", row, where)
         if mask is None:
             return np.full(where.stop, Author.MODEL, dtype=np.uint8)

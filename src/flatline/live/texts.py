@@ -19,12 +19,15 @@ class Texts:
         self._tokenizer = tokenizer
         self._known: dict[bytes, str] = {}
 
-    def learn(self, sequences: Iterable[np.ndarray]) -> None:
-        """Decode those that were not seen since `forget`."""
-        fresh = {key: ids for ids in sequences if (key := ids.tobytes()) not in self._known}
+    def learn(self, sequences: Iterable[np.ndarray]) -> list[str]:
+        """The text of each; those that were not seen since `forget` are decoded."""
+        pairs = [(ids.tobytes(), ids) for ids in sequences]
+        fresh = {key: ids for key, ids in pairs if key not in self._known}
         if fresh:
-            texts = self._tokenizer.batch_decode([ids.tolist() for ids in fresh.values()])
+            # As arrays: of a list, the tokenizer would look at the type of every number.
+            texts = self._tokenizer.batch_decode(list(fresh.values()))
             self._known.update(zip(fresh, texts, strict=True))
+        return [self._known[key] for key, _ in pairs]
 
     def of(self, ids: np.ndarray) -> str:
         return self._known[ids.tobytes()]
@@ -49,7 +52,10 @@ class Vocabulary:
             return []
         fresh = sorted(set(np.unique(np.concatenate(arrays)).tolist()) - self._known)
         self._known.update(fresh)
-        return [{"id": id, "text": self._tokenizer.decode([id])} for id in fresh]
+        if not fresh:
+            return []
+        texts = self._tokenizer.batch_decode([[id] for id in fresh])
+        return [{"id": id, "text": text} for id, text in zip(fresh, texts, strict=True)]
 
 
 def hashed(ids: np.ndarray) -> str:

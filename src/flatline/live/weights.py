@@ -63,15 +63,17 @@ class Census:
     def before_step(self, *, readable: bool) -> None:
         """Called with whole gradients; they are not `readable` if they are scaled (fp16), or if the
         step is done with them."""
-        self._look = _Look(before=_joined(self._samples()))
-        few = self._samples(FEW)
+        own = [held(weight) for weight in self._weights]
+        self._look = _Look(before=_joined(_samples(own)))
+        few = _samples(own, FEW)
+        joined = _joined(few)
         if self._start is None:
-            self._start = _joined(few)
+            self._start = joined
         if self._ended is not None:
-            self._look.between = _apart(few, self._ended[1])
+            self._look.between = _apart(few, joined, self._ended[1])
         pairs = zip(self._weights, self._parts, strict=True)
         grads = [weight.grad if readable and not part else None for weight, part in pairs]
-        known = iter(_norms([grad for grad in grads if grad is not None]))
+        known = iter(_norms([held(grad) for grad in grads if grad is not None]))
         self._look.grads = [None if grad is None else next(known) for grad in grads]
 
     def grad_norm(self) -> Tensor | None:
@@ -84,7 +86,7 @@ class Census:
         the weights went along their gradients, which must still be there."""
         if self._look is None:
             return None
-        samples = self._samples()
+        samples = _samples([held(weight) for weight in self._weights])
         pairs = zip(self._weights, samples, strict=True)
         grads = _joined([_gradient(weight, sample) for weight, sample in pairs])
         parts = zip(_joined(samples), self._look.before, grads, strict=True)
@@ -96,26 +98,25 @@ class Census:
         if self._look is None:
             return None
         look, self._look = self._look, None
-        samples = self._samples()
+        own = [held(weight) for weight in self._weights]
+        samples = _samples(own)
         pairs = zip(_joined(samples), look.before, strict=True)
         moved = [after.float() - before.float() for after, before in pairs]
         follows = self._ended is not None and self._ended[0] == step - 1
-        few = self._samples(FEW)
+        few = _samples(own, FEW)
+        joined = _joined(few)
         assert self._start is not None  # taken before the step
-        self._ended = (step, _joined(few))
+        self._ended = (step, joined)
         nothing = [None] * len(self._weights)
         columns: dict[str, Any] = {
-            "norm": _norms([held(weight) for weight in self._weights]),
+            "norm": _norms(own),
             "grad_norm": look.grads,
             "update_norm": _norms(_parted(moved, samples)),
             "changed": _norms(_parted([(move != 0).float() for move in moved], samples), order=1),
-            "travel": _apart(few, self._start),
+            "travel": _apart(few, joined, self._start),
             "between": look.between if follows else nothing,
         }
         return Looked(self, step, [int(sample.numel()) for sample in samples], columns)
-
-    def _samples(self, most: int = SAMPLE) -> list[Tensor]:
-        return [_sample(weight, most) for weight in self._weights]
 
     def row(
         self, step: int, at: int, sampled: int, numbers: dict[str, list[float | None]]
@@ -148,8 +149,9 @@ class Looked:
     ) -> None:
         self._census, self._step, self._sampled = census, step, sampled
         known = [value for column in columns.values() for value in column if value is not None]
-        device = known[0].device
-        together = torch.stack([value.float().to(device) for value in known])
+        if len({(value.dtype, value.device) for value in known}) > 1:
+            known = [value.float().to(known[0].device) for value in known]
+        together = torch.stack(known).float()
         self._sent = Transfer({"numbers": together})
         self._known = {n: [value is not None for value in column] for n, column in columns.items()}
 
@@ -178,13 +180,17 @@ def _gradient(weight: Tensor, sample: Tensor) -> Tensor:
     found = weight.grad
     if found is None or is_part(weight):
         return torch.zeros_like(sample)
-    return _sample(found).to(sample.dtype)
+    return _sample(held(found), SAMPLE).to(sample.dtype)
 
 
-def _sample(weight: Tensor, most: int = SAMPLE) -> Tensor:
+def _samples(own: Sequence[Tensor], most: int = SAMPLE) -> list[Tensor]:
+    return [_sample(tensor, most) for tensor in own]
+
+
+def _sample(own: Tensor, most: int) -> Tensor:
     """Every n-th element; n is odd, so that rows of even length are not met at one place only."""
-    flat = held(weight).reshape(-1)
-    return flat[:: _stride(flat.numel(), most)]
+    flat, size = own.reshape(-1), own.numel()
+    return flat if size <= most else flat[:: _stride(size, most)]
 
 
 def _stride(size: int, most: int) -> int:
@@ -198,10 +204,11 @@ def _scaled(norm: float | None, size: int) -> float | None:
     return None if norm is None or not few else norm * math.sqrt(size / few)
 
 
-def _apart(now: Sequence[Tensor], before: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """How far each sample is from what it was; `before` is joined. Unknown where the parts that
-    this process holds are others than they were."""
-    joined = _joined(now)
+def _apart(
+    now: Sequence[Tensor], joined: Sequence[Tensor], before: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """How far each sample is from what it was. `joined` are the samples of now; unknown where the
+    parts that this process holds are others than they were `before`."""
     if [one.shape for one in joined] != [one.shape for one in before]:
         return [None] * len(now)
     pairs = zip(joined, before, strict=True)
@@ -215,6 +222,8 @@ def _joined(samples: Sequence[Tensor]) -> list[Tensor]:
 
 def _parted(joined: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
     """The parts of what `_joined` made, in the order of the samples."""
+    if len(joined) == 1:
+        return list(torch.split(joined[0], [one.numel() for one in samples]))
     groups = zip(joined, _by_device(samples).items(), strict=True)
     parts = {
         device: iter(torch.split(whole, [one.numel() for one in together]))
@@ -224,6 +233,9 @@ def _parted(joined: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]
 
 
 def _by_device(samples: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    devices = {sample.device for sample in samples}
+    if len(devices) == 1:
+        return {devices.pop(): list(samples)}
     found: dict[torch.device, list[Tensor]] = {}
     for sample in samples:
         found.setdefault(sample.device, []).append(sample)
@@ -233,7 +245,6 @@ def _by_device(samples: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
 def _norms(tensors: Sequence[Tensor], order: int = 2) -> list[Tensor]:
     if not tensors:
         return []
-    local = [held(tensor) for tensor in tensors]
-    half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in local)
+    half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
     dtype = torch.float32 if half else None  # a norm in 16 bits has three digits
-    return list(torch._foreach_norm(local, order, dtype))
+    return list(torch._foreach_norm(list(tensors), order, dtype))

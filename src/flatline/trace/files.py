@@ -92,6 +92,8 @@ class StreamFile:
 
     def flush(self) -> None:
         """Hand everything to the system: from here on a killed process loses none of it."""
+        if not self._messages:
+            return
         lines = []
         for message in self._messages:
             lines.append(line_of(self._end, message))

@@ -120,17 +120,40 @@ def _quick_column(kind: pa.DataType, values: list[Any]) -> pa.Array | None:
         return pa.nulls(len(values), kind)
     if pa.types.is_float64(kind) and kinds == {float}:
         return _numbers(kind, values)
-    if pa.types.is_int32(kind) and kinds == {int} and all(abs(x or 0) < 2**31 for x in values):
-        return _numbers(kind, values)
+    if pa.types.is_int32(kind) and kinds == {int}:
+        known = [value for value in values if value is not None]
+        fit = min(known) >= -(2**31) and max(known) < 2**31
+        return _numbers(kind, values) if fit else None
+    if pa.types.is_list(kind) and kinds == {np.ndarray}:
+        return _lists(kind, values)
     return _named_numbers(kind, values) if pa.types.is_map(kind) and kinds == {dict} else None
 
 
 def _numbers(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    known = np.array([value is not None for value in values])
-    filled = values if known.all() else [0 if value is None else value for value in values]
+    filled = [0 if value is None else value for value in values] if None in values else values
     data = pa.py_buffer(np.array(filled, dtype=kind.to_pandas_dtype()))
-    valid = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(values), [valid, data])
+    return pa.Array.from_buffers(kind, len(values), [_valid(values), data])
+
+
+def _lists(kind: pa.DataType, values: list[np.ndarray | None]) -> pa.Array | None:
+    """End to end: Arrow would look at the ids of a batch, which has wider ones, one by one."""
+    arrays = [value for value in values if value is not None]
+    if len({(array.dtype, array.ndim) for array in arrays}) > 1 or arrays[0].ndim != 1:
+        return None
+    given = np.concatenate(arrays)
+    flat = given.astype(kind.value_type.to_pandas_dtype(), copy=False)
+    whole = given.dtype.kind in "iu" and flat.dtype.kind in "iu"
+    if flat is not given and not (whole and np.array_equal(flat, given)):
+        return None
+    offsets = _offsets(0 if value is None else len(value) for value in values)
+    numbers = pa.Array.from_buffers(kind.value_type, len(flat), [None, pa.py_buffer(flat)])
+    return pa.Array.from_buffers(kind, len(values), [_valid(values), offsets], children=[numbers])
+
+
+def _valid(values: list[Any]) -> pa.Buffer | None:
+    """Which of them are not null, as Arrow notes it."""
+    known = [value is not None for value in values]
+    return None if all(known) else pa.py_buffer(np.packbits(known, bitorder="little"))
 
 
 def _named_numbers(kind: pa.DataType, values: list[Any]) -> pa.Array | None:

@@ -156,6 +156,8 @@ class Attachment:
         self._say_beside(_folders(trainer))
         self._say_known()
         self._begun = False
+        self._unwrapped: tuple[Any, Any] | None = None
+        """The trainer's model, and what is inside its wrappers."""
         self.says_what_is_next = True
         """Whether the end of training tells the person what to type."""
         self._patches = self._install()
@@ -406,9 +408,16 @@ class Attachment:
         if getattr(self.trainer.args, "torch_compile", False):
             return []
         found: list[Any] = []
-        unwrap = self.trainer.accelerator.unwrap_model
-        self._guard(lambda: found.extend(nested_models(unwrap(self.trainer.model))))
+        self._guard(lambda: found.extend(nested_models(self._policy())))
         return found
+
+    def _policy(self) -> Any:
+        """The model without its wrappers, looked for once in each that the trainer has: accelerate
+        walks through all modules to find compiled ones."""
+        model = self.trainer.model
+        if self._unwrapped is None or self._unwrapped[0] is not model:
+            self._unwrapped = model, self.trainer.accelerator.unwrap_model(model)
+        return self._unwrapped[1]
 
 
 def _overridden(kind: type, name: str) -> type | None:

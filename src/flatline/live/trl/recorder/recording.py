@@ -116,7 +116,7 @@ class Recording:
         numbers = range(self._numbered, self._numbered + len(one.kept))
         self._numbered = numbers.stop
         device = output["completion_ids"].device
-        output.setdefault(ROLLOUT, torch.tensor(numbers, device=device))
+        output.setdefault(ROLLOUT, torch.arange(numbers.start, numbers.stop, device=device))
         one.output = dict(output)
         heard = [call for call in calls if call is not None]
         one.calls = heard if len(heard) == len(calls) else []

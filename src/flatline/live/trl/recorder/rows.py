@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,10 @@ class Held:
         self.generation = generation
         self.row = row
         """Its row in the generation of this process."""
+        self.data = generation.rows[row]
+        self.position = generation.first + row
+        self.played = episode(self.data)
+        """Our own record of the episode, where our engine played it."""
         self._stands_in(batch, at)
         self.rewards = rewards
         """One per reward function, NaN where it gave none."""
@@ -71,14 +76,6 @@ class Held:
         """As the sampler had it, where it was heard."""
         self.logps: np.ndarray | None = None
         self.attention: np.ndarray | None = None
-
-    @property
-    def data(self) -> Mapping[str, Any]:
-        return self.generation.rows[self.row]
-
-    @property
-    def position(self) -> int:
-        return self.generation.first + self.row
 
     def trained_by(
         self, batch: Padded, at: int, logps: np.ndarray | None, attention: np.ndarray | None
@@ -91,38 +88,25 @@ class Held:
     def _stands_in(self, batch: Padded, at: int) -> None:
         self.batch, self.at = batch, at
         """Where its tokens stand: in the generation's output, later in the batch of the loss."""
-        self._slices: tuple[slice, slice] | None = None
-        self._authors: list[np.ndarray | None] | None = None
-
-    def prompt_ids(self) -> np.ndarray:
-        return self.batch["prompt_ids"][self.at, self.before()]
-
-    def ids(self) -> np.ndarray:
-        return self.batch["completion_ids"][self.at, self.where()]
-
-    def before(self) -> slice:
+        listed = self.generation.completion_ids
+        known = listed[self.row] if len(listed) > self.row else None
+        self.before = batch.prompt(at)
         """Where in its padded row the prompt stands."""
-        return self._places()[0]
-
-    def where(self) -> slice:
+        self.where = batch.completion(at, known)
         """Where in its padded row the completion stands."""
-        return self._places()[1]
-
-    def _places(self) -> tuple[slice, slice]:
-        if self._slices is None:
-            listed = self.generation.completion_ids
-            known = listed[self.row] if len(listed) > self.row else None
-            completion = self.batch.completion(self.at, known)
-            self._slices = (self.batch.prompt(self.at), completion)
-        return self._slices
+        self.prompt_ids = batch["prompt_ids"][at, self.before]
+        self.ids = batch["completion_ids"][at, self.where]
+        for read in ("otherwise", "authors"):
+            vars(self).pop(read, None)
 
     def sampler(self) -> np.ndarray | None:
         """Log-probs of the completion when it was sampled."""
-        given = self.batch.tokens("sampling_per_token_logps", self.at, self.where())
+        given = self.batch.tokens("sampling_per_token_logps", self.at, self.where)
         if given is not None or self.drawn is None or np.isnan(self.drawn.logps).all():
             return given
-        return self.drawn.logps_at(self.where().stop)
+        return self.drawn.logps_at(self.where.stop)
 
+    @cached_property
     def otherwise(self) -> Row | None:
         """What the sampler had in place of what is trained: nothing where that is the same id by
         id, None where it is not known."""
@@ -131,12 +115,12 @@ class Held:
         if self.played is not None:
             prompt, ids = self.played.prompt_ids, self.played.completion_ids
         elif self.drawn is not None:
-            prompt, ids = self.drawn.prompt_ids, self.drawn.ids_beside(self.ids())
+            prompt, ids = self.drawn.prompt_ids, self.drawn.ids_beside(self.ids)
         else:
             return None
         pairs = {
-            "sampled_prompt_ids": (prompt, self.prompt_ids()),
-            "sampled_ids": (ids, self.ids()),
+            "sampled_prompt_ids": (prompt, self.prompt_ids),
+            "sampled_ids": (ids, self.ids),
         }
         return {
             name: np.array(had, dtype=np.int32)
@@ -144,16 +128,10 @@ class Held:
             if not np.array_equal(had, has)
         }
 
-    @property
-    def played(self) -> Rollout | None:
-        """Our own record of the episode, where our engine played it."""
-        return episode(self.data)
-
+    @cached_property
     def authors(self) -> np.ndarray | None:
         """Who wrote each token, where that is known."""
-        if self._authors is None:
-            self._authors = [self.batch.authors(self.at, self.where(), self.played)]
-        return self._authors[0]
+        return self.batch.authors(self.at, self.where, self.played)
 
 
 def hold(generation: Generation, reader: Reader) -> list[Held]:
@@ -164,7 +142,7 @@ def hold(generation: Generation, reader: Reader) -> list[Held]:
         rewards = to_numpy(generation.rewards)[reader.rank * size :][:size]
     rows = list(enumerate(generation.kept))
     held = [Held(generation, row, batch, at, rewards[row]) for at, row in rows]
-    every = [one.ids() for one in held]
+    every = [one.ids for one in held]
     if generation.sampled is not None and len(held) < size:
         every = [np.array(ids) for ids in generation.sampled[1]]
     heard = drawn(generation.calls, every)
@@ -199,25 +177,41 @@ def found_again(batch: Padded, numbers: list[int], held: Mapping[int, Held]) -> 
     """Whose rows these are: as their numbers say, unless somebody put ids and advantages in another
     order and left the numbers, which he knows nothing of, in their places. Ids that went without
     their advantages are nobody's but those of the place."""
-    mine = [_content(batch, at) for at in range(len(numbers))]
-    waiting = {number: _content(one.batch, one.at) for number, one in held.items()}
-    pairs = zip(mine, numbers, strict=True)
-    if all(waiting.get(number, row)[:2] == row[:2] for row, number in pairs):
+    known = [(at, held[number]) for at, number in enumerate(numbers) if number in held]
+    if _are_alike(batch, known):
         return numbers
+    mine = [_content(batch, at) for at in range(len(numbers))]
     owners: dict[Content, list[int]] = {}
-    for number, row in waiting.items():
-        owners.setdefault(row, []).append(number)
+    for number, one in held.items():
+        owners.setdefault(_content(one.batch, one.at), []).append(number)
     if not all(row in owners for row in mine):
         return numbers
     return [owners[row].pop(0) if owners[row] else HELD_OUT for row in mine]  # copies are nobody's
 
 
+def _are_alike(batch: Padded, pairs: Sequence[tuple[int, Held]]) -> bool:
+    """Whether these rows of a batch say what the rollouts beside them say."""
+    mine, theirs = [at for at, _ in pairs], [one.at for _, one in pairs]
+    sources = {id(one.batch): one.batch for _, one in pairs}.values()
+    # Mostly the loss is given the rows as they were sampled, padding and all.
+    as_sampled = len(sources) == 1 and all(
+        np.array_equal(batch[name][mine], source[name][theirs])
+        for source in sources
+        for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    )
+    return as_sampled or all(_said(batch, at) == _said(one.batch, one.at) for at, one in pairs)
+
+
 def _content(batch: Padded, at: int) -> Content:
+    return (*_said(batch, at), float(batch.advantage[at]))
+
+
+def _said(batch: Padded, at: int) -> tuple[bytes, bytes]:
+    """Prompt and completion of a row."""
     prompt, completion = batch.prompt(at), batch.completion(at)
     return (
         batch["prompt_ids"][at, prompt].tobytes(),
         batch["completion_ids"][at, completion].tobytes(),
-        float(batch.advantage[at]),
     )
 
 
@@ -231,7 +225,7 @@ def sampler_logps(batch: Padded, held: Sequence[Held]) -> np.ndarray | None:
         return None
     found = np.full(batch["completion_ids"].shape, np.nan, dtype=np.float32)
     for one, logps in known:
-        found[one.at, one.where()] = logps
+        found[one.at, one.where] = logps
     return found
 
 
@@ -241,23 +235,35 @@ def total_reward(rewards: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(rewards).all(axis=-1), np.nan, total)
 
 
-def rollout_row(one: Held, reader: Reader, texts: Texts) -> Row:
-    """All that is known of one rollout; `texts` has learnt it."""
-    prompt, ids = one.prompt_ids(), one.ids()
-    row = _facts(one, prompt, ids, reader)
-    row |= _counted(one) if one.played is None else _episode(one, one.played)
-    other = one.otherwise()
-    row |= {"as_sampled": None if other is None else int(not other)}
-    return row | {"prompt": texts.of(prompt), "completion": texts.of(ids)}
+def rollout_rows(held: Sequence[Held], reader: Reader, texts: Texts) -> list[Row]:
+    """All that is known of each of these rollouts."""
+    if not held:
+        return []
+    rewards = total_reward(np.array([one.rewards for one in held]), reader.reward_weights).tolist()
+    told = texts.learn([ids for one in held for ids in (one.prompt_ids, one.ids)])
+    each = zip(held, rewards, told[::2], told[1::2], strict=True)
+    return [
+        {**_row(one, reader), "reward": _known(reward), "prompt": prompt, "completion": completion}
+        for one, reward, prompt, completion in each
+    ]
 
 
-def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Row:
+def _row(one: Held, reader: Reader) -> Row:
+    is_model = None if one.authors is None else one.authors == int(Author.MODEL)
+    other = one.otherwise
+    return {
+        **_facts(one, is_model, reader),
+        **(_seen(one, is_model, reader) if one.played is None else _episode(one, one.played)),
+        "as_sampled": None if other is None else int(not other),
+    }
+
+
+def _facts(one: Held, is_model: np.ndarray | None, reader: Reader) -> Row:
     """What is known of every rollout."""
-    data, authors = one.data, one.authors()
-    reward = total_reward(one.rewards, reader.reward_weights)
+    data, ids = one.data, one.ids
     named = zip(reader.reward_names, one.rewards.tolist(), strict=True)
     answer = column(reader.gold_names)(data)
-    is_model = None if authors is None else authors == Author.MODEL
+    trained = one.batch.loss_mask[one.at, one.where]
     return {
         "step": one.generation.step,
         "rank": reader.rank,
@@ -265,16 +271,12 @@ def _facts(one: Held, prompt: np.ndarray, ids: np.ndarray, reader: Reader) -> Ro
         "group": one.position // reader.group_size,
         "prompt_id": one.batch.prompt_name(one.at, data),
         "hops": hops(data),
-        "reward": _known(reward),
         "advantage": _known(one.batch.advantage[one.at]),
         "parts": {name: value for name, value in named if value == value},
-        "weight_version": one.generation.weights,
-        "finish": _finish(ids, is_model, reader),
-        "turns": None if is_model is None else _runs(is_model),
-        "prompt_tokens": len(prompt),
+        "prompt_tokens": len(one.prompt_ids),
         "completion_tokens": len(ids),
-        "model_tokens": None if is_model is None else int(is_model.sum()),
-        "trained_tokens": int(one.batch.loss_mask[one.at, one.where()].sum()),
+        "model_tokens": None if is_model is None else int(np.count_nonzero(is_model)),
+        "trained_tokens": int(np.count_nonzero(trained)),
         "gold": None if answer is None else str(answer)[:GOLD_LENGTH],
     }
 
@@ -306,6 +308,16 @@ def _meets(length: int, most: int) -> bool:
     return abs(length - most) <= (NEAR if most >= SHORT else 0)
 
 
+def _seen(one: Held, is_model: np.ndarray | None, reader: Reader) -> Row:
+    """What there is no record of, and is seen from the tokens or the messages."""
+    return {
+        "weight_version": one.generation.weights,
+        "finish": _finish(one.ids, is_model, reader),
+        "turns": None if is_model is None else _runs(is_model),
+        **_counted(one),
+    }
+
+
 def _episode(one: Held, played: Rollout) -> Row:
     """What our own record of an episode adds."""
     shown = {id for turn in played.turns for id in turn.documents}
@@ -330,7 +342,7 @@ def _counted(one: Held) -> Row:
     if not isinstance(said, list):
         return {}
     calls = sum(len(message.get("tool_calls") or ()) for message in said)
-    authors = one.authors()
+    authors = one.authors
     # Somebody's own player answers calls inside the tokens: TRL then makes one message of it all.
     answered = authors is None or bool((authors != Author.MODEL).any())
     if answered and not calls:
@@ -356,27 +368,27 @@ def _events(counts: Mapping[str, int]) -> Row:
 
 def token_row(one: Held, reader: Reader) -> Row:
     """Every token of one rollout. Arrays are views of what TRL itself keeps."""
-    batch, at, where = one.batch, one.at, one.where()
-    prompt, start = one.before(), batch["prompt_ids"].shape[1]
+    batch, at, where = one.batch, one.at, one.where
+    prompt, start = one.before, batch["prompt_ids"].shape[1]
     attention = one.attention
     return {
         "step": one.generation.step,
         "rank": reader.rank,
         "rollout": one.position,
-        "prompt_ids": one.prompt_ids(),
+        "prompt_ids": one.prompt_ids,
         "prompt_attended": None if attention is None else attention[prompt].view(np.uint8),
-        "ids": one.ids(),
-        "author": one.authors(),
+        "ids": one.ids,
+        "author": one.authors,
         "trained": batch.loss_mask[at, where].view(np.uint8),
         "attended": None if attention is None else attention[start:][where].view(np.uint8),
         "sampler": one.sampler(),
         "trainer": None if one.logps is None else one.logps[where],
         "old": batch.tokens("old_per_token_logps", at, where),
         "reference": batch.tokens("ref_per_token_logps", at, where),
-        **(one.otherwise() or {}),
+        **(one.otherwise or {}),
     }
 
 
 def _runs(flags: np.ndarray) -> int:
     """How many stretches of True there are."""
-    return int((np.diff(flags.astype(np.int8), prepend=0) == 1).sum())
+    return int(flags[:1].any()) + int(np.count_nonzero(flags[1:] & ~flags[:-1]))

@@ -12,8 +12,6 @@ came from: groups stay whole where one generation feeds several steps.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from flatline.live.batch import Padded, to_numpy
 from flatline.live.texts import Texts, Vocabulary
 from flatline.live.transfer import Transfer
@@ -24,7 +22,7 @@ from flatline.live.trl.recorder.rows import (
     Row,
     found_again,
     hold,
-    rollout_row,
+    rollout_rows,
     sampler_logps,
     token_row,
 )
@@ -63,7 +61,7 @@ class Scribe:
         self._held.update(zip(numbers, rollouts, strict=True))
         self._fresh += rollouts
         self._generations.append(one)
-        self._texts.learn(_ids(rollouts))
+        self._texts.learn([ids for one in rollouts for ids in (one.prompt_ids, one.ids)])
 
     def passed(self, one: Pass, reader: Reader, clip: Clip) -> None:
         """A pass of the loss; the rollouts that it is the first to train are complete now."""
@@ -132,8 +130,8 @@ class Scribe:
         return [self._held.pop(number, None) for number in numbers]
 
     def _keep_rows(self, rollouts: Sequence[Held], reader: Reader) -> None:
-        self._texts.learn(_ids(rollouts))  # they may be others than those that were sampled
-        self._rows |= {id(one): rollout_row(one, reader, self._texts) for one in rollouts}
+        rows = rollout_rows(rollouts, reader, self._texts)
+        self._rows |= {id(one): row for one, row in zip(rollouts, rows, strict=True)}
 
     def _write_rollouts(self, reader: Reader) -> list[Row]:
         """Rollouts and tokens of the step, in the order in which they were sampled."""
@@ -150,7 +148,3 @@ class Scribe:
         rows = [token_row(one, reader) for one in rollouts]
         prepare = self._sink.prepare
         return [prepare("tokens", rows), prepare("vocabulary", self._vocabulary.rows(rows))]
-
-
-def _ids(rollouts: Sequence[Held]) -> list[np.ndarray]:
-    return [ids for one in rollouts for ids in (one.prompt_ids(), one.ids())]

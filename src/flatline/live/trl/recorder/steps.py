@@ -91,6 +91,7 @@ class PassFacts:
             self.whole = False
             return
         mask = batch.loss_mask
+        row_T, rows = np.nonzero(mask)[0], len(mask)
         new = logps[mask]
         log_ratio = _log_ratio(batch, mask, new)
         if "ref_per_token_logps" in batch:
@@ -98,16 +99,16 @@ class PassFacts:
             kl = np.exp(far) - far - 1
             self._keep("kl", kl)
             corrected = kl * np.exp(log_ratio)  # as `use_bias_correction_kl` asks, and logs
-            self._read("kl", mask, np.minimum(kl, corrected), np.maximum(kl, corrected))
+            self._read("kl", row_T, rows, np.minimum(kl, corrected), np.maximum(kl, corrected))
         if sampler is not None:
-            gap = np.abs(sampler[mask] - new)
+            drawn = sampler[mask]
             # vLLM has no log-prob for some tokens; a trainer's NaN must stay to be seen.
-            self._keep("gap", gap[~np.isnan(sampler[mask])])
+            self._keep("gap", np.abs(drawn - new)[~np.isnan(drawn)])
         if one.entropies is not None:
             entropy = to_numpy(one.entropies)[mask]
             self._keep("entropy", entropy)
-            self._read("entropy", mask, entropy, entropy)
-        self._ratios(log_ratio, np.sign(batch.token_advantage[mask]), mask)
+            self._read("entropy", row_T, rows, entropy, entropy)
+        self._ratios(log_ratio, np.sign(batch.token_advantage[mask]), row_T, rows)
 
     def row(self) -> Row:
         """Means and largest values."""
@@ -124,31 +125,32 @@ class PassFacts:
             facts["clip_share"] = _mean(found["clipped"])
         return facts | (self._readings() if self.whole else {})
 
-    def _ratios(self, log_ratio: np.ndarray, sign: np.ndarray, mask: np.ndarray) -> None:
+    def _ratios(
+        self, log_ratio: np.ndarray, sign: np.ndarray, row_T: np.ndarray, rows: int
+    ) -> None:
         self._keep("ratio", np.abs(log_ratio))
-        row_T = np.nonzero(mask)[0]
-        first = np.unique(row_T, return_index=True)[1]
         whole = self._clip.by_sequence
         if whole:
-            count_R = np.maximum(np.bincount(row_T, minlength=len(mask)), 1)
-            sum_R = np.bincount(row_T, log_ratio.astype(np.float64), minlength=len(mask))
+            count_R = np.maximum(np.bincount(row_T, minlength=rows), 1)
+            sum_R = np.bincount(row_T, log_ratio.astype(np.float64), minlength=rows)
             log_ratio = (sum_R / count_R)[row_T]
-        clipped = self._clipped(log_ratio, sign)
-        self._keep("clipped", clipped[first] if whole else clipped)
-        surely, perhaps = (self._clipped(log_ratio, sign, by) for by in (ROUNDED, -ROUNDED))
-        self._read("clip", mask, surely, perhaps)
-
-    def _clipped(self, log_ratio: np.ndarray, sign: np.ndarray, by: float = 0.0) -> np.ndarray:
-        """1 where a ratio is beyond its bound by more than so much, in logs."""
         ratio = np.exp(log_ratio)
+        clipped = self._clipped(ratio, sign)
+        self._keep("clipped", clipped[np.diff(row_T, prepend=-1) > 0] if whole else clipped)
+        surely, perhaps = (self._clipped(ratio, sign, by) for by in (ROUNDED, -ROUNDED))
+        self._read("clip", row_T, rows, surely, perhaps)
+
+    def _clipped(self, ratio: np.ndarray, sign: np.ndarray, by: float = 0.0) -> np.ndarray:
+        """1 where a ratio is beyond its bound by more than so much, in logs."""
         low, high = (1 - self._clip.low) * np.exp(-by), (1 + self._clip.high) * np.exp(by)
         clipped = (ratio < low) & (sign < 0) | (ratio > high) & (sign > 0)
         return np.asarray(clipped, dtype=np.float64)
 
-    def _read(self, name: str, mask: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
-        row_T = np.nonzero(mask)[0]
+    def _read(
+        self, name: str, row_T: np.ndarray, rows: int, least: np.ndarray, most: np.ndarray
+    ) -> None:
         for readings, values in ((self._least, least), (self._most, most)):
-            readings.setdefault(name, Readings()).add(values, row_T, len(mask))
+            readings.setdefault(name, Readings()).add(values, row_T, rows)
 
     def _readings(self) -> Row:
         pairs = {name: (self._least[name], self._most[name]) for name in self._least}
