@@ -97,8 +97,9 @@ REACHED = 0.5
 NO_WARM_UP = ("constant", GIVEN)
 """Schedules that have none, or of which it is not known."""
 LARGE_KL = 0.2
-"""KL of one step that no healthy setup of the lab has: 3e-4 to 0.042; see docs/calibration.md. A
-run whose first step had 0.58 learned all the same, so it is worth a note and no more."""
+"""KL that one step of a healthy policy does not have at least: 0.02 in the lab, 0.12 in stock TRL;
+see docs/calibration.md. A run whose first step had 0.58 learned all the same, so it is worth a note
+and no more."""
 HUGE_KL = 1.0
 """KL of one step after which little is left of the policy; 3.1 at 30 times the rate of the lab."""
 MORE_TO_MOVE = (
@@ -193,7 +194,7 @@ class LearningRate(Hypothesis):
     def _unsure(self, step: "OneStep", moved: str) -> Finding:
         """A step whose size may be that of a few tokens."""
         return self.too_little(
-            f"{moved}, of which {max(0.0, step.kl_at_least):.2g} are certain: a few of the "
+            f"{moved}, of which {step.kl_at_least:.2g} are certain: a few of the "
             f"{step.tokens.sum()} tokens make the rest. More rollouts a batch would tell."
         )
 

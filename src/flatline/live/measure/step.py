@@ -188,12 +188,12 @@ def kl_of(change_BT: Tensor, model_BT: Tensor) -> tuple[float, float]:
     sizes_B = model_BT.sum(1)
     own_B = sizes_B > 0
     if not own_B.any():
-        return math.nan, -math.inf
+        return math.nan, 0.0
     sums_B, sizes_B = least_BT.sum(1)[own_B], sizes_B[own_B]
     least = sums_B.sum() / sizes_B.sum()
     # A ratio of two sums over rollouts, made linear in each of them.
     of_each_B = least + (sums_B - least * sizes_B) / sizes_B.double().mean()
-    return float(kl_BT.sum() / sizes_B.sum()), mean_of_units(of_each_B.tolist()).low
+    return float(kl_BT.sum() / sizes_B.sum()), max(0.0, mean_of_units(of_each_B.tolist()).low)
 
 
 def _correlation(a: Floats, b: Floats) -> float:
