@@ -9,6 +9,7 @@ import pytest
 
 from flatline.diagnosis.outcome import Outcome
 from flatline.diagnosis.report import diagnose
+from flatline.hypotheses.base import Level
 from flatline.remarks import remarks_of
 from flatline.remarks.main_event import main_event
 from flatline.trace.importers import open_log
@@ -356,6 +357,21 @@ def test_without_a_column_that_shows_the_policy_nothing_is_said_of_a_scale():
     trace = scaled()
     alone = log(reward=trace.metric("reward"), scores__std=trace.metric("objective/scores_std"))
     assert "scale of your reward" not in getattr(main_event(alone), "text", "")
+
+
+def test_a_reward_that_rose_and_fell_is_not_said_to_have_shown_no_rise():
+    report = report_of("openrlhf_ppo.log")
+    collapse = next(one for one in report.findings if one.hypothesis == "H43")
+    assert "rises, then falls" in report.trend.text
+    assert collapse.text.endswith("No lasting rise of the reward can be seen.")
+
+
+def test_a_reward_on_another_scale_is_no_smoothed_curve_and_no_rate_that_is_too_low():
+    findings = report_of("wandb_export_2025-09-18.csv").findings
+    rate, noise = (next(f for f in findings if f.hypothesis == code) for code in ("H24", "H47"))
+    assert rate.level is noise.level is Level.OK
+    assert noise.text.startswith("Before step 171, where the reward jumps: A change of")
+    assert noise.text.endswith("; +0.915 was seen.")
 
 
 def test_a_log_whose_reward_is_rescaled_is_told_so():

@@ -186,6 +186,46 @@ def test_batches_that_cannot_be_read_are_refused_in_words(change, said):
         replace(loop, sample=sample).batches(loop.prompts)
 
 
+def without_epsilon(monkeypatch, rewards):
+    """The first prompt's rewards, and advantages that are divided by their spread alone."""
+    sampled = notebook.experience
+
+    def experience(*args, **kwargs):
+        batch = sampled(*args, **kwargs)
+        if args[2] == loop.prompts[0][0]:
+            batch["rewards"] = batch["parts"]["accuracy"] = torch.tensor(rewards)
+        paid = batch["rewards"]
+        return {**batch, "advantages": (paid - paid.mean()) / paid.std()}
+
+    monkeypatch.setattr(notebook, "experience", experience)
+    loop = loop_of()
+    return loop
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_advantages_that_are_no_numbers_are_refused_with_the_group_that_made_them(
+    monkeypatch, updates
+):
+    loop = without_epsilon(monkeypatch, [1.0] * 8)
+    several = replace(loop, step=lambda: [loop.step() for _ in range(updates)])
+    with pytest.raises(ConfigError) as refused:
+        flatline.checkup(several)
+    assert "advantages of `sample` are no numbers" in str(refused.value)
+    assert "prompt 0, whose rewards are all 1, so that their spread is 0" in str(refused.value)
+
+
+def test_advantages_that_are_no_numbers_and_that_the_loss_leaves_out_are_not_refused(monkeypatch):
+    loop = without_epsilon(monkeypatch, [1.0] * 8)
+    loss_of = notebook.loss_of
+
+    def left_out(batch, new):
+        return loss_of({**batch, "advantages": batch["advantages"].nan_to_num()}, new)
+
+    monkeypatch.setattr(notebook, "loss_of", left_out)
+    report = flatline.checkup(replace(loop, loss=left_out))
+    assert [one.text for one in report.alarms] == []
+
+
 def test_log_probs_of_another_width_are_refused_in_words():
     loop = loop_of()
     batch = loop.sample(loop.prompts[:1])[0]

@@ -1,5 +1,6 @@
 """The Subject measures what it says, and leaves no mark."""
 
+import math
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from flatline.live.measure import moving, replay
 from flatline.live.measure.part_of_batch import half, together
 from flatline.live.measure.played import Played
 from flatline.live.measure.short_plays import longest_turn
-from flatline.live.measure.step import HIGHEST_RATE, fitting
+from flatline.live.measure.step import HIGHEST_RATE, fitting, kl_of
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.trl.trainer import TrlTrainer
 from flatline.rollout.engine import Engine
@@ -310,6 +311,22 @@ def test_a_step_raises_what_was_good(healthy):
 def test_a_larger_rate_moves_the_policy_further(healthy):
     found = [healthy.one_step(scale) for scale in (0.1, 1.0, 10.0)]
     assert (np.diff([step.kl for step in found]) > 0).all()
+
+
+def test_the_kl_of_one_token_is_not_that_of_the_step():
+    one_BT, all_BT = torch.zeros(2, 16, 30, dtype=torch.float64)
+    one_BT[3, 5] = 7.3  # 1500 times as likely as before
+    all_BT -= 3.0
+    own_BT = torch.ones(16, 30, dtype=torch.bool)
+    (one, least_of_one), (every, least_of_all) = (kl_of(d, own_BT) for d in (one_BT, all_BT))
+    assert one > every > least_of_all > 1 > least_of_one
+
+
+def test_tokens_that_are_not_the_models_have_no_part_in_the_kl():
+    change_BT = torch.tensor([[0.1, 9.0], [0.1, float("nan")], [7.0, 7.0]], dtype=torch.float64)
+    own_BT = torch.tensor([[True, False], [True, False], [False, False]])
+    assert kl_of(change_BT, own_BT)[0] == pytest.approx(0.00517, rel=1e-2)
+    assert math.isnan(kl_of(change_BT, own_BT & False)[0])
 
 
 def steps_with(kl_of):

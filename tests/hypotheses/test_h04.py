@@ -123,6 +123,27 @@ def test_completions_that_are_all_cut_off_are_suspected_whatever_they_are_paid()
     assert H04.sign(trace_of(GROUPS, finish="length")).level is Level.SUSPECT
 
 
+def cut_at_six_bits(wordy):
+    """Groups of six, all cut off; a share of the right bits is paid, and 1 for the whole answer.
+    Of those who are wordy each says it in its own words."""
+    rng = np.random.default_rng(0)
+    said, paid = [], []
+    for number in range(12):
+        gold = format(number * 5, "06b")
+        answers = [gold] * 3 + ["".join(rng.choice(["0", "1"], 6)) for _ in range(3)]
+        said += [f"so {k}: {answer}" if wordy else answer for k, answer in enumerate(answers)]
+        hits = [sum(x == y for x, y in zip(a, gold, strict=True)) / 6 for a in answers]
+        paid.append([share + (share == 1) for share in hits])
+    return trace_of(paid, finish="length", completion=said, completion_tokens=6)
+
+
+def test_answers_of_a_fixed_length_need_no_end():
+    found = H04.sign(cut_at_six_bits(wordy=False))
+    assert found.level is Level.NOTE
+    assert "None ended, and 50% earn the most that is paid." in found.text
+    assert H04.sign(cut_at_six_bits(wordy=True)).level is Level.SUSPECT
+
+
 @pytest.mark.parametrize(("right", "level"), [(False, "note"), (True, "suspect")])
 def test_a_part_for_brevity_does_not_make_a_cut_cost_anything(right, level):
     """Half of each group is cut and therefore long; the other part pays all alike, or only what

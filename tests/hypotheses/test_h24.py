@@ -25,8 +25,11 @@ def run(steps=30, gain=0.0, change=lambda row: {}, **settings):
 FITTING = SimpleNamespace(kl=2e-3, learning_rate=1e-3)
 
 
-def subject(kl, *, rate=1e-5, steps=50, fitting=FITTING, epochs=None, tokens=8, **settings):
-    step = SimpleNamespace(kl=kl, learning_rate=rate, tokens=np.array([tokens]))
+def subject(
+    kl, *, low=None, rate=1e-5, steps=50, fitting=FITTING, epochs=None, tokens=8, **settings
+):
+    low = kl if low is None else low
+    step = SimpleNamespace(kl=kl, kl_at_least=low, learning_rate=rate, tokens=np.array([tokens]))
     told = {"max_steps": steps, **settings}
     return SimpleNamespace(
         one_step=lambda: step,
@@ -109,6 +112,20 @@ def test_the_kl_of_one_step_says_whether_the_rate_fits(kl, level):
         assert found.fix == "Set {learning_rate} to 0.001."
         assert "At 0.001 one step has 0.002." in found.text
     assert "destroyed" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("low", "level"), [(-3.6, Level.UNKNOWN), (0.5, Level.NOTE), (2.7, Level.SUSPECT)]
+)
+def test_a_step_is_too_large_only_if_the_interval_of_its_kl_says_so(low, level):
+    found = H.probe(subject(3.3, low=low, tokens=486))
+    assert found.level is level
+    assert ("486 tokens" in found.text) == (level is Level.UNKNOWN)
+
+
+def test_a_step_of_uncertain_size_hides_no_warm_up_that_never_ends():
+    found = H.probe(subject(3.3, low=-3.6, warmup_steps=5000, lr_scheduler_type="linear"))
+    assert found.level is Level.SUSPECT and "warm-up" in found.headline
 
 
 def test_a_rate_that_was_not_tried_is_not_named():

@@ -96,7 +96,7 @@ def test_of_two_distances_the_lesser_pull_counts():
 
 
 def test_a_rate_that_destroys_explains_the_pull_and_is_not_explained_by_it():
-    step = SimpleNamespace(kl=20.0, learning_rate=0.3, tokens=np.ones(4))
+    step = SimpleNamespace(kl=20.0, kl_at_least=18.0, learning_rate=0.3, tokens=np.ones(4))
     rate = LearningRate().probe(subject(one_step=lambda: step, fitting_step=lambda: None))
     pull = probed(4.2)
     assert pull.level is rate.level is Level.SUSPECT

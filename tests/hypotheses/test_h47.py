@@ -1,6 +1,7 @@
 """H47 seed-noise."""
 
 import numpy as np
+import pytest
 from tests.traces import healthy_trace
 
 from flatline.hypotheses.base import Level
@@ -72,3 +73,25 @@ def test_a_curve_that_was_smoothed_beyond_recognition_is_noted_without_a_number(
 def test_a_raw_curve_that_breaks_down_at_a_step_is_not_taken_for_a_smoothed_one():
     fallen = raw(200, spread=0.03) + np.where(np.arange(200) < 120, 0.6, 0.0)
     assert "smoothed" not in H.sign(curve(fallen)).text
+
+
+@pytest.mark.parametrize("at", [130, 70])
+def test_a_raw_curve_on_another_scale_from_one_row_on_is_judged_beside_the_jump(at):
+    reward = raw(200, spread=0.03, slope=0.5) * np.where(np.arange(200) < at, 1.0, 0.2)
+    found = H.sign(curve(reward))
+    assert "smoothed" not in found.text
+    side = f"Before step {at + 1}" if at == 130 else f"From step {at + 1} on"
+    assert found.text.startswith(f"{side}, where the reward jumps: A change of 0.0"), found.text
+
+
+def test_a_smoothed_curve_that_follows_a_jump_or_begins_anew_is_still_noted():
+    level = np.where(np.arange(600) < 250, 0.9, 0.2)
+    begun_anew = np.concatenate([smoothed(raw(300)), smoothed(raw(250) - 0.4)])
+    for shown in (smoothed(raw(600) + level), begun_anew):
+        assert "smoothed" in H.sign(curve(shown)).text
+
+
+def test_one_row_that_stands_out_is_no_jump():
+    spiked = raw(200)
+    spiked[90] += 3.0
+    assert "jumps" not in H.sign(curve(spiked)).text

@@ -33,6 +33,18 @@ def test_a_gap_that_grows_from_what_is_usual_to_what_is_not_is_suspected():
     assert "from 0.00" in finding.text
 
 
+def test_a_gap_that_has_grown_within_the_first_third_of_a_long_run_is_suspected():
+    finding = judged(noisy(np.minimum(3e-3 * 1.12 ** np.arange(40), 0.045)))
+    assert finding.level is Level.SUSPECT
+    assert "from 0.0061 to 0.045" in finding.text and "It began at 0.0037" in finding.text
+
+
+@pytest.mark.parametrize("gaps", [4e-3, 6e-3, 0.02])
+def test_a_gap_that_does_not_grow_is_no_alarm_whatever_its_first_steps_are(gaps):
+    for seed in range(40):
+        assert judged(noisy(np.full(40, gaps), seed)).level is Level.OK
+
+
 def test_a_healthy_run_does_not_alarm():
     assert H63.sign(healthy_trace(steps=STEPS)).level is Level.OK
 

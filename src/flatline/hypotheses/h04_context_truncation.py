@@ -13,8 +13,9 @@ Shares over prompts, suspected if the interval excludes the threshold:
 - completions that a limit cut off while the reward does not rise (25 %). If groups hold both, and
   what is cut still carries a loss, only if it is certainly paid less than what ended, not counting
   parts that pay for length itself: a reward that asks for no end loses nothing, and one for brevity
-  pays less for what is long, cut or not. If nothing ended, not if the reward has two values and a
-  quarter earns the higher one;
+  pays less for what is long, cut or not. If nothing ended, not if a quarter earns the most that is
+  paid and the reward has two values, or what earns it is one text for each prompt: answers of a
+  fixed length need no end;
 - observations of one and the same length with some clearly shorter and none longer (half; if none
   is shorter, the tool has a fixed form);
 - long prompts of exactly the greatest length (5 %, and three times as many as of any other length:
@@ -103,8 +104,8 @@ FEWEST = 4
 COMPARED = 2
 """Groups with completions of both kinds, from which on it is asked whether a cut is paid less."""
 OFTEN_RIGHT = 0.25
-"""Share of right answers, where a reward has two values and every completion was cut off, from
-which on a cut does not keep them from being right."""
+"""Share of right answers, where every completion was cut off, from which on a cut does not keep
+them from being right."""
 LIMIT = "max_completion_length"
 """TRL's name of the limit on a completion."""
 OF_NO_LOSS = ("H24", "H26", "H27")
@@ -216,9 +217,9 @@ class ContextTruncation(Hypothesis):
         found = self._share(trace, cut, CUT, text, learns=reward_rises(trace))
         if found.level is not Level.SUSPECT:
             return found
-        if not masked and _costs_nothing(trace, cut):
-            text = f"{found.text} They are not certainly paid less than those that ended."
-            return replace(found, level=Level.NOTE, text=text, evidence=())
+        harmless = "" if masked else _costs_nothing(trace, cut)
+        if harmless:
+            return replace(found, level=Level.NOTE, text=f"{found.text} {harmless}", evidence=())
         return replace(found, headline=COMPLETIONS, fix=LONGER_COMPLETIONS)
 
     def _logged(self, trace: Trace) -> Finding:
@@ -375,10 +376,10 @@ def paid_when_ended(trace: Trace) -> Ended | None:
     return Ended(float(ended.early.mean()), float(ended.late.mean()), better)
 
 
-def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
-    """Whether some groups hold completions of both kinds, and those that a limit cut off are not
-    certainly paid less. Where too few do, whether what was cut off earns the most that is paid;
-    where nothing ended, whether much of it is right."""
+def _costs_nothing(trace: Trace, cut: np.ndarray) -> str:
+    """Says so where some groups hold completions of both kinds, and those that a limit cut off are
+    not certainly paid less; where too few do, if what was cut off earns the most that is paid;
+    where nothing ended, if much of it is right. Else empty."""
     paid, group = _paid_besides_length(trace), trace.groups().index
     known = np.isfinite(paid)
     lost = [
@@ -386,19 +387,32 @@ def _costs_nothing(trace: Trace, cut: np.ndarray) -> bool:
         for here in (known & (group == each) for each in np.unique(group))
         if (here & cut).any() and (here & ~cut).any()
     ]
+    paid_cut, others = paid[known & cut], paid[known & ~cut]
+    if len(paid_cut) and not len(others):
+        right = paid == paid_cut.max()
+        enough = right.sum() >= OFTEN_RIGHT * len(paid_cut)
+        whole = enough and (len(np.unique(paid_cut)) == 2 or _one_answer_each(trace, right))
+        return f"None ended, and {right.mean():.0%} earn the most that is paid." if whole else ""
     if len(lost) < COMPARED:
-        paid_cut, others = paid[known & cut], paid[known & ~cut]
-        if not len(others):
-            return _right_all_the_same(paid_cut)
         differ = len(others) > 0 and len(paid_cut) > 0 and np.ptp(paid_cut) > 0
-        return bool(differ and paid_cut.max() >= others.max())
-    return not mean_of(np.array(lost)).low > 0
+        harmless = bool(differ and paid_cut.max() >= others.max())
+    else:
+        harmless = not mean_of(np.array(lost)).low > 0
+    return "They are not certainly paid less than those that ended." if harmless else ""
 
 
-def _right_all_the_same(paid_cut: np.ndarray) -> bool:
-    """Whether all were cut off, as answers of one token are, and yet many are right."""
-    values, counts = np.unique(paid_cut, return_counts=True)
-    return len(values) == 2 and bool(counts[1] >= OFTEN_RIGHT * counts.sum())
+def _one_answer_each(trace: Trace, right: np.ndarray) -> bool:
+    """Whether what is right is one text for each prompt, as answers of a fixed length are: texts
+    that were cut somewhere differ, however well they are paid."""
+    if "completion" not in trace.rollouts:
+        return False
+    texts, group = trace.rollouts["completion"], trace.groups().index
+    several = [
+        len(set(texts[right & here])) == 1
+        for here in (group == each for each in np.unique(group))
+        if (right & here).sum() > 1 and not right[here].all()
+    ]
+    return len(several) >= COMPARED and all(several)
 
 
 def _paid_besides_length(trace: Trace) -> np.ndarray:

@@ -19,10 +19,12 @@ too high breaks the policy before a curve can show it.
 ## Probe
 One optimizer step on the batch, undone: its KL per token at the configured rate. Times the steps of
 the run (`max_steps`, else epochs times the steps of one) it must reach 1e-3, or the rate is too
-low; a single step above 1 is too high, above 0.2 a note. (Steps do not all go one way: in the lab
-40 of them reach 8 to 12 times the KL of the first, where a straight way would give 1600, so times
-the steps is generous.) Where it is not right, the same step is taken at other rates up to 0.01, and
-the probe names one whose step was seen to have a KL of 1e-4 to 1e-2; where none has, it names none.
+low; a single step certainly above 1 is too high, certainly above 0.2 a note. Certainly: between
+rollouts, and with no token counted as more than ten times as likely as before, since one that was
+hardly possible may be most of the mean. (Steps do not all go one way: in the lab 40 of them reach 8
+to 12 times the KL of the first, where a straight way would give 1600, so times the steps is
+generous.) Where it is not right, the same step is taken at other rates up to 0.01, and the probe
+names one whose step was seen to have a KL of 1e-4 to 1e-2; where none has, it names none.
 
 ## Experiment
 The rate in use against the usual one of the model and kind (lab 3e-3 with LoRA and 6e-4 without,
@@ -95,8 +97,9 @@ REACHED = 0.5
 NO_WARM_UP = ("constant", GIVEN)
 """Schedules that have none, or of which it is not known."""
 LARGE_KL = 0.2
-"""KL of one step that no healthy setup of the lab has: 3e-4 to 0.042; see docs/calibration.md. A
-run whose first step had 0.58 learned all the same, so it is worth a note and no more."""
+"""KL that one step of a healthy policy does not have at least: 0.02 in the lab, 0.12 in stock TRL;
+see docs/calibration.md. A run whose first step had 0.58 learned all the same, so it is worth a note
+and no more."""
 HUGE_KL = 1.0
 """KL of one step after which little is left of the policy; 3.1 at 30 times the rate of the lab."""
 MORE_TO_MOVE = (
@@ -142,8 +145,8 @@ class LearningRate(Hypothesis):
         moved = f"One step at the rate {rate:.2g} moves the policy by a KL of {kl:.2g} per token"
         if np.isnan(kl):
             moved = f"After one step at the rate {rate:.2g} log-probs are no numbers"
-        if not kl <= LARGE_KL:
-            return self._too_far(kl, moved, subject)
+        if not kl <= LARGE_KL and (far := self._too_far(step, moved, subject)):
+            return far
         steps = subject.planned_steps
         if steps is None and kl < ENOUGH_KL:
             return self.too_little(
@@ -153,6 +156,8 @@ class LearningRate(Hypothesis):
         warming = self._only_warms_up(subject.settings, steps)
         if warming is not None:
             return warming
+        if kl > LARGE_KL:
+            return self._unsure(step, moved)
         steps = steps or 1
         reach = kl * steps
         low = reach < ENOUGH_KL
@@ -186,9 +191,19 @@ class LearningRate(Hypothesis):
             fix="Set {warmup_steps} to a small part of the run, or train for more steps.",
         )
 
-    def _too_far(self, kl: float, moved: str, subject: "Subject") -> Finding:
-        """One step is larger than any of a healthy run."""
-        huge = not kl <= HUGE_KL
+    def _unsure(self, step: "OneStep", moved: str) -> Finding:
+        """A step whose size may be that of a few tokens."""
+        return self.too_little(
+            f"{moved}, of which {step.kl_at_least:.2g} are certain: a few of the "
+            f"{step.tokens.sum()} tokens make the rest. More rollouts a batch would tell."
+        )
+
+    def _too_far(self, step: "OneStep", moved: str, subject: "Subject") -> Finding | None:
+        """One step is certainly larger than any of a healthy run."""
+        kl, low = step.kl, step.kl_at_least if np.isfinite(step.kl) else np.inf
+        if low <= LARGE_KL:
+            return None
+        huge = low > HUGE_KL
         better = subject.fitting_step() if huge else None
         found = self.found(
             Level.SUSPECT if huge else Level.NOTE,

@@ -269,7 +269,7 @@ class BehaviourCollapse(Hypothesis):
             f"The policy collapses into text without end: completions went from "
             f"{math.exp(tokens.early.mean()):.0f} to {math.exp(tokens.late.mean()):.0f} tokens, "
             f"and a limit cuts off {cut.late.mean():.0%} of them, at first "
-            f"{cut.early.mean():.0%}. No rise of the reward can be seen.",
+            f"{cut.early.mean():.0%}. No lasting rise of the reward can be seen.",
             headline="Your policy has collapsed into text without end.",
             measured=more,
             expected=f"a rise below {RUNS_ON:.0%}",

@@ -59,6 +59,9 @@ from flatline.trace.settings import is_half
 
 GROWN = 2.0
 """Times the gap of the first third. Healthy: 0.95 to 1.04."""
+BEGINNING = 4
+"""Steps that tell how close the two were before anything grew. The first third of a long run holds
+much of the growth."""
 SMOOTHED = 0.9
 """How alike neighbouring steps of a log are, from which on nothing tells growth from a curve that
 was smoothed; below, they count as so many fewer."""
@@ -115,7 +118,8 @@ class GrowingMismatch(Hypothesis):
         limit = APART_BF16 if is_half(trace.settings) is not False else APART
         if what == "KL" and (trend := trend_of(trace)) is not None and trend.falls:
             limit = min(limit, FAR)
-        grown = times.low > GROWN and early.value <= limit < late.low
+        began = float(gap[: min(BEGINNING, len(parts.early))].mean())
+        grown = times.low > GROWN and began <= limit < late.low
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
             return self.too_little(other)
@@ -124,7 +128,7 @@ class GrowingMismatch(Hypothesis):
             Level.SUSPECT if grown else Level.OK,
             f"The {what} between sampler and trainer goes from {early.value:.2g} to "
             f"{late.value:.2g} nat per token over {parts.steps} steps: {times.value:.2g} "
-            f"[{times.low:.2g}, {times.high:.2g}] times."
+            f"[{times.low:.2g}, {times.high:.2g}] times. It began at {began:.2g}."
             f"{_since(trace, step, gap) + older if grown else ''}",
             measured=times,
             expected=f"below {GROWN:g} times, or below {limit:g} nat",

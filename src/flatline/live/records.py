@@ -263,6 +263,8 @@ class OneStep:
     """Of `advantage` with `change`; NaN where either does not vary."""
     kl: float
     """Of the step, per model-authored token: mean of exp(d) - d - 1, d = after - before."""
+    kl_at_least: float
+    """What it certainly is, between rollouts and without what single tokens make of it."""
     change_T: Floats
     """Log-prob after minus before of every trained token."""
     advantage_T: Floats

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from flatline.errors import ConfigError
@@ -115,3 +116,26 @@ def _refuse_odd(batch: Mapping[str, Any]) -> None:
                 "A checkup knows no advantages of single tokens; `flatline.watch` records a loop "
                 "that has them."
             )
+
+
+def refuse_lost(batches: Sequence[Batch], prompts: int) -> None:
+    """An error that names the first group of which an advantage is no number."""
+    advantage_R, reward_R = (
+        torch.cat([batch[name].detach().double().cpu() for batch in batches])
+        for name in ("advantages", "rewards")
+    )
+    lost = ~advantage_R.isfinite()
+    if not lost.any():
+        return
+    at = int(lost.int().argmax()) * prompts // len(lost)
+    paid = reward_R.view(prompts, -1)[at]
+    equal = bool((paid == paid[0]).all())
+    what = f"all {paid[0]:g}, so that their spread is 0" if equal else f"{paid.tolist()}"
+    raise ConfigError(
+        f"{int(lost.sum())} of {len(lost)} advantages of `sample` are no numbers. The first are of "
+        f"prompt {at}, whose rewards are {what}.\n"
+        "A step with them makes weights of the model NaN, after which there is nothing to look "
+        "at.\n"
+        "Divide by the spread and a little more, `(r - r.mean()) / (r.std() + 1e-4)`, or leave out "
+        "groups of equal rewards."
+    )

@@ -4,6 +4,7 @@ A batch keeps the layout of the loop: measurements cut and change it by rows and
 loop's functions are given tensors as wide as their own, or what is left of these.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
@@ -26,7 +27,7 @@ from flatline.live.inputs import Inputs, rows_of
 from flatline.live.loop.agree import refuse_if_other, refuse_other_logps
 from flatline.live.loop.departure import ASKS, examine, judge_padding, lines
 from flatline.live.loop.leftovers import judge_leftovers
-from flatline.live.loop.loop import Batch, Loop
+from flatline.live.loop.loop import Batch, Loop, refuse_lost
 from flatline.live.loop.stated import judge_settings
 from flatline.live.loop.written import Written, written
 from flatline.live.measure.moving import Move, moved
@@ -140,8 +141,7 @@ class LoopTrainer(Trainer):
     def record(self) -> Recorded:
         """One step of the loop, and one of its functions from the same random numbers; the second
         is the batch, once it does what the first does."""
-        with self.snapshot().kept():
-            own = self._own_step()
+        own = self._own_step()
         sink, watch = self._watch()
         with watch:
             batches = self._sampled(self._loop.prompts)
@@ -150,7 +150,9 @@ class LoopTrainer(Trainer):
                 watch.rewards(rewards, parts=_parts(batches), gold=_gold(batches))
             played = self._played(batches, self._loop.prompts, watch)
             self._loop.optimizer.zero_grad()
-            logps_BT = self._through_loss(played.inputs)[0]
+            logps_BT, loss = self._through_loss(played.inputs)
+            if not math.isfinite(loss):
+                refuse_lost(batches, len(self._loop.prompts))
             self._clip()
             self._loop.optimizer.step()
         trace, rows = sink.trace(), sink.written("tokens")
@@ -232,10 +234,15 @@ class LoopTrainer(Trainer):
         return watch_in_memory(loop.model, loop.optimizer, loop.tokenizer)
 
     def _own_step(self) -> Sequence[Mapping[str, Any]]:
-        """The tokens that one step of the loop itself trains."""
+        """The tokens that one step of the loop itself trains; the step is undone."""
         sink, watch = self._watch()
-        with watch:
-            self._loop.step()
+        try:
+            with self.snapshot().kept(), watch:
+                self._loop.step()
+        except Exception:  # a second update that samples with weights that are NaN says only that
+            with self.snapshot().kept():
+                refuse_lost(self._loop.batches(self._loop.prompts), len(self._loop.prompts))
+            raise
         if not sink.written("steps"):
             raise ConfigError(
                 "`step` of this Loop ran, and its optimizer never stepped.\n"
