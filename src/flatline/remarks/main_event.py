@@ -7,6 +7,7 @@ as success among them. It is told as what was seen: no cause is proved by what h
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,6 +40,7 @@ SAME_AGAIN = 0.9
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
+_LEVEL = re.compile(r" Since step \S+ it is about \S+\.(?= |$)")
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -71,7 +73,21 @@ def trend_told(trace: Trace) -> Trend | None:
         return trend_of(trace)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return trend_by_scale(trace, once(columns_of(trace)))
+        columns = once(columns_of(trace))
+        trend = trend_by_scale(trace, columns)
+        reward = next((one for one in columns if one.name == "reward"), None)
+        return trend if trend is None or reward is None else _as_it_ends(trend, reward)
+
+
+def _as_it_ends(trend: Trend, reward: Column) -> Trend:
+    """Without a last level that not all rows show which follow, and with the turn that they do."""
+    course = reward.shape.course
+    if not _LEVEL.search(trend.text) or course.since is not None:
+        return trend
+    turn = max(course.turns, key=lambda one: one.value, default=None)
+    best = f" It is {short(turn.value)} around step {turn.step:g}, its highest" if turn else ""
+    ends = f"{best}, and {short(course.last)} at last." if turn and course.last < turn.value else ""
+    return replace(trend, text=_LEVEL.sub(ends, trend.text))
 
 
 def _outcome(columns: list[Column]) -> Column | None:
