@@ -215,7 +215,8 @@ def _goes(score: Column) -> Iterator[str]:
     )
     if course.falls:
         then = "rises until then and falls since" if course.rises else "falls since then"
-        yield f"it {then}: {last}"
+        best = score.shape.step[int(score.shape.values.argmax())]
+        yield f"it {then}: {last}; the checkpoint to keep is of about step {best:g}"
         return
     moved = f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
     if course.rises and change.high > 0 >= change.low:

@@ -7,6 +7,7 @@ import numpy as np
 
 from flatline.hypotheses.column_movement import stands
 from flatline.remarks.columns import OTHER, Column, sentence, short
+from flatline.remarks.course import Point
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
 SOME_ZEROS = 0.1
@@ -119,7 +120,8 @@ def _by_turns(column: Column) -> str:
         one, other = ("rises", "falls") if turn.value > course.first else ("falls", "rises")
         return (
             f"{one} from {column.bare(course.first)} to {column.number(turn.value)} around step "
-            f"{turn.step:g}, then {other} to {column.number(course.last)}{_stands(column)}"
+            f"{turn.step:g}, then {other} to {column.number(course.last)}"
+            f"{_at_once(column, turn) or _stands(column)}"
         )
     if len(turns) > LISTED:
         low, high = (column.bare(pick(turns, key=lambda at: at.value).value) for pick in (min, max))
@@ -130,6 +132,19 @@ def _by_turns(column: Column) -> str:
     told = [f"{column.bare(turn.value)} around step {turn.step:g}" for turn in turns]
     first, last = column.bare(course.first), column.number(course.last)
     return f"is {first} at first, {', '.join(told)} and {last} at last"
+
+
+def _at_once(column: Column, turn: Point) -> str:
+    """That it goes most of its way back from one row to the next."""
+    shape = column.shape
+    for which in range(1, len(shape.cuts)):
+        before, after = (typical(part) for part in shape.beside(which))
+        most = (after - before) / (shape.course.last - turn.value) >= BACK
+        sharp = shape.sharp(which) and shape.near(which, len(shape) // NEAR)
+        if shape.step[shape.cuts[which]] > turn.step and sharp and most:
+            at = shape.step[shape.cuts[which]]
+            return f" (from {column.bare(before)} to {column.bare(after)} at step {at:g})"
+    return ""
 
 
 def _one_way(column: Column) -> str:
@@ -290,5 +305,10 @@ def reward_in_words(reward: Column, goes: list[Clause]) -> str:
     first, last = (short(float(each.mean())) for each in (values[:third], values[-third:]))
     noise = short(float(np.diff(values).std()) / 2**0.5)
     told = f"the reward is {first} in the first third and {last} in the last"
+    course = reward.shape.course
+    ends = (short(course.first), short(course.last))
+    if course.rows < third and ends != (first, last):
+        rows = f"{course.rows} rows"
+        told += f" ({ends[0]} in the first {rows}, {ends[1]} in the last {rows})"
     more = [f"it {one.text}" for one in goes if "step" in one.text]
     return sentence([told, f"one row is off by about {noise}", *more])
