@@ -13,6 +13,8 @@ from flatline.trace import Trace
 LOST = 0.15
 """Share of what a reward gained that it loses again after its highest level, to be asked what moved
 before."""
+GONE = 0.3
+"""Share of its whole way that a column has gone when the reward turns, or half of its level."""
 TOLD = 4
 """Columns that are told."""
 ALIVE, DEAD = 0.6, 0.6
@@ -67,7 +69,10 @@ def _moved_before(reward: Column, columns: list[Column]) -> Iterator[Remark]:
             continue
         course = one.shape.course
         until = course.until if one.shape.moves else None
-        if until is not None and until.step < top.step and one.words.rank != HELD_OUT:
+        if until is None or until.step >= top.step or one.words.rank == HELD_OUT:
+            continue
+        gone, whole = _at(one, top.step) - until.value, course.last - until.value
+        if gone * whole > 0 and abs(gone) >= min(GONE * abs(whole), abs(until.value) / 2):
             left.append((until.step, until.value, one))
     first = sorted(left, key=lambda each: each[:2])[:TOLD]
     if first:

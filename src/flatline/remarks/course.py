@@ -38,6 +38,8 @@ LASTS = 0.2
 HARDLY, WAITS, SOON = 0.15, 0.35, 0.5
 """Share of its way that a column has hardly gone, or that is hardly left; and the shares of a run
 before which it has not begun, and after which it is there, where that is told."""
+JUMPS, BESIDE = 5.0, 5
+"""How many times the usual step a jump is, and rows on either side of it that are compared."""
 SHOWS = 10.0
 """Standard errors of a level that a column goes, at least, where it is told when."""
 FACTOR = 4.0
@@ -101,13 +103,25 @@ class Course:
         """Whether it does so, though nothing else shows that it moves."""
         return bool(self._turns(SURER))
 
+    @cached_property
+    def _scaled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Its rows and levels; as logarithms, whose noise is of one size, where it goes far."""
+        if self.values.min() > 0 and self.levels.max() > FACTOR * self.levels.min():
+            values = np.log(self.values)
+            return values, self._levels(values)
+        return self.values, self.levels
+
+    @cached_property
+    def differs(self) -> bool:
+        """Whether it seems to end elsewhere than it begins."""
+        values, levels = self._scaled
+        error = Noise(values, self.close).of_mean(self.rows)
+        return abs(float(levels[-1] - levels[0])) > SURE * math.sqrt(2) * error
+
     def _turns(self, sure: float) -> list[Point]:
         if len(self.values) < FEWEST:
             return []
-        values, levels = self.values, self.levels
-        if values.min() > 0 and levels.max() > FACTOR * levels.min():
-            values = np.log(values)  # whose noise is of one size
-            levels = self._levels(values)
+        values, levels = self._scaled
         error = Noise(values, self.close).of_mean(self.rows)
         least = max(TURN * float(np.ptp(levels)), sure * math.sqrt(2) * error, TINY)
         return [self._point(at) for at in _turns(levels, least)]
@@ -116,10 +130,30 @@ class Course:
         return Point(float(self.step[at + self.rows // 2]), float(self.levels[at]))
 
     @cached_property
+    def jumps(self) -> dict[int, tuple[float, float]]:
+        """Rows at which it goes to another level at once: one step from row to row, far larger than
+        others, makes most of what parts the rows before from those after. With both levels."""
+        if len(self.values) < FEWEST:
+            return {}
+        apart = np.diff(self.values)
+        usual = float(np.quantile(np.abs(apart), USUAL))
+        found = {}
+        for at in np.flatnonzero(np.abs(apart) > max(JUMPS * usual, TINY)) + 1:
+            before, after = self.values[at - BESIDE : at], self.values[at : at + BESIDE]
+            if at < BESIDE or len(after) < BESIDE:
+                continue
+            gap = max(before.min() - after.max(), after.min() - before.max())
+            level = float(np.median(before)), float(np.median(after))
+            if gap > 0 and abs(float(apart[at - 1])) >= abs(level[1] - level[0]) / 2:
+                found[int(at)] = level
+        return found
+
+    @cached_property
     def since(self) -> Point | None:
         """The step since which it stands, and its level there; None where that cannot be said of
         all rows that follow."""
-        at = self._stands(self.values, self.levels)
+        leg = abs(self.last - (self.turns[-1].value if self.turns else self.first))
+        at = self._stands(self.values, self.levels, leg)
         if at is None:
             return None
         return Point(float(self.step[at]), float(self.values[at:].mean()))
@@ -127,7 +161,8 @@ class Course:
     @cached_property
     def until(self) -> Point | None:
         """The last step of the level that it begins with."""
-        at = self._stands(self.values[::-1], self.levels[::-1])
+        leg = abs(self.first - (self.turns[0].value if self.turns else self.last))
+        at = self._stands(self.values[::-1], self.levels[::-1], leg)
         if at is None:
             return None
         return Point(float(self.step[::-1][at]), float(self.values[::-1][at:].mean()))
@@ -148,18 +183,18 @@ class Course:
         soon = early.step - begin <= SOON * whole and not self.turns
         return (late if waits else None), (early if soon else None)
 
-    def _stands(self, values: np.ndarray, levels: np.ndarray) -> int | None:
+    def _stands(self, values: np.ndarray, levels: np.ndarray, way: float) -> int | None:
         rows, last = len(values), len(values) - max(2 * self.rows, int(LASTS * len(values)))
         for at in range(self.rows, last + 1, max(rows // PLACES, 1)) if rows >= FEWEST else ():
-            if self.holds(values[at:], levels[at:]):
+            if self.holds(values[at:], levels[at:], way):
                 return at
         return None
 
-    def holds(self, values: np.ndarray, levels: np.ndarray) -> bool:
-        """Whether these rows stand: none of their levels is off, and no drift that would matter is
-        left open."""
+    def holds(self, values: np.ndarray, levels: np.ndarray, way: float) -> bool:
+        """Whether these rows stand: none of their levels is off, and no drift that would matter
+        beside the way to them is left open."""
         level, noise = float(values.mean()), Noise(values, self.close)
-        allowed = min(CLOSE * self.way, NEAR * abs(level) if values.min() >= 0 else math.inf)
+        allowed = min(CLOSE * way, NEAR * abs(level) if values.min() >= 0 else math.inf)
         error = noise.of_mean(self.rows)
         if values.min() >= 0 and ERRORS * error > NEAR * level:
             return False  # it may be another level throughout
@@ -167,8 +202,7 @@ class Course:
             float(np.abs(levels - level).max()) <= max(allowed, ERRORS * error)
             and abs(float(levels[-1]) - level) <= max(allowed, CERTAIN * error)
             and all(
-                far <= max(CERTAIN * off, TINY * abs(level))
-                and far + CERTAIN * off <= DRIFTS * self.way
+                far <= max(CERTAIN * off, TINY * abs(level)) and far + CERTAIN * off <= DRIFTS * way
                 for far, off in _drifts(values, noise)
             )
         )

@@ -16,8 +16,9 @@ from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
 from flatline.remarks.broken import gradients_fail, part_stops
-from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
+from flatline.remarks.columns import SPREAD, Column, columns_of, listed, once, sentence, short
 from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
+from flatline.remarks.leaving import parts_company, steps_away
 from flatline.remarks.plan import begins_anew, jumps_in, pause
 from flatline.remarks.remark import Event
 from flatline.remarks.rescaled import scale_event, trend_by_scale
@@ -64,6 +65,8 @@ def main_event(trace: Trace) -> Event | None:
             or _began_again(trace, columns, outcome)
             or part_stops(trace, columns)
             or gradients_fail(trace)
+            or parts_company(columns)
+            or steps_away(columns, outcome)
         )
 
 
@@ -224,6 +227,8 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     for one in others:
         if one.back is None or not _is_share(one.column) or not 0 < one.before < 1:
             continue
+        if one.column.part or one.column.words is SPREAD or one.column.name == "reward_std_within":
+            continue  # it is of the reward itself
         name, usual, share = one.column.subject, one.before, one.column.shape.values[here]
         if _inside(one, one.back) > usual:
             name, usual, share = f"what {name} leaves", 1 - usual, 1 - share

@@ -261,6 +261,8 @@ def stays(column: Column) -> bool:
     apart = min(column.words.least, STILL) * abs(level)
     if max(parts) - min(parts) > apart and _parts_differ(shape.values, parts):
         return False
+    if shape.course.turns or shape.course.differs:
+        return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)
     if close and abs(last - first) <= STILL * abs(level):
@@ -288,7 +290,13 @@ def uncertain(column: Column) -> str:
     around_0 = abs(column.shape.values.mean()) < column.shape.values.std()
     if around_0 and column.shape.values.min() < 0:
         return ""
+    course = column.shape.course
+    if course.turns and _matters(column, [course.first, *(at.value for at in course.turns)]):
+        return f"{column.subject} {_by_turns(column)}"
     told = f"{column.bare(first)} to {column.number(last)}"
+    if course.differs and _matters(column, [course.first, course.last]):
+        ends = f"{column.bare(course.first)} to {column.number(course.last)}"
+        return f"{column.subject} {'rises' if course.last > course.first else 'falls'} from {ends}"
     if not column.shape.leans or not _matters(column, [first, last]):
         return f"{column.subject} {told}"
     return f"{column.subject} {'rises' if last > first else 'falls'} from {told}"

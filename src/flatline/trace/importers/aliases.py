@@ -462,8 +462,8 @@ UNITS: dict[str, float] = {
     "ms": 1e-3,
     "bits": 0.6931471805599453,
 }
-"""Unit behind a name, in brackets or after `_` -> what turns the number into ours. `1e-6` stands for
-itself. A name with any other unit in brackets means another quantity, and no alias knows it."""
+"""Unit behind a name, in brackets or after `_` -> what turns the number into ours. `1e-6` stands
+for itself. A name with any other unit in brackets means another quantity, and no alias knows it."""
 
 AFTER_A_NAME = UNITS.keys() - {"mean", "avg", "fraction", "percent", "s", "tokens", "tok"}
 """Those that are units wherever a name ends in them."""
