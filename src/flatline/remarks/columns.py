@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import is_evaluation, is_score
 from flatline.hypotheses.kl_unit import of_answers
-from flatline.hypotheses.part_columns import parts_of
+from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.remarks.shape import Noise, Shape, likeness
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -62,11 +62,12 @@ KNOWN: dict[str, Words] = {
 }
 SPREAD = Words("the spread of the rewards", 4, zero="all rewards are equal there")
 _SPREAD = re.compile(r"(.*/)?((reward|score)s?[/_]std(ev)?|std_reward|reward_mean_std)")
+_OF_A_PART = re.compile(r" ?/ ?std$")
 _EXPLAINED = re.compile(r"explained_var")
 _EXTREME = re.compile(r"(.*/)?(scores?|rewards?)[/_](min|max)")
 _MINOR = re.compile(
     r"(^|[/_])(min|max|std|low|high|p\d\d|median|num|count|total|terminated|time|timing|perf|"
-    r"throughput|memory|mem|mfu|flos|runtime|wall|elapsed|gpu|cpu|samples|tokens|steps?|lora|"
+    r"throughput|memory|mem|gib|gb|mib|mfu|flos|runtime|wall|elapsed|gpu|cpu|samples|tokens|steps?|lora|"
     r"seconds|system|version|seqlen|timestamp)([/_@]|$)|per_s"
 )
 """Names of what is beside the matter: extremes, speed, bookkeeping."""
@@ -195,9 +196,24 @@ def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
     return found
 
 
+def beside_the_matter(name: str) -> bool:
+    """Whether a name says that a column is bookkeeping."""
+    text = re.sub(r"[^a-z0-9]+", "_", plain(name))
+    return _MINOR.search(text) is not None and not _MATTERS.search(text)
+
+
+def functions_of(trace: Trace) -> Parts | None:
+    """The parts of the reward, without their spreads, which a table has beside them."""
+    found = parts_of(trace)
+    if found is None:
+        return None
+    kept = {name: v for name, v in found.columns.items() if not _OF_A_PART.search(name)}
+    return replace(found, columns=kept) if kept else None
+
+
 def _functions(trace: Trace) -> dict[str, str]:
     """The log's name of a reward function -> what the user calls it."""
-    found = parts_of(trace) if "reward" in trace.steps else None
+    found = functions_of(trace) if "reward" in trace.steps else None
     if found is None or not found.named:
         return {}
     return {
@@ -213,19 +229,19 @@ def _words(trace: Trace, name: str, parts: dict[str, str]) -> Words:
     subject = f"`{parts.get(name, name)}`"
     if name in parts:
         return Words(subject, PARTS, least=0.05)
-    if name in (trace.run.get("unrecognised") or ()):
+    scored = is_evaluation(name) and is_score(name, metric(trace, name))
+    if name in (trace.run.get("unrecognised") or ()) and not scored:
         return Words(subject, OTHER)  # its name may be anything
     if _SPREAD.fullmatch(text):
         return SPREAD
-    if text.endswith("/std") and f"{name[:-4]}/mean" in parts:
-        return Words(f"the spread of `{parts[f'{name[:-4]}/mean']}`", MINOR)
+    if text.endswith("/std") and (mean := f"{name[:-3]}mean") in parts:
+        return Words(f"the spread of `{parts[mean]}`", MINOR)
     if _EXPLAINED.search(text):
         return Words(subject, OTHER, below=": the value head explains nothing there")
     if _EXTREME.fullmatch(text):
         return Words(subject, OTHER)
     if is_evaluation(name):
-        score = is_score(name, metric(trace, name)) and not _MINOR.search(text)
-        return Words(subject, HELD_OUT if score else MINOR)
+        return Words(subject, HELD_OUT if scored and not _MINOR.search(text) else MINOR)
     if (_MINOR.search(text) and not _MATTERS.search(text)) or text == "epoch":
         return Words(subject, MINOR, least=0.3)
     return Words(subject, SETTINGS if _SETTING.search(text) else OTHER)

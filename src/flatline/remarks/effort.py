@@ -14,7 +14,7 @@ from flatline.trace.importers.resolve import plain
 
 ROWS = 10
 """Rows at either end that are compared."""
-MORE, LONGER = 1.5, 2.0
+MORE, LONGER = 1.5, 1.25
 """Growth of the batches and of the seconds of a step that is told."""
 MOST = 0.5
 """Share of the growth that one part of a step makes, to be told with it."""

@@ -7,6 +7,7 @@ as success among them. It is told as what was seen: no cause is proved by what h
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
 from flatline.remarks.broken import gradients_fail, part_stops
-from flatline.remarks.columns import Column, columns_of, listed, once, sentence, short
+from flatline.remarks.columns import SPREAD, Column, columns_of, listed, once, sentence, short
 from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
+from flatline.remarks.leaving import parts_company, steps_away
 from flatline.remarks.plan import begins_anew, jumps_in, pause
 from flatline.remarks.remark import Event
 from flatline.remarks.rescaled import scale_event, trend_by_scale
@@ -39,6 +41,7 @@ SAME_AGAIN = 0.9
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
+_LEVEL = re.compile(r" Since step \S+ it is about \S+\.(?= |$)")
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -62,6 +65,8 @@ def main_event(trace: Trace) -> Event | None:
             or _began_again(trace, columns, outcome)
             or part_stops(trace, columns)
             or gradients_fail(trace)
+            or parts_company(columns)
+            or steps_away(columns, outcome)
         )
 
 
@@ -71,7 +76,21 @@ def trend_told(trace: Trace) -> Trend | None:
         return trend_of(trace)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return trend_by_scale(trace, once(columns_of(trace)))
+        columns = once(columns_of(trace))
+        trend = trend_by_scale(trace, columns)
+        reward = next((one for one in columns if one.name == "reward"), None)
+        return trend if trend is None or reward is None else _as_it_ends(trend, reward)
+
+
+def _as_it_ends(trend: Trend, reward: Column) -> Trend:
+    """Without a last level that not all rows show which follow, and with the turn that they do."""
+    course = reward.shape.course
+    if not _LEVEL.search(trend.text) or course.since is not None:
+        return trend
+    turn = max(course.turns, key=lambda one: one.value, default=None)
+    best = f" It is {short(turn.value)} around step {turn.step:g}, its highest" if turn else ""
+    ends = f"{best}, and {short(course.last)} at last." if turn and course.last < turn.value else ""
+    return replace(trend, text=_LEVEL.sub(ends, trend.text))
 
 
 def _outcome(columns: list[Column]) -> Column | None:
@@ -208,6 +227,8 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     for one in others:
         if one.back is None or not _is_share(one.column) or not 0 < one.before < 1:
             continue
+        if one.column.part or one.column.words is SPREAD or one.column.name == "reward_std_within":
+            continue  # it is of the reward itself
         name, usual, share = one.column.subject, one.before, one.column.shape.values[here]
         if _inside(one, one.back) > usual:
             name, usual, share = f"what {name} leaves", 1 - usual, 1 - share

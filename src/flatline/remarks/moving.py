@@ -220,7 +220,7 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
     if others:
         yield Remark(50, sentence([_unchanged(others)]))
     unsure = [text for one in rest if one not in still and (text := uncertain(one))]
-    guesses = [text for text in unsure if " from " in text]
+    guesses = [text for text in unsure if " from " in text or " at first" in text]
     if guesses:
         yield Remark(49, f"Perhaps (it may be noise): {', '.join(guesses[:SHOWN])}.")
     if small := [text for one in rest if one.shape.moves and (text := uncertain(one))]:

@@ -11,8 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import change_of, stands
-from flatline.hypotheses.part_columns import Parts, parts_of
-from flatline.remarks.columns import OTHER, PARTS, Column, listed, once, sentence
+from flatline.hypotheses.part_columns import Parts
+from flatline.remarks.columns import (
+    OTHER,
+    PARTS,
+    Column,
+    beside_the_matter,
+    functions_of,
+    listed,
+    once,
+    sentence,
+)
 from flatline.remarks.remark import Remark
 from flatline.trace import Trace
 
@@ -51,7 +60,7 @@ ROWS, TIMES = 10, 1e-3
 def parts(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     """Everything that the parts say, and how the reward goes with other columns."""
     yield from related(trace, columns)
-    found = parts_of(trace)
+    found = functions_of(trace)
     if found is None or len(found.columns) > AT_MOST:
         return
     twins = _twins(found)
@@ -71,6 +80,10 @@ def _at(order: float, texts: Iterator[str]) -> Iterator[Remark]:
 
 def _weights(found: Parts, left_out: set[str]) -> dict[str, float]:
     """Part -> its weight in the reward; empty where the parts do not add up to it."""
+    if len(found.reward) > 3 * len(found.moving) and found.named and np.ptp(found.reward) > 0:
+        rest = found.reward - np.sum(list(found.columns.values()), axis=0)
+        if rest.var() <= EXACT * found.reward.var():
+            return dict.fromkeys(found.moving, 1.0)  # of many sums that fit, the plain one
     moving = {n: v for n, v in found.moving.items() if n not in left_out}
     if not moving or len(found.reward) < 3 * len(moving) or np.ptp(found.reward) == 0:
         return {}
@@ -115,6 +128,8 @@ def _term(name: str, weight: float) -> str:
 
 def _ceiling(found: Parts) -> Iterator[str]:
     for name, values in found.moving.items():
+        if not found.named and beside_the_matter(name):
+            continue  # what fills a memory is no part
         top = float(values.max())
         changes = np.flatnonzero(np.diff(values))
         setting = len(changes) < CHANGES or changes[-1] < SETTLED * len(values)

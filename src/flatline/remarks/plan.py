@@ -181,6 +181,9 @@ def _data(trace: Trace) -> Iterator[str]:
     name = next((one for one in trace.metric_names if _EPOCH.fullmatch(plain(one))), "epoch")
     epoch = metric(trace, name)
     done = float(np.nanmax(epoch)) if np.isfinite(epoch).any() else 1.0
+    known = epoch[np.isfinite(epoch)]
+    if len(known) and done >= 1 and (known == np.round(known)).all():
+        done += known.min() == 0  # the number of the pass that is made, the first of them 0
     if 0 < done < LITTLE:
         yield f"{done:.2g} passes over the data: {done:.0%} of the prompts were seen."
     elif done >= MANY:
@@ -215,7 +218,8 @@ def _goes(score: Column) -> Iterator[str]:
     )
     if course.falls:
         then = "rises until then and falls since" if course.rises else "falls since then"
-        yield f"it {then}: {last}"
+        best = score.shape.step[int(score.shape.values.argmax())]
+        yield f"it {then}: {last}; the checkpoint to keep is of about step {best:g}"
         return
     moved = f"({change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between their halves)"
     if course.rises and change.high > 0 >= change.low:

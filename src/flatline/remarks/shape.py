@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.course import alike as steps_alike
+from flatline.remarks.course import Course
 from flatline.stats import t_score
 
 ALPHA = 0.06
@@ -173,17 +174,33 @@ class Shape:
         return bool(count.max() >= NEARLY_ALL * len(self))
 
     @cached_property
+    def course(self) -> Course:
+        """Of the rows that do not stand out, which are told for themselves."""
+        usual = np.delete(np.arange(len(self)), self.outliers)
+        return Course(self.values[usual], self.step[usual], self.noise.alike)
+
+    @cached_property
     def ends(self) -> tuple[float, float]:
-        """The level of the first third and of the last, no further than the stretch there goes."""
-        third = max(len(self) // 3, 1)
-        if len(self.cuts) == 2 and self.sharp(1):
+        """The levels that it begins and ends with; those of its two stretches where it jumps."""
+        if len(self.cuts) == 2 and self.sharp(1) and self.stands(0) and self.stands(1):
             return typical(self.pieces[0]), typical(self.pieces[1])
-        return typical(self.pieces[0][:third]), typical(self.pieces[-1][-third:])
+        return self.course.first, self.course.last
+
+    def stands(self, which: int) -> bool:
+        """Whether a stretch is where the column begins or ends, beside how far it jumps to it."""
+        first, last = typical(self.pieces[0]), typical(self.pieces[-1])
+        end = (self.course.first, self.course.last)[which > 0]
+        return abs(typical(self.pieces[which]) - end) <= (1 - MOST) * abs(last - first)
 
     @cached_property
     def moves(self) -> bool:
         """Whether anything about its level is certain to change."""
-        return len(self.cuts) > 1 or self.trend != 0
+        return len(self.cuts) > 1 or self.trend != 0 or self.turns_round
+
+    @cached_property
+    def turns_round(self) -> bool:
+        """Whether it certainly goes one way and back, however alike its neighbours are."""
+        return not self.rare and self.course.certainly_turns
 
     def differs(self, borders: list[float]) -> bool:
         """Whether the level certainly differs from these steps on, or between them."""
@@ -197,7 +214,7 @@ class Shape:
     def sharp(self, which: int) -> bool:
         """Whether it changes from one row to the next at this cut: the rows on both sides of it do
         not overlap, and are as far apart as the stretches are."""
-        before, after = self._around(which, SHORTEST)
+        before, after = self.beside(which)
         apart = max(before.min() - after.max(), after.min() - before.max())
         return self.near(which, SHORTEST) and bool(apart > 0)
 
@@ -213,6 +230,10 @@ class Shape:
             shown.append(abs(float(after - before)) / whole)
             slopes.append([_slope(side) / whole for side in sides])
         return max(shown) >= MOST and max(np.min(slopes, axis=0)) <= SLOPE
+
+    def beside(self, which: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows before and after this cut."""
+        return self._around(which, SHORTEST)
 
     def _around(self, which: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return self.pieces[which - 1][-rows:], self.pieces[which][:rows]

@@ -6,19 +6,17 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import stands
-from flatline.hypotheses.course import goes_on, slope
 from flatline.remarks.columns import OTHER, Column, sentence, short
+from flatline.remarks.course import Point
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
 SOME_ZEROS = 0.1
 """Share of rows that are 0, told where each of them means something."""
 POINTS = 0.02
 """Change of a share, of 1, that is told."""
-STANDS = 0.25
-"""Share of the rows that a last level has, to be told as such."""
 BACK = 0.5
 """Share of a dip that is left where it came back."""
-PEAK, FEW = (4.0, 2.0), 2
+PEAK, FEW = (4.0, 1.5), 2
 """How far above its level the largest value is that is told with it, where it falls and where it
 rises; and rows that are told one by one."""
 STILL, WITHIN = 0.1, 0.25
@@ -28,10 +26,10 @@ PARTS_OF_RUN, ENOUGH = 5, 20
 DIFFER = 4.5
 """How many times the variance of their rows the parts of a run vary, which hardly one in
 five hundred columns of noise do."""
-CERTAIN = 3.0
-"""Standard errors of a slope beyond which it is certain."""
 NEAR = 8
 """Part of the rows on either side of a change that shows when it was."""
+SOON = 0.1
+"""Share of the steps within which a column that waited goes most of its way."""
 LISTED = 5
 """Levels that are told one after the other."""
 
@@ -76,19 +74,18 @@ def _movement(column: Column) -> Iterator[Clause]:
         yield Clause(column, text, float(shape.step[shape.levels[1]]))
         return
     levels = [typical(piece) for piece in shape.pieces]
+    turns = [turn.value for turn in shape.course.turns]
     first, last = shape.ends
-    if not shape.moves or not _matters(column, [first, *levels, last]):
+    if not shape.moves or not _matters(column, [first, *levels, *turns, last]):
         return
-    ups = np.sign(np.diff(levels))
-    one_way = abs(ups.sum()) == len(ups)  # or a single level, with a trend
-    text = _one_way(column) if one_way else _up_and_down(column, levels)
     cuts = [which for which in range(1, len(levels)) if shape.near(which, len(shape) // NEAR)]
     sharp = [float(shape.step[shape.cuts[which]]) for which in cuts if shape.sharp(which)]
     around = tuple(float(shape.step[shape.cuts[which]]) for which in cuts)
+    text = _passes(column, levels, cuts) or _by_turns(column) or _one_way(column)
     top = int(shape.values.argmax())
     if (
         not len(shape.outliers)
-        and shape.values[top] > PEAK[last > first] * max(first, last, *levels) > 0
+        and shape.values[top] > PEAK[last > first] * max(first, last, *levels, *turns) > 0
     ):
         text += f", {column.bare(shape.values[top])} at most (step {shape.step[top]:g})"
     yield Clause(column, text, sharp[0] if sharp else None, around)
@@ -100,55 +97,103 @@ def _matters(column: Column, levels: list[float]) -> bool:
     return enough and (not column.words.share or high - low >= POINTS)
 
 
+def _passes(column: Column, levels: list[float], cuts: list[int]) -> str:
+    """A stretch that differs from what is around it, where it begins and ends within few rows."""
+    if len(levels) != 3 or (cuts != [1, 2] and column.shape.course.turns):
+        return ""
+    shape, (before, between, after) = column.shape, levels
+    if abs(after - before) > BACK * abs(between - before):
+        return ""
+    begin, end = shape.step[shape.cuts[1]], shape.step[shape.cuts[2] - 1]
+    way = "up" if between > before else "down"
+    around = f"({column.bare(before)} before, {column.bare(after)} after)"
+    return f"goes {way} to {column.number(between)} in steps {begin:g} to {end:g} {around}"
+
+
+def _by_turns(column: Column) -> str:
+    """Where it turns, and at what level."""
+    course, turns = column.shape.course, column.shape.course.turns
+    if not turns:
+        return ""
+    if len(turns) == 1:
+        [turn] = turns
+        one, other = ("rises", "falls") if turn.value > course.first else ("falls", "rises")
+        return (
+            f"{one} from {column.bare(course.first)} to {column.number(turn.value)} around step "
+            f"{turn.step:g}, then {other} to {column.number(course.last)}"
+            f"{_at_once(column, turn) or _stands(column)}"
+        )
+    if len(turns) > LISTED:
+        low, high = (column.bare(pick(turns, key=lambda at: at.value).value) for pick in (min, max))
+        return (
+            f"goes up and down between {low} and {high}, from {column.bare(course.first)} at first "
+            f"to {column.number(course.last)} at last"
+        )
+    told = [f"{column.bare(turn.value)} around step {turn.step:g}" for turn in turns]
+    first, last = column.bare(course.first), column.number(course.last)
+    return f"is {first} at first, {', '.join(told)} and {last} at last"
+
+
+def _at_once(column: Column, turn: Point) -> str:
+    """That it goes most of its way back from one row to the next."""
+    shape = column.shape
+    for which in range(1, len(shape.cuts)):
+        before, after = (typical(part) for part in shape.beside(which))
+        most = (after - before) / (shape.course.last - turn.value) >= BACK
+        sharp = shape.sharp(which) and shape.near(which, len(shape) // NEAR)
+        if shape.step[shape.cuts[which]] > turn.step and sharp and most:
+            at = shape.step[shape.cuts[which]]
+            return f" (from {column.bare(before)} to {column.bare(after)} at step {at:g})"
+    return ""
+
+
 def _one_way(column: Column) -> str:
     shape = column.shape
     first, last = shape.ends
+    cut = [shape.step[at] for at in shape.cuts[1:]] if len(shape.cuts) == 2 else []
+    sides = [typical(part) for part in shape.beside(1)] if cut and shape.sharp(1) else []
+    if sides and abs(sides[1] - sides[0]) >= BACK * abs(last - first) and not _level(shape):
+        before, after = map(column.bare, sides)
+        ends = f"{column.bare(first)} at first and {column.number(last)} at last"
+        return f"jumps from {before} to {after} at step {cut[0]:g}; it is {ends}"
     word = "rises" if last > first else "falls"
     told = f"{word} from {column.bare(first)} to {column.number(last)}"
     told += f" ({column.words.falls})" if last < first and column.words.falls else ""
-    cuts = [shape.step[at] for at in shape.cuts[1:]]
-    if shape.since or not cuts:
+    if shape.since:
         return told
-    if len(cuts) > 1:
-        lasts = len(shape.pieces[-1]) >= STANDS * len(shape)
-        lasts = lasts and not goes_on(shape.values, shape.pieces[-1])
-        lasts = lasts and not _slopes(shape.pieces[-1], last - first)
-        return f"{told} and stays there since about step {cuts[-1]:g}" if lasts else told
-    if shape.sharp(1):
-        return f"{told} at step {cuts[0]:g}"
-    if shape.near(1, len(shape) // NEAR):
-        return f"{told} around step {cuts[0]:g}"
-    return f"{told} (about {column.bare(typical(shape.pieces[1]))} since step {cuts[0]:g})"
+    if cut and shape.near(1, len(shape) // NEAR) and _level(shape):
+        return f"{told} {'at' if shape.sharp(1) else 'around'} step {cut[0]:g}"
+    return f"{told}{_begins(column)}{_stands(column)}"
 
 
-def _slopes(values: np.ndarray, way: float) -> bool:
-    """Whether it certainly goes on that way, however slowly: it does not stay where it is then."""
-    steep, off = slope(values)
-    return bool(steep * np.sign(way) > CERTAIN * off)
+def _level(shape: Shape) -> bool:
+    """Whether both stretches of a column are where it begins and ends."""
+    return shape.stands(0) and shape.stands(1)
 
 
-def _up_and_down(column: Column, levels: list[float]) -> str:
-    shape = column.shape
-    cuts, ends = ([shape.step[at - back] for at in shape.cuts[1:]] for back in (0, 1))
-    before, between, after = levels[0], levels[1], levels[-1]
-    if len(levels) > LISTED:
-        first, last = shape.ends
-        return (
-            f"goes up and down, from {column.bare(first)} at first to {column.number(last)} at last"
-        )
-    if len(levels) > 3:
-        until = [f"{column.bare(a)} up to step {at:g}" for a, at in zip(levels, ends, strict=False)]
-        return f"is {', '.join(until)} and {column.number(after)} since"
-    if abs(after - before) <= BACK * abs(between - before):
-        way = "up" if between > before else "down"
-        around = f"({column.bare(before)} before, {column.bare(after)} after)"
-        when = f"in steps {cuts[0]:g} to {ends[1]:g}"
-        return f"goes {way} to {column.number(between)} {when} {around}"
-    one, other = ("rises", "falls") if between > before else ("falls", "rises")
-    return (
-        f"{one} from {column.bare(before)} to {column.number(between)} at about step "
-        f"{cuts[0]:g}, then {other} to {column.number(after)} (since about step {cuts[1]:g})"
-    )
+def _begins(column: Column) -> str:
+    """Until when it stands where it begins, and when it goes nearly all of its way."""
+    course, whole = column.shape.course, float(np.ptp(column.shape.step))
+    late, early = course.most
+    until, told = course.until, ""
+    if until is not None:
+        told = f" (about {column.bare(until.value)} until step {until.step:g})"
+    waited = late is not None and (until is None or late.step - until.step > SOON * whole)
+    if late is not None and waited:
+        told += f", most of it from about step {late.step:g} on"
+    elif early is not None and course.since is None:
+        told += f", most of it by about step {early.step:g}"
+    return told
+
+
+def _stands(column: Column) -> str:
+    """Since when it stands where it ends."""
+    since, last = column.shape.course.since, column.shape.course.last
+    if since is None:
+        return ""
+    if column.bare(since.value) == column.bare(last):
+        return f" and stays there since about step {since.step:g}"
+    return f" (about {column.bare(since.value)} since step {since.step:g})"
 
 
 def _single_rows(column: Column, moved: bool) -> Iterator[Clause]:
@@ -216,6 +261,8 @@ def stays(column: Column) -> bool:
     apart = min(column.words.least, STILL) * abs(level)
     if max(parts) - min(parts) > apart and _parts_differ(shape.values, parts):
         return False
+    if shape.course.turns or shape.course.differs:
+        return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)
     if close and abs(last - first) <= STILL * abs(level):
@@ -243,7 +290,13 @@ def uncertain(column: Column) -> str:
     around_0 = abs(column.shape.values.mean()) < column.shape.values.std()
     if around_0 and column.shape.values.min() < 0:
         return ""
+    course = column.shape.course
+    if course.turns and _matters(column, [course.first, *(at.value for at in course.turns)]):
+        return f"{column.subject} {_by_turns(column)}"
     told = f"{column.bare(first)} to {column.number(last)}"
+    if course.differs and _matters(column, [course.first, course.last]):
+        ends = f"{column.bare(course.first)} to {column.number(course.last)}"
+        return f"{column.subject} {'rises' if course.last > course.first else 'falls'} from {ends}"
     if not column.shape.leans or not _matters(column, [first, last]):
         return f"{column.subject} {told}"
     return f"{column.subject} {'rises' if last > first else 'falls'} from {told}"
@@ -260,5 +313,10 @@ def reward_in_words(reward: Column, goes: list[Clause]) -> str:
     first, last = (short(float(each.mean())) for each in (values[:third], values[-third:]))
     noise = short(float(np.diff(values).std()) / 2**0.5)
     told = f"the reward is {first} in the first third and {last} in the last"
+    course = reward.shape.course
+    ends = (short(course.first), short(course.last))
+    if course.rows < third and ends != (first, last):
+        rows = f"{course.rows} rows"
+        told += f" ({ends[0]} in the first {rows}, {ends[1]} in the last {rows})"
     more = [f"it {one.text}" for one in goes if "step" in one.text]
     return sentence([told, f"one row is off by about {noise}", *more])

@@ -368,38 +368,105 @@ class Words(NamedTuple):
     """Any other must be one of these: where a number comes from, and how it was averaged."""
 
 
-WORDS: dict[str, Words] = {
+def _words(*several: str) -> frozenset[str]:
+    return frozenset(word for words in several for word in words.split())
+
+
+_MEAN = "mean avg average overall all total train training batch rollout rollouts sample samples"
+_SHARE = "frac fraction share ratio rate pct percent permille ppm bp bps of"
+_REFERENCE = "to from vs ref reference base init initial sft per token tokens k1 k3 policy est"
+_NATS = "nat nats mnat mnats"
+_GROUPS = "group groups prompt prompts"
+_OUTPUT = "out output outputs completion completions response responses resp reply replies answer"
+_TEXTS = "answers gen generated generation generations summary summaries solution solutions per"
+_WHERE = "episode episodic charts env task policy rm model objective"
+
+WORDS: dict[str, tuple[Words, ...]] = {
     # A word more makes it something else: a part, a spread, an evaluation.
-    "reward": Words(
-        (frozenset(("reward", "rewards", "score", "scores", "return", "ret")),),
-        frozenset(
-            (
-                *("mean", "avg", "average", "raw", "total", "overall", "all", "train", "training"),
-                *("rollout", "rollouts", "sample", "samples", "batch", "episode", "episodic"),
-                *("charts", "env", "task", "policy", "rm", "model", "objective"),
-            )
+    "reward": (
+        Words(
+            (_words("reward rewards score scores return ret"),),
+            _words(_MEAN, _WHERE, "raw pct percent permille points"),
+        ),
+        Words((_words("pay payoff payout payoffs rew"),), _words(_MEAN, _SHARE, "raw")),
+    ),
+    "zero_std_share": (
+        Words(
+            (_words(_GROUPS), _words("same equal dead uniform identical tied degenerate")),
+            _words(_SHARE, "all with reward rewards"),
+        ),
+        Words((_words("dead"),), _words(_SHARE)),
+    ),
+    "kl": (
+        Words((_words("kl"), _words("ref reference init sft base")), _words(_MEAN, _REFERENCE)),
+        Words((_words("kl"),), _words(_MEAN, "per token", _NATS)),
+        Words(
+            (_words("drift distance divergence"), _words(_NATS)),
+            _words(_MEAN, _REFERENCE),
         ),
     ),
-    "zero_std_share": Words(
-        (
-            frozenset(("group", "groups", "prompt", "prompts")),
-            frozenset(("same", "equal", "dead", "uniform", "identical")),
+    "entropy": (
+        Words((_words("entropy ent H"),), _words(_MEAN, _NATS, "token tokens per policy bits")),
+        Words(
+            (_words("doubt uncertainty surprise"), _words(_NATS, "bits bit")),
+            _words(_MEAN, "token tokens per policy"),
         ),
-        frozenset(
-            ("frac", "fraction", "share", "ratio", "rate", "all", "of", "with", "reward", "rewards")
+    ),
+    "learning_rate": (Words((_words("lr eta learning_rate"),), _words("actor policy optim")),),
+    "grad_norm": (
+        Words(
+            (_words("grad gradient gradients"), _words("norm size length")),
+            _words("global total policy actor l2 x1000 x100 milli"),
         ),
+    ),
+    "completion_length": (
+        Words(
+            (_words("tokens toks tok words len length lengths"), _words(_OUTPUT, _TEXTS)),
+            _words("mean avg average"),
+        ),
+    ),
+    "truncated_share": (
+        Words(
+            (_words("cut trunc truncated truncation capped overlong"),),
+            _words(_SHARE, _OUTPUT, "off answers mean avg"),
+        ),
+        Words((_words("hit hits at over"), _words("cap limit")), _words(_SHARE)),
+    ),
+    "clip_share": (
+        Words(
+            (_words("clip clipfrac clipped"), _words("pg ppo ratio token tokens policy")),
+            _words(_SHARE, "mean avg"),
+        ),
+    ),
+    "seconds": (
+        Words(
+            (_words("step iter iteration update"), _words("sec secs seconds time ms s dur")),
+            _words("per mean total"),
+        ),
+        Words((_words("t"), _words("step iter")), _words("s ms")),
     ),
 }
-"""Column -> by which words a name is taken for it, where it is the only one."""
+"""Column -> by which words a name is taken for it, where it is the only one; the first that finds
+one decides."""
 
 UNITS: dict[str, float] = {
     **dict.fromkeys(("0-1", "0..1", "mean", "avg", "fraction"), 1.0),
     **dict.fromkeys(("nat", "nats", "nat/token", "nats/token", "nats_per_token"), 1.0),
     **dict.fromkeys(("tokens", "tok", "s", "sec", "seconds"), 1.0),
-    **dict.fromkeys(("%", "percent"), 0.01),
+    **dict.fromkeys(("%", "percent", "pct"), 0.01),
+    **dict.fromkeys(("permille", "x1000", "milli", "mnat", "mnats"), 1e-3),
+    **dict.fromkeys(("ppm", "micro"), 1e-6),
+    **dict.fromkeys(("bp", "bps"), 1e-4),
+    "nano": 1e-9,
+    "x100": 0.01,
+    "ms": 1e-3,
+    "bits": 0.6931471805599453,
 }
-"""Unit in brackets behind a name -> what turns the number into ours. `1e-6` stands for itself. A
-name with any other unit means another quantity, and no alias knows it."""
+"""Unit behind a name, in brackets or after `_` -> what turns the number into ours. `1e-6` stands
+for itself. A name with any other unit in brackets means another quantity, and no alias knows it."""
+
+AFTER_A_NAME = UNITS.keys() - {"mean", "avg", "fraction", "percent", "s", "tokens", "tok"}
+"""Those that are units wherever a name ends in them."""
 
 CAVEATS = {
     "critic/rewards/mean": "it has the KL penalty subtracted where `use_kl_in_reward` is on",

@@ -43,6 +43,7 @@ _LINE = re.compile(
     r" ?(?P<unit>%|[a-z/]{0,12})( *\(.*\))?\s*",
     re.I,
 )
+_EVALUATED = re.compile(r"(val|eval|test)\w*/", re.I)
 _OF_TRAINING = re.compile(r"(training|train)?[ _]*(results|metrics|statistics|stats|losses)?", re.I)
 _RESULTS = re.compile(r"[ _]+(results|metrics|statistics|stats)$", re.I)
 
@@ -72,23 +73,26 @@ def read_blocks(path: Path) -> Log:
 
 
 def _blocks(numbered: Iterable[tuple[int, str]]) -> Iterator[Block]:
-    block: dict[str, str] = {}
+    block = {"step": "0"}  # what is evaluated before the first step
     begins, section = 0, ""
     for number, line in numbered:
         if len(line) > LONGEST:
             continue
         if heading := _HEADING.fullmatch(line):
-            if len(block) > 1:
+            if len(block) > 1 and (begins or _is_evaluated(block)):
                 yield begins, block
             block, begins, section = {"step": heading["step"]}, number, ""
-        elif not block:
-            continue
         elif named := _SECTION.fullmatch(line):
             section = _prefix(named["name"])
         elif one := _LINE.fullmatch(line):
             block.setdefault(section + one["name"].strip(), _worth(one))
-    if len(block) > 1:
+    if len(block) > 1 and begins:
         yield begins, block
+
+
+def _is_evaluated(block: dict[str, str]) -> bool:
+    """Whether what stands before the first heading is an evaluation: settings stand there too."""
+    return any(_EVALUATED.match(name) for name in block)
 
 
 def _prefix(section: str) -> str:

@@ -7,6 +7,7 @@ table of MLflow's metrics has a metric a row: its name, its value and its step.
 import csv
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ _TAG = re.compile(r"run-.+-tag-(?P<tag>.+)")
 _BAND = ("__MIN", "__MAX")
 _VALUE, _METRIC = "value", ("key", "metric", "metric_name", "tag")
 """Names of the two columns of a table with a metric a row."""
+LARGEST = 1.79e308
+"""What stands for infinite numbers in what MLflow saves."""
 _RUN = ("run_id", "run_uuid", "run")
 
 
@@ -60,11 +63,26 @@ def _by_metric(path: Path, names: list[str], entries: list[Entry]) -> list[Entry
         return entries
     run = next((by_plain[name] for name in _RUN if name in by_plain), None)
     _only_run(path, sorted({entry.values.get(run, "") for entry in entries if run}))
+    nan = by_plain.get("is_nan", "")
     rows = [
-        Entry(one.place, {step: one.values.get(step), one.values[metric]: one.values.get(value)})
+        Entry(
+            one.place,
+            {
+                step: one.values.get(step),
+                one.values[metric]: _known(one.values, value, nan) if nan else one.values[value],
+            },
+        )
         for one in entries
     ]
     return sorted(rows, key=lambda row: whole(row.values[step]) or 0)
+
+
+def _known(values: Mapping[str, Any], value: str, nan: str) -> Any:
+    """A number of MLflow's, which has no NaN and no infinite ones."""
+    if str(values.get(nan)).strip().lower() in ("1", "1.0", "true"):
+        return "nan"
+    size = abs(number(values.get(value)) or 0.0)
+    return "inf" if size >= LARGEST else values.get(value)
 
 
 def _next(reader: Any, log: Log) -> list[str] | None:

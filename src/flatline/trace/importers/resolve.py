@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from flatline.trace.importers.aliases import (
+    AFTER_A_NAME,
     CAVEATS,
     COLUMNS,
     KEPT,
@@ -45,8 +46,10 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
     for column in [column for column in WORDS if column not in aliases]:
-        found = [name for name in names if not is_known(name) and _says(name, WORDS[column])]
-        if len(found) == 1:
+        free = [name for name in names if not is_known(name) and name not in aliases.values()]
+        said = ([name for name in free if _says(name, words)] for words in WORDS[column])
+        found = next((several for several in said if several), [])
+        if len(found) == 1 and plain(found[0]) not in leave_out:
             aliases[column] = found[0]
             notes.append(f"`{column}` is {found[0]!r}, by the words of its name.")
     taken = set(aliases.values())
@@ -78,7 +81,9 @@ def _unit(name: str) -> tuple[str, float]:
     text = _DOTTED.sub(r"\1/", text)
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
-        return text, 1.0
+        bare, _, unit = text.rpartition("_")
+        ends = bare and unit in AFTER_A_NAME and text not in _NAMES | KEPT.keys()
+        return (bare, UNITS[unit]) if ends else (text, 1.0)
     if _POWER.fullmatch(found["unit"]):
         return found["name"], float(found["unit"])
     if found["unit"] in UNITS:
@@ -99,7 +104,10 @@ def fills_nothing(name: str) -> bool:
 
 
 def _says(name: str, wanted: Words) -> bool:
-    words = set(re.split(r"[^a-z0-9]+", plain(name)))
+    # What is one letter is a symbol: `H` is an entropy, and `h` are hours.
+    bare = name if len(name) == 1 else plain(name)
+    unit = name.lower().rpartition("_")[2]
+    words = {*re.split(r"[^A-Za-z0-9]+", bare), *({unit} & AFTER_A_NAME)}
     return all(words & any_of for any_of in wanted.needed) and words <= wanted.beside.union(
         *wanted.needed
     )
