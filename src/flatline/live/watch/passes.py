@@ -18,6 +18,9 @@ OTHER = 0.05
 """Share of the gradient that is no push on a token from which on it is worth saying."""
 TELLING = 4
 """Positions that must agree on a temperature, or show what else the loss does."""
+NEARLY_ALL = 0.9
+"""Share of the positions at which the loss must push the token that was given there, where that or
+the next one surely is pushed. Healthy: none."""
 AGREE = 0.02
 """Share by which they may differ; gradients in 16 bits have an error of 0.004."""
 
@@ -40,9 +43,16 @@ FUSED = (
 class Passes:
     """Between two optimizer steps."""
 
-    def __init__(self, note: Callable[[str], None], settle: Callable[..., None]) -> None:
-        """`note` is told what a person must know, `settle` what a setting of the run is."""
-        self._note, self._settle = note, settle
+    def __init__(
+        self,
+        note: Callable[[str], None],
+        settle: Callable[..., None],
+        unshifted: Callable[..., None] = lambda **_: None,
+    ) -> None:
+        """`note` is told what a person must know, `settle` what a setting of the run is, and
+        `unshifted` where a loss scores tokens by the logits that they stand below."""
+        self._note, self._settle, self._unshifted = note, settle, unshifted
+        self._steps_unshifted = 0
         self._waiting: deque[Pass] = deque(maxlen=WAITING)
         self._temperature = 1.0
         self._now: Inputs | None = None
@@ -117,6 +127,7 @@ class Passes:
         trained = [one for one in self._waiting if one.trained is not None]
         if not trained and self._headless:
             self._note(FUSED)
+        self._count_unshifted(trained)
         reads = [Read.of(one) for one in trained if self._is_readable(one)]
         self._waiting.clear()
         self._now, self._headless = None, 0
@@ -124,6 +135,18 @@ class Passes:
 
     def _count_headless(self) -> None:
         self._headless += self._now is not None and self._heads == 0 and self._graph
+
+    def _count_unshifted(self, trained: Sequence[Pass]) -> None:
+        """Steps whose loss pushes the tokens that the model was given and not those behind them."""
+        whole = [one for one in trained if one.first == 0]
+        given, following = (
+            sum(int(flags.sum()) for flags in pushed)
+            for pushed in zip(*((one.pushes_given, one.pushes_next) for one in whole), strict=True)
+        ) if whole else (0, 0)
+        if len(whole) < len(trained) or given <= NEARLY_ALL * (given + following):
+            return
+        self._steps_unshifted += 1
+        self._unshifted(steps=self._steps_unshifted, positions=given, of=given + following)
 
     def _is_readable(self, one: Pass) -> bool:
         """Whether the logits are those of the places that they were taken for."""
@@ -176,3 +199,4 @@ class Passes:
             "temperature 1, those of the sampler and those of the trainer."
         )
         return True
+
