@@ -55,6 +55,8 @@ class Passes:
         self._steps_unshifted = 0
         self._waiting: deque[Pass] = deque(maxlen=WAITING)
         self._temperature = 1.0
+        self._seen_at: float | None = None
+        """The temperature that the loss of a step shows, where it does."""
         self._now: Inputs | None = None
         self._heads = 0
         """Calls of the head since the model was given what is in `_now`."""
@@ -168,8 +170,13 @@ class Passes:
         return True
 
     def _numbers(self, trained: Sequence[Pass]) -> dict[str, float]:
-        if not trained or self._changes_temperature(trained):
+        if not trained:
             return {}
+        changes = self._changes_temperature(trained)
+        seen = {} if self._seen_at is None else {"loss_temperature": self._seen_at}
+        return seen if changes else seen | self._other_form(trained)
+
+    def _other_form(self, trained: Sequence[Pass]) -> dict[str, float]:
         rest, whole = torch.stack([one.parts for one in trained]).sum(0).tolist()
         if sum(int(one.examined) for one in trained) < TELLING or whole == 0:
             return {}
@@ -186,10 +193,11 @@ class Passes:
         """Whether the loss has another temperature than the one that it was read with."""
         slopes = torch.cat([one.slopes for one in trained]).cpu().numpy()
         slopes = slopes[np.isfinite(slopes) & (slopes > 0)]
+        self._seen_at = None
         if len(slopes) < TELLING or np.ptp(np.quantile(slopes, [0.25, 0.75])) > AGREE:
             return False
         found = float(1 / np.median(slopes))
-        found = 1.0 if abs(found - 1) < AGREE else round(found, 3)
+        self._seen_at = found = 1.0 if abs(found - 1) < AGREE else round(found, 3)
         if abs(found - self._temperature) < AGREE * found:
             return False
         self._temperature = found
