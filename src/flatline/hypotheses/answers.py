@@ -185,8 +185,9 @@ def _paid(trace: Trace) -> tuple[np.ndarray, str]:
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    if normalize_answer(answer) == normalize_answer(gold):
-        return True
+    plain = normalize_answer(answer)
+    if plain == normalize_answer(gold):  # of nothing but punctuation nothing is left
+        return bool(plain) or answer.strip() == gold.strip()
     numbers = parse_number(answer), parse_number(gold)
     return numbers[0] is not None and numbers[0] == numbers[1]
 

@@ -142,9 +142,15 @@ class Passes:
         """Steps whose loss pushes the tokens that the model was given and not those behind them."""
         whole = [one for one in trained if one.first == 0]
         given, following = (
-            sum(int(flags.sum()) for flags in pushed)
-            for pushed in zip(*((one.pushes_given, one.pushes_next) for one in whole), strict=True)
-        ) if whole else (0, 0)
+            (
+                sum(int(flags.sum()) for flags in pushed)
+                for pushed in zip(
+                    *((one.pushes_given, one.pushes_next) for one in whole), strict=True
+                )
+            )
+            if whole
+            else (0, 0)
+        )
         if len(whole) < len(trained) or given <= NEARLY_ALL * (given + following):
             return
         self._steps_unshifted += 1
@@ -207,4 +213,3 @@ class Passes:
             "temperature 1, those of the sampler and those of the trainer."
         )
         return True
-

@@ -10,6 +10,7 @@ came from: groups stay whole where one generation feeds several steps.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from flatline.live.trl.recorder.rows import (
     sampler_logps,
     token_row,
 )
+from flatline.live.trl.recorder.seen_gold import SeenGold
 from flatline.live.trl.recorder.steps import Clip, PassFacts, reward_facts, rollout_facts
 from flatline.live.weights import Looked
 from flatline.trace.writer import Sink
@@ -36,8 +38,8 @@ from flatline.trace.writer import Sink
 class Scribe:
     """Rollouts that wait to be trained, and what is known of the step that is under way."""
 
-    def __init__(self, sink: Sink, tokenizer: Any) -> None:
-        self._sink = sink
+    def __init__(self, sink: Sink, tokenizer: Any, gold: SeenGold) -> None:
+        self._sink, self._gold = sink, gold
         self._texts, self._vocabulary = Texts(tokenizer), Vocabulary(tokenizer)
         self._held: dict[int, Held] = {}
         """Not trained yet, by their numbers."""
@@ -64,6 +66,9 @@ class Scribe:
         self._fresh += rollouts
         self._generations.append(one)
         self._texts.learn(_ids(rollouts))
+        said = one.completions
+        if len(said) == len(one.rows):
+            self._gold.look([(each.data, said[each.row], each.rewards) for each in rollouts])
 
     def passed(self, one: Pass, reader: Reader, clip: Clip) -> None:
         """A pass of the loss; the rollouts that it is the first to train are complete now."""
@@ -132,6 +137,7 @@ class Scribe:
         return [self._held.pop(number, None) for number in numbers]
 
     def _keep_rows(self, rollouts: Sequence[Held], reader: Reader) -> None:
+        reader = replace(reader, gold_names=self._gold.names)
         self._texts.learn(_ids(rollouts))  # they may be others than those that were sampled
         self._rows |= {id(one): rollout_row(one, reader, self._texts) for one in rollouts}
 
