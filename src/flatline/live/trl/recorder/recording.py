@@ -25,7 +25,7 @@ from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
 from flatline.live.trl.recorder.rows import Reader, Row, kept_rows
 from flatline.live.trl.recorder.scribe import Scribe
-from flatline.live.trl.recorder.seen_gold import SeenGold
+from flatline.live.trl.recorder.seen_gold import FitOfGold, SeenGold
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Calls
 from flatline.live.trl.settings import (
@@ -79,9 +79,10 @@ class Recording:
         self._trainer = trainer
         self._guard = guard
         self._gold_names = gold_names(trainer) if gold is None else (gold,)
-        data = None if gold is not None else getattr(trainer, "train_dataset", None)
-        found = SeenGold(self._gold_names, data)
-        self._scribe = Scribe(sink, _copied(trainer.processing_class), found)
+        data = getattr(trainer, "train_dataset", None)
+        found = SeenGold(self._gold_names, None if gold is not None else data)
+        fit = FitOfGold(data, lambda **known: sink.update_run(gold_of_data=known))
+        self._scribe = Scribe(sink, _copied(trainer.processing_class), found, fit)
         self._rank = int(trainer.accelerator.process_index)
         self._census: Census | None = None
         self._layers: list[Any] | None = None

@@ -29,7 +29,7 @@ from flatline.live.trl.recorder.rows import (
     sampler_logps,
     token_row,
 )
-from flatline.live.trl.recorder.seen_gold import SeenGold
+from flatline.live.trl.recorder.seen_gold import FitOfGold, SeenGold
 from flatline.live.trl.recorder.steps import Clip, PassFacts, reward_facts, rollout_facts
 from flatline.live.weights import Looked
 from flatline.trace.writer import Sink
@@ -38,8 +38,8 @@ from flatline.trace.writer import Sink
 class Scribe:
     """Rollouts that wait to be trained, and what is known of the step that is under way."""
 
-    def __init__(self, sink: Sink, tokenizer: Any, gold: SeenGold) -> None:
-        self._sink, self._gold = sink, gold
+    def __init__(self, sink: Sink, tokenizer: Any, gold: SeenGold, fit: FitOfGold) -> None:
+        self._sink, self._gold, self._fit = sink, gold, fit
         self._texts, self._vocabulary = Texts(tokenizer), Vocabulary(tokenizer)
         self._held: dict[int, Held] = {}
         """Not trained yet, by their numbers."""
@@ -68,7 +68,9 @@ class Scribe:
         self._texts.learn(_ids(rollouts))
         said = one.completions
         if len(said) == len(one.rows):
-            self._gold.look([(each.data, said[each.row], each.rewards) for each in rollouts])
+            answered = [(each.data, said[each.row], each.rewards) for each in rollouts]
+            self._gold.look(answered)
+            self._fit.look(answered, self._gold.names)
 
     def passed(self, one: Pass, reader: Reader, clip: Clip) -> None:
         """A pass of the loss; the rollouts that it is the first to train are complete now."""

@@ -7,7 +7,7 @@ reward function is called for it. Until a column shows itself, no gold is record
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from numbers import Real
 from typing import Any
@@ -31,6 +31,14 @@ LONGEST = 200
 LATEST = 512
 """Rollouts that are looked at together."""
 EQUAL = 1e-6
+SURE, ANSWERS = 0.5, 4
+"""Share of the answers to a prompt that agree, and answers, for it to be a prompt that the policy
+is sure of."""
+SURE_PROMPTS, MOST_PROMPTS = 24, 100
+"""How many of these tell anything, and how many are looked at."""
+
+Rows = Sequence[tuple[Mapping[str, Any], Any, np.ndarray]]
+"""Rows of the data, what was answered and what each reward function paid for it."""
 
 
 class SeenGold:
@@ -50,8 +58,8 @@ class SeenGold:
         """Columns that hold right answers."""
         return self._names
 
-    def look(self, rows: Sequence[tuple[Mapping[str, Any], Any, np.ndarray]]) -> None:
-        """Rows of the data, what was answered and what each reward function paid for it."""
+    def look(self, rows: Rows) -> None:
+        """Does a column show itself?"""
         if not self._open:
             return
         read = [(data, _said(answer), paid) for data, answer, paid in rows]
@@ -81,7 +89,7 @@ class SeenGold:
 
     def _of_the_kind(self, name: str, rows: Sequence[tuple[Mapping[str, Any], str, Any]]) -> bool:
         """Whether most prompts are answered with what the column says of some row."""
-        values = _values(self._data, name)
+        values = set(_values(self._data, name))
         said: dict[str, Counter[str]] = {}
         for data, answer, _ in rows:
             said.setdefault(_prompt(data), Counter())[answer] += 1
@@ -89,6 +97,59 @@ class SeenGold:
         fits = [answer for answer in common if answer in values]
         enough = len(common) >= UNPAID_PROMPTS and len(set(fits)) >= DIFFERENT
         return enough and len(fits) >= KIND * len(common)
+
+
+class FitOfGold:
+    """Whether what a policy is sure of is the gold of its own row, or of some other row of the
+    data: a run sees few rows, so that the trace alone would not tell."""
+
+    def __init__(self, data: Any, tell: Callable[..., None]) -> None:
+        self._data, self._tell = data, tell
+        self._values: Counter[str] | None = None
+        self._sure: dict[str, tuple[str, str]] = {}
+        """What it says to a prompt, and what is right there."""
+
+    def look(self, rows: Rows, names: Sequence[str]) -> None:
+        """Groups of rollouts; what is known is told whenever it changes."""
+        columns = getattr(self._data, "column_names", None) or ()
+        name = next((name for name in names if name in columns), None)
+        if name is None or len(self._sure) >= MOST_PROMPTS:
+            return
+        said: dict[str, list[str]] = {}
+        gold: dict[str, str] = {}
+        for data, answer, _ in rows:
+            if data.get(name) is not None:
+                said.setdefault(_prompt(data), []).append(_said(answer).lower())
+                gold[_prompt(data)] = _answer(data[name])
+        for prompt, answers in said.items():
+            answer, count = Counter(answers).most_common(1)[0]
+            if len(answers) >= ANSWERS and count >= SURE * len(answers):
+                self._sure[prompt] = answer, gold[prompt]
+        if len(self._sure) >= SURE_PROMPTS:
+            self._say(name)
+
+    def _say(self, name: str) -> None:
+        if self._values is None:
+            self._values = Counter(map(_answer, _values(self._data, name)))
+        pairs = [*self._sure.values()][:MOST_PROMPTS]
+        known = [answer for answer, _ in pairs if answer in self._values]
+        shown = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+        self._tell(
+            prompts=len(pairs),
+            own=sum(answer == right for answer, right in pairs),
+            of_data=len(known),
+            different=len(set(known)),
+            chance=sum(self._values[a] for a in known) / len(pairs) / self._values.total()
+            if known
+            else 0.0,
+            answer=shown[0],
+            gold=shown[1],
+        )
+
+
+def _answer(gold: Any) -> str:
+    """Without the way to it."""
+    return str(gold).split("####")[-1].strip().lower()
 
 
 def _follows(
@@ -130,11 +191,11 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> set[str]:
     return {name for name in names if len({str(row.get(name)) for row in rows}) > 1}
 
 
-def _values(data: Any, name: str) -> set[str]:
+def _values(data: Any, name: str) -> list[str]:
     try:
-        return {str(one).strip() for one in data[name]}
+        return [str(one).strip() for one in data[name]]
     except Exception:  # a stream, or data of somebody's own
-        return set()
+        return []
 
 
 def _prompt(data: Mapping[str, Any]) -> str:
