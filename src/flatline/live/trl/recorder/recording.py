@@ -23,6 +23,7 @@ from flatline.live.transfer import Transfer
 from flatline.live.trl.gold import gold_names
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
+from flatline.live.trl.recorder.reference import anchor_of
 from flatline.live.trl.recorder.rows import Reader, Row, kept_rows
 from flatline.live.trl.recorder.scribe import Scribe
 from flatline.live.trl.recorder.seen_gold import FitOfGold, SeenGold
@@ -84,6 +85,7 @@ class Recording:
         fit = FitOfGold(data, lambda **known: sink.update_run(gold_of_data=known))
         self._scribe = Scribe(sink, _copied(trainer.processing_class), found, fit)
         self._rank = int(trainer.accelerator.process_index)
+        self._anchor = anchor_of(trainer, lambda **known: sink.update_run(reference=known))
         self._census: Census | None = None
         self._layers: list[Any] | None = None
         """Of an adapter; none are left once some of them were found merged."""
@@ -177,6 +179,8 @@ class Recording:
 
     def before_optimizer(self, optimizer: Any) -> None:
         self.gradients_are_whole()
+        if self._anchor is not None:
+            self._anchor.look()
         if self._grad_norm is None and self._census is not None:
             self._grad_norm = self._census.grad_norm()
         if optimizer is not None:
