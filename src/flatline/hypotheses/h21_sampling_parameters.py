@@ -17,7 +17,7 @@ The log-probs of the first step, where both sides hold the same weights. Suspect
 - a `temperature` other than that of the loss, if the run says both: a server may give log-probs at
   the loss's temperature whatever it draws at;
 - in a watched loop, drawn tokens that are likelier at another temperature than the gradient of the
-  loss shows (by 20 nats and more than 15 %), a tenth of them from the least likely tenth there;
+  loss shows (by 20 nats and 30 %), a tenth of them from the least likely tenth there;
 - by name, what `generate` has in force and nobody asked for (a penalty, a cut or a temperature of
   the model's own `generation_config`), if sampler and trainer are as far apart as H20 needs and the
   sampler's own processors change at least half of that.
@@ -216,7 +216,7 @@ class SamplingParameters(Hypothesis):
     def _drawn_at(self, seen: DrawnAt) -> Finding:
         return self.found(
             Level.SUSPECT,
-            f"The loop draws its tokens at a temperature of about {seen.drawn:.2g}, and its loss "
+            f"The loop draws its tokens as at a temperature of about {seen.drawn:.2g}, and its loss "
             f"takes their log-probs at {seen.taken:g}: {seen.tokens} tokens are {seen.nats:.0f} "
             "nats likelier at the former.",
             measured=seen.drawn,

@@ -24,12 +24,15 @@ FEWEST_TOKENS = 500
 """Drawn tokens of a watched loop that a temperature is read from."""
 LIKELIER = 20.0
 """Nats by which these must be likelier at another temperature: by chance once in 10^8."""
-NEXT = 2
-"""Temperatures, 15 % apart, by which it must differ."""
+HOTTER, COLDER = 2, 3
+"""Temperatures, 15 % apart, by which it must differ. A sure policy whose least likely tokens are
+cut off (top-p 0.9) cannot be told from a sampler that is 25 % colder."""
 LEAST, NEAR = 0.1, 0.04
-"""Share of the tokens that come from the least likely tenth, and how far off it may be where a
-temperature is all that the sampler changes. What top-p leaves has none of them."""
-PLAIN = 0.9
+"""Share of the tokens with a choice that come from the least likely tenth, and how far off it may
+be where a temperature is all that the sampler changes. What top-p leaves has none of them."""
+FEWEST_IN_DOUBT = 200
+"""Tokens with a choice that this share is taken of."""
+PLAIN = 0.75
 """Share of the trained rows of which every drawn token has a loss, and the same weight: others may
 hold what was not drawn, or be corrected for how they were drawn."""
 
@@ -82,9 +85,10 @@ def drawn_at_another(trace: Trace) -> DrawnAt | None:
     tried, logps = np.array(seen["temperatures"]), np.array(seen["logps"])
     best, own = int(logps.argmax()), int(np.abs(np.log(tried / taken)).argmin())
     nats = float(logps[best] - logps[max(own - 1, 0) : own + 2].max())
-    share = seen["least"][best] / seen["tokens"]
-    other = abs(best - own) >= NEXT and 0 < best < len(tried) - 1 and nats > LIKELIER
-    sure = abs(share - LEAST) <= NEAR and seen["plain_rows"] >= PLAIN * seen["rows"]
+    share = seen["least"][best] / max(seen["in_doubt"][best], 1)
+    other = not -COLDER < best - own < HOTTER and 0 < best < len(tried) - 1 and nats > LIKELIER
+    sure = abs(share - LEAST) <= NEAR and seen["in_doubt"][best] >= FEWEST_IN_DOUBT
+    sure = sure and seen["plain_rows"] >= PLAIN * seen["rows"]
     found = DrawnAt(float(tried[best]), taken, seen["tokens"], nats)
     return found if other and sure else None
 

@@ -22,6 +22,8 @@ FEWEST_ROWS = 8
 few rows it would be too many."""
 LEAST = 0.1
 """The least likely part of the distribution."""
+SURE = 0.8
+"""Probability of the most likely token from which on there is no choice."""
 EVEN = 0.1
 """How far the weights of tokens may differ inside a row that is not corrected for how it was drawn:
 such a correction is the ratio of two probabilities."""
@@ -34,8 +36,9 @@ class Drawn:
         self._left = BUDGET
 
     def look(self, logits: Tensor, token: Tensor) -> Tensor | None:
-        """For each row and temperature: the log-prob of its token, and how much of what the token
-        stands for lies in the least likely part; None once enough was seen."""
+        """For each row and temperature: the log-prob of its token, and where there was a choice,
+        how much of what the token stands for lies in the least likely part, and 1; None once enough
+        was seen."""
         if self._left <= 0 or len(token) < FEWEST_ROWS:
             return None
         self._left -= logits.numel()
@@ -51,7 +54,8 @@ def _at(logits: Tensor, own: Tensor) -> Tensor:
     above = torch.where(logits > own, logps.exp(), 0.0).sum(1)
     share = logp.exp().clamp_min(torch.finfo(logp.dtype).tiny)
     least = ((above + share - (1 - LEAST)) / share).clamp(0, 1)
-    return torch.stack([logp, least], 1)
+    in_doubt = logps.amax(1).exp() < SURE
+    return torch.stack([logp, least * in_doubt, in_doubt.to(logp.dtype)], 1)
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class Fits:
 
     tokens: int
     summed: np.ndarray
-    """Log-probs, and tokens in the least likely part, at each temperature."""
+    """Log-probs, tokens in the least likely part, and tokens with a choice, at each temperature."""
 
 
 class Told:
@@ -68,7 +72,7 @@ class Told:
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
-        self._all = Fits(0, np.zeros((2, len(TEMPERATURES))))
+        self._all = Fits(0, np.zeros((3, len(TEMPERATURES))))
         self._rows = self._plain = 0
 
     def trained(self, fits: list[Fits], whole: list[bool], even: list[bool]) -> None:
@@ -79,12 +83,13 @@ class Told:
         self._rows += len(whole)
         self._plain += sum(a and b for a, b in zip(whole, even, strict=True))
         if fits:
-            logps, least = self._all.summed.round(3).tolist()
+            logps, least, in_doubt = self._all.summed.round(3).tolist()
             self._tell(
                 temperatures=TEMPERATURES,
                 tokens=self._all.tokens,
                 logps=logps,
                 least=least,
+                in_doubt=in_doubt,
                 rows=self._rows,
                 plain_rows=self._plain,
             )

@@ -130,7 +130,7 @@ def _verdict(trainer: Any, asked: Asked, heard: Heard) -> tuple[StageFound, _Car
         or _lost_after_turns(effects, tried, names)
         or _paid_for_a_piece(asked, paid, effects, tried, names)
         or _paid_for_nothing(asked, paid, effects, tried, names)
-        or _blind_to_gold(judges, tried)
+        or _blind_to_gold(judges, effects, tried)
         or _never_paid(asked, paid, effects, tried, names)
     )
 
@@ -253,9 +253,14 @@ def _paid_for_a_piece(
     return None
 
 
-def _blind_to_gold(judges: Sequence[Paid], tried: _Rows) -> tuple[StageFound, _Carrier] | None:
+def _blind_to_gold(
+    judges: Sequence[Paid], effects: Sequence[_Effect], tried: _Rows
+) -> tuple[StageFound, _Carrier] | None:
     """Every judge that asks for gold pays an answer in one row as in all others, right there or
-    not. One of several may look at nothing but the length of gold."""
+    not. One of several may look at nothing but the length of gold; and what is right in one form
+    may be as wrong as anything in another."""
+    if any(one.rises >= USUAL * len(tried.rows) for one in effects):
+        return None
     blind = [_blind(judge, tried) for judge in judges if _asks_for_gold(judge)]
     return blind[0] if all(blind) and blind else None
 
