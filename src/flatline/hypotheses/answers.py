@@ -29,6 +29,8 @@ BEFORE_IT = ("</think>", "</tool_response>", "<|im_start|>")
 """What the final message comes after; an answer before it was not the last word."""
 ENDINGS = re.compile(r"(\s*<[^<>\s]{1,40}>)+\s*$")
 """Special tokens that a completion ends with; they are no part of its answer."""
+JOINTS = re.compile(r"(?<=\w)[^\w\s](?=\w)|(?<!\w)[-.](?=\d)")
+"""What normalising leaves out and must not."""
 SHORT, NEARLY_ALL = 40, 0.9
 """Characters of a completion that is nothing but an answer, and the share that must be so."""
 FEWEST_WRONG = 3
@@ -185,10 +187,16 @@ def _paid(trace: Trace) -> tuple[np.ndarray, str]:
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    if normalize_answer(answer) == normalize_answer(gold):
-        return True
+    plain = normalize_answer(answer)
+    if plain == normalize_answer(gold) and _joints(answer) == _joints(gold):
+        return bool(plain) or answer.strip() == gold.strip()  # of punctuation alone nothing is left
     numbers = parse_number(answer), parse_number(gold)
     return numbers[0] is not None and numbers[0] == numbers[1]
+
+
+def _joints(text: str) -> list[str]:
+    """Punctuation that means something: inside of a word or number, and signs: 3.5 is not 35."""
+    return JOINTS.findall(text.strip())
 
 
 def states(text: str, gold: str) -> bool | None:

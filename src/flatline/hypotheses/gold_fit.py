@@ -26,6 +26,9 @@ SURE = 0.5
 """Share of the answers to a prompt that agree with the most common one, on average."""
 OF_THE_KIND = 0.8
 """Share of the most common answers that are some row's gold."""
+OFTEN, MANY = 0.5, 8
+"""The same share where they are never their own row's, and how many different ones these must be:
+what a policy gets wrong need not be anybody's gold."""
 DIFFERENT = 4
 """Different answers among the most common ones."""
 ABOVE_CHANCE = 0.2
@@ -37,6 +40,28 @@ HEADLINE = "Your gold answers do not belong to their questions."
 
 def foreign_gold(trace: Trace) -> StageFound | None:
     """None where gold belongs to its rows, or where that cannot be told."""
+    return _of_whole_data(trace) or _of_seen_rows(trace)
+
+
+def _of_whole_data(trace: Trace) -> StageFound | None:
+    """As the recorder saw it, which knows the gold of rows that the run never came to."""
+    seen = trace.run.get("gold_of_data")
+    if seen is None or seen["prompts"] < PROMPTS or seen["different"] < DIFFERENT:
+        return None
+    never = seen["own"] == 0 and seen["different"] >= MANY
+    if seen["of_data"] < (OFTEN if never else OF_THE_KIND) * seen["prompts"]:
+        return None
+    example = f"{seen['answer']!r} is answered, gold is {seen['gold']!r}"
+    return _unless_known(seen["own"], seen["prompts"], seen["chance"], example)
+
+
+def _unless_known(own: int, prompts: int, chance: float, example: str) -> StageFound | None:
+    """None where its own row's gold is met more often than anybody's."""
+    met = cluster_mean(np.arange(prompts) < own, np.arange(prompts))
+    return None if met.high >= chance + ABOVE_CHANCE else _found(own, prompts, chance, example)
+
+
+def _of_seen_rows(trace: Trace) -> StageFound | None:
     try:
         judged = judge(trace)
     except NotRecorded:
@@ -58,12 +83,9 @@ def foreign_gold(trace: Trace) -> StageFound | None:
     own = [same_answer(text, gold[prompt]) for prompt, text in said.items()]
     others = [same_answer(a, gold[q]) for p, a in said.items() for q in said if p != q]
     chance = sum(others) / len(others)
-    met = cluster_mean(np.array(own, dtype=float), np.arange(len(own)))
-    if met.high >= chance + ABOVE_CHANCE:
-        return None
-    prompt = list(said)[own.index(False)]
+    prompt = list(said)[own.index(False) if False in own else 0]
     example = f"{said[prompt]!r} is answered, gold is {gold[prompt]!r}"
-    return _found(sum(own), len(own), chance, example)
+    return _unless_known(sum(own), len(own), chance, example)
 
 
 def _of_the_kind(said: dict[str, str], gold: dict[str, str]) -> bool:

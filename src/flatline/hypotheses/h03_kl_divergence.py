@@ -18,6 +18,8 @@ that really has left. A KL term of the wrong sign pushes it out. One that is too
 - Later, a median above 1 nat per token in the last third of at least three steps is suspected. A
   log may have the KL of whole answers: that is assumed if the reward rises at a KL that no token
   could have.
+- Where the reference has weights of its own: changed between all steps, and never half a step
+  behind the policy: suspected.
 - A beta that is larger than a typical advantage wins as soon as a token has moved by 1 nat: it is
   suspected if after eight steps the reward does not rise and the KL stays below (advantage /
   beta)².
@@ -94,6 +96,8 @@ START_DROPOUT = 0.1
 """The KL at step 1 where dropout is on while tokens are scored, and the reference is scored without
 it or with another draw. Noise of 0.3 nat a token, as dropout of 0.1 in attention makes, is a KL of
 0.05; another model is rarely that near."""
+SYNCED_STEPS = 4
+"""Steps after each of which the reference must have come after."""
 HELD_STEPS = 8
 """Steps after which healthy runs of the lab have left (KL 0.009 to 0.02 at beta 0.02 and 0.04)."""
 
@@ -144,7 +148,8 @@ class KlDivergence(Hypothesis):
         if first.size and first[0] > allowed and not _began_near(trace, kl):
             return self._start(trace, float(first[0]), allowed)
         return (
-            self._sign_of_term(trace, beta)
+            self._follows(trace)
+            or self._sign_of_term(trace, beta)
             or self._holds(trace, kl)
             or self._size(trace, kl, float(first[0]) if first.size else None)
         )
@@ -225,6 +230,25 @@ class KlDivergence(Hypothesis):
             headline="Your adapter starts at random and changes the model before the first step.",
             fix="Leave `init_lora_weights` at True: B then begins at zero, and the adapter adds "
             "nothing until it is trained.",
+        )
+
+    def _follows(self, trace: Trace) -> Finding | None:
+        """A reference that changes at every step and is never as much as half a step behind."""
+        seen = trace.run.get("reference")
+        if seen is None or not seen["looked"] == seen["near"] == seen["moved"] >= SYNCED_STEPS:
+            return None
+        return self.found(
+            Level.SUSPECT,
+            f"Before each of {seen['looked']} steps the reference had other weights than before "
+            "the last one, and was less than half a step behind the policy: the KL compares the "
+            "policy with itself.",
+            measured=float(seen["near"]),
+            expected="a reference that stays behind",
+            severity=1 / NEAR,
+            fix="Sync the reference rarely, or with a small weight for the policy: "
+            "`ref_model_mixup_alpha` is the weight of the policy, and not of the old reference.",
+            headline="Your reference follows the policy, so the KL penalty holds nothing.",
+            points_at_cause=True,
         )
 
     def _sign_of_term(self, trace: Trace, beta: float | None) -> Finding | None:

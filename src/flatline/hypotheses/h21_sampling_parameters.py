@@ -16,6 +16,8 @@ The log-probs of the first step, where both sides hold the same weights. Suspect
   sampler cut tokens off;
 - a `temperature` other than that of the loss, if the run says both: a server may give log-probs at
   the loss's temperature whatever it draws at;
+- in a watched loop, drawn tokens that are likelier at another temperature than the gradient of the
+  loss shows (by 20 nats and 30 %), a tenth of them from the least likely tenth there;
 - by name, what `generate` has in force and nobody asked for (a penalty, a cut or a temperature of
   the model's own `generation_config`), if sampler and trainer are as far apart as H20 needs and the
   sampler's own processors change at least half of that.
@@ -50,7 +52,7 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
-from flatline.hypotheses.sampling_bent import asked_to_bend, bent_by
+from flatline.hypotheses.sampling_bent import DrawnAt, asked_to_bend, bent_by, drawn_at_another
 from flatline.trace import Trace
 
 SLOPE = 0.05
@@ -96,6 +98,9 @@ class SamplingParameters(Hypothesis):
         drawn, taken = (trace.settings.get(name) for name in TEMPERATURES)
         if drawn is not None and taken is not None and drawn != taken:
             return self._other_temperature(drawn, taken)
+        watched = drawn_at_another(trace)
+        if watched is not None:
+            return self._drawn_at(watched)
         cuts = asked_to_bend(trace)
         try:
             gaps = at_equal_weights(trace)
@@ -206,6 +211,19 @@ class SamplingParameters(Hypothesis):
             measured=float(drawn),
             expected=f"{taken:g}",
             severity=abs(drawn - taken) / SLOPE,
+        )
+
+    def _drawn_at(self, seen: DrawnAt) -> Finding:
+        return self.found(
+            Level.SUSPECT,
+            f"The loop draws tokens as at a temperature of about {seen.drawn:.2g}, and its loss "
+            f"takes their log-probs at {seen.taken:g}: {seen.tokens} tokens are {seen.nats:.0f} "
+            "nats likelier at the former.",
+            measured=seen.drawn,
+            expected=f"{seen.taken:g}",
+            severity=abs(seen.drawn - seen.taken) / SLOPE,
+            fix="Divide the logits by the same temperature in the sampler and in the loss, or "
+            "correct for the difference with importance weights.",
         )
 
     def _settings(self, cuts: list[str]) -> Finding:

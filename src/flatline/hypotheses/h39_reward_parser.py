@@ -16,6 +16,8 @@ misread answers shrinks the signal to 1 - 2e, and at one half nothing is left.
   ones do, on three prompts or more and for other gold than elsewhere: suspected as well.
 - Wrong answers paid as right, suspected in the same way: numbers other than the gold number, where
   no right answer is paid as wrong.
+- Pieces of the gold answer that break off inside a word, or empty completions, which earn what the
+  whole of it does while other wrong answers earn less, on three prompts or more: suspected.
 - A part of the reward that is 0 on every rollout: noted. Suspected if all prompts end with an
   opening tag (`<think>`), which no completion therefore has, and right answers after the closing
   tag earn nothing of that part, or its name is about the form.
@@ -54,6 +56,7 @@ from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Repla
 from flatline.hypotheses.groups import unless_batch_alarms
 from flatline.hypotheses.opened_tags import Opened, opened_by_prompts
 from flatline.hypotheses.own_forms import Unpaid, unpaid_in_form
+from flatline.hypotheses.paid_pieces import Pieces, paid_pieces
 from flatline.hypotheses.replay import advantages, agreement, decide, trained
 from flatline.stats import cluster_mean
 from flatline.trace import Trace
@@ -104,6 +107,9 @@ class RewardParser(Hypothesis):
         unpaid = unpaid_in_form(trace)
         if unpaid is not None:
             return self._unpaid(trace, unpaid)
+        pieces = paid_pieces(trace)
+        if pieces is not None:
+            return self._pieces(trace, pieces)
         judged = judge(trace)
         right, missed = judged.right, judged.missed
         gifts = self._gifts(trace, judged)
@@ -188,6 +194,24 @@ class RewardParser(Hypothesis):
             severity=1 / MISREAD,
             evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.rows[:3]],
             headline="Your reward function misreads some right answers, and always the same ones.",
+            points_at_cause=True,
+        )
+
+    def _pieces(self, trace: Trace, seen: Pieces) -> Finding:
+        """Broken off inside a word, or empty, and paid like the whole of it."""
+        return self.found(
+            Level.SUSPECT,
+            f"{len(seen.rows)} completions on {seen.prompts} prompts are a piece of the gold "
+            f"answer that breaks off inside a word, {seen.empty} of them empty, and "
+            f"{seen.source} pays them {seen.pay:.3g} as it pays the whole of it. {seen.wrong} "
+            "other wrong answers earn less.",
+            measured=float(len(seen.rows)),
+            expected="0",
+            severity=1 / MISREAD,
+            evidence=[Evidence.of(trace, row, _unpaid(trace, row)) for row in seen.rows[:3]],
+            fix="Look for the right answer in what was answered, not for what was answered in the "
+            "right answer (`gold in answer`), or compare the two.",
+            headline=GIFTS,
             points_at_cause=True,
         )
 

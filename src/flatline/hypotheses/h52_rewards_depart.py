@@ -31,11 +31,15 @@ A fast function is called again:
 - with gold itself as the answer of 64 rows: suspected if the gold of most earns the full pay and
   that of three others never does, in any format.
 
+Where no column is called an answer, the one whose own text earns the most, and the text of another
+row less, holds right answers.
+
 Then only the answer is replaced, in completions of the batch and in the usual formats, by the gold
 of 16 rows and by a wrong answer of the same length. Suspected if
 
 - the right answer earns less on the whole and nowhere more;
 - it counts in a single message and never as the last of several;
+- a piece of it, cut off inside, earns all that the whole earns, and less beside a wrong one;
 - an empty completion or "I do not know." earns at least three quarters of what the right answer
   earns above a wrong one;
 - completions give the gold of their own row, and functions that ask for it would pay as much for

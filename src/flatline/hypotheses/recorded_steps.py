@@ -19,6 +19,7 @@ from flatline.hypotheses.by_place import never_paid_behind
 from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.row_signs import of_watched_ratio, of_watched_signs
 from flatline.hypotheses.row_weights import of_watched_rows
+from flatline.hypotheses.watched_scores import of_watched_labels
 from flatline.hypotheses.weights import looked_at, trains_later, updates_once
 from flatline.live.leaked import leaked
 from flatline.live.stage_found import StageFound, departs, same, unknown
@@ -601,7 +602,7 @@ LOOKS: Mapping[str, Look] = {
     "advantages": lambda trace: (
         of_watched_rows(trace) or of_watched_signs(trace) or along_advantages(trace)
     ),
-    "log-probs": logprobs,
+    "log-probs": lambda trace: of_watched_labels(trace) or logprobs(trace),
     "ratio and KL": of_watched_ratio,
     "update": update,
 }

@@ -11,6 +11,15 @@ OPENING_TAG = re.compile(r"<([A-Za-z][\w-]{0,30})>\s*\Z")
 """An opening tag that a prompt ends with: the template begins the answer with it. Marks of turns
 have bars or brackets in most templates."""
 
+MARKED = re.compile(r"<answer>\s*([^<]*?)\s*</answer>|\\boxed\{([^{}]*)\}|####\s*(\S+)")
+"""One answer, marked."""
+
+
+def marked_answer(text: str) -> str | None:
+    """The one answer that a text marks; None where it marks none or several."""
+    found = list(MARKED.finditer(text))
+    return found[0].group(found[0].lastindex or 1) if len(found) == 1 else None
+
 
 class Texts:
     """Decodes ids in bulk, and each sequence once: while the step is still under way."""

@@ -93,7 +93,20 @@ def _twins(model: nn.Module, head: nn.Module) -> list[nn.Module]:
 
 
 def _shapes(module: nn.Module) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in module.named_parameters()}
+    """Of all weights that it has without adapters: who samples may know nothing of them."""
+    adapters = {
+        f"{name}.{part}." if name else f"{part}."
+        for name, layer in module.named_modules()
+        if hasattr(layer, "base_layer")
+        for part, _ in layer.named_children()
+        if part != "base_layer"
+    }
+    own = (
+        (name.replace(".base_layer.", "."), weight)
+        for name, weight in module.named_parameters()
+        if not name.startswith(tuple(adapters))
+    )
+    return {name: weight.shape for name, weight in own}
 
 
 def _values(module: nn.Module) -> Tensor:

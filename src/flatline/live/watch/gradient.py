@@ -31,6 +31,9 @@ STRAIGHT = 0.02
 HALF = 0.5
 """Of the largest gradient at a position: a label has all of it, but for rounding and small terms
 of another form."""
+SURELY = 0.9
+"""Of the largest gradient, below which that of a token is surely not the largest. Where the model
+is certain of another token than the one that is pushed, both have nearly the same."""
 CERTAIN = 1e-4
 """Probability of all other tokens below which a weight would be rounding divided by rounding."""
 
@@ -87,6 +90,10 @@ class Pass:
         given = _at(gradient, self.inputs.ids[:, self.first :]).abs()
         self.itself = self.elsewhere & (given >= HALF * peak)
         """Whether that is the token which the model was given there."""
+        next_one, apart = at_label.abs(), given != at_label.abs()
+        self.pushes_given = self.trained & apart & (given >= peak) & (next_one < SURELY * peak)
+        """Whether it is surely that one: who is pushed has the largest gradient of all."""
+        self.pushes_next = self.trained & apart & (next_one >= peak) & (given < SURELY * peak)
         rest = -torch.expm1(self._scaled)
         self.weight = torch.where(rest > CERTAIN, -self.temperature * at_label / rest, torch.nan)
         """How much the loss falls for each nat that the token becomes more likely."""

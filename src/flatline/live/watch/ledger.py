@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flatline.live.texts import Texts, Vocabulary, hashed
+from flatline.live.watch.drawn import EVEN, Told
 from flatline.live.watch.rows import (
     CUT,
     ENDED,
@@ -41,6 +42,7 @@ class Ledger:
         self._vocabulary = Vocabulary(tokenizer) if known else None
         self._texts = Texts(tokenizer) if known else None
         self._shelf = Shelf()
+        self._drawn = Told(lambda **known: sink.update_run(drawn=known))
         self._others: dict[bytes, None] = {}
         """Rows that another sampler wrote and that are recorded; the latest."""
 
@@ -60,6 +62,7 @@ class Ledger:
         for row in seen:
             row.moved_on = any(turn.place is not None for turn in row.turns)
         fresh = [row for row in seen if self._is_new(row)]
+        self._count_drawn(fresh)
         rows = self._rollouts(step, fresh, left_out)
         self._sink.write("rollouts", rows)
         tokens = [self._tokens(row) for row in fresh]
@@ -93,6 +96,16 @@ class Ledger:
         if len(self._others) > KEPT:
             del self._others[next(iter(self._others))]
         return new
+
+    def _count_drawn(self, fresh: Sequence[Seen]) -> None:
+        """What was drawn in the generations that these rows are of."""
+        sampled = [row for row in fresh if row.turns and row.trained is not None]
+        tails = {id(turn.tail): turn.tail for row in sampled for turn in row.turns}
+        fits = [tail.fits for tail in tails.values() if tail.fits is not None]
+        for tail in tails.values():
+            tail.fits = None
+        whole = [bool(row.trained.all()) for row in sampled if row.trained is not None]
+        self._drawn.trained(fits, whole, [_weighs_evenly(row) for row in sampled])
 
     def _rollouts(self, step: int, fresh: Sequence[Seen], left_out: Iterable[Sample]) -> list[Row]:
         """Rows of all that is compared with what this step trains first, in groups."""
@@ -201,6 +214,11 @@ class Ledger:
         place = row.place if row.sample is None else row.sample.place
         step, number = place or (0, 0)
         return {"step": step, "rank": 0, "rollout": number, **row.token_row()}
+
+
+def _weighs_evenly(row: Seen) -> bool:
+    known = row.weight[np.isfinite(row.weight) & (row.weight != 0)]
+    return len(known) > 0 and float(np.ptp(known)) <= EVEN * abs(float(known.mean()))
 
 
 def _hand_back(row: Seen) -> None:

@@ -18,6 +18,9 @@ OTHER = 0.05
 """Share of the gradient that is no push on a token from which on it is worth saying."""
 TELLING = 4
 """Positions that must agree on a temperature, or show what else the loss does."""
+NEARLY_ALL = 0.9
+"""Share of the positions at which the loss must push the token that was given there, where that or
+the next one surely is pushed. Healthy: none."""
 AGREE = 0.02
 """Share by which they may differ; gradients in 16 bits have an error of 0.004."""
 
@@ -40,11 +43,20 @@ FUSED = (
 class Passes:
     """Between two optimizer steps."""
 
-    def __init__(self, note: Callable[[str], None], settle: Callable[..., None]) -> None:
-        """`note` is told what a person must know, `settle` what a setting of the run is."""
-        self._note, self._settle = note, settle
+    def __init__(
+        self,
+        note: Callable[[str], None],
+        settle: Callable[..., None],
+        unshifted: Callable[..., None] = lambda **_: None,
+    ) -> None:
+        """`note` is told what a person must know, `settle` what a setting of the run is, and
+        `unshifted` where a loss scores tokens by the logits that they stand below."""
+        self._note, self._settle, self._unshifted = note, settle, unshifted
+        self._steps_unshifted = 0
         self._waiting: deque[Pass] = deque(maxlen=WAITING)
         self._temperature = 1.0
+        self._seen_at: float | None = None
+        """The temperature that the loss of a step shows, where it does."""
         self._now: Inputs | None = None
         self._heads = 0
         """Calls of the head since the model was given what is in `_now`."""
@@ -117,6 +129,7 @@ class Passes:
         trained = [one for one in self._waiting if one.trained is not None]
         if not trained and self._headless:
             self._note(FUSED)
+        self._count_unshifted(trained)
         reads = [Read.of(one) for one in trained if self._is_readable(one)]
         self._waiting.clear()
         self._now, self._headless = None, 0
@@ -124,6 +137,24 @@ class Passes:
 
     def _count_headless(self) -> None:
         self._headless += self._now is not None and self._heads == 0 and self._graph
+
+    def _count_unshifted(self, trained: Sequence[Pass]) -> None:
+        """Steps whose loss pushes the tokens that the model was given and not those behind them."""
+        whole = [one for one in trained if one.first == 0]
+        given, following = (
+            (
+                sum(int(flags.sum()) for flags in pushed)
+                for pushed in zip(
+                    *((one.pushes_given, one.pushes_next) for one in whole), strict=True
+                )
+            )
+            if whole
+            else (0, 0)
+        )
+        if len(whole) < len(trained) or given <= NEARLY_ALL * (given + following):
+            return
+        self._steps_unshifted += 1
+        self._unshifted(steps=self._steps_unshifted, positions=given, of=given + following)
 
     def _is_readable(self, one: Pass) -> bool:
         """Whether the logits are those of the places that they were taken for."""
@@ -145,8 +176,13 @@ class Passes:
         return True
 
     def _numbers(self, trained: Sequence[Pass]) -> dict[str, float]:
-        if not trained or self._changes_temperature(trained):
+        if not trained:
             return {}
+        changes = self._changes_temperature(trained)
+        seen = {} if self._seen_at is None else {"loss_temperature": self._seen_at}
+        return seen if changes else seen | self._other_form(trained)
+
+    def _other_form(self, trained: Sequence[Pass]) -> dict[str, float]:
         rest, whole = torch.stack([one.parts for one in trained]).sum(0).tolist()
         if sum(int(one.examined) for one in trained) < TELLING or whole == 0:
             return {}
@@ -163,10 +199,11 @@ class Passes:
         """Whether the loss has another temperature than the one that it was read with."""
         slopes = torch.cat([one.slopes for one in trained]).cpu().numpy()
         slopes = slopes[np.isfinite(slopes) & (slopes > 0)]
+        self._seen_at = None
         if len(slopes) < TELLING or np.ptp(np.quantile(slopes, [0.25, 0.75])) > AGREE:
             return False
         found = float(1 / np.median(slopes))
-        found = 1.0 if abs(found - 1) < AGREE else round(found, 3)
+        self._seen_at = found = 1.0 if abs(found - 1) < AGREE else round(found, 3)
         if abs(found - self._temperature) < AGREE * found:
             return False
         self._temperature = found

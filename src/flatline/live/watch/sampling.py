@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flatline.live.watch.drawn import Drawn, Fits
 from flatline.live.watch.gradient import Inputs
 
 TAILS = 2**24
@@ -25,8 +26,10 @@ TAILS = 2**24
 class Tail:
     """The logits that the last tokens of a generation were drawn from."""
 
-    def __init__(self, logits: Tensor | None) -> None:
+    def __init__(self, logits: Tensor | None, fits: Fits | None = None) -> None:
         self.logits = logits
+        self.fits = fits
+        """What the tokens of the generation say of the temperature; None once it is counted."""
 
     def logp(self, row: int, token: int) -> float:
         """Of one of its tokens; NaN where the logits are gone."""
@@ -87,6 +90,8 @@ class _Open:
     """Whether it is not transformers that feeds what it draws."""
     fed: list[Tensor] = field(default_factory=list)
     logps: list[Tensor] = field(default_factory=list)
+    fits: list[Tensor] = field(default_factory=list)
+    """Of each token that was looked at, from the first one on."""
 
     def whole(self) -> Tensor:
         return torch.cat([self.prompt, *(token[:, None] for token in self.fed)], dim=1)
@@ -111,12 +116,15 @@ class _Open:
         alone = self.cached and inputs.cached == 0 and self.prompt.shape[1] > 1
         return alone and inputs.ids.shape == (self.logits.shape[0], 1)
 
-    def feed(self, token: Tensor) -> None:
+    def feed(self, token: Tensor, drawn: Drawn) -> None:
         rows = len(token)
         if len(self.logits) < rows:
             self.logits, self.prompt = self.logits.expand(rows, -1), self.prompt.expand(rows, -1)
             self.attended = None if self.attended is None else self.attended.expand(rows, -1)
         logits = self.logits.float()
+        fit = drawn.look(logits, token)
+        if fit is not None:
+            self.fits.append(fit)
         self.logps.append(logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(-1))
         self.fed.append(token.clone())
 
@@ -128,6 +136,7 @@ class Sampling:
         """`ends` are the ids that end a sequence; `done` is told of every generation."""
         self._ends, self._done = ends, done
         self._open: _Open | None = None
+        self._drawn = Drawn()
         self._tails: deque[Tail] = deque()
         self.lost = False
         """Whether a generation was met that cannot be followed."""
@@ -141,7 +150,7 @@ class Sampling:
         if self._open and fresh is not None and fresh.shape[1] == 1:
             self.blind |= self._open.forgets(inputs)
             self._open.own |= not (self._open.fed or _is_generate())
-            self._open.feed(fresh[:, 0])
+            self._open.feed(fresh[:, 0], self._drawn)
             self._open.logits = last
             return
         context, attended = inputs.ids, inputs.attended
@@ -177,6 +186,7 @@ class Sampling:
         ends = np.isin(ids, list(self._ends))
         length = np.where(ends.any(1), ends.argmax(1) + 1, ids.shape[1])
         before = _padding(now.attended, len(prompts))
+        tail.fits = _fits(now, length)
         return [
             Sample(
                 prompt=prompts[row, before[row] :].astype(np.int32),
@@ -190,6 +200,15 @@ class Sampling:
             )
             for row in range(len(ids))
         ]
+
+
+def _fits(now: _Open, length: np.ndarray) -> Fits | None:
+    """Of the tokens of all rows until these end."""
+    if not now.fits:
+        return None
+    every = torch.stack(now.fits).double().cpu().numpy()
+    drawn = np.arange(len(every))[:, None] < length
+    return Fits(int(drawn.sum()), every[drawn].sum(0))
 
 
 def _padding(attended: Tensor | None, rows: int) -> np.ndarray:

@@ -149,7 +149,9 @@ class Watch(Closing):
         self._guard = Guard(sink.stop)
         self._ledger = Ledger(sink, tokenizer, ends)
         self._sampling = Sampling(ends, self._sampled)
-        self._passes = Passes(self._note, self._settle)
+        self._passes = Passes(
+            self._note, self._settle, lambda **known: sink.update_run(labels_unshifted=known)
+        )
         self._stepping = Stepping(model, optimizer, self._note, self._settle)
         self._recent: deque[Sample] = deque(maxlen=KEPT)
         self._carried = Carried(lambda **known: sink.update_run(state_is_carried=known))

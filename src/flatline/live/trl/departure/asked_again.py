@@ -8,16 +8,19 @@ earns. Only functions that are fast are asked again.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from numbers import Real
 from typing import Any, NamedTuple
 
 from flatline.live import ranks
 from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.data import CHEAP, Heard, _name, alike
-from flatline.live.trl.gold import gold_names
+from flatline.live.trl.gold import NOT_COLUMNS, gold_names
 
 ROWS = 64
 """Rows of the data whose gold is given as the answer."""
+TRIED = 16
+"""Rows by whose columns it is tried which of them holds right answers."""
 WAYS = ("{}", "<answer>{}</answer>", "\\boxed{{{}}}", "#### {}")
 """How an answer may be marked."""
 USUAL = 0.5
@@ -129,7 +132,39 @@ def calls(trainer: Any, heard: Heard) -> Iterator[Paid]:
     for at, (given, paid) in sorted(heard.calls.items()):
         function, group = trainer.reward_funcs[at], int(trainer.num_generations)
         gold = next((name for name in names if name in given), None)
-        yield Paid(_name(trainer, at), function, given, paid, group, gold)
+        one = Paid(_name(trainer, at), function, given, paid, group, gold)
+        yield one if gold else one._replace(gold=_earns_most(one, trainer.train_dataset, names))
+
+
+def _earns_most(one: Paid, data: Any, names: Sequence[str]) -> str | None:
+    """The column whose own text, as the answer, earns as much as anything in the batch, and the
+    text of another row less: right answers under a name that does not say so. None where a column
+    has a name that does, or where several would do."""
+    columns = set(getattr(data, "column_names", None) or ())
+    if columns.intersection(names) or not hasattr(data, "__len__"):
+        return None
+    rows = [data[at] for at in range(0, len(data), max(1, len(data) // TRIED))][:TRIED]
+    found = [name for name in sorted(columns & one.given.keys()) if _is_paid(one, rows, name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_paid(one: Paid, rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    values = [row[name] for row in rows]
+    texts = [str(value).strip() for value in values if isinstance(value, str | Real)]
+    if name in NOT_COLUMNS or len(texts) < len(rows) or len(set(texts)) < FEWEST:
+        return False
+    others = [next(o for o in (*texts[k:], *texts) if o != text) for k, text in enumerate(texts)]
+    top = max(float(paid or 0.0) for paid in one.paid)
+    with suppress(Exception):  # it wants more than the columns of a row, or another form
+        for way in WAYS:
+            own, other = (
+                pay_for(one, rows, [way.format(t) for t in said]) for said in (texts, others)
+            )
+            better = [a > b and a >= top for a, b in zip(own, other, strict=True)]
+            worse = any(a < b for a, b in zip(own, other, strict=True))
+            if sum(better) >= USUAL * len(rows) and not worse:
+                return True
+    return False
 
 
 def _remembers(one: Paid) -> StageFound | None:

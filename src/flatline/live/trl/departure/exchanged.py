@@ -6,7 +6,6 @@ one. It is tried in completions of the batch that mark one answer, and in the us
 one, beside the gold of rows of the data. And a completion that gives no answer must earn less.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatline.live.stage_found import StageFound, departs
+from flatline.live.texts import MARKED
 from flatline.live.trl.departure.asked_again import (
     UNLIKELY,
     USUAL,
@@ -31,8 +31,6 @@ from flatline.spec import Asked
 from flatline.spec.numerics import PAID
 from flatline.spec.rewards import Floats, total
 
-MARKED = re.compile(r"<answer>\s*([^<]*?)\s*</answer>|\\boxed\{([^{}]*)\}|####\s*(\S+)")
-"""One answer, marked."""
 ROWS = 16
 """Rows of the data whose gold is tried."""
 ENOUGH = 4
@@ -50,6 +48,13 @@ DIFFERENT = 3
 """Answers that must be tried in several rows each."""
 NO_ANSWER = {"": "an empty completion", "I do not know.": "'I do not know.'"}
 """Completions that answer nothing, as they are told."""
+PIECES: Mapping[Callable[[str], slice], str] = {
+    lambda answer: slice(0, (len(answer) + 1) // 2): "the first half",
+    lambda answer: slice(1, -1): "the middle",
+}
+"""Pieces of an answer that nobody would call right, as they are told."""
+LONG = 4
+"""Characters of an answer from which on such pieces are no answers."""
 
 Completion = Any
 """Text, or messages."""
@@ -123,8 +128,9 @@ def _verdict(trainer: Any, asked: Asked, heard: Heard) -> tuple[StageFound, _Car
     return (
         _upside_down(effects, tried, names)
         or _lost_after_turns(effects, tried, names)
+        or _paid_for_a_piece(asked, paid, effects, tried, names)
         or _paid_for_nothing(asked, paid, effects, tried, names)
-        or _blind_to_gold(judges, tried)
+        or _blind_to_gold(judges, effects, tried)
         or _never_paid(asked, paid, effects, tried, names)
     )
 
@@ -213,9 +219,48 @@ def _paid_for_nothing(
     return None
 
 
-def _blind_to_gold(judges: Sequence[Paid], tried: _Rows) -> tuple[StageFound, _Carrier] | None:
+def _paid_for_a_piece(
+    asked: Asked, paid: Sequence[Paid], effects: Sequence[_Effect], tried: _Rows, names: str
+) -> tuple[StageFound, _Carrier] | None:
+    """A piece of the right answer earns all that the whole one does, as long as nothing that is
+    wrong stands beside it: it is looked for in the right answer, and not the other way round."""
+    best = max(effects, key=lambda one: (one.rises, one.right_R.mean()), default=None)
+    if best is None or best.rises < USUAL * len(tried.rows):
+        return None
+    for cut, told in PIECES.items():
+        with suppress(Exception):  # a function that cannot judge it does not pay for it either
+            pieces = [answer[cut(answer)] for answer in tried.right]
+            beside = [f"{piece}{wrong}" for piece, wrong in zip(pieces, tried.wrong, strict=True)]
+            piece_R, beside_R = (
+                _totals(asked, paid, tried.rows, [best.carrier.holding(text) for text in said])
+                for said in (pieces, beside)
+            )
+            long = np.array([len(answer) >= LONG for answer in tried.right])
+            tells = long & (best.right_R > best.wrong_R + PAID)
+            whole = (piece_R >= best.right_R - PAID) & (beside_R < piece_R - PAID)
+            rows = np.flatnonzero(tells & whole)
+            if len(rows) >= max(FEWEST, USUAL * tells.sum()):
+                at = rows[0]
+                return _departs(
+                    f"{OPENING}earns no more than {told} of it in {len(rows)} of {tells.sum()} "
+                    f"rows, although a wrong one earns less: {names}.",
+                    f"{tried.right[at][:40]!r} is right, and {pieces[at][:40]!r} earns as much "
+                    f"({piece_R[at]:g}); {beside[at][:40]!r} earns {beside_R[at]:g}",
+                    best.carrier,
+                    "Look for the right answer in what was answered, not for what was answered in "
+                    "the right answer (`gold in answer`), or compare the two.",
+                )
+    return None
+
+
+def _blind_to_gold(
+    judges: Sequence[Paid], effects: Sequence[_Effect], tried: _Rows
+) -> tuple[StageFound, _Carrier] | None:
     """Every judge that asks for gold pays an answer in one row as in all others, right there or
-    not. One of several may look at nothing but the length of gold."""
+    not. One of several may look at nothing but the length of gold; and what is right in one form
+    may be as wrong as anything in another."""
+    if any(one.rises >= USUAL * len(tried.rows) for one in effects):
+        return None
     blind = [_blind(judge, tried) for judge in judges if _asks_for_gold(judge)]
     return blind[0] if all(blind) and blind else None
 

@@ -66,6 +66,7 @@ from flatline.live.trl.departure.unearned import (
     judge_leaked,
     judge_opened,
     judge_reset,
+    judge_shared,
 )
 from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
@@ -292,6 +293,7 @@ class Step:
             or judge_ambiguous(self.trainer)
             or judge_opened(self.trainer, heard, self.whole)
             or judge_dropped(self.trainer, heard, self.whole)
+            or judge_shared(self.trainer, heard, self.whole)
             or judge_reset(self.trainer, heard, self.whole)
             or judge_again(self.trainer, heard, self.whole)
             or judge_gold(self.trainer, heard, self.order, self.whole)

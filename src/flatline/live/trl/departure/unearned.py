@@ -1,7 +1,7 @@
 """Pay that no answer earned: a reward model read at the wrong label, prompts that hold their own
 question with its answer, prompts that stand with several right answers, and an environment that is
-paid for what it kept of an earlier episode. And pay that no answer can earn: for a tag that the
-prompt has already, or for tokens that decoding leaves out.
+paid for what it kept of an earlier episode, or for what is done in others. And pay that no answer
+can earn: for a tag that the prompt has already, or for tokens that decoding leaves out.
 """
 
 import time
@@ -181,6 +181,58 @@ def judge_reset(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
                 headline="Your environment pays an episode for what an earlier one did.",
             )
     return None
+
+
+def judge_shared(trainer: Any, heard: Heard, whole: Played) -> StageFound | None:
+    """Is an environment in which nothing is done paid the same whether others are played beside it
+    or not? Of one whose pay is drawn by lot nothing is said."""
+    result = None if whole.generated is None else whole.generated.result
+    if not getattr(trainer, "environment_factories", None) or not isinstance(result, tuple):
+        return None
+    with suppress(Exception):  # programs of the user's, which may need what is not there
+        until = time.perf_counter() + CHEAP
+        rows, idle = whole.rows, range(len(whole.rows) // 2, len(whole.rows))
+        nothing: list[Sequence[Any]] = [[] for _ in rows]
+        some = [play if at not in idle else [] for at, play in enumerate(result[3])]
+        for one in calls(trainer, heard):
+            given = of_the_batch(one.given, whole)
+            if given is None or "environments" not in given:
+                continue
+            alone, again, beside = (
+                list(one.function(**{**given, "environments": each}))
+                for each in (
+                    _side_by_side(trainer, rows, plays, until) for plays in (nothing, nothing, some)
+                )
+            )
+            apart = [row for row in idle if not alike(beside[row : row + 1], [alone[row]])]
+            if not alike(alone, again) or len(apart) < FEWEST_PAID:
+                continue
+            row = apart[0]
+            return _unearned(
+                f"Environments share what is done in them: `{one.name}` pays {len(apart)} of "
+                f"{len(idle)} in which nothing was done otherwise once others were played beside "
+                "them.",
+                f"row {row}: it earns {alone[row]:g} where nobody plays, and {beside[row]:g} "
+                "beside others",
+                expected="the same pay",
+                fix="Keep the state of an episode on the instance (`self.x = {}` in `reset`), not "
+                "on the class, in a module or in a default argument.",
+                headline="Your environments share their state, so a rollout is paid for what "
+                "others did.",
+            )
+    return None
+
+
+def _side_by_side(
+    trainer: Any, rows: Sequence[dict[str, Any]], plays: Sequence[Sequence[Any]], until: float
+) -> list[Any]:
+    """One for each row, all of them reset before any is played, as a trainer does."""
+    made = _environments(trainer, rows, [[] for _ in rows], until)
+    for environment, messages in zip(made, plays, strict=True):
+        if time.perf_counter() > until:
+            raise TimeoutError
+        _play(environment, messages)
+    return made
 
 
 def _environments(

@@ -23,8 +23,10 @@ from flatline.live.transfer import Transfer
 from flatline.live.trl.gold import gold_names
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.recorder.heard import HELD_OUT, ROLLOUT, Generation, Pass
+from flatline.live.trl.recorder.reference import anchor_of
 from flatline.live.trl.recorder.rows import Reader, Row, kept_rows
 from flatline.live.trl.recorder.scribe import Scribe
+from flatline.live.trl.recorder.seen_gold import FitOfGold, SeenGold
 from flatline.live.trl.recorder.steps import Clip
 from flatline.live.trl.sampler import Calls
 from flatline.live.trl.settings import (
@@ -78,8 +80,12 @@ class Recording:
         self._trainer = trainer
         self._guard = guard
         self._gold_names = gold_names(trainer) if gold is None else (gold,)
-        self._scribe = Scribe(sink, _copied(trainer.processing_class))
+        data = getattr(trainer, "train_dataset", None)
+        found = SeenGold(self._gold_names, None if gold is not None else data)
+        fit = FitOfGold(data, lambda **known: sink.update_run(gold_of_data=known))
+        self._scribe = Scribe(sink, _copied(trainer.processing_class), found, fit)
         self._rank = int(trainer.accelerator.process_index)
+        self._anchor = anchor_of(trainer, lambda **known: sink.update_run(reference=known))
         self._census: Census | None = None
         self._layers: list[Any] | None = None
         """Of an adapter; none are left once some of them were found merged."""
@@ -173,6 +179,8 @@ class Recording:
 
     def before_optimizer(self, optimizer: Any) -> None:
         self.gradients_are_whole()
+        if self._anchor is not None:
+            self._anchor.look()
         if self._grad_norm is None and self._census is not None:
             self._grad_norm = self._census.grad_norm()
         if optimizer is not None:

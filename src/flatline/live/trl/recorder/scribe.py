@@ -10,6 +10,7 @@ came from: groups stay whole where one generation feeds several steps.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flatline.live.batch import Padded, to_numpy
@@ -26,6 +27,7 @@ from flatline.live.trl.recorder.rows import (
     sampler_logps,
     token_row,
 )
+from flatline.live.trl.recorder.seen_gold import FitOfGold, SeenGold
 from flatline.live.trl.recorder.steps import Clip, PassFacts, reward_facts, rollout_facts
 from flatline.live.weights import Looked
 from flatline.trace.writer import Sink
@@ -34,8 +36,8 @@ from flatline.trace.writer import Sink
 class Scribe:
     """Rollouts that wait to be trained, and what is known of the step that is under way."""
 
-    def __init__(self, sink: Sink, tokenizer: Any) -> None:
-        self._sink = sink
+    def __init__(self, sink: Sink, tokenizer: Any, gold: SeenGold, fit: FitOfGold) -> None:
+        self._sink, self._gold, self._fit = sink, gold, fit
         self._texts, self._vocabulary = Texts(tokenizer), Vocabulary(tokenizer)
         self._held: dict[int, Held] = {}
         """Not trained yet, by their numbers."""
@@ -62,6 +64,11 @@ class Scribe:
         self._fresh += rollouts
         self._generations.append(one)
         self._texts.learn([ids for one in rollouts for ids in (one.prompt_ids, one.ids)])
+        said = one.completions
+        if len(said) == len(one.rows):
+            answered = [(each.data, said[each.row], each.rewards) for each in rollouts]
+            self._gold.look(answered)
+            self._fit.look(answered, self._gold.names)
 
     def passed(self, one: Pass, reader: Reader, clip: Clip) -> None:
         """A pass of the loss; the rollouts that it is the first to train are complete now."""
@@ -130,6 +137,7 @@ class Scribe:
         return [self._held.pop(number, None) for number in numbers]
 
     def _keep_rows(self, rollouts: Sequence[Held], reader: Reader) -> None:
+        reader = replace(reader, gold_names=self._gold.names)
         rows = rollout_rows(rollouts, reader, self._texts)
         self._rows |= {id(one): row for one, row in zip(rollouts, rows, strict=True)}
 
