@@ -298,9 +298,7 @@ class _Search:
         if text.startswith(DEALT):
             return self._dealt()
         if text.startswith(LENGTH):
-            with self.follower.following():
-                len(trainer._get_train_sampler())
-            return [*self._told_otherwise(), *_last_first(self.follower.events)]
+            return self._of_length()
         with self.follower.following():
             trainer.get_train_dataloader()
             for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
@@ -311,10 +309,25 @@ class _Search:
             text.startswith(data.MIXED) and order is not None and order.groups_whole
         ):
             last = [*reversed(self._of_method("get_train_dataloader")), *last]
-        if text.startswith(SEED):
+        if text.startswith(SEED) and not _is_seeded(trainer):
             seeded = [one for one in last if _reads(one, trainer.args.seed)]
             last = [*sorted(seeded, key=lambda one: -one.number), *last]
         return self._own_events() or last
+
+    def _of_length(self) -> list[Event]:
+        """Who counts an epoch; or, where it is counted rightly, who repeats its rows otherwise."""
+        trainer, told = self.step.trainer, _asked_of_sampler(self.step.trainer.args)
+        prompts = len(trainer.train_dataset)
+        prompts -= prompts % told["batch_size"]
+        rows = prompts * told["mini_repeat_count"] * told["repeat_count"]
+        with self.follower.following():
+            sampler = trainer._get_train_sampler()
+            counted_rightly = len(sampler) == rows
+            if counted_rightly:
+                next(iter(sampler))
+        last = _last_first(self.follower.events)
+        loops = [one for one in last if counted_rightly and one.statement.kind == "For"]
+        return [*self._told_otherwise(), *loops, *last]
 
     def _told_otherwise(self) -> list[Event]:
         """Who keeps something else in the sampler than it was told, or tells it something else than
@@ -477,7 +490,15 @@ def _asked_of_sampler(args: Any) -> dict[str, Any]:
         "batch_size": args.generation_batch_size // args.num_generations,
         "repeat_count": args.num_iterations * args.steps_per_generation,
         "shuffle": args.shuffle_dataset,
+        "seed": args.seed,
     }
+
+
+def _is_seeded(trainer: Any) -> bool:
+    """Whether the sampler holds chance that begins with the seed: then it makes no use of it."""
+    held = vars(trainer._get_train_sampler()).values()
+    chance = [one for one in held if isinstance(one, torch.Generator)]
+    return any(one.initial_seed() == trainer.args.seed for one in chance)
 
 
 def _reads(event: Event, number: int) -> bool:

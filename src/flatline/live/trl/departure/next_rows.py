@@ -14,6 +14,7 @@ import torch
 from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs
+from flatline.live.trl.measure.scoring import first_rows
 from flatline.spec import Asked
 
 SOME = 2000
@@ -45,6 +46,7 @@ def rows_depart(
     looks: tuple[Callable[[], StageFound | None], ...] = (
         lambda: _loading_departs(trainer, rows),
         lambda: _order_departs(trainer, order),
+        lambda: _loads_others(trainer),
         lambda: _length_departs(trainer),
         lambda: _dealing_departs(trainer, asked),
         lambda: _repeating_departs(trainer, asked),
@@ -71,6 +73,36 @@ def _loading_departs(trainer: Any, rows: int) -> StageFound | None:
         f"steps_per_generation {args.steps_per_generation}",
         measured=rows,
     )
+
+
+def _loads_others(trainer: Any) -> StageFound | None:
+    """None where the dataloader gives a generation the rows whose numbers the sampler gives for the
+    training data. Both are TRL's, and one process has them all."""
+    names = ("get_train_dataloader", "_get_train_sampler")
+    own = any(not _is_of_trl(trainer, name) for name in names)
+    if own or trainer.accelerator.num_processes > 1:
+        return None
+    loaded = [row["prompt"] for row in first_rows(trainer)]
+    due = list(islice(trainer._get_train_sampler(), len(loaded)))
+    dataset = trainer.train_dataset
+    asked, again = ([dataset[number]["prompt"] for number in due] for _ in range(2))
+    if asked != again or loaded == asked:  # data may be made anew each time that it is asked for
+        return None
+    strange = [k for k, one in enumerate(loaded) if one != asked[k]]
+    first = strange[0]
+    return departs(
+        "rows",
+        f"{LOADED}other rows than its sampler says: {len(strange)} of the first {len(loaded)}.",
+        f"row {first} is to be row {due[first]} of the data, {str(asked[first])[-60:]!r}, and is "
+        f"{str(loaded[first])[-60:]!r}",
+        measured=len(strange) / len(loaded),
+    )
+
+
+def _is_of_trl(trainer: Any, name: str) -> bool:
+    """Whether a method of the trainer is TRL's or transformers' own."""
+    module = str(getattr(type(trainer), name).__module__)
+    return name not in vars(trainer) and module.startswith(("trl.", "transformers."))
 
 
 def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
@@ -186,10 +218,9 @@ def _repeating_departs(trainer: Any, asked: Asked) -> StageFound | None:
 
 def _shuffles(trainer: Any) -> bool:
     """Whether it is TRL that deals out, in a release that shuffles."""
-    own = "_prepare_inputs" in vars(trainer)
     module = type(trainer)._prepare_inputs.__module__
-    known = vars(sys.modules[module]) if module.startswith("trl.") else {}
-    return not own and any(name in known for name in SHUFFLES)
+    known = vars(sys.modules[module]) if _is_of_trl(trainer, "_prepare_inputs") else {}
+    return any(name in known for name in SHUFFLES)
 
 
 def _wrong_rows(number: int, rows: Sequence[int], asked: Asked) -> StageFound | None:

@@ -420,14 +420,18 @@ class Step:
         methods = (kind.compute_loss, kind._compute_loss)
         return any(not one.__module__.startswith(("trl.", "transformers.")) for one in methods)
 
+    @property
+    def base(self) -> list[Tensor]:
+        """Log-probs of the rows under what the policy began with."""
+        return self.start if self.reference is None else self.reference
+
     def _judged_reference(self) -> list[StageFound]:
         """Where the policy began, or the base under its adapters. A reference that is neither that
         nor the policy may be one that was asked for: it is left alone."""
         found_BT = self._trainers_reference()
         if found_BT is None or not self.asked.beta:
             return []
-        expected = self.start if self.reference is None else self.reference
-        judged = judge_logps("reference's", found_BT, expected, self.rows, self.limit)
+        judged = judge_logps("reference's", found_BT, self.base, self.rows, self.limit)
         follows = judge_logps("reference's", found_BT, self.old, self.rows, self.limit)
         return [judged] if not (judged.departs and follows.departs) else []
 
@@ -442,7 +446,7 @@ class Step:
         of their own, or the specified ones where it takes none."""
         if len(self.scored) > 1:
             return list(self.scored[0]), list(self.scored[1])
-        return self.old, self.start if self.reference is None else self.reference
+        return self.old, self.base
 
     def _specified_reference(self) -> list[Tensor] | None:
         """The trainer's own where another may have been asked for."""
@@ -450,7 +454,7 @@ class Step:
         if found_BT is None or not self.asked.beta:
             return None
         if self._judged_reference():
-            return self.start if self.reference is None else self.reference
+            return self.base
         pairs = zip(found_BT, self.rows, strict=True)
         return [row_T[: len(row.completion)] for row_T, row in pairs]
 
