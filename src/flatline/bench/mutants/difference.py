@@ -126,13 +126,14 @@ def _refined(stage: str, one: Step, other: Step) -> str:
 
 
 def _rows_in_proportion(one: Value, other: Value) -> bool:
-    """Whether each row is a multiple of the other's, be it a negative one."""
+    """Whether each row is a multiple of the other's, be it a negative one or 0."""
     a_BT, b_BT = one.numbers, other.numbers
     if a_BT.shape != b_BT.shape or a_BT.ndim != 2:
         return True
     pairs = zip(a_BT, b_BT, strict=True)
     return all(
-        min(_direction(a_T, b_T)[1], _direction(a_T, -b_T)[1]) <= PARALLEL for a_T, b_T in pairs
+        not b_T.any() or min(_direction(a_T, b_T)[1], _direction(a_T, -b_T)[1]) <= PARALLEL
+        for a_T, b_T in pairs
     )
 
 

@@ -52,6 +52,13 @@ def _of_others(asked: Asked, reward_PG: Tensor) -> Iterator[Specified]:
     known_P = (~reward_PG.isnan()).sum(1).double()
     sum_P = reward_PG.nansum(1)
     left_PG = torch.from_numpy(leave_one_out(reward_PG.numpy()))
+    mean = left_PG.nanmean()
+    size = torch.from_numpy(spread((left_PG - mean).reshape(1, -1).numpy()))
+    if asked.scale == "advantages":
+        yield Specified("mean of all", mean)
+        yield Specified("spread of all", size)
+        yield Specified("spread of all", size + TINY)
+        yield Specified("off the mean of all", (left_PG - mean).flatten())
     yield Specified("rewards of groups that are known", known_P)
     yield Specified("sum of groups", sum_P)
     each = {

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.departure import adapters
-from flatline.live.departure.loss import Pass, trained, worst_pass
+from flatline.live.departure.loss import OLD, Pass, trained, worst_pass
 from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
@@ -574,7 +574,7 @@ def _pay_of_named(step: Step, text: str) -> list[Any]:
 
 def _wrong_logps(step: Step, scored: Inputs, text: str) -> list[Any]:
     if "the old log-probs" in text:
-        return [scored["old_per_token_logps"]]
+        return [scored[OLD if OLD in scored else "old_per_token_logps"]]
     if "the reference's log-probs" in text:
         return [scored["ref_per_token_logps"]]
     return [step.passes[0].logps_BT]

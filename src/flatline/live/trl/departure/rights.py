@@ -43,7 +43,6 @@ def of_scoring(step: "Step", *, paid: bool = True, arrived: bool = True) -> Iter
     for name, rows in (("old", step.old), ("reference", step.base)):
         logps_BT = _right_padded(_on_cpu(rows), 0.0)
         yield Specified(f"{name} log-probs", logps_BT, mask_BT)
-        yield Specified(f"{name} log-prob of each row", (logps_BT * mask_BT).sum(1))
     if step.kl_B is not None:
         old_BT, base_BT = (_right_padded(_on_cpu(rows), 0.0) for rows in (step.old, step.base))
         yield Specified("KL of each token", old_BT - base_BT, mask_BT)
