@@ -66,6 +66,8 @@ WEIGHED = ("ratio and KL", "loss")
 """Stages whose findings say by how much of the largest weight a token's is another."""
 NARROW = 0.2
 """Share of that by which values on the way must agree."""
+WITHOUT_KL = "what would come without the KL"
+"""Words of a finding that nothing is missing but the KL."""
 PASSED = ("log-probs", "ratio and KL", "loss", "gradient")
 
 
@@ -309,6 +311,8 @@ class _Search:
             text.startswith(data.MIXED) and order is not None and order.groups_whole
         ):
             last = [*reversed(self._of_method("get_train_dataloader")), *last]
+        if order is not None and not order.groups_whole:
+            last = [*(one for one in last if one.statement.kind == "For"), *last]
         if text.startswith(SEED) and not _is_seeded(trainer):
             seeded = [one for one in last if _reads(one, trainer.args.seed)]
             last = [*sorted(seeded, key=lambda one: -one.number), *last]
@@ -391,13 +395,38 @@ class _Search:
         paying = self.found.stage == "rewards" and _pay_of_named(step, text)
         arrived = not paying and "do not get what" not in text
         known = rights.of_scoring(step, paid=not paying, arrived=arrived)
-        ranked = self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
+        right = Right(known, self._tolerance)
+        summed = self._summed() if text.startswith(data.OTHER_SUM) else []
+        ranked = self._ranked(right, summed or _scored_wrong(step, self.found))
         if "do not get what" not in text:
-            return ranked
+            return self._where_kl_is_missing(ranked)
         inside = [one for one in self.follower.events if one.function.endswith(ARRIVE)]
         return sorted(
             [*ranked, *reversed(inside)], key=lambda one: not one.function.endswith(ARRIVE)
         )
+
+    def _summed(self) -> list[Value]:
+        """What was made of the rows' pay and has the mean that the trainer says."""
+        heard = self.step.heard
+        assert heard.arrived_BF is not None and heard.mean is not None
+        values = [one for event in self.follower.events for one in event.writes.values()]
+        sums = [one for one in values if _is_of_rows(one, len(heard.arrived_BF))]
+        means = [float(one.content.nanmean()) for one in sums]
+        pairs = zip(sums, means, strict=True)
+        return [one for one, mean in pairs if math.isclose(mean, heard.mean, rel_tol=1e-6)]
+
+    def _where_kl_is_missing(self, ranked: list[Event]) -> list[Event]:
+        """Behind the likeliest statement, where the KL alone is missing: the conditions that ask for
+        it and what they let run, the last first. No wrong value leads to what was left out."""
+        if WITHOUT_KL not in self.found.text or not ranked:
+            return ranked
+        ran = [one for one in self.follower.events if one.frame == ranked[0].frame]
+        ran = [one for one in ran if one.number < ranked[0].number]
+        asking = {one.statement.line for one in ran if _asks_for_kl(one)}
+        about = [one for one in ran if asking & {one.statement.line, *one.statement.guards}]
+        heads = sorted(asking, reverse=True)
+        each = [one for head in heads for one in about if _is_of(one, head)]
+        return [*ranked[:1], *each, *ranked[1:]]
 
     def _answer_lost(self) -> list[Event]:
         """Where what says the right answer goes in, and what comes out says it no longer."""
@@ -429,8 +458,11 @@ class _Search:
             word = "old_per_token_logps"
             ran = self.follower.events[:scored_events]
             made = [one for one in ran if word in one.statement.source]
-            heads = {line for one in made for line in one.statement.guards}
-            return [*made[:1], *(one for one in ran if one.statement.line in heads), *made[1:]]
+            lines = {line for one in made for line in one.statement.guards}
+            heads = [one for one in ran if one.statement.line in lines]
+            trail = Trail(ran, Right((), 0.0))
+            told = [two for one in heads for two in trail.assigned(one)]
+            return [*made[:1], *heads, *told, *made[1:]]
         if self.found.stage == "log-probs":
             right = Right(rights.of_logprobs(step), self._tolerance)
             wrong = _wrong_logps(step, scored, self.found.text)
@@ -442,7 +474,10 @@ class _Search:
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
         own = self._own_events(scored_events) if self.found.stage == "gradient" else []
-        return [*own, *self._ranked(Right(known, self._tolerance), wrong)]
+        return [
+            *own,
+            *self._where_kl_is_missing(self._ranked(Right(known, self._tolerance), wrong)),
+        ]
 
     def _own_events(self, since: int = 0) -> list[Event]:
         """The user's own statements that ran, but for those of reward functions."""
@@ -462,6 +497,20 @@ class _Search:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
         return trail.ranked([one for one in found if one is not None], given_by)
+
+
+def _is_of_rows(value: Value, rows: int) -> bool:
+    """Whether it is one number for each row."""
+    return isinstance(value.content, Tensor) and value.content.shape == (rows,)
+
+
+def _asks_for_kl(event: Event) -> bool:
+    return event.statement.kind == "If" and ("self", ".beta") in event.statement.reads
+
+
+def _is_of(event: Event, head: int) -> bool:
+    """Whether it is the condition of a line, or let run by that."""
+    return head == event.statement.line or head in event.statement.guards
 
 
 def _tells_error(value: Value) -> bool:
