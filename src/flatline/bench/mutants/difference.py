@@ -37,8 +37,8 @@ class Effect(StrEnum):
     SAME = "same"
     """Every stage and the log are equal to the last bit."""
     ELSEWHERE = "same here, changes elsewhere"
-    """Equal to the last bit in its own setting, and another training in one that was run as well:
-    the code is wrong, and this setting does not show it."""
+    """The same training in two steps of its own setting, and another in a setting that was run as
+    well, or some steps later: the code is wrong, and those two steps do not show it."""
     LOG = "log only"
     """The training is the same, and what is logged is not."""
     ROUNDING = "rounding"

@@ -62,8 +62,10 @@ ARRIVE = "._calculate_rewards"
 """Where TRL takes what reward functions pay."""
 SAMPLED = ("prompts", "completions", "delivery")
 SCORED = ("mask", "rewards", "advantages")
-WEIGHED = ("ratio and KL", "loss")
-"""Stages whose findings say by how much of the largest weight a token's is another."""
+NARROWED = ("advantages", "ratio and KL", "loss")
+"""Stages whose findings say by how much a value is another, in sizes of the largest."""
+LEAST = {"advantages": 1e-6}
+"""What float32 may round of a value of such a stage; of what comes from log-probs, their limit."""
 NARROW = 0.2
 """Share of that by which values on the way must agree."""
 WITHOUT_KL = "what would come without the KL"
@@ -416,8 +418,8 @@ class _Search:
         return [one for one, mean in pairs if math.isclose(mean, heard.mean, rel_tol=1e-6)]
 
     def _where_kl_is_missing(self, ranked: list[Event]) -> list[Event]:
-        """Behind the likeliest statement, where the KL alone is missing: the conditions that ask for
-        it and what they let run, the last first. No wrong value leads to what was left out."""
+        """Behind the likeliest statement, where the KL alone is missing: the conditions that ask
+        for it and what they let run, the last first. No wrong value leads to what was left out."""
         if WITHOUT_KL not in self.found.text or not ranked:
             return ranked
         ran = [one for one in self.follower.events if one.frame == ranked[0].frame]
@@ -489,9 +491,10 @@ class _Search:
         """What is apart by less than the finding is told apart as well, if it is no rounding."""
         usual = TOLERANCE.get(precision_of(self.step.trainer), COARSE)
         found = self.found.measured
-        if self.found.stage not in WEIGHED or found is None:
+        least = LEAST.get(self.found.stage, self.step.limit.weight)
+        if self.found.stage not in NARROWED or found is None:
             return usual
-        return min(usual, max(NARROW * found, self.step.limit.weight))
+        return min(usual, max(NARROW * found, least))
 
     def _ranked(self, right: Right, wrong: Sequence[Any], given_by: str = "") -> list[Event]:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]

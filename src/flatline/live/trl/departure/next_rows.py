@@ -6,6 +6,7 @@ Nothing is sampled: TRL deals out numbers where completions would be.
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
-from flatline.live.stage_found import StageFound, departs
+from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.measure.scoring import first_rows
 from flatline.spec import Asked
 
@@ -137,18 +138,48 @@ def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
 
 
 def _length_departs(trainer: Any) -> StageFound | None:
-    """None where an epoch is as long as it says, since the training ends it after that many. Some
-    releases count the rows that are left over when no whole generation can be filled."""
-    sampler = trainer._get_train_sampler()
-    if not type(sampler).__module__.startswith("trl."):
-        return None
-    told, rows = len(sampler), sum(1 for _ in islice(sampler, MOST))
-    left_over = sampler.batch_size * sampler.mini_repeat_count * sampler.repeat_count
-    if rows <= told < rows + left_over or (rows == MOST and told > rows):
+    """None where an epoch is as long as it says, since the training ends it after that many, or
+    where this run ends before it. Some releases count the rows that are left over when no whole
+    generation can be filled."""
+    told, rows = _length(trainer)
+    if told == rows or _ends_before(trainer, told):
         return None
     if told > rows and trainer.args.max_steps > 0:  # the number of steps does not come from it
         return None
     return departs("rows", f"{LENGTH}{told} rows, and it has {rows}.", measured=told)
+
+
+def early_end(trainer: Any) -> StageFound | None:
+    """What is wrong about the length of an epoch and does not matter to a run that ends before."""
+    with suppress(Exception):
+        told, rows = _length(trainer)
+        if told < rows and _ends_before(trainer, told):
+            text = (
+                f"{LENGTH}{told} rows, and it has {rows}: longer runs than this one, of "
+                f"{trainer.args.max_steps} steps, would begin anew before they have seen them all."
+            )
+            return replace(same("rows", text, told), added=True)
+    return None
+
+
+def _length(trainer: Any) -> tuple[int, int]:
+    """Rows that an epoch is said to have, and those that it has; twice the same number where that
+    is as it must be."""
+    sampler = trainer._get_train_sampler()
+    if not type(sampler).__module__.startswith("trl."):
+        return 0, 0
+    told, rows = len(sampler), sum(1 for _ in islice(sampler, MOST))
+    left_over = sampler.batch_size * sampler.mini_repeat_count * sampler.repeat_count
+    right = rows <= told < rows + left_over or (rows == MOST and told > rows)
+    return (rows, rows) if right else (told, rows)
+
+
+def _ends_before(trainer: Any, rows: int) -> bool:
+    """Whether the run has a number of steps of its own, and they need no more than so many rows."""
+    args = trainer.args
+    of_step = args.train_batch_size * args.steps_per_generation * args.world_size
+    of_step *= args.gradient_accumulation_steps
+    return bool(0 < args.max_steps * of_step <= rows)
 
 
 def _dealing_departs(trainer: Any, asked: Asked) -> StageFound | None:

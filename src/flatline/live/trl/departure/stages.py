@@ -41,7 +41,7 @@ from flatline.live.trl.departure.asked import (
 from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
 from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.gold import judge_gold
-from flatline.live.trl.departure.next_rows import DEALT, rows_depart
+from flatline.live.trl.departure.next_rows import DEALT, early_end, rows_depart
 from flatline.live.trl.departure.passes import judge_logps, run_passes
 from flatline.live.trl.departure.sampled import (
     Sampled,
@@ -71,7 +71,7 @@ from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
 from flatline.live.trl.settings import stop_ids
 from flatline.spec import STAGES, Asked, NotSpecified
-from flatline.spec.numerics import ADVANTAGE_HERE
+from flatline.spec.numerics import ADVANTAGE_HERE, ADVANTAGE_PENALISED
 
 GENTLE = 0.1
 """Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
@@ -104,9 +104,10 @@ def examine(
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
         asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
-        found["rows"] = rows_depart(trainer, asked, order, len(whole.rows)) or data.judge_rows(
+        rows = rows_depart(trainer, asked, order, len(whole.rows)) or data.judge_rows(
             order, asked, whole.rows
         )
+        found["rows"] = rows if rows.departs else early_end(trainer) or rows
         trainer.model.train()
         no_dropout(trainer)
         step = Step(trainer, order, whole, some, move, found)
@@ -280,8 +281,9 @@ class Step:
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
+        limit = ADVANTAGE_HERE if self.kl_B is None else ADVANTAGE_PENALISED
         self.found["advantages"] = judge_advantages(
-            asked, heard.arrived_BF, advantages_B, self.kl_B, ADVANTAGE_HERE
+            asked, heard.arrived_BF, advantages_B, self.kl_B, limit
         )
 
     def _truth(self, heard: data.Heard) -> StageFound | None:
