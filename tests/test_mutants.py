@@ -251,7 +251,7 @@ def test_a_job_that_hangs_or_dies_is_told_and_further_jobs_can_be_added(tmp_path
     waiting = deque(["hangs", "dies", "works"])
     found = {}
     for job, result in nursery.each(
-        waiting, work, at_once=3, limit=2.0, log=lambda job: tmp_path / "log"
+        waiting, work, at_once=3, limit=lambda job: 2.0, log=lambda job: tmp_path / "log"
     ):
         found[job] = result
         if job == "works":
@@ -269,7 +269,9 @@ def test_every_job_has_a_folder_of_its_own(tmp_path):
         Path("run").mkdir()
         return {"folder": str(Path.cwd())}
 
-    done = nursery.each(deque("ab"), work, at_once=2, limit=20.0, log=lambda job: tmp_path / "log")
+    done = nursery.each(
+        deque("ab"), work, at_once=2, limit=lambda job: 20.0, log=lambda job: tmp_path / "log"
+    )
     folders = [found["folder"] for _, found in done]
     assert len({*folders}) == 2
     assert not any(Path(one).exists() for one in folders)
@@ -425,15 +427,27 @@ def test_an_alarm_on_what_is_the_same_is_looked_at_in_every_other_study_of_the_c
     bench._studies = studies
     change = Mutation("trainer.py", 0, "sign", 12, "Trainer.loss", "-x", "x")
     job = _Job(studies[0], "checkup", change)
-    assert bench._other(job, row("same")) is None
-    assert bench._other(job, row("changes", "H24")) is None
-    assert bench._other(job, row("same", "H24")) == 2
-    later = job._replace(what="elsewhere", seed=2)
-    assert bench._other(later, row("same", "H24")) == 3
-    assert bench._other(later._replace(seed=3), row("same", "H24")) is None
-    told = bench._elsewhere(later, {"stage": "loss"})
+    assert bench._once_more(job, row("same")) is None
+    assert bench._once_more(job, row("changes", "H24")) is None
+    for effect in ("same", "log only", "rounding"):
+        assert bench._once_more(job, row(effect, "H24")).seed == 2
+    other = job._replace(what="elsewhere", seed=2)
+    assert bench._once_more(other, row("same", "H24")) == other._replace(seed=3)
+    told = bench._elsewhere(other, {"stage": "loss"})
     assert told["effect"] == "same here, changes elsewhere"
     assert told["elsewhere"] == {"script": "c.py", "arguments": [], "stage": "loss"}
+
+
+def test_an_alarm_on_what_no_other_study_shows_is_looked_at_some_steps_later(tmp_path):
+    only = Study(folder=tmp_path, script=Path("a.py"), modules=("a.py",), split=Split.TEST, count=1)
+    bench = object.__new__(_Bench)
+    bench._studies, bench._steps_later = [only], lambda study: 10
+    change = Mutation("a.py", 0, "sign", 12, "Trainer.loss", "-x", "x")
+    later = bench._once_more(_Job(only, "checkup", change), row("rounding", "H59"))
+    assert later.what == "later"
+    assert bench._once_more(later, row("rounding", "H59")) is None
+    told = bench._elsewhere(later, {"stage": "rewards"})
+    assert told["elsewhere"] == {"script": "a.py", "arguments": [], "steps": 10, "stage": "rewards"}
 
 
 def test_once_time_is_up_only_mutants_that_were_begun_are_finished():

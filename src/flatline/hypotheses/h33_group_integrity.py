@@ -178,6 +178,8 @@ class GroupIntegrity(Hypothesis):
                     rows.text, evidence=[Evidence(text=example) for example in rows.examples]
                 )
                 return replace(alarm, explains=(*alarm.explains, *LOOK_ALIKES, CODES["gradient"]))
+            if rows.added:
+                return self.found(Level.NOTE, rows.text)
         return None
 
     def _reordered(self, trace: Trace) -> Finding | None:

@@ -37,6 +37,6 @@ class PromptsDepart(Departure):
     name = "prompts-depart"
     headline = "Your trainer trains on other prompts than your dataset and chat template make."
     stage = "prompts"
-    named_by = ("H10", "H11", "H12", "H16")
+    named_by = ("H09", "H10", "H11", "H12", "H16")
     meaning = "The policy is trained on other questions than those that were asked."
     fix = "Find and remove what changes the messages before the chat template."

@@ -66,14 +66,15 @@ def beyond_rounding(
 
 
 def rounded_by(asked: Asked, paid_BF: Floats) -> Floats:
-    """How far the rounding of a mean in float32 may take each advantage. In a group whose rewards
-    are all alike it is divided by nothing but `TINY`."""
+    """How far the rounding of a sum and a mean in float32 may take each advantage. In a group whose
+    rewards are all alike it is divided by nothing but `TINY`."""
     if asked.aggregation == "normalize_then_sum" and paid_BF.ndim == 2:
         return _rounded_twice(asked, paid_BF)
     reward_B = total(asked, paid_BF) if paid_BF.ndim == 2 else paid_BF
     reward_PG = reward_B.reshape(-1, asked.group)
     below = {"group": spread(reward_PG), "batch": spread(reward_PG.reshape(1, -1))}
-    step_PG = _rounding(reward_PG)
+    each_BF = paid_BF * weights(asked, paid_BF.shape[1]) if paid_BF.ndim == 2 else paid_BF[:, None]
+    step_PG = _rounding(np.nansum(np.abs(each_BF), axis=1).reshape(-1, asked.group))
     found_PG = step_PG if asked.scale == "none" else step_PG / (below.get(asked.scale, 0) + TINY)
     return np.asarray(np.nan_to_num(found_PG).reshape(-1))
 

@@ -44,8 +44,10 @@ TOLERANCE = {
 ADVANTAGE = 1e-3
 """Of an advantage, relative to 1 plus its size. Rewards are summed and normalised in fp32 at every
 precision, and a spread of nearly 0 is the worst of it."""
-ADVANTAGE_HERE = 1e-4
+ADVANTAGE_HERE = 1e-5
 """The same in a trainer at hand, whose rewards are known as they are and whose smallest
 denominator is too."""
+ADVANTAGE_PENALISED = 1e-4
+"""The same where the KL of every token of a row was taken off its reward."""
 PAID = 1e-5
 """Of a reward, relative to 1 plus its size: it is handed on in float32 and no sum is taken."""

@@ -37,8 +37,8 @@ class Effect(StrEnum):
     SAME = "same"
     """Every stage and the log are equal to the last bit."""
     ELSEWHERE = "same here, changes elsewhere"
-    """Equal to the last bit in its own setting, and another training in one that was run as well:
-    the code is wrong, and this setting does not show it."""
+    """The same training in two steps of its own setting, and another in a setting that was run as
+    well, or some steps later: the code is wrong, and those two steps do not show it."""
     LOG = "log only"
     """The training is the same, and what is logged is not."""
     ROUNDING = "rounding"
@@ -126,13 +126,14 @@ def _refined(stage: str, one: Step, other: Step) -> str:
 
 
 def _rows_in_proportion(one: Value, other: Value) -> bool:
-    """Whether each row is a multiple of the other's, be it a negative one."""
+    """Whether each row is a multiple of the other's, be it a negative one or 0."""
     a_BT, b_BT = one.numbers, other.numbers
     if a_BT.shape != b_BT.shape or a_BT.ndim != 2:
         return True
     pairs = zip(a_BT, b_BT, strict=True)
     return all(
-        min(_direction(a_T, b_T)[1], _direction(a_T, -b_T)[1]) <= PARALLEL for a_T, b_T in pairs
+        not b_T.any() or min(_direction(a_T, b_T)[1], _direction(a_T, -b_T)[1]) <= PARALLEL
+        for a_T, b_T in pairs
     )
 
 

@@ -243,7 +243,7 @@ _HANDED_ON = {
     "completions": ("completion_ids",),
     "mask": ("completion_mask", "tool_mask"),
     "advantages": ("advantages",),
-    "log-probs": ("old_per_token_logps", "ref_per_token_logps"),
+    "log-probs": ("old_per_token_logps", "old_logps", "ref_per_token_logps"),
 }
 """Stage -> what TRL hands on to its passes."""
 

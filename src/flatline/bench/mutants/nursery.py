@@ -48,10 +48,11 @@ def each(
     work: Callable[[Job], dict[str, Any]],
     *,
     at_once: int,
-    limit: float,
+    limit: Callable[[Job], float],
     log: Callable[[Job], Path],
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """The result of every job, as they end; `{"error": "timeout"}` of one that takes too long.
+    """The result of every job, as they end; `{"error": "timeout"}` of one that takes longer
+    than its limit, in seconds.
 
     Whoever reads the results may put further jobs into `waiting`, or take some out.
     """
@@ -67,7 +68,7 @@ def each(
                     )
                 time.sleep(POLL)
                 for pid, one in list(running.items()):
-                    late = time.monotonic() - one.begun > limit
+                    late = time.monotonic() - one.begun > limit(one.job)
                     if os.waitpid(pid, os.WNOHANG)[0]:
                         late = False
                     elif late:

@@ -26,6 +26,9 @@ PATIENCE, LEAST_PATIENCE = 10.0, 60.0
 seconds."""
 LOOKED_AT = (Effect.CHANGES, Effect.SCALE, Effect.ROUNDING)
 """What stops or hangs needs no checkup: the user knows. Of `UNCHANGED` one in some has one."""
+TRAINS_THE_SAME = (*UNCHANGED, Effect.ROUNDING)
+"""An alarm on these may be right all the same, and is looked at once more before it counts."""
+ONCE_MORE = ("elsewhere", "later")
 
 OnDone = Callable[[Row], None]
 
@@ -71,7 +74,7 @@ def planned(studies: Sequence[Study]) -> list[tuple[int, int]]:
             asked,
             lambda job: trial.executed(_setup(job.study)),
             at_once=1,
-            limit=3600.0,
+            limit=lambda job: 3600.0,
             log=lambda job: Path(scratch) / "log.txt",
         )
         for job, row in done:
@@ -161,10 +164,10 @@ class _Bench:
                     continue
             if job.what == "checkup":
                 rows[first]["checkup"] = found
-            if job.what == "elsewhere" and found["effect"] == Effect.CHANGES:
+            if job.what in ONCE_MORE and found.get("effect") == Effect.CHANGES:
                 rows[first] |= self._elsewhere(job, found)
-            elif (other := self._other(job, rows[first])) is not None:
-                asked.appendleft(job._replace(what="elsewhere", seed=other))
+            elif (again := self._once_more(job, rows[first])) is not None:
+                asked.appendleft(again)
                 continue
             row = rows.pop(first)
             job.study.keep(MUTANTS_FILE, row)
@@ -172,10 +175,11 @@ class _Bench:
             left -= 1
         return left
 
-    def _other(self, job: _Job, row: Row) -> int | None:
-        """Where an alarm on what is the same is looked at next: the number of another study of the
-        same code. None where there is no such alarm, or no study left."""
-        if row["effect"] != Effect.SAME or not row.get("checkup", {}).get("alarms"):
+    def _once_more(self, job: _Job, row: Row) -> _Job | None:
+        """Where an alarm on what trains the same is looked at next: in another study of the same
+        code, then after more steps. None where there is no such alarm, or nothing left."""
+        alarmed = row["effect"] in TRAINS_THE_SAME and row.get("checkup", {}).get("alarms")
+        if not alarmed or job.what == "later":
             return None
         assert job.mutation is not None
         others = [
@@ -184,13 +188,21 @@ class _Bench:
             if one is not job.study and job.mutation.module in one.modules
         ]
         begin = others.index(job.seed) + 1 if job.what == "elsewhere" else 0
-        return next(iter(others[begin:]), None)
+        other = next(iter(others[begin:]), None)
+        if other is None:
+            return job._replace(what="later", seed=0)
+        return job._replace(what="elsewhere", seed=other)
 
     def _elsewhere(self, job: _Job, found: Row) -> Row:
-        other = self._studies[job.seed]
-        told = {"script": other.script.name, "arguments": list(other.arguments)}
+        later = job.what == "later"
+        other = job.study if later else self._studies[job.seed]
+        told: Row = {"script": other.script.name, "arguments": list(other.arguments)}
+        told |= {"steps": self._steps_later(other)} if later else {}
         stage = found.get("stage")
         return {"effect": Effect.ELSEWHERE.value, "elsewhere": {**told, "stage": stage}}
+
+    def _steps_later(self, study: Study) -> int:
+        return trial.LATER[trial.TRAINER if self._known[study].has_trainer else trial.LOOP]
 
     def _row(self, job: _Job, mutation: Mutation, found: Row) -> Row:
         sites = self._setups[job.study].grounds[mutation.module].sites
@@ -223,7 +235,11 @@ class _Bench:
 
     def _each(self, asked: deque[_Job], limit: float) -> Iterator[tuple[_Job, Row]]:
         yield from nursery.each(
-            asked, self._work, at_once=self._jobs, limit=limit, log=lambda job: job.study.log
+            asked,
+            self._work,
+            at_once=self._jobs,
+            limit=lambda job: limit * (PATIENCE if job.what == "later" else 1),
+            log=lambda job: job.study.log,
         )
 
     def _in_time(self, asked: deque[_Job], limit: float) -> Iterator[tuple[_Job, Row]]:
@@ -251,6 +267,8 @@ class _Bench:
         if job.what == "checkup":
             return trial.checked(setup, job.mutation)
         assert job.mutation is not None
+        if job.what == "later":
+            return trial.compared_later(setup, job.mutation, self._steps_later(job.study))
         study = self._studies[job.seed] if job.what == "elsewhere" else job.study
         return trial.compared(self._setups[study], job.mutation, self._known[study].without)
 

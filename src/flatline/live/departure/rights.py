@@ -5,26 +5,37 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from flatline.live.departure.loss import Pass, trained
+from flatline.live.departure.loss import OLD, Pass, old_tokens, trained
 from flatline.live.inputs import Inputs
 from flatline.live.where.specified import Specified
 from flatline.live.where.values import slope_of
 from flatline.spec import Asked
-from flatline.spec.advantages import TINY, advantages, spread
+from flatline.spec.advantages import TINY, advantages, leave_one_out, spread
 from flatline.spec.loss import shares
 from flatline.spec.ratio import gamma_weight, soft_ratio
-from flatline.spec.rewards import total, weights
+from flatline.spec.rewards import penalised, total, weights
 
 
-def of_advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
+def of_advantages(asked: Asked, paid_BF: Tensor, kl_B: Tensor | None = None) -> Iterator[Specified]:
+    """`kl_B` is each row's distance from the reference, where that is in the reward."""
     yield Specified("rewards", paid_BF)
     yield Specified("reward weights", torch.from_numpy(weights(asked, paid_BF.shape[1])))
-    reward_B = torch.from_numpy(total(asked, paid_BF))
+    earned_B = torch.from_numpy(total(asked, paid_BF))
+    yield Specified("reward", earned_B)
+    reward_B = torch.from_numpy(penalised(asked, earned_B.numpy(), kl_B))
+    if kl_B is not None and asked.beta:
+        yield Specified("KL of each row", kl_B)
+        yield Specified("KL in the reward", asked.beta * kl_B)
+        yield Specified("reward in its range", reward_B + asked.beta * kl_B)
     reward_PG = reward_B.view(-1, asked.group)
     mean_P, spread_P = reward_PG.nanmean(1), torch.from_numpy(spread(reward_PG.numpy())).flatten()
-    centred_B = (reward_PG - mean_P[:, None]).flatten()
     yield Specified("reward", reward_B)
     yield Specified("reward", reward_PG)
+    if asked.baseline == "others":
+        yield from _of_others(asked, reward_PG)
+        yield Specified("advantages", torch.from_numpy(advantages(asked, paid_BF, kl_B)))
+        return
+    centred_B = (reward_PG - mean_P[:, None]).flatten()
     for name, each_P in (("mean", mean_P), ("spread", spread_P), ("spread", spread_P + TINY)):
         yield Specified(f"{name} of groups", each_P)
         yield Specified(f"{name} of groups", each_P.repeat_interleave(asked.group))
@@ -33,7 +44,31 @@ def of_advantages(asked: Asked, paid_BF: Tensor) -> Iterator[Specified]:
     yield Specified("spread of the batch", batch.expand_as(reward_B))
     yield Specified("centred rewards", centred_B)
     yield Specified("centred rewards", centred_B.view(-1, asked.group))
-    yield Specified("advantages", torch.from_numpy(advantages(asked, paid_BF)))
+    yield Specified("advantages", torch.from_numpy(advantages(asked, paid_BF, kl_B)))
+
+
+def _of_others(asked: Asked, reward_PG: Tensor) -> Iterator[Specified]:
+    """The means of the others of a group, what they are made of, and what is left beside them."""
+    known_P = (~reward_PG.isnan()).sum(1).double()
+    sum_P = reward_PG.nansum(1)
+    left_PG = torch.from_numpy(leave_one_out(reward_PG.numpy()))
+    mean = left_PG.nanmean()
+    size = torch.from_numpy(spread((left_PG - mean).reshape(1, -1).numpy()))
+    if asked.scale == "advantages":
+        yield Specified("mean of all", mean)
+        yield Specified("spread of all", size)
+        yield Specified("spread of all", size + TINY)
+        yield Specified("off the mean of all", (left_PG - mean).flatten())
+    yield Specified("rewards of groups that are known", known_P)
+    yield Specified("sum of groups", sum_P)
+    each = {
+        "sum of the others": sum_P[:, None] - reward_PG,
+        "mean of the others": reward_PG - left_PG,
+        "centred rewards": left_PG,
+    }
+    for name, one_PG in each.items():
+        yield Specified(name, one_PG)
+        yield Specified(name, one_PG.flatten())
 
 
 def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
@@ -50,11 +85,13 @@ def of_pass(asked: Asked, one: Pass, generation: Inputs) -> Iterator[Specified]:
 
     yield from of_inputs(generation, one, mask_BT)
     yield told("log-probs", leaf_BT * 1.0)
-    old_BT = inputs.get("old_per_token_logps")
-    old_BT = leaf_BT.detach() if old_BT is None else old_BT.double().cpu()
+    yield told("log-prob of each row", (leaf_BT * mask_BT).sum(1))
+    given_BT = old_tokens(inputs, one.logps_BT.detach(), trained(inputs))
+    old_BT = leaf_BT.detach() if given_BT is None else given_BT.double().cpu()
     yield Specified("old log-probs", old_BT, mask_BT, torch.zeros_like(old_BT))
     way_BT = leaf_BT - old_BT
-    yield told("log-ratio", way_BT)
+    if OLD not in inputs:  # nobody has any of single tokens
+        yield told("log-ratio", way_BT)
     if asked.level in ("sequence", "sequence_token"):
         way_BT = ((way_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1))[:, None]
         yield told("log-ratio", way_BT[:, 0])

@@ -22,10 +22,26 @@ def set_elsewhere(
     methods = [one for kind in type(owner).__mro__ for one in _methods(kind)]
     ours = {_named(code) for code in methods}
     for name in dict.fromkeys(_attributes(ranked[:LOOKED_AT], ours)):
-        found = next((one for code in methods for one in _assignments(code, name)), None)
-        if found is not None and (not in_library(found[0].file) or differs(name)):
-            yield found
-            yield from _before(found, methods)
+        every = next((found for code in methods if (found := list(_assignments(code, name)))), [])
+        if every and (not in_library(every[0][0].file) or differs(name)):
+            yield from _set(name, every, methods)
+
+
+def _set(
+    name: str, every: Sequence[tuple[Statement, str]], methods: Sequence[CodeType]
+) -> Iterator[tuple[Statement, str]]:
+    """The statement that set an attribute last, and what is behind it. What only adds to the value
+    comes after all that may have set it, and after the conditions that chose among those."""
+    anew = [one for one in every if ("self", f".{name}") not in one[0].reads]
+    if len(anew) == len(every) or not anew:
+        yield every[0]
+        yield from _before(every[0], methods)
+        return
+    known = statements(every[0][0].file)
+    heads = dict.fromkeys(line for one, _ in anew for line in one.guards)
+    yield from anew
+    yield from ((known[line], anew[0][1]) for line in heads if line in known)
+    yield from (one for one in every if one not in anew)
 
 
 def naming(owner: Any, word: str) -> Iterator[tuple[Statement, str]]:

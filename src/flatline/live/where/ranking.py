@@ -78,7 +78,7 @@ class Trail:
     def behind(self, event: Event) -> list[Event]:
         """A statement, those of its own call that made what it read, then all others that ran
         before it, the last first."""
-        made = {one for path in event.reads for one in self._assigned(event, path)}
+        made = set(self.assigned(event))
         ran = [one for one in reversed(self._frames[event.frame]) if one.number < event.number]
         near = sorted(made, key=lambda one: -one.number)
         return _once([event, *near, *(one for one in ran if _may_change(one))])
@@ -188,7 +188,7 @@ class Trail:
     def _sources(self, event: Event) -> Iterator[Event]:
         """Who wrote what it read. Where two names hold one and the same specified value, one of
         them should hold another: then also who wrote what those read."""
-        made = [one for path in event.reads for one in self._assigned(event, path)]
+        made = self.assigned(event)
         yield from made
         yield from (two for one in made for two in self._named_again(one))
         yield from (two for one in made for two in self._counted(one))
@@ -205,6 +205,10 @@ class Trail:
             for before in self._assigned(event, path) if again else ():
                 yield before
                 yield from self._named_again(before)
+
+    def assigned(self, event: Event) -> list[Event]:
+        """Who wrote, in the same call, what a statement read."""
+        return [one for path in event.reads for one in self._assigned(event, path)]
 
     def _assigned(self, event: Event, path: Path) -> list[Event]:
         """The last statement of the same call that wrote to a path, in a list of one; or none."""

@@ -34,6 +34,8 @@ OTHER_IDS = " of the batch does not hold the ids that were sampled"
 OTHER_MARKS = " of the batch does not mark its prompt with 1 and what is padding with 0"
 HANDED_ON = (OTHER_IDS, OTHER_MARKS)
 """Words of findings about what is handed on to the passes."""
+OTHER_SUM = "The weighted sum is wrong:"
+"""How a finding begins that what functions pay is not put together as asked."""
 MIXED = "A group is not one prompt"
 """How a finding begins that prompts are mixed in a group."""
 READ = ("system", "developer", "user")
@@ -318,7 +320,7 @@ def _judge_sum(
     mean_F = arrived_BF.nanmean(0)
     return departs(
         "rewards",
-        f"The weighted sum is wrong: with the weights asked for ({numbers(weight_F)}) the rows "
+        f"{OTHER_SUM} with the weights asked for ({numbers(weight_F)}) the rows "
         f"earn {expected:.4f} on average, the trainer has {heard.mean:.4f}.",
         f"the functions paid {numbers(mean_F)} on average",
         measured=heard.mean - expected,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.departure import adapters
-from flatline.live.departure.loss import Pass, trained, worst_pass
+from flatline.live.departure.loss import OLD, Pass, trained, worst_pass
 from flatline.live.departure.rights import of_pass
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
@@ -62,10 +62,14 @@ ARRIVE = "._calculate_rewards"
 """Where TRL takes what reward functions pay."""
 SAMPLED = ("prompts", "completions", "delivery")
 SCORED = ("mask", "rewards", "advantages")
-WEIGHED = ("ratio and KL", "loss")
-"""Stages whose findings say by how much of the largest weight a token's is another."""
+NARROWED = ("advantages", "ratio and KL", "loss")
+"""Stages whose findings say by how much a value is another, in sizes of the largest."""
+LEAST = {"advantages": 1e-6}
+"""What float32 may round of a value of such a stage; of what comes from log-probs, their limit."""
 NARROW = 0.2
 """Share of that by which values on the way must agree."""
+WITHOUT_KL = "what would come without the KL"
+"""Words of a finding that nothing is missing but the KL."""
 PASSED = ("log-probs", "ratio and KL", "loss", "gradient")
 
 
@@ -298,9 +302,7 @@ class _Search:
         if text.startswith(DEALT):
             return self._dealt()
         if text.startswith(LENGTH):
-            with self.follower.following():
-                len(trainer._get_train_sampler())
-            return [*self._told_otherwise(), *_last_first(self.follower.events)]
+            return self._of_length()
         with self.follower.following():
             trainer.get_train_dataloader()
             for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
@@ -311,10 +313,27 @@ class _Search:
             text.startswith(data.MIXED) and order is not None and order.groups_whole
         ):
             last = [*reversed(self._of_method("get_train_dataloader")), *last]
-        if text.startswith(SEED):
+        if order is not None and not order.groups_whole:
+            last = [*(one for one in last if one.statement.kind == "For"), *last]
+        if text.startswith(SEED) and not _is_seeded(trainer):
             seeded = [one for one in last if _reads(one, trainer.args.seed)]
             last = [*sorted(seeded, key=lambda one: -one.number), *last]
         return self._own_events() or last
+
+    def _of_length(self) -> list[Event]:
+        """Who counts an epoch; or, where it is counted rightly, who repeats its rows otherwise."""
+        trainer, told = self.step.trainer, _asked_of_sampler(self.step.trainer.args)
+        prompts = len(trainer.train_dataset)
+        prompts -= prompts % told["batch_size"]
+        rows = prompts * told["mini_repeat_count"] * told["repeat_count"]
+        with self.follower.following():
+            sampler = trainer._get_train_sampler()
+            counted_rightly = len(sampler) == rows
+            if counted_rightly:
+                next(iter(sampler))
+        last = _last_first(self.follower.events)
+        loops = [one for one in last if counted_rightly and one.statement.kind == "For"]
+        return [*self._told_otherwise(), *loops, *last]
 
     def _told_otherwise(self) -> list[Event]:
         """Who keeps something else in the sampler than it was told, or tells it something else than
@@ -378,13 +397,38 @@ class _Search:
         paying = self.found.stage == "rewards" and _pay_of_named(step, text)
         arrived = not paying and "do not get what" not in text
         known = rights.of_scoring(step, paid=not paying, arrived=arrived)
-        ranked = self._ranked(Right(known, self._tolerance), _scored_wrong(step, self.found))
+        right = Right(known, self._tolerance)
+        summed = self._summed() if text.startswith(data.OTHER_SUM) else []
+        ranked = self._ranked(right, summed or _scored_wrong(step, self.found))
         if "do not get what" not in text:
-            return ranked
+            return self._where_kl_is_missing(ranked)
         inside = [one for one in self.follower.events if one.function.endswith(ARRIVE)]
         return sorted(
             [*ranked, *reversed(inside)], key=lambda one: not one.function.endswith(ARRIVE)
         )
+
+    def _summed(self) -> list[Value]:
+        """What was made of the rows' pay and has the mean that the trainer says."""
+        heard = self.step.heard
+        assert heard.arrived_BF is not None and heard.mean is not None
+        values = [one for event in self.follower.events for one in event.writes.values()]
+        sums = [one for one in values if _is_of_rows(one, len(heard.arrived_BF))]
+        means = [float(one.content.nanmean()) for one in sums]
+        pairs = zip(sums, means, strict=True)
+        return [one for one, mean in pairs if math.isclose(mean, heard.mean, rel_tol=1e-6)]
+
+    def _where_kl_is_missing(self, ranked: list[Event]) -> list[Event]:
+        """Behind the likeliest statement, where the KL alone is missing: the conditions that ask
+        for it and what they let run, the last first. No wrong value leads to what was left out."""
+        if WITHOUT_KL not in self.found.text or not ranked:
+            return ranked
+        ran = [one for one in self.follower.events if one.frame == ranked[0].frame]
+        ran = [one for one in ran if one.number < ranked[0].number]
+        asking = {one.statement.line for one in ran if _asks_for_kl(one)}
+        about = [one for one in ran if asking & {one.statement.line, *one.statement.guards}]
+        heads = sorted(asking, reverse=True)
+        each = [one for head in heads for one in about if _is_of(one, head)]
+        return [*ranked[:1], *each, *ranked[1:]]
 
     def _answer_lost(self) -> list[Event]:
         """Where what says the right answer goes in, and what comes out says it no longer."""
@@ -416,8 +460,11 @@ class _Search:
             word = "old_per_token_logps"
             ran = self.follower.events[:scored_events]
             made = [one for one in ran if word in one.statement.source]
-            heads = {line for one in made for line in one.statement.guards}
-            return [*made[:1], *(one for one in ran if one.statement.line in heads), *made[1:]]
+            lines = {line for one in made for line in one.statement.guards}
+            heads = [one for one in ran if one.statement.line in lines]
+            trail = Trail(ran, Right((), 0.0))
+            told = [two for one in heads for two in trail.assigned(one)]
+            return [*made[:1], *heads, *told, *made[1:]]
         if self.found.stage == "log-probs":
             right = Right(rights.of_logprobs(step), self._tolerance)
             wrong = _wrong_logps(step, scored, self.found.text)
@@ -429,7 +476,10 @@ class _Search:
         if self.found.stage == "gradient":
             wrong = [*_dealt_wrong(step, one), *wrong]
         own = self._own_events(scored_events) if self.found.stage == "gradient" else []
-        return [*own, *self._ranked(Right(known, self._tolerance), wrong)]
+        return [
+            *own,
+            *self._where_kl_is_missing(self._ranked(Right(known, self._tolerance), wrong)),
+        ]
 
     def _own_events(self, since: int = 0) -> list[Event]:
         """The user's own statements that ran, but for those of reward functions."""
@@ -441,14 +491,29 @@ class _Search:
         """What is apart by less than the finding is told apart as well, if it is no rounding."""
         usual = TOLERANCE.get(precision_of(self.step.trainer), COARSE)
         found = self.found.measured
-        if self.found.stage not in WEIGHED or found is None:
+        least = LEAST.get(self.found.stage, self.step.limit.weight)
+        if self.found.stage not in NARROWED or found is None:
             return usual
-        return min(usual, max(NARROW * found, self.step.limit.weight))
+        return min(usual, max(NARROW * found, least))
 
     def _ranked(self, right: Right, wrong: Sequence[Any], given_by: str = "") -> list[Event]:
         found = [one if isinstance(one, Value) else self.follower.copies.of(one) for one in wrong]
         trail = Trail(self.follower.events, right)
         return trail.ranked([one for one in found if one is not None], given_by)
+
+
+def _is_of_rows(value: Value, rows: int) -> bool:
+    """Whether it is one number for each row."""
+    return isinstance(value.content, Tensor) and value.content.shape == (rows,)
+
+
+def _asks_for_kl(event: Event) -> bool:
+    return event.statement.kind == "If" and ("self", ".beta") in event.statement.reads
+
+
+def _is_of(event: Event, head: int) -> bool:
+    """Whether it is the condition of a line, or let run by that."""
+    return head == event.statement.line or head in event.statement.guards
 
 
 def _tells_error(value: Value) -> bool:
@@ -477,7 +542,15 @@ def _asked_of_sampler(args: Any) -> dict[str, Any]:
         "batch_size": args.generation_batch_size // args.num_generations,
         "repeat_count": args.num_iterations * args.steps_per_generation,
         "shuffle": args.shuffle_dataset,
+        "seed": args.seed,
     }
+
+
+def _is_seeded(trainer: Any) -> bool:
+    """Whether the sampler holds chance that begins with the seed: then it makes no use of it."""
+    held = vars(trainer._get_train_sampler()).values()
+    chance = [one for one in held if isinstance(one, torch.Generator)]
+    return any(one.initial_seed() == trainer.args.seed for one in chance)
 
 
 def _reads(event: Event, number: int) -> bool:
@@ -553,7 +626,7 @@ def _pay_of_named(step: Step, text: str) -> list[Any]:
 
 def _wrong_logps(step: Step, scored: Inputs, text: str) -> list[Any]:
     if "the old log-probs" in text:
-        return [scored["old_per_token_logps"]]
+        return [scored[OLD if OLD in scored else "old_per_token_logps"]]
     if "the reference's log-probs" in text:
         return [scored["ref_per_token_logps"]]
     return [step.passes[0].logps_BT]

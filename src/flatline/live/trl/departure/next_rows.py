@@ -6,6 +6,7 @@ Nothing is sampled: TRL deals out numbers where completions would be.
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 
 from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
-from flatline.live.stage_found import StageFound, departs
+from flatline.live.stage_found import StageFound, departs, same
+from flatline.live.trl.measure.scoring import first_rows
 from flatline.spec import Asked
 
 SOME = 2000
@@ -45,6 +47,7 @@ def rows_depart(
     looks: tuple[Callable[[], StageFound | None], ...] = (
         lambda: _loading_departs(trainer, rows),
         lambda: _order_departs(trainer, order),
+        lambda: _loads_others(trainer),
         lambda: _length_departs(trainer),
         lambda: _dealing_departs(trainer, asked),
         lambda: _repeating_departs(trainer, asked),
@@ -71,6 +74,36 @@ def _loading_departs(trainer: Any, rows: int) -> StageFound | None:
         f"steps_per_generation {args.steps_per_generation}",
         measured=rows,
     )
+
+
+def _loads_others(trainer: Any) -> StageFound | None:
+    """None where the dataloader gives a generation the rows whose numbers the sampler gives for the
+    training data. Both are TRL's, and one process has them all."""
+    names = ("get_train_dataloader", "_get_train_sampler")
+    own = any(not _is_of_trl(trainer, name) for name in names)
+    if own or trainer.accelerator.num_processes > 1:
+        return None
+    loaded = [row["prompt"] for row in first_rows(trainer)]
+    due = list(islice(trainer._get_train_sampler(), len(loaded)))
+    dataset = trainer.train_dataset
+    asked, again = ([dataset[number]["prompt"] for number in due] for _ in range(2))
+    if asked != again or loaded == asked:  # data may be made anew each time that it is asked for
+        return None
+    strange = [k for k, one in enumerate(loaded) if one != asked[k]]
+    first = strange[0]
+    return departs(
+        "rows",
+        f"{LOADED}other rows than its sampler says: {len(strange)} of the first {len(loaded)}.",
+        f"row {first} is to be row {due[first]} of the data, {str(asked[first])[-60:]!r}, and is "
+        f"{str(loaded[first])[-60:]!r}",
+        measured=len(strange) / len(loaded),
+    )
+
+
+def _is_of_trl(trainer: Any, name: str) -> bool:
+    """Whether a method of the trainer is TRL's or transformers' own."""
+    module = str(getattr(type(trainer), name).__module__)
+    return name not in vars(trainer) and module.startswith(("trl.", "transformers."))
 
 
 def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
@@ -105,18 +138,48 @@ def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
 
 
 def _length_departs(trainer: Any) -> StageFound | None:
-    """None where an epoch is as long as it says, since the training ends it after that many. Some
-    releases count the rows that are left over when no whole generation can be filled."""
-    sampler = trainer._get_train_sampler()
-    if not type(sampler).__module__.startswith("trl."):
-        return None
-    told, rows = len(sampler), sum(1 for _ in islice(sampler, MOST))
-    left_over = sampler.batch_size * sampler.mini_repeat_count * sampler.repeat_count
-    if rows <= told < rows + left_over or (rows == MOST and told > rows):
+    """None where an epoch is as long as it says, since the training ends it after that many, or
+    where this run ends before it. Some releases count the rows that are left over when no whole
+    generation can be filled."""
+    told, rows = _length(trainer)
+    if told == rows or _ends_before(trainer, told):
         return None
     if told > rows and trainer.args.max_steps > 0:  # the number of steps does not come from it
         return None
     return departs("rows", f"{LENGTH}{told} rows, and it has {rows}.", measured=told)
+
+
+def early_end(trainer: Any) -> StageFound | None:
+    """What is wrong about the length of an epoch and does not matter to a run that ends before."""
+    with suppress(Exception):
+        told, rows = _length(trainer)
+        if told < rows and _ends_before(trainer, told):
+            text = (
+                f"{LENGTH}{told} rows, and it has {rows}: longer runs than this one, of "
+                f"{trainer.args.max_steps} steps, would begin anew before they have seen them all."
+            )
+            return replace(same("rows", text, told), added=True)
+    return None
+
+
+def _length(trainer: Any) -> tuple[int, int]:
+    """Rows that an epoch is said to have, and those that it has; twice the same number where that
+    is as it must be."""
+    sampler = trainer._get_train_sampler()
+    if not type(sampler).__module__.startswith("trl."):
+        return 0, 0
+    told, rows = len(sampler), sum(1 for _ in islice(sampler, MOST))
+    left_over = sampler.batch_size * sampler.mini_repeat_count * sampler.repeat_count
+    right = rows <= told < rows + left_over or (rows == MOST and told > rows)
+    return (rows, rows) if right else (told, rows)
+
+
+def _ends_before(trainer: Any, rows: int) -> bool:
+    """Whether the run has a number of steps of its own, and they need no more than so many rows."""
+    args = trainer.args
+    of_step = args.train_batch_size * args.steps_per_generation * args.world_size
+    of_step *= args.gradient_accumulation_steps
+    return bool(0 < args.max_steps * of_step <= rows)
 
 
 def _dealing_departs(trainer: Any, asked: Asked) -> StageFound | None:
@@ -186,10 +249,9 @@ def _repeating_departs(trainer: Any, asked: Asked) -> StageFound | None:
 
 def _shuffles(trainer: Any) -> bool:
     """Whether it is TRL that deals out, in a release that shuffles."""
-    own = "_prepare_inputs" in vars(trainer)
     module = type(trainer)._prepare_inputs.__module__
-    known = vars(sys.modules[module]) if module.startswith("trl.") else {}
-    return not own and any(name in known for name in SHUFFLES)
+    known = vars(sys.modules[module]) if _is_of_trl(trainer, "_prepare_inputs") else {}
+    return any(name in known for name in SHUFFLES)
 
 
 def _wrong_rows(number: int, rows: Sequence[int], asked: Asked) -> StageFound | None:

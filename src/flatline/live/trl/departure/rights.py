@@ -40,13 +40,16 @@ def of_scoring(step: "Step", *, paid: bool = True, arrived: bool = True) -> Iter
     yield Specified("attention", torch.cat([_of(front[2]), mask_BT], 1))
     yield Specified("trained tokens", mask_BT.sum())
     yield Specified("trained tokens of each row", mask_BT.sum(1))
-    for name, rows in (("old", step.old), ("reference", step.reference or step.start)):
-        logps_BT = _right_padded([row_T.double().cpu() for row_T in rows], 0.0)
+    for name, rows in (("old", step.old), ("reference", step.base)):
+        logps_BT = _right_padded(_on_cpu(rows), 0.0)
         yield Specified(f"{name} log-probs", logps_BT, mask_BT)
+    if step.kl_B is not None:
+        old_BT, base_BT = (_right_padded(_on_cpu(rows), 0.0) for rows in (step.old, step.base))
+        yield Specified("KL of each token", old_BT - base_BT, mask_BT)
     if paid:
         yield from _paid(step)
     if arrived and step.heard.arrived_BF is not None:
-        yield from of_advantages(step.asked, step.heard.arrived_BF)
+        yield from of_advantages(step.asked, step.heard.arrived_BF, step.kl_B)
 
 
 def _paid(step: "Step") -> Iterator[Specified]:
@@ -83,6 +86,10 @@ def _padded(
         wide = _right_padded(turned(those), fill)
         yield Specified(f"{name} {what}", wide.flip(1) if left else wide)
     yield Specified(f"{name} masks", ones)
+
+
+def _on_cpu(rows: Sequence[Tensor]) -> list[Tensor]:
+    return [row_T.double().cpu() for row_T in rows]
 
 
 def _right_padded(rows: Sequence[Tensor], fill: float) -> Tensor:

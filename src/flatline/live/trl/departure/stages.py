@@ -41,7 +41,7 @@ from flatline.live.trl.departure.asked import (
 from flatline.live.trl.departure.asked_again import judge_again, judge_unmatchable
 from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.gold import judge_gold
-from flatline.live.trl.departure.next_rows import DEALT, rows_depart
+from flatline.live.trl.departure.next_rows import DEALT, early_end, rows_depart
 from flatline.live.trl.departure.passes import judge_logps, run_passes
 from flatline.live.trl.departure.sampled import (
     Sampled,
@@ -72,7 +72,7 @@ from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
 from flatline.live.trl.settings import stop_ids
 from flatline.spec import STAGES, Asked, NotSpecified
-from flatline.spec.numerics import ADVANTAGE_HERE
+from flatline.spec.numerics import ADVANTAGE_HERE, ADVANTAGE_PENALISED
 
 GENTLE = 0.1
 """Mean change of a log-prob, in nats, by which the weights are moved before a step is looked at:
@@ -105,9 +105,10 @@ def examine(
     def look() -> None:
         refuse_other_trainers(trainer, whole.inputs)
         asked = asked_of(trainer, trainer.args.per_device_train_batch_size)
-        found["rows"] = rows_depart(trainer, asked, order, len(whole.rows)) or data.judge_rows(
+        rows = rows_depart(trainer, asked, order, len(whole.rows)) or data.judge_rows(
             order, asked, whole.rows
         )
+        found["rows"] = rows if rows.departs else early_end(trainer) or rows
         trainer.model.train()
         no_dropout(trainer)
         step = Step(trainer, order, whole, some, move, found)
@@ -281,8 +282,9 @@ class Step:
         advantages_B = self.inputs["advantages"]
         paid = data.judge_rewards(trainer, asked, heard, self.some, advantages_B)
         self.found["rewards"] = paid if paid.departs else self._truth(heard) or paid
+        limit = ADVANTAGE_HERE if self.kl_B is None else ADVANTAGE_PENALISED
         self.found["advantages"] = judge_advantages(
-            asked, heard.arrived_BF, advantages_B, self.kl_B, ADVANTAGE_HERE
+            asked, heard.arrived_BF, advantages_B, self.kl_B, limit
         )
 
     def _truth(self, heard: data.Heard) -> StageFound | None:
@@ -422,14 +424,18 @@ class Step:
         methods = (kind.compute_loss, kind._compute_loss)
         return any(not one.__module__.startswith(("trl.", "transformers.")) for one in methods)
 
+    @property
+    def base(self) -> list[Tensor]:
+        """Log-probs of the rows under what the policy began with."""
+        return self.start if self.reference is None else self.reference
+
     def _judged_reference(self) -> list[StageFound]:
         """Where the policy began, or the base under its adapters. A reference that is neither that
         nor the policy may be one that was asked for: it is left alone."""
         found_BT = self._trainers_reference()
         if found_BT is None or not self.asked.beta:
             return []
-        expected = self.start if self.reference is None else self.reference
-        judged = judge_logps("reference's", found_BT, expected, self.rows, self.limit)
+        judged = judge_logps("reference's", found_BT, self.base, self.rows, self.limit)
         follows = judge_logps("reference's", found_BT, self.old, self.rows, self.limit)
         return [judged] if not (judged.departs and follows.departs) else []
 
@@ -444,7 +450,7 @@ class Step:
         of their own, or the specified ones where it takes none."""
         if len(self.scored) > 1:
             return list(self.scored[0]), list(self.scored[1])
-        return self.old, self.start if self.reference is None else self.reference
+        return self.old, self.base
 
     def _specified_reference(self) -> list[Tensor] | None:
         """The trainer's own where another may have been asked for."""
@@ -452,7 +458,7 @@ class Step:
         if found_BT is None or not self.asked.beta:
             return None
         if self._judged_reference():
-            return self.start if self.reference is None else self.reference
+            return self.base
         pairs = zip(found_BT, self.rows, strict=True)
         return [row_T[: len(row.completion)] for row_T, row in pairs]
 
