@@ -12,7 +12,7 @@ import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
-from flatline.hypotheses.h04_context_truncation import _right_all_the_same
+from flatline.hypotheses.h04_context_truncation import ContextTruncation
 from flatline.hypotheses.h05_reward_signal import _noise
 from flatline.hypotheses.h29_ratio_clipping import RatioClipping
 from flatline.hypotheses.h41_tool_errors import _begun_call, _whole_call
@@ -21,7 +21,7 @@ from flatline.live.trl.recorder.rows import _meets
 from flatline.trace import Trace
 from tests.test_strangers import CHATML, OPENING, chatting
 from tests.test_trl_breadth import trainer_in
-from tests.traces import run_facts
+from tests.traces import run_facts, trace_of
 
 torch.set_num_threads(1)
 
@@ -61,7 +61,8 @@ def test_a_loss_of_ones_own_that_weighs_tokens_otherwise_is_a_fault(tmp_path):
     [([0, 1, 1, 0], True), ([-1, 1] * 4, True), ([0] * 9 + [1], False), ([0, 0.5, 1], False)],
 )
 def test_answers_that_are_all_cut_off_and_often_right_lose_nothing(paid, harmless):
-    assert _right_all_the_same(np.array(paid, dtype=float)) is harmless
+    found = ContextTruncation().sign(trace_of([paid] * 12, finish="length"))
+    assert found.level is (Level.NOTE if harmless else Level.SUSPECT)
 
 
 def test_a_judge_whose_mood_is_a_small_part_of_what_differs_decides_little():
