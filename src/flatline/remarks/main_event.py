@@ -41,7 +41,7 @@ SAME_AGAIN = 0.9
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
-_LEVEL = re.compile(r" Since step \S+ it is about \S+\.(?= |$)")
+_LEVEL = re.compile(r" Since step (?P<step>\S+) it is about \S+\.(?= |$)")
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -85,11 +85,19 @@ def trend_told(trace: Trace) -> Trend | None:
 def _as_it_ends(trend: Trend, reward: Column) -> Trend:
     """Without a last level that not all rows show which follow, and with the turn that they do."""
     course = reward.shape.course
-    if not _LEVEL.search(trend.text) or course.since is not None:
+    level = _LEVEL.search(trend.text)
+    if level is None or course.level_from(float(level["step"])) == float(level["step"]):
         return trend
     turn = max(course.turns, key=lambda one: one.value, default=None)
-    best = f" It is {short(turn.value)} around step {turn.step:g}, its highest" if turn else ""
-    ends = f"{best}, and {short(course.last)} at last." if turn and course.last < turn.value else ""
+    early, ends = course.most[1], ""
+    if turn is not None and course.last < turn.value:
+        best = f"It is {short(turn.value)} around step {turn.step:g}, its highest"
+        ends = f" {best}, and {short(course.last)} at last."
+    elif (later := course.level_from(float(level["step"]))) is not None:
+        about = short(float(course.values[course.step >= later].mean()))
+        ends = f" Since step {later:g} it is about {about}."
+    elif early is not None:
+        ends = f" Most of that is made by about step {early.step:g}."
     return replace(trend, text=_LEVEL.sub(ends, trend.text))
 
 

@@ -261,7 +261,7 @@ def stays(column: Column) -> bool:
     apart = min(column.words.least, STILL) * abs(level)
     if max(parts) - min(parts) > apart and _parts_differ(shape.values, parts):
         return False
-    if shape.course.turns or shape.course.differs:
+    if shape.course.seems_to_turn or shape.course.differs:
         return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)
@@ -291,7 +291,7 @@ def uncertain(column: Column) -> str:
     if around_0 and column.shape.values.min() < 0:
         return ""
     course = column.shape.course
-    if course.turns and _matters(column, [course.first, *(at.value for at in course.turns)]):
+    if course.seems_to_turn and _matters(column, [course.first, *(at.value for at in course.turns)]):
         return f"{column.subject} {_by_turns(column)}"
     told = f"{column.bare(first)} to {column.number(last)}"
     if course.differs and _matters(column, [course.first, course.last]):
