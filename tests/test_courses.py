@@ -100,8 +100,9 @@ def claims(truth, course):
         before = truth[course.step <= until.step]
         room = close(truth, course, before)
         yield "until", np.abs(before - until.value).mean() <= room
-    points = [head, *(truth[max(at - rows // 2, 0) : at + rows // 2 + 1].mean()
-                      for at in np.searchsorted(course.step, [t.step for t in course.turns])), tail]  # fmt: skip
+    places = np.searchsorted(course.step, [turn.step for turn in course.turns])
+    around = [truth[max(at - rows // 2, 0) : at + rows // 2 + 1].mean() for at in places]
+    points = [head, *around, tail]
     if course.turns:
         told = [course.first, *(turn.value for turn in course.turns), course.last]
         yield "turns", bool((np.diff(told) * np.diff(points) > 0).all())
@@ -111,6 +112,10 @@ def claims(truth, course):
         yield "late", (truth[np.searchsorted(course.step, late.step)] - head) / way < 0.4
     if early:
         yield "early", (truth[np.searchsorted(course.step, early.step)] - head) / way > 0.6
+    late = abs(np.diff(truth)[-(len(truth) // 3) :].mean())
+    if course.pace and np.ptp(truth):
+        pace = late / np.ptp(truth) * len(truth)
+        yield "pace", pace > 0.8 if course.pace > 0 else pace < 0.7
     for at, (before, after) in course.jumps.items():
         yield "jumps", abs(truth[at] - truth[at - 1]) > abs(after - before) / 3
 
@@ -198,3 +203,12 @@ def test_a_column_that_waits_is_told_with_the_step_until_which_it_does():
     assert re.search(
         r"rises from \S+ to 0\.[78]\S* \(about 0\.\d+ until step 1[12]\d\)", clause.text
     )
+
+
+def test_it_is_told_whether_a_column_goes_on_at_its_end():
+    rng = np.random.default_rng(5)
+    time = np.linspace(0, 1, 240)
+    [clause] = clauses_of(column(1 - np.exp(-time / 0.5) + 0.005 * rng.normal(size=240)))
+    assert "ever more slowly" in clause.text
+    [clause] = clauses_of(column(2 + time**2 + 0.01 * rng.normal(size=240)))
+    assert "goes on faster at the end" in clause.text

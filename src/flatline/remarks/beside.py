@@ -20,6 +20,8 @@ TOLD = 4
 ALIVE, DEAD = 0.6, 0.6
 """Share of its first level that a gradient still has, and of equal groups, where there is something
 to learn from."""
+SOLVED = 0.93
+"""Reward, of 1, from which on there is little more to earn."""
 ONE_SCALE = 0.25
 """How far a reward and a score of an evaluation are apart at first, where both are shares."""
 APART = 0.1
@@ -37,6 +39,7 @@ def beside(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     if (reward := by_name.get("reward")) is not None and len(reward.shape):
         yield from _moved_before(reward, columns)
         yield from _something_to_learn(reward, by_name)
+        yield from _solved(reward)
         if _is_share(reward) and scores:
             yield from _gap(reward, scores[0])
     if len(scores) > 1:
@@ -106,6 +109,19 @@ def _something_to_learn(reward: Column, by_name: dict[str, Column]) -> Iterator[
         )
     elif len(told) > 1:
         yield Remark(6, sentence([f"there is something to learn from: {listed(told)}"]))
+
+
+def _solved(reward: Column) -> Iterator[Remark]:
+    """That a reward stands because there is hardly more to earn."""
+    since = reward.shape.course.since
+    if since is None or not _is_share(reward) or since.value < SOLVED:
+        return
+    steps = reward.shape.step[-1] - since.step
+    yield Remark(
+        1.7,
+        f"Since about step {since.step:g} the reward is about {short(since.value)}: where an "
+        f"answer earns 1 at most, the last {steps:g} steps had little left to gain.",
+    )
 
 
 def _at(one: Column, step: float) -> float:

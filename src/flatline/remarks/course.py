@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.course import alike
+from flatline.hypotheses.course import alike, slope
 
 SHARE, LEAST, TRIMMED = 10, 8, 4
 """A level is that of so many-th part of the rows, and of so many rows at least; the part of these
@@ -38,6 +38,8 @@ LASTS = 0.2
 HARDLY, WAITS, SOON = 0.15, 0.35, 0.5
 """Share of its way that a column has hardly gone, or that is hardly left; and the shares of a run
 before which it has not begun, and after which it is there, where that is told."""
+SURELY = 2.5
+"""Standard errors of the slope of the last third, where it is told how it goes on."""
 JUMPS, BESIDE = 5.0, 5
 """How many times the usual step a jump is, and rows on either side of it that are compared."""
 SHOWS = 10.0
@@ -187,6 +189,23 @@ class Course:
         waits = late.step - begin >= WAITS * whole and not self.turns
         soon = early.step - begin <= SOON * whole and not self.turns
         return (late if waits else None), (early if soon else None)
+
+    @cached_property
+    def pace(self) -> int:
+        """Of a column that goes one way: 1 where its last third certainly goes on at least as fast
+        as the whole, -1 where it certainly goes less than half as fast; else 0."""
+        third = len(self.values) // 3
+        if self.turns or third < FEWEST:
+            return 0
+        way = float(np.sign(self.last - self.first))
+        whole = way * (self.last - self.first) / (len(self.values) - self.rows)
+        late = self.values[-third:]
+        noise = Noise(late, self.close)
+        steep, off = slope(late)
+        steep, off = way * steep, SURELY * off * noise.longer
+        if steep - off > whole:
+            return 1
+        return -1 if steep + off < whole / 2 else 0
 
     def level_from(self, step: float) -> float | None:
         """This step, or the first one after it and in the first half, since which it is about one
