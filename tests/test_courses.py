@@ -210,5 +210,5 @@ def test_it_is_told_whether_a_column_goes_on_at_its_end():
     time = np.linspace(0, 1, 240)
     [clause] = clauses_of(column(1 - np.exp(-time / 0.5) + 0.005 * rng.normal(size=240)))
     assert "ever more slowly" in clause.text
-    [clause] = clauses_of(column(2 + time**2 + 0.01 * rng.normal(size=240)))
+    [clause] = clauses_of(column(2 + time + time**2 + 0.01 * rng.normal(size=240)))
     assert "goes on faster at the end" in clause.text

@@ -268,7 +268,7 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
 def _left(columns: list[Column], mine: Jump) -> str:
     """How the policy differs afterwards, further than it went by itself."""
     assert mine.back is not None
-    told = [*_meanwhile(columns, mine), *_not_at_once(mine, mine.back)]
+    told, stays = list(_not_at_once(mine, mine.back)), set()
     for one in (each for each in columns if each.name in POLICY):
         values = one.shape.values
         if len(values) != len(mine.column.shape.values):
@@ -285,6 +285,8 @@ def _left(columns: list[Column], mine: Jump) -> str:
         ):
             ends = (one.bare(typical(each)) for each in (before, after))
             told.append("{} is {} before it and {} since".format(one.subject, *ends))
+            stays.add(one.name)
+    told = [*_meanwhile([one for one in columns if one.name not in stays], mine), *told]
     return sentence([listed(told)]) if told else ""
 
 
