@@ -181,7 +181,7 @@ def _begins(column: Column) -> str:
         told = f" (about {column.bare(until.value)} until step {until.step:g})"
     waited = late is not None and (until is None or late.step - until.step > SOON * whole)
     if late is not None and waited:
-        told += f", most of it from about step {late.step:g} on"
+        told += f", most of it from about step {late.step:g} on{',' * (course.since is not None)}"
     elif early is not None and course.since is None:
         told += f", most of it by about step {early.step:g}"
     elif course.since is None and course.pace:
