@@ -446,7 +446,7 @@ def test_the_one_column_that_counts_the_rows_is_the_step(tmp_path):
     text = '{"seats": 400, "word_cap": 3000}\n' + counted(40)
     trace = open_log(written(tmp_path, "run.jsonl", text))
     assert trace.steps["step"].tolist() == list(range(40)) and not trace.warnings
-    assert trace.run["notes"] == ["`lap` is the step: it counts the rows."]
+    assert trace.run["notes"][0] == "`lap` is the step: it counts the rows."
     text = counted(40) + '\n{"eval/acc": 0.25}'
     trace = open_log(written(tmp_path, "evaluated.jsonl", text))
     assert trace.metric("eval/acc")[-1] == 0.25 and trace.steps["step"][-1] == 39
@@ -455,7 +455,7 @@ def test_the_one_column_that_counts_the_rows_is_the_step(tmp_path):
 def test_no_other_column_is_and_none_of_a_few_rows(tmp_path):
     for text in (counted(10), counted(40).replace('"lap": 20', '"lap": 25')):
         trace = open_log(written(tmp_path, "run.jsonl", text))
-        assert trace.run["notes"] == ["The log names no step: its rows are numbered from 1."]
+        assert trace.run["notes"][0] == "The log names no step: its rows are numbered from 1."
 
 
 # Evaluations in lines of their own.

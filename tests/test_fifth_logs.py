@@ -386,4 +386,4 @@ def test_an_evaluation_is_told_once():
     score = np.full(160, np.nan)
     score[9::10] = np.linspace(0.3, 0.8, 16)
     told = remarks_of(log(reward=around(0.5, 160), eval__acc=score))
-    assert sum("`eval/acc`" in text for text in told) == 1
+    assert sum("`eval/acc` is 0" in text for text in told) == 1

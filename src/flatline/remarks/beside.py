@@ -1,6 +1,7 @@
 """What columns say beside each other: what moved before the reward turned, whether there was
 anything to learn from while it stood, and how far training and evaluation are apart."""
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,23 +10,29 @@ from flatline.remarks.columns import HELD_OUT, Column, listed, once, sentence, s
 from flatline.remarks.course import Point
 from flatline.remarks.remark import Remark
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
 LOST = 0.15
 """Share of what a reward gained that it loses again after its highest level, to be asked what moved
 before."""
 GONE = 0.3
-"""Share of its whole way that a column has gone when the reward turns, or half of its level."""
+"""Share of its whole way that a column has gone when the reward turns, where that is less than its
+level."""
 TOLD = 4
 """Columns that are told."""
 ALIVE, DEAD = 0.6, 0.6
 """Share of its first level that a gradient still has, and of equal groups, where there is something
 to learn from."""
+SOLVED = 0.93
+"""Reward, of 1, from which on there is little more to earn."""
 ONE_SCALE = 0.25
 """How far a reward and a score of an evaluation are apart at first, where both are shares."""
-APART = 0.1
+APART = 0.15
 """By how much their gap changes, to be told."""
 FEWEST = 3
 """Evaluations."""
+_STEM = re.compile(r"(pass|avg|mean|best|maj|acc|score|reward|solve|correct)")
+"""Where a name ceases to say which problems a score is of."""
 
 
 def beside(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
@@ -37,10 +44,12 @@ def beside(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     if (reward := by_name.get("reward")) is not None and len(reward.shape):
         yield from _moved_before(reward, columns)
         yield from _something_to_learn(reward, by_name)
+        yield from _solved(reward)
         if _is_share(reward) and scores:
             yield from _gap(reward, scores[0])
-    if len(scores) > 1:
-        yield from _two_scores(scores)
+    names = trace.run.get("aliases") or {}
+    of_set = {one.name: _STEM.split(plain(names.get(one.name, one.name)))[0] for one in scores}
+    yield from _two_scores(scores, of_set)
 
 
 def _is_share(one: Column) -> bool:
@@ -72,7 +81,7 @@ def _moved_before(reward: Column, columns: list[Column]) -> Iterator[Remark]:
         if until is None or until.step >= top.step or one.words.rank == HELD_OUT:
             continue
         gone, whole = _at(one, top.step) - until.value, course.last - until.value
-        if gone * whole > 0 and abs(gone) >= min(GONE * abs(whole), abs(until.value) / 2):
+        if gone * whole > 0 and abs(gone) >= min(GONE * abs(whole), abs(until.value)):
             left.append((until.step, until.value, one))
     first = sorted(left, key=lambda each: each[:2])[:TOLD]
     if first:
@@ -108,6 +117,19 @@ def _something_to_learn(reward: Column, by_name: dict[str, Column]) -> Iterator[
         yield Remark(6, sentence([f"there is something to learn from: {listed(told)}"]))
 
 
+def _solved(reward: Column) -> Iterator[Remark]:
+    """That a reward stands because there is hardly more to earn."""
+    since = reward.shape.course.since
+    if since is None or not _is_share(reward) or since.value < SOLVED:
+        return
+    steps = reward.shape.step[-1] - since.step
+    yield Remark(
+        1.7,
+        f"Since about step {since.step:g} the reward is about {short(since.value)}: where an "
+        f"answer earns 1 at most, the last {steps:g} steps had little left to gain.",
+    )
+
+
 def _at(one: Column, step: float) -> float:
     """Its level around a step."""
     course = one.shape.course
@@ -132,11 +154,13 @@ def _gap(reward: Column, score: Column) -> Iterator[Remark]:
     )
 
 
-def _two_scores(scores: list[Column]) -> Iterator[Remark]:
-    """Two scores of the same evaluations whose gap changes most."""
+def _two_scores(scores: list[Column], of_set: dict[str, str]) -> Iterator[Remark]:
+    """Two scores of the same problems whose gap changes most."""
     found = {}
     for at, one in enumerate(scores):
         for other in scores[at + 1 :]:
+            if of_set[one.name] != of_set[other.name]:
+                continue
             if np.array_equal(one.shape.step, other.shape.step) and len(one.shape) >= 2 * FEWEST:
                 gap = one.shape.values - other.shape.values
                 gap = gap if gap.mean() > 0 else -gap

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flatline.hypotheses.course import alike
+from flatline.hypotheses.course import alike, slope
 
 SHARE, LEAST, TRIMMED = 10, 8, 4
 """A level is that of so many-th part of the rows, and of so many rows at least; the part of these
 that is left out at either end."""
-TURN, SURE, SURER = 0.15, 4.0, 7.0
+TURN, SURE, SEEMS, SURER = 0.15, 4.0, 7.0, 8.0
 """Share of the whole way that a column goes back where it turns, and standard errors of it; of a
-column that nothing else shows to move."""
+column that nothing else shows to move, to be told as a guess and to be told."""
 STIFFEST = 0.97
 """Likeness of neighbours that is reckoned with at most."""
 FEWEST = 20
@@ -38,6 +38,8 @@ LASTS = 0.2
 HARDLY, WAITS, SOON = 0.15, 0.35, 0.5
 """Share of its way that a column has hardly gone, or that is hardly left; and the shares of a run
 before which it has not begun, and after which it is there, where that is told."""
+SURELY = 2.5
+"""Standard errors of the slope of the last third, where it is told how it goes on."""
 JUMPS, BESIDE = 5.0, 5
 """How many times the usual step a jump is, and rows on either side of it that are compared."""
 SHOWS = 10.0
@@ -112,11 +114,16 @@ class Course:
         return self.values, self.levels
 
     @cached_property
+    def seems_to_turn(self) -> bool:
+        """Whether it does so, as noise of many columns hardly does."""
+        return bool(self._turns(SEEMS))
+
+    @cached_property
     def differs(self) -> bool:
         """Whether it seems to end elsewhere than it begins."""
         values, levels = self._scaled
         error = Noise(values, self.close).of_mean(self.rows)
-        return abs(float(levels[-1] - levels[0])) > SURE * math.sqrt(2) * error
+        return abs(float(levels[-1] - levels[0])) > SEEMS * math.sqrt(2) * error
 
     def _turns(self, sure: float) -> list[Point]:
         if len(self.values) < FEWEST:
@@ -182,6 +189,42 @@ class Course:
         waits = late.step - begin >= WAITS * whole and not self.turns
         soon = early.step - begin <= SOON * whole and not self.turns
         return (late if waits else None), (early if soon else None)
+
+    @cached_property
+    def pace(self) -> int:
+        """Of a column that goes one way: 1 where its last third certainly goes on at least as fast
+        as the whole, -1 where it certainly goes less than half as fast; else 0."""
+        third = len(self.values) // 3
+        if self.turns or third < FEWEST:
+            return 0
+        way = float(np.sign(self.last - self.first))
+        whole = way * (self.last - self.first) / (len(self.values) - self.rows)
+        late = self.values[-third:]
+        noise = Noise(late, self.close)
+        steep, off = slope(late)
+        steep, off = way * steep, SURELY * off * noise.longer
+        if steep - off > whole:
+            return 1
+        return -1 if steep + off < whole / 2 else 0
+
+    def level_from(self, step: float) -> float | None:
+        """This step, or the first one after it and in the first half, since which it is about one
+        level."""
+        half = float(self.step[len(self.step) // 2])
+        later = self.step[(self.step >= step) & ((self.step <= half) | (self.step == step))]
+        return next((float(at) for at in later if self._level_holds(float(at))), None)
+
+    def _level_holds(self, step: float) -> bool:
+        """Whether all rows since a step are about one level, as far as can be seen: the last ones
+        are, and no drift of them is certain."""
+        values = self.values[self.step >= step]
+        if len(values) < FEWEST:
+            return True
+        noise = Noise(values, self.close)
+        (drift, off), _ = _drifts(values, noise)
+        ends = abs(self.last - float(values.mean()))
+        error = max(CERTAIN * noise.of_mean(self.rows), TURN * CLOSE * self.way)
+        return ends <= error and drift <= CERTAIN * off
 
     def _stands(self, values: np.ndarray, levels: np.ndarray, way: float) -> int | None:
         rows, last = len(values), len(values) - max(2 * self.rows, int(LASTS * len(values)))

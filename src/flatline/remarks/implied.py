@@ -1,6 +1,7 @@
 """Settings that a log does not name and its numbers give away."""
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,9 +13,11 @@ from flatline.hypotheses.part_columns import parts_of
 from flatline.remarks.columns import Column
 from flatline.remarks.remark import Remark
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
 FEWEST = 8
 """Rows that must agree."""
+_LONGEST = re.compile(r"(.*/)?(completions?|responses?)(_len(gth)?s?)?[/_]max(_len(gth)?)?")
 CLOSE = 0.03
 """How far the loss may be from beta times the KL, as a share of it."""
 NEAR = 0.15
@@ -100,7 +103,8 @@ def _has_more_digits(loss: np.ndarray) -> bool:
 
 def _limit(trace: Trace) -> Iterator[str]:
     cut = column(trace, "truncated_share")
-    for values in (metric(trace, "completions/max_length"), column(trace, "completion_length")):
+    longest = [metric(trace, n) for n in trace.metric_names if _LONGEST.fullmatch(plain(n))]
+    for values in (*longest, column(trace, "completion_length")):
         known = values[np.isfinite(values)]
         top = float(known.max()) if len(known) else 0.0
         times = int((known == top).sum())

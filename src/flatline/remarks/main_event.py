@@ -16,7 +16,16 @@ from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
 from flatline.remarks.broken import gradients_fail, part_stops
-from flatline.remarks.columns import SPREAD, Column, columns_of, listed, once, sentence, short
+from flatline.remarks.columns import (
+    HELD_OUT,
+    SPREAD,
+    Column,
+    columns_of,
+    listed,
+    once,
+    sentence,
+    short,
+)
 from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
 from flatline.remarks.leaving import parts_company, steps_away
 from flatline.remarks.plan import begins_anew, jumps_in, pause
@@ -41,7 +50,7 @@ SAME_AGAIN = 0.9
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
-_LEVEL = re.compile(r" Since step \S+ it is about \S+\.(?= |$)")
+_LEVEL = re.compile(r" Since step (?P<step>\S+) it is about \S+\.(?= |$)")
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -85,11 +94,19 @@ def trend_told(trace: Trace) -> Trend | None:
 def _as_it_ends(trend: Trend, reward: Column) -> Trend:
     """Without a last level that not all rows show which follow, and with the turn that they do."""
     course = reward.shape.course
-    if not _LEVEL.search(trend.text) or course.since is not None:
+    level = _LEVEL.search(trend.text)
+    if level is None or course.level_from(float(level["step"])) == float(level["step"]):
         return trend
     turn = max(course.turns, key=lambda one: one.value, default=None)
-    best = f" It is {short(turn.value)} around step {turn.step:g}, its highest" if turn else ""
-    ends = f"{best}, and {short(course.last)} at last." if turn and course.last < turn.value else ""
+    early, ends = course.most[1], ""
+    if turn is not None and course.last < turn.value:
+        best = f"It is {short(turn.value)} around step {turn.step:g}, its highest"
+        ends = f" {best}, and {short(course.last)} at last."
+    elif (later := course.level_from(float(level["step"]))) is not None:
+        about = short(float(course.values[course.step >= later].mean()))
+        ends = f" Since step {later:g} it is about {about}."
+    elif early is not None:
+        ends = f" Most of that is made by about step {early.step:g}."
     return replace(trend, text=_LEVEL.sub(ends, trend.text))
 
 
@@ -251,7 +268,7 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
 def _left(columns: list[Column], mine: Jump) -> str:
     """How the policy differs afterwards, further than it went by itself."""
     assert mine.back is not None
-    told = list(_not_at_once(mine, mine.back))
+    told, stays = list(_not_at_once(mine, mine.back)), set()
     for one in (each for each in columns if each.name in POLICY):
         values = one.shape.values
         if len(values) != len(mine.column.shape.values):
@@ -268,7 +285,32 @@ def _left(columns: list[Column], mine: Jump) -> str:
         ):
             ends = (one.bare(typical(each)) for each in (before, after))
             told.append("{} is {} before it and {} since".format(one.subject, *ends))
+            stays.add(one.name)
+    told = [*_meanwhile([one for one in columns if one.name not in stays], mine), *told]
     return sentence([listed(told)]) if told else ""
+
+
+def _meanwhile(columns: list[Column], mine: Jump) -> Iterator[str]:
+    """Where the policy has come to by the end of it, and scores that were taken in it."""
+    assert mine.back is not None
+    rows = len(mine.column.shape.values)
+    for one in (each for each in columns if each.name in POLICY and len(each.shape) == rows):
+        before = one.shape.values[mine.at - ROWS : mine.at]
+        last = one.shape.values[max(mine.back - ROWS // 2, mine.at) : mine.back]
+        off = float(np.diff(one.shape.values).std()) / 2**0.5
+        moved = abs(typical(last) - typical(before))
+        usual = abs(
+            typical(before) - typical(one.shape.values[mine.at - 2 * ROWS : mine.at - ROWS])
+        )
+        if len(before) == ROWS <= mine.at - ROWS and moved > max(FAR * off / 2, 2 * usual):
+            ends = f"from {one.bare(typical(before))} to {one.number(typical(last))}"
+            yield f"{one.subject} goes {ends} meanwhile"
+    step = mine.column.shape.step
+    for one in (each for each in columns if each.words.rank == HELD_OUT):
+        inside = (one.shape.step >= step[mine.at]) & (one.shape.step <= step[mine.back - 1])
+        if inside.any() and len(one.shape) > inside.sum():
+            at, value = one.shape.step[inside][0], one.bare(float(one.shape.values[inside][0]))
+            yield f"{one.subject} of step {at:g} ({value}) was taken in these steps"
 
 
 def _not_at_once(mine: Jump, back: int) -> Iterator[str]:
@@ -294,6 +336,11 @@ def _inside(jump: Jump, back: int) -> float:
 
 def _went(jump: Jump, back: int) -> str:
     one, inside = jump.column, _inside(jump, back)
+    values = one.shape.values[jump.at : back]
+    zeros = int((values == 0).sum())
+    if jump.before and len(values) > zeros >= MOSTLY * len(values):
+        rows = f"0 in {zeros} of {len(values)} rows"
+        return f"{_subject(one)}, {one.bare(jump.before)} before, is exactly {rows}"
     word = "rises" if inside > jump.before else "falls"
     return f"{_subject(one)} {word} from {one.bare(jump.before)} to {one.number(inside)}"
 

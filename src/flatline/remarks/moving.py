@@ -23,6 +23,7 @@ from flatline.remarks.remark import Remark
 from flatline.remarks.shape import FEWEST, typical
 from flatline.remarks.telling import Clause, clauses_of, reward_in_words, stays, uncertain
 from flatline.trace import Trace
+from flatline.trace.importers.resolve import plain
 
 SOON = 0.05
 """Share of all rows within which a change follows another one."""
@@ -105,7 +106,8 @@ def _beside_the_reward(one: Column, trend: Trend | None) -> str:
     shape = one.shape
     way = np.sign(shape.ends[1] - shape.ends[0]) if shape.moves or shape.since else 0
     set_early = shape.since > len(shape) / 2  # as a setting is that was warmed up
-    if trend is None or not way or one.ours or set_early:
+    counts = plain(one.name).endswith("epoch")
+    if trend is None or not way or one.ours or set_early or counts:
         return ""
     if one.part and trend.flat is not False:
         return ", and the total does not show it"

@@ -1,5 +1,6 @@
 """What one column does, in clauses: `rises from 0.2 to 0.5 and stays there since about step 40`."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -180,9 +181,11 @@ def _begins(column: Column) -> str:
         told = f" (about {column.bare(until.value)} until step {until.step:g})"
     waited = late is not None and (until is None or late.step - until.step > SOON * whole)
     if late is not None and waited:
-        told += f", most of it from about step {late.step:g} on"
+        told += f", most of it from about step {late.step:g} on{',' * (course.since is not None)}"
     elif early is not None and course.since is None:
         told += f", most of it by about step {early.step:g}"
+    elif course.since is None and course.pace:
+        told += ", and goes on faster at the end" if course.pace > 0 else ", ever more slowly"
     return told
 
 
@@ -261,7 +264,7 @@ def stays(column: Column) -> bool:
     apart = min(column.words.least, STILL) * abs(level)
     if max(parts) - min(parts) > apart and _parts_differ(shape.values, parts):
         return False
-    if shape.course.turns or shape.course.differs:
+    if shape.course.seems_to_turn or shape.course.differs:
         return False
     close = np.abs(shape.values - level).max() <= WITHIN * abs(level)
     first, last = _thirds(shape)
@@ -291,7 +294,9 @@ def uncertain(column: Column) -> str:
     if around_0 and column.shape.values.min() < 0:
         return ""
     course = column.shape.course
-    if course.turns and _matters(column, [course.first, *(at.value for at in course.turns)]):
+    if course.seems_to_turn and _matters(
+        column, [course.first, *(at.value for at in course.turns)]
+    ):
         return f"{column.subject} {_by_turns(column)}"
     told = f"{column.bare(first)} to {column.number(last)}"
     if course.differs and _matters(column, [course.first, course.last]):
@@ -318,5 +323,5 @@ def reward_in_words(reward: Column, goes: list[Clause]) -> str:
     if course.rows < third and ends != (first, last):
         rows = f"{course.rows} rows"
         told += f" ({ends[0]} in the first {rows}, {ends[1]} in the last {rows})"
-    more = [f"it {one.text}" for one in goes if "step" in one.text]
+    more = [f"it {one.text}" for one in goes if re.search("step|slowly|faster", one.text)]
     return sentence([told, f"one row is off by about {noise}", *more])
