@@ -216,9 +216,9 @@ class SamplingParameters(Hypothesis):
     def _drawn_at(self, seen: DrawnAt) -> Finding:
         return self.found(
             Level.SUSPECT,
-            f"The loop draws tokens as at a temperature of about {seen.drawn:.2g}, and its loss "
-            f"takes their log-probs at {seen.taken:g}: {seen.tokens} tokens are {seen.nats:.0f} "
-            "nats likelier at the former.",
+            f"The loop draws its tokens as at a temperature of about {seen.drawn:.2g}, and its "
+            f"loss takes their log-probs at {seen.taken:g}: {seen.tokens} tokens are "
+            f"{seen.nats:.0f} nats likelier at the former.",
             measured=seen.drawn,
             expected=f"{seen.taken:g}",
             severity=abs(seen.drawn - seen.taken) / SLOPE,

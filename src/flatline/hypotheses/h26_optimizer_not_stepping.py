@@ -15,6 +15,7 @@ Exact:
 - gradients that are exactly 0 although advantages are not;
 - gradients that are not numbers, at half of the steps or at all of the last ones; the finding says
   what grew many times over before;
+- in a watched loop, gradients that a step used and the next one adds to, as a rule: a fault;
 - in a watched loop, gradients of sampled rows that are cleared before a step uses them (`zero_grad`
   before every backward pass of several) at three quarters of the steps. Not if other passes bring
   the same rows to the step, if weights changed in between, or if other gradients are put in place.
@@ -97,6 +98,8 @@ MOVED_KL = 1e-4
 
 CLEARED = "rows_cleared"
 """What a watch calls the rows whose gradient no step used."""
+KEPT = "gradients_kept"
+"""What it calls a step whose gradients were added to those of the step before."""
 FEWEST_CLEARED, MOST = 3, 0.75
 """Steps, and share of all steps, at which that is no step skipped on purpose. Healthy: 0."""
 EPSILON = 1e-8
@@ -129,6 +132,7 @@ class OptimizerNotStepping(Hypothesis):
             self._no_rate(trace)
             or self._no_number(trace)
             or self._cleared(trace)
+            or self._kept(trace)
             or (self._weights(trace) if len(trace.weights) else self._without_weights(trace))
         )
 
@@ -252,6 +256,25 @@ class OptimizerNotStepping(Hypothesis):
             fix="Look at the first step without a number: its rewards, its longest completion, "
             "its largest log-ratio. Go back to a checkpoint from well before it. In fp16 use bf16 "
             "instead.",
+        )
+
+    def _kept(self, trace: Trace) -> Finding | None:
+        """Gradients that are still there when the next step's are added."""
+        if KEPT not in trace.metric_names:
+            return None
+        kept = np.nan_to_num(trace.metric(KEPT))[1:]  # the first step has none before it
+        if kept.sum() < max(FEWEST_CLEARED, MOST * len(kept)):
+            return None
+        return self.found(
+            Level.FAULT,
+            f"Before {int(kept.sum())} of {len(kept)} steps gradients were added to those "
+            "that the step before had used: each step goes along the sum of all until then.",
+            measured=float(kept.mean()),
+            expected="0",
+            headline="Your gradients are never cleared.",
+            fix="Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first "
+            "backward pass or after the step.",
+            proven=True,
         )
 
     def _cleared(self, trace: Trace) -> Finding | None:

@@ -49,6 +49,10 @@ class Stepping:
         """Tensors that never had a gradient."""
         self._clip: float | None = None
         self._clips_alike = True
+        self._used: list[Tensor] = []
+        """Some weights whose gradient the last step used."""
+        self._keeps = False
+        """Whether a backward pass after it added to that gradient."""
         self._uphill = 0
         self._since = time.perf_counter()
         self._facts: dict[str, Any] = {}
@@ -63,6 +67,8 @@ class Stepping:
     def cleared(self) -> Tensor | None:
         """A backward pass begins: whether what earlier ones left since the last step was cleared,
         with nothing done to the weights in between. None where there was nothing to clear."""
+        if not self._grown:
+            self._keeps |= bool(self._used) and all(map(_has_gradient, self._used))
         before, self._changed = self._changed, sum(w._version for w in self._model.parameters())
         if before != self._changed or not self._grown:
             return None
@@ -107,6 +113,11 @@ class Stepping:
         if along is not None:
             facts["metrics"]["along_gradient"] = float(along)
             self._judge(float(along))
+        if self._keeps:
+            facts["metrics"]["gradients_kept"] = 1.0
+        held = {id(weight) for _, weight in self._held()}
+        grown = [weight for key, weight in self._grown.items() if key in held]
+        self._used, self._keeps = sorted(grown, key=Tensor.numel)[:WITNESSES], False
         now = time.perf_counter()
         facts |= {"time": time.time(), "seconds": now - self._since}
         self._since = now
@@ -169,3 +180,7 @@ class Stepping:
                 f"{UPHILL} optimizer steps in a row went up the gradient: they make the loss "
                 "larger. Look for `maximize=True`, a negative rate or a loss that is negated twice."
             )
+
+
+def _has_gradient(weight: Tensor) -> bool:
+    return weight.grad is not None and bool(weight.grad.any())

@@ -133,7 +133,9 @@ def calls(trainer: Any, heard: Heard) -> Iterator[Paid]:
         function, group = trainer.reward_funcs[at], int(trainer.num_generations)
         gold = next((name for name in names if name in given), None)
         one = Paid(_name(trainer, at), function, given, paid, group, gold)
-        yield one if gold else one._replace(gold=_earns_most(one, trainer.train_dataset, names))
+        if gold is None and at not in heard.earns_most:
+            heard.earns_most[at] = _earns_most(one, trainer.train_dataset, names)
+        yield one if gold else one._replace(gold=heard.earns_most[at])
 
 
 def _earns_most(one: Paid, data: Any, names: Sequence[str]) -> str | None:

@@ -56,6 +56,8 @@ class Heard:
     """Of the weighted sum, as the trainer logs it."""
     seconds: float = 0.0
     """All functions together: a judge that takes long is not asked twice."""
+    earns_most: dict[int, str | None] = field(default_factory=dict)
+    """By reward function: the column that holds right answers, as far as it was tried."""
 
 
 @contextmanager
