@@ -79,6 +79,16 @@ def test_a_bias_that_nobody_asked_for_is_looked_up_where_the_matrix_is_made():
     assert sources and all("self.lora_A[" in one for one in sources)
 
 
+def test_a_second_matrix_with_a_bias_that_nobody_asked_for_is_named():
+    model = model_of()
+    layer = next(layers(model)).layer
+    layer.lora_B["default"].bias = nn.Parameter(torch.ones(layer.out_features))
+    found = judge_adapters(model)
+    assert found.departs and "a bias in its B" in found.text
+    assert any("self.lora_B[" in one.source for one, _ in set_before(model, found))
+    assert judge_adapters(model_of(lora_bias=True)) is None
+
+
 def test_a_factor_that_is_another_is_looked_up_with_the_condition_that_chose_it():
     model = model_of()
     next(layers(model)).layer.scaling["default"] *= 2

@@ -22,7 +22,7 @@ from flatline.live.departure.loss import CORRECTION, Pass, judge_correction, jud
 from flatline.live.trl.departure.asked import asked_of
 from flatline.live.trl.departure.data import rows_of
 from flatline.live.trl.departure.gold import _shifted
-from flatline.live.trl.departure.next_rows import _length_departs, _shuffles
+from flatline.live.trl.departure.next_rows import _length_departs, _shuffles, early_end
 from flatline.live.trl.departure.sampled import Sampled, judge_drawing, judge_limit
 from flatline.live.trl.departure.scored import sampling_hooks
 from flatline.live.trl.departure.stages import _dealt
@@ -34,6 +34,7 @@ from flatline.spec.numerics import TOLERANCE
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import foreign_script
+from family import healthy as rloo
 from foreign_faults import FAULTS, faulty
 from foreign_script import build, correct, script_of
 
@@ -467,6 +468,71 @@ def test_rows_that_the_library_deals_out_wrongly_are_traced_to_its_function(
     assert library.sites.statement(change) in [place.line for place in where]
 
 
+CHANGED = {
+    "a dataset that is repeated as a stream would be": (
+        *("trl.trainer.grpo_trainer", lambda: build(script_of("grpo")), "rows"),
+        *("GRPOTrainer.get_train_dataloader", "if isinstance(dataset, IterableDataset)", ""),
+    ),
+    "a sampler that is not told the seed": (
+        *("trl.trainer.grpo_trainer", lambda: build(script_of("grpo")), "rows"),
+        *("GRPOTrainer._get_train_sampler", "RepeatSampler(data_source", "shuffle_dataset)"),
+    ),
+    "a sampler that makes no use of the seed": (
+        *("trl.trainer.utils", lambda: build(script_of("grpo")), "rows"),
+        *("RepeatSampler.__iter__", "if self.shuffle", "if not"),
+    ),
+    "rows that are repeated otherwise than they are counted": (
+        *("trl.trainer.utils", lambda: build(script_of("grpo")), "rows"),
+        *("RepeatSampler.__iter__", "self.repeat_count", "self.mini_repeat_count"),
+    ),
+    "a KL that is not added": (
+        *("trl.trainer.grpo_trainer", lambda: build(script_of("grpo")), "ratio and KL"),
+        *("GRPOTrainer._compute_loss", "per_token_loss = per_token_loss + self.beta", ""),
+    ),
+    "weights of rewards that are not taken": (
+        *("trl.trainer.grpo_trainer", lambda: build(script_of("two-rewards-weighted")), "rewards"),
+        *("GRPOTrainer.__init__", "if args.reward_weights is not None", "if not"),
+    ),
+    "advantages of RLOO that are turned": (
+        *("trl.trainer.rloo_trainer", lambda: rloo("rloo"), "advantages"),
+        *("RLOOTrainer._generate_and_score_completions", "rewards - baselines", "-("),
+    ),
+    "old log-probs of RLOO that are none": (
+        *("trl.trainer.rloo_trainer", lambda: rloo("two-iterations"), "log-probs"),
+        *("RLOOTrainer._generate_and_score_completions", "old_per_token_logps * c", "completion"),
+    ),
+    "a loss of RLOO without advantages": (
+        *("trl.trainer.rloo_trainer", lambda: rloo("rloo"), "loss"),
+        *("RLOOTrainer._compute_loss", "coef_1 * advantages", "coef_1"),
+    ),
+}
+"""What is changed in the library -> module, a trainer, the stage, function, beginning of the text
+before, and a part of what it becomes."""
+
+
+@pytest.mark.parametrize(
+    ("library", "case"),
+    [(case[0], case) for case in CHANGED.values()],
+    ids=CHANGED,
+    indirect=["library"],
+)
+def test_the_changed_line_of_the_library_is_among_those_shown_and_its_function_first(library, case):
+    _, made, stage, function, before, after = case
+    change = next(
+        one
+        for one in library.sites.at(range(1, 9999))
+        if one.function == function and one.before.startswith(before) and after in one.after
+    )
+    library.plant(change)
+    subject = TrlSubject(made())
+    with subject.standing_still():
+        found = subject.departures()[stage]
+        where = subject.lines_of(found)
+    library.clear()
+    assert found.departs and where[0].function == function
+    assert {change.line, library.sites.statement(change)} & {place.line for place in where}
+
+
 def test_who_deals_out_in_a_way_of_their_own_need_not_shuffle(monkeypatch):
     class Mine(GRPOTrainer):
         def _prepare_inputs(self, rows):
@@ -527,22 +593,38 @@ def test_a_model_without_a_trainable_weight_is_named_and_nothing_else_is():
     assert not alarms[0].where
 
 
-@pytest.mark.parametrize(
-    ("told", "steps", "departs"),
-    [(32, 9, False), (8, 9, True), (39, -1, False), (64, -1, True), (64, 9, False)],
-)
-def test_an_epoch_ends_where_it_says(told, steps, departs):
+def of_length(told, steps):
+    """32 rows an epoch, of which a step takes 8."""
+
     class Told(RepeatSampler):
         __module__ = "trl.trainer.utils"
 
         def __len__(self):
             return told
 
-    sampler = Told(range(8), mini_repeat_count=4, batch_size=2, shuffle=False)
-    trainer = SimpleNamespace(
-        _get_train_sampler=lambda: sampler, args=SimpleNamespace(max_steps=steps)
+    args = {"train_batch_size": 4, "steps_per_generation": 1, "gradient_accumulation_steps": 2}
+    return SimpleNamespace(
+        _get_train_sampler=lambda: Told(range(8), 4, batch_size=2, shuffle=False),
+        args=SimpleNamespace(max_steps=steps, world_size=1, **args),
     )
-    assert (_length_departs(trainer) is not None) == departs
+
+
+@pytest.mark.parametrize(
+    ("told", "steps", "departs"),
+    [(32, 9, False), (8, 9, True), (39, -1, False), (64, -1, True), (64, 9, False), (16, 2, False)],
+)
+def test_an_epoch_ends_where_it_says(told, steps, departs):
+    assert (_length_departs(of_length(told, steps)) is not None) == departs
+
+
+@pytest.mark.parametrize(
+    ("told", "steps", "noted"),
+    [(16, 2, True), (16, 3, False), (16, -1, False), (32, 2, False), (64, 2, False)],
+)
+def test_an_epoch_that_is_too_short_is_noted_where_the_run_ends_before(told, steps, noted):
+    found = early_end(of_length(told, steps))
+    assert (found is not None) == noted
+    assert not noted or (found.departs is False and found.added)
 
 
 def test_old_log_probs_that_nobody_hands_on_depart_where_steps_follow_each_other():

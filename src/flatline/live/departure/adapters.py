@@ -53,14 +53,15 @@ def judge_adapters(model: Any) -> StageFound | None:
     """None where every plain layer adds what its matrices say, with the weights as they are, or
     where a layer cannot be asked by itself."""
     with suppress(Exception):  # sharded or packed weights are no matrices
-        return _half_made(model) or next(
+        return _made_otherwise(model) or next(
             (found for one in layers(model) if (found := judged(one))), None
         )
     return None
 
 
-def _half_made(model: Any) -> StageFound | None:
-    """None where no layer has one of an adapter's two matrices and not the other."""
+def _made_otherwise(model: Any) -> StageFound | None:
+    """None where no layer has one of an adapter's two matrices and not the other, or a B with a
+    bias that nobody asked for: random numbers, which a fresh adapter adds to its layer."""
     for name, layer in model.named_modules():
         if not isinstance(getattr(layer, "base_layer", None), nn.Linear):
             continue
@@ -70,7 +71,15 @@ def _half_made(model: Any) -> StageFound | None:
             if any(has) and not all(has):
                 text = f"{OPENING}`{name}` has no {'AB'[has.index(False)]}: it adds nothing."
                 return departs("log-probs", text)
+            if all(has) and _biased(both[1][adapter], model.peft_config[adapter]):
+                text = f"{OPENING}`{name}` has a bias in its B, which `lora_bias` does not ask for."
+                return departs("log-probs", text)
     return None
+
+
+def _biased(b_layer: Any, config: Any) -> bool:
+    asked = getattr(config, "lora_bias", False)
+    return getattr(b_layer, "bias", None) is not None and not asked
 
 
 def judge_merging(model: Any) -> StageFound | None:
@@ -187,7 +196,7 @@ def _made(model: Any) -> Iterator[tuple[Statement, str]]:
             continue
         adapter = layer.active_adapters[0]
         config = model.peft_config[adapter]
-        names = _odd(layer, adapter)
+        names = _odd(layer, adapter, config)
         scale = next((one.scale for one in layers(model) if one.layer is layer), None)
         if scale is not None and not math.isclose(layer.scaling[adapter], scale):
             names.append("scaling")
@@ -212,12 +221,14 @@ def _around(
         yield from every[max(at - 1, 0) : at + 2] if missing else ()
 
 
-def _odd(layer: Any, adapter: str) -> list[str]:
+def _odd(layer: Any, adapter: str, config: Any) -> list[str]:
     """Names of the matrices of an adapter of which one is missing, or has a bias that nobody asked
     for."""
     a, b = layer.lora_A, layer.lora_B
     if (adapter in a) != (adapter in b):
         return ["lora_A", "lora_B"]
+    if adapter in b and _biased(b[adapter], config):
+        return ["lora_B"]
     biased = adapter in a and getattr(a[adapter], "bias", None) is not None
     return ["lora_A"] if biased else []
 

@@ -307,14 +307,15 @@ class _Search:
             trainer.get_train_dataloader()
             for _ in islice(trainer._get_train_sampler(), 4 * trainer.num_generations):
                 pass
-        last = [*self._told_otherwise(), *_last_first(self.follower.events)]
+        told, last = self._told_otherwise(), _last_first(self.follower.events)
         order = self.step.order
+        if order is not None and not order.groups_whole:
+            last = [*(one for one in last if one.statement.kind == "For"), *last]
+        last = [*told, *last]
         if text.startswith(LOADED) or (
             text.startswith(data.MIXED) and order is not None and order.groups_whole
         ):
             last = [*reversed(self._of_method("get_train_dataloader")), *last]
-        if order is not None and not order.groups_whole:
-            last = [*(one for one in last if one.statement.kind == "For"), *last]
         if text.startswith(SEED) and not _is_seeded(trainer):
             seeded = [one for one in last if _reads(one, trainer.args.seed)]
             last = [*sorted(seeded, key=lambda one: -one.number), *last]

@@ -47,7 +47,7 @@ def rows_depart(
     looks: tuple[Callable[[], StageFound | None], ...] = (
         lambda: _loading_departs(trainer, rows),
         lambda: _order_departs(trainer, order),
-        lambda: _loads_others(trainer),
+        lambda: _loads_others(trainer, order),
         lambda: _length_departs(trainer),
         lambda: _dealing_departs(trainer, asked),
         lambda: _repeating_departs(trainer, asked),
@@ -76,12 +76,12 @@ def _loading_departs(trainer: Any, rows: int) -> StageFound | None:
     )
 
 
-def _loads_others(trainer: Any) -> StageFound | None:
+def _loads_others(trainer: Any, order: DataOrder | None) -> StageFound | None:
     """None where the dataloader gives a generation the rows whose numbers the sampler gives for the
-    training data. Both are TRL's, and one process has them all."""
+    training data. Both are TRL's, and one process has them all; of a stream nothing is known."""
     names = ("get_train_dataloader", "_get_train_sampler")
     own = any(not _is_of_trl(trainer, name) for name in names)
-    if own or trainer.accelerator.num_processes > 1:
+    if order is None or own or trainer.accelerator.num_processes > 1:
         return None
     loaded = [row["prompt"] for row in first_rows(trainer)]
     due = list(islice(trainer._get_train_sampler(), len(loaded)))
