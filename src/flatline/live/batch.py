@@ -165,7 +165,7 @@ class Padded:
         if "authors" in self:
             return self.tokens("authors", row, where)
         if played is not None and len(played.authors) == where.stop:
-            return np.frombuffer(bytes(played.authors), dtype=np.uint8)
+            return np.frombuffer(bytearray(played.authors), dtype=np.uint8)
         mask = self.tokens("tool_mask", row, where)
         if mask is None:
             return np.full(where.stop, Author.MODEL, dtype=np.uint8)
