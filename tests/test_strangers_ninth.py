@@ -24,7 +24,7 @@ from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.exchanged import judge_exchanged
 from flatline.live.trl.departure.unearned import judge_shared
 from flatline.live.trl.recorder.reference import Anchor
-from flatline.live.trl.recorder.seen_gold import FitOfGold, SeenGold
+from flatline.live.trl.recorder.seen_gold import MOST, FitOfGold, SeenGold
 from flatline.trace import Trace
 from tests.tiny import tiny_model
 from tests.traces import run_facts
@@ -367,3 +367,15 @@ def test_a_reference_that_comes_after_the_policy_at_every_step_holds_nothing(wei
     run["settings"] = run["settings"] | {"beta": 0.2}
     found = KlDivergence().sign(Trace.from_rows(run=run, steps=steps))
     assert (found.level in ALARMS) is named, found.text
+
+
+def test_a_column_that_does_not_show_itself_is_looked_for_in_the_first_rollouts_alone(monkeypatch):
+    looks = []
+    monkeypatch.setattr(
+        SeenGold, "_is_gold", lambda self, name: bool(looks.append(len(self._rows)))
+    )
+    gold = SeenGold(("answer",), Dataset.from_list([{"prompt": "a", "other": "b"}]))
+    for step in range(100):
+        answer = {"prompt": str(step), "other": str(step)}
+        gold.look([(answer, f"it is {step}", np.array([0.0]))] * 16)
+    assert looks[0] == 16 and looks[-1] == MOST and len(looks) < 12 and gold.names == ("answer",)

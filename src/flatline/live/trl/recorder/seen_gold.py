@@ -28,8 +28,8 @@ KIND, UNPAID_PROMPTS, DIFFERENT = 0.8, 8, 4
 """Share of the prompts whose most common answer stands in the column, prompts, and such answers."""
 LONGEST = 200
 """Characters of an answer; of longer texts nothing is compared."""
-LATEST = 512
-"""Rollouts that are looked at together."""
+MOST = 512
+"""Rollouts that are looked at together; a column that has not shown itself by then never does."""
 EQUAL = 1e-6
 SURE, ANSWERS = 0.5, 4
 """Share of the answers to a prompt that agree, and answers, for it to be a prompt that the policy
@@ -52,6 +52,8 @@ class SeenGold:
         self._open = data is not None and not columns.intersection(names)
         self._refuted: set[str] = set()
         self._rows: list[tuple[Mapping[str, Any], str, np.ndarray]] = []
+        self._due = 1
+        """How many of them are awaited: each look compares all, so the next is at half as many again."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,11 +65,16 @@ class SeenGold:
         if not self._open:
             return
         read = [(data, _said(answer), paid) for data, answer, paid in rows]
-        self._rows = [*self._rows, *(one for one in read if len(one[1]) <= LONGEST)][-LATEST:]
+        self._rows += [one for one in read if len(one[1]) <= LONGEST][: MOST - len(self._rows)]
+        if len(self._rows) < self._due:
+            return
+        self._due, self._open = min(3 * len(self._rows) // 2 + 1, MOST), len(self._rows) < MOST
         names = _candidates([data for data, _, _ in self._rows]) - self._refuted
         found = [name for name in sorted(names) if self._is_gold(name)]
         if found:
             self._names, self._open = (found[0],), False
+        if not self._open:
+            self._rows = []
 
     def _is_gold(self, name: str) -> bool:
         rows = [one for one in self._rows if one[0].get(name) is not None]
