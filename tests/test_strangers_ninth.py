@@ -378,4 +378,4 @@ def test_a_column_that_does_not_show_itself_is_looked_for_in_the_first_rollouts_
     for step in range(100):
         answer = {"prompt": str(step), "other": str(step)}
         gold.look([(answer, f"it is {step}", np.array([0.0]))] * 16)
-    assert looks[0] == 16 and looks[-1] == MOST and len(looks) < 12 and gold.names == ("answer",)
+    assert looks[0] == 32 and looks[-1] == MOST and len(looks) < 12 and gold.names == ("answer",)

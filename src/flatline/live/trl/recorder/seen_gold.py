@@ -53,7 +53,7 @@ class SeenGold:
         self._refuted: set[str] = set()
         self._rows: list[tuple[Mapping[str, Any], str, np.ndarray]] = []
         self._due = 1
-        """How many of them are awaited: each look compares all, so the next is at half as many again."""
+        """So many are awaited: each look compares all, so the next is at half as many again."""
 
     @property
     def names(self) -> tuple[str, ...]:
