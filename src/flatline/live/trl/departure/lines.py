@@ -31,6 +31,7 @@ from flatline.live.trl.departure.next_rows import (
     DEALT,
     LENGTH,
     LOADED,
+    REPEATED,
     SEED,
     UNMIXED,
     dealt_out,
@@ -309,7 +310,8 @@ class _Search:
                 pass
         told, last = self._told_otherwise(), _last_first(self.follower.events)
         order = self.step.order
-        if order is not None and not order.groups_whole:
+        broken = order is not None and not order.groups_whole
+        if broken or text.startswith(REPEATED):
             last = [*(one for one in last if one.statement.kind == "For"), *last]
         last = [*told, *last]
         if text.startswith(LOADED) or (
