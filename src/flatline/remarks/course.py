@@ -18,7 +18,7 @@ from flatline.hypotheses.course import alike, slope
 SHARE, LEAST, TRIMMED = 10, 8, 4
 """A level is that of so many-th part of the rows, and of so many rows at least; the part of these
 that is left out at either end."""
-TURN, SURE, SEEMS, SURER = 0.15, 4.0, 7.0, 8.0
+TURN, SURE, SEEMS, SURER = 0.15, 4.0, 7.0, 9.0
 """Share of the whole way that a column goes back where it turns, and standard errors of it; of a
 column that nothing else shows to move, to be told as a guess and to be told."""
 STIFFEST = 0.97

@@ -221,7 +221,8 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
         others = still
     if others:
         yield Remark(50, sentence([_unchanged(others)]))
-    unsure = [text for one in rest if one not in still and (text := uncertain(one))]
+    open_ = [one for one in rest if one not in still]
+    unsure = [text for one in open_ if not one.shape.moves and (text := uncertain(one))]
     guesses = [text for text in unsure if " from " in text or " at first" in text]
     if guesses:
         yield Remark(49, f"Perhaps (it may be noise): {', '.join(guesses[:SHOWN])}.")

@@ -188,7 +188,7 @@ def _data(trace: Trace) -> Iterator[str]:
         yield f"{done:.2g} passes over the data: {done:.0%} of the prompts were seen."
     elif done >= MANY:
         yield f"{done:.0f} passes over the data: few prompts, seen again and again."
-    elif np.isfinite(epoch).any() and done > 1:
+    elif len(known) and round(done, 2) > 1:
         yield f"{done:.3g} passes over the data."
 
 
