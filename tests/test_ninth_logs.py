@@ -148,6 +148,11 @@ def test_a_last_level_of_the_trend_is_one_that_all_rows_since_then_show():
     assert "Since step" in trend_told(log(reward=around(level, 200, 0.06))).text
 
 
+def test_the_spread_of_a_part_is_no_part():
+    found = diagnose(open_log(NINTH / "unsloth_notebook_output.txt")).to_json()
+    assert not any("/ std" in finding["text"] for finding in found["findings"])
+
+
 def test_what_seems_to_move_is_a_guess_and_not_said_to_be_unchanged():
     text = told("mlflow_metrics.csv")
     assert "Perhaps (it may be noise): `train/loss_scale` falls from 16,384 to 1" in text

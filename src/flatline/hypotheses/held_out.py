@@ -29,7 +29,7 @@ common, and a policy that wanders makes them more so."""
 FALLS = 0.05
 """Fall of a score that matters; the trend's own smallest change."""
 ROUNDING, SAME = 1e-9, 1e-4
-_EVALUATED = re.compile(r"(eval|val|valid|validation|dev|test|held_?out)([-_/].*)?")
+_EVALUATED = re.compile(r"(eval|val|valid|validation|dev|test|exam|held(_?out)?)([-_/].*)?")
 _SCORE = re.compile(
     r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
 )

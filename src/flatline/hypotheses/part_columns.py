@@ -66,7 +66,7 @@ def parts_of(trace: Trace) -> Parts | None:
 def _short(name: str) -> str:
     """What the user calls a reward function; empty where the column is none."""
     known = _FUNCTION.fullmatch(plain(name))
-    if known is None or name.endswith("/std"):
+    if known is None or re.search("/ ?std$", name):
         return ""
     return re.sub(r"^.*?rewards ?/ ?| ?/ ?mean$", "", name)
 
