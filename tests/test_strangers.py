@@ -52,7 +52,7 @@ def counted(*answers):
         {"role": "assistant", "content": "{'error': 'none of mine'}"},
     ]
     generation = SimpleNamespace(events=[], completions=[said])
-    return _counted(SimpleNamespace(generation=generation, row=0, authors=lambda: np.zeros(0)))
+    return _counted(SimpleNamespace(generation=generation, row=0, authors=np.zeros(0)))
 
 
 def test_calls_that_raise_in_trls_own_tool_loop_are_counted_as_errors():
