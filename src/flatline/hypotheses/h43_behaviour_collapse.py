@@ -22,8 +22,9 @@ In a log without rollouts:
 
 - while the reward does not rise, completions certainly double in length and the share that a limit
   cuts off certainly rises by a tenth, and what ended is not certainly paid more (text without
-  end). Where the reward falls, the last tenth of the entropies are all above twice every early one,
-  and what ended is paid less than at first, longer completions are enough, and that a limit cuts them (H04) is what comes of it;
+  end). Where the reward falls, the last tenth of the entropies are all above twice every early
+  one, and what ended is certainly paid less than at first, longer completions are enough, and that
+  a limit cuts them (H04) is what comes of it;
 - in the last tenth of the rows completions have less than a fifth of their first length, and
   certainly less than half;
 - at certainly more than half of the rows all rewards are equal, and they and the mean length are
@@ -326,8 +327,8 @@ class BehaviourCollapse(Hypothesis):
 
 
 def _breaks(trace: Trace) -> str:
-    """Says so where a log's reward falls, its entropy explodes, and what no limit cut off is paid
-    less as well: then the limit is not what costs reward."""
+    """Says so where a log's reward falls, its entropy explodes, and what no limit cut off is
+    certainly paid less as well: then the limit is not what costs reward."""
     trend, ended = trend_of(trace), paid_when_ended(trace)
     entropy = column(trace, "entropy")
     entropy = entropy[np.isfinite(entropy)]
@@ -335,7 +336,7 @@ def _breaks(trace: Trace) -> str:
     if trend is None or not trend.falls or len(early) < LAST:
         return ""
     # Rows of a policy that breaks are too alike for an interval; so far apart they need none.
-    if last.min() < TIMES * max(early.max(), 0) or (ended and ended.late >= ended.early):
+    if last.min() < TIMES * max(early.max(), 0) or (ended is not None and not ended.worse):
         return ""
     return (
         f"The entropy goes from {early.mean():.2g} to {last.mean():.2g} nat per token, and the "

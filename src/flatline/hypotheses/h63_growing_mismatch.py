@@ -84,7 +84,10 @@ _SIDES = r"rollout|sampl|vllm|sglang|infer|mismatch|generat"
 _LOGGED = (
     ("KL", r"(mismatch|rollout_corr|rollout_train|train_rollout)(_|/|/\w+_)kl(/all)?(/mean)?"),
     ("gap", rf".*({_SIDES}).*log_?p(rob)?s?_abs_diff(erence)?([/_]mean)?"),
-    ("difference of probabilities", rf".*({_SIDES}).*(?<!log)(?<!log_)probs?_(abs_)?diff([/_]mean)?"),
+    (
+        "difference of probabilities",
+        rf".*({_SIDES}).*(?<!log)(?<!log_)probs?_(abs_)?diff([/_]mean)?",
+    ),
     ("lack of correlation", rf".*({_SIDES}).*probs?_(pearson_)?corr(elation)?([/_]mean)?"),
     (
         "distance of the mean importance weight from 1",
