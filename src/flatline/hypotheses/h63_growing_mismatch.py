@@ -52,7 +52,7 @@ import numpy as np
 
 from flatline.hypotheses.base import Finding, Hypothesis, Level
 from flatline.hypotheses.column_movement import change_of, ends, surely
-from flatline.hypotheses.course import alike
+from flatline.hypotheses.course import alike, stretches
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import ROUNDING, never_left_the_start
 from flatline.hypotheses.trend import FEWEST, thirds, trend_of, widened
@@ -197,13 +197,17 @@ def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> float:
 
 
 def _turn(trace: Trace) -> float:
-    """The step at which a log's reward was last about as good as ever; infinite where it does not
-    fall."""
+    """The step from which on a log's reward is below its best, or, of a curve without certain
+    changes, at which it was last about as good as ever; infinite where it does not fall."""
     trend = trend_of(trace)
     if len(trace.rollouts) or trend is None or not trend.falls:
         return math.inf
     known = np.isfinite(trace.steps["reward"])
     step, reward = trace.steps["step"][known], trace.steps["reward"][known]
+    parts = stretches(reward)
+    best = int(np.argmax([part.mean for part in parts]))
+    if best + 1 < len(parts):
+        return float(step[parts[best + 1].first])
     rows = max(1, len(reward) // 10)
     level = np.convolve(reward, np.ones(rows) / rows, "valid")
     good = level >= level.max() - TURNED * (level.max() - level[-1])
