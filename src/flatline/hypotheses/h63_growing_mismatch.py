@@ -243,7 +243,7 @@ def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
         return "a generation serves several updates, so that some rollouts are trained after one"
     if len(trace.rollouts) and (allowed_lag(trace) or not names_newest(trace, step).all()):
         return "rollouts name older weights; see H06 and H17"
-    if _turn(trace) <= _since(trace, step, gap) and math.isfinite(_turn(trace)):
+    if _turn(trace) <= _since(trace, step, gap) < math.inf:
         return "the two part only after the reward fell, as what breaks a policy makes them"
     if never_left_the_start(trace) is not None:
         return "the sampler still has the weights of the start; see H06"
