@@ -107,3 +107,28 @@ def test_an_evaluation_that_does_not_follow_a_rise_is_a_note_that_points_at_it()
 )
 def test_nothing_is_said_of_an_evaluation_that_follows_or_has_nothing_to(heldout, gain):
     assert left_behind(log_of(heldout, gain)) is None
+
+
+CLIMBING = (0.465, 0.494, 0.523, 0.544, 0.533, 0.569)
+
+
+@pytest.mark.parametrize(
+    "heldout",
+    [CLIMBING, (0.36, 0.52, 0.44, 0.36, 0.48, 0.44, 0.52, 0.4)],
+    ids=["a few that rise all along", "too noisy to exclude half the gain"],
+)
+def test_an_interval_that_reaches_to_nothing_is_no_proof_that_evaluation_does_not_follow(heldout):
+    assert left_behind(log_of(heldout, gain=0.2)) is None
+
+
+def test_an_evaluation_that_may_gain_less_than_half_of_the_training_does_not_follow():
+    little = [0.31 + 0.004 * at + 0.01 * (-1) ** at for at in range(8)]
+    found = left_behind(log_of(little, gain=0.4))
+    assert found is not None
+    assert found.evaluated.value < 0.5 * found.trained.value
+
+
+def test_both_gains_are_of_the_same_stretch_of_the_run():
+    found = left_behind(log_of(STILL, gain=0.4))
+    assert found is not None
+    assert found.trained.value == pytest.approx(0.4 * 24 / 59, abs=0.03)

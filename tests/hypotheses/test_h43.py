@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
+from flatline.diagnosis.report import diagnose
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
+from flatline.hypotheses.h04_context_truncation import ContextTruncation
 from flatline.hypotheses.h43_behaviour_collapse import BehaviourCollapse
 from flatline.trace import Trace
 
 H = BehaviourCollapse()
+H04 = ContextTruncation()
 
 
 def run(edit, *, gain=0.0, steps=12, ids=None, prompts=8):
@@ -159,3 +162,46 @@ def test_a_log_whose_completions_shrink_while_all_parts_rise_is_a_reservation():
     found = H.sign(shrinking(lambda at: 0.4 + 0.01 * at))
     assert found.level is Level.NOTE
     assert found.points_at_cause
+
+
+ROWS = 90
+
+
+def running_on(reward, entropy):
+    """A log of completions that grow into the limit from a third of the run on."""
+    rng = np.random.default_rng(3)
+    grown = np.clip((np.arange(ROWS) - 30) / 25, 0, 1)
+    rows = [
+        {
+            "step": at + 1,
+            "reward": max(0.0, float(reward(g) + rng.normal(0, 0.04))),
+            "entropy": float(entropy(g) * rng.uniform(0.95, 1.05)),
+            "completion_length": float(1000 * (1 + 2 * g) * rng.uniform(0.95, 1.05)),
+            "truncated_share": float((0.04 + 0.7 * g) * rng.uniform(0.9, 1.1)),
+        }
+        for at, g in enumerate(grown)
+    ]
+    return Trace.from_rows(run={"source": "import:verl", "settings": {}}, steps=rows)
+
+
+def test_what_is_cut_of_a_policy_that_breaks_is_explained_by_the_break():
+    trace = running_on(lambda g: 0.5 - 0.45 * g, lambda g: 0.3 + 2 * g)
+    assert H04.sign(trace).level is Level.SUSPECT
+    found = H.sign(trace)
+    assert "The entropy goes from 0.3 to 2.3" in found.text
+    assert [one.hypothesis for one in diagnose(trace).causes] == ["H43"]
+
+
+@pytest.mark.parametrize(
+    ("reward", "entropy"),
+    [
+        (lambda g: 0.5 - 0.45 * g, lambda g: 0.3),
+        (lambda g: 0.5 * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
+        (lambda g: (0.4 + 0.45 * g) * (0.96 - 0.7 * g), lambda g: 0.3 + 2 * g),
+    ],
+    ids=["the entropy stays", "what ended is paid as before", "what ended gets better"],
+)
+def test_a_limit_that_may_cost_the_reward_stays_a_cause(reward, entropy):
+    trace = running_on(reward, entropy)
+    assert H04.sign(trace).level is Level.SUSPECT
+    assert "H04" in [one.hypothesis for one in diagnose(trace).causes]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.traces import healthy_rows, healthy_trace, run_facts
 
+from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Level
 from flatline.hypotheses.h63_growing_mismatch import GrowingMismatch
 from flatline.trace import Trace
@@ -93,3 +94,74 @@ def test_one_bad_step_is_no_growth():
     gaps = np.full(STEPS, 4e-3)
     gaps[-2] = 1.0
     assert judged(gaps).level is Level.OK
+
+
+ROWS = 120
+
+
+def log_of(name, gap, reward):
+    """A log that has something of the gap under another tool's name."""
+    rng = np.random.default_rng(1)
+    rows = [
+        {"step": at + 1, "reward": float(reward[at] + rng.normal(0, 0.02)), "metrics": {name: gap}}
+        for at, gap in enumerate(gap.tolist())
+    ]
+    return Trace.from_rows(run={"source": "import:verl", "settings": {}}, steps=rows)
+
+
+def parting(since):
+    """Small until a step, then more and more."""
+    return noisy(0.004 * np.exp(0.05 * np.maximum(np.arange(ROWS) - since, 0.0)))
+
+
+BREAKS = np.interp(np.arange(ROWS), [0, 70, 100, ROWS], [0.3, 0.5, 0.05, 0.05])
+MEANS = (
+    "training/rollout_probs_diff_mean",
+    "mismatch/rollout_actor_prob_abs_diff",
+    "mismatch/vllm_logprobs_abs_diff_mean",
+    "rollout_corr/k3_kl",
+)
+ONES = (
+    "training/rollout_actor_probs_pearson_corr",
+    "sampling/importance_sampling_ratio/mean",
+    "rollout_corr/rollout_is_mean",
+    "train/tis",
+)
+
+
+@pytest.mark.parametrize("name", MEANS + ONES)
+def test_a_gap_that_a_log_tells_in_other_words_is_suspected_where_it_grows_first(name):
+    gap = parting(30)
+    found = H63.sign(log_of(name, 1 - gap if name in ONES else gap, BREAKS))
+    assert found.level is Level.SUSPECT
+    assert "the reward fell later" in found.text
+    assert "H43" in found.explains, "what breaks after that is what came of it"
+
+
+@pytest.mark.parametrize("name", MEANS + ONES)
+def test_a_gap_in_other_words_that_stays_is_fine(name):
+    gap = noisy(np.full(ROWS, 0.004))
+    found = H63.sign(log_of(name, 1 - gap if name in ONES else gap, BREAKS))
+    assert found.level is Level.OK
+
+
+def test_a_gap_that_grows_after_the_reward_fell_is_what_came_of_it():
+    gap = noisy(np.where(np.arange(ROWS) < 78, 0.004, 0.1))
+    found = H63.sign(log_of(MEANS[0], gap, BREAKS))
+    assert found.level is Level.UNKNOWN and "only after the reward fell" in found.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "training/rollout_probs_diff_max",
+        "training/rollout_probs_diff_std",
+        "training/rollout_probs_diff_valid",
+        "actor/ratio/mean",
+        "reward_probs_diff_mean",
+        "unmasked_mismatch_kl",
+    ],
+)
+def test_a_column_that_is_no_mean_of_both_sides_is_not_read(name):
+    with pytest.raises(NotRecorded):
+        H63.sign(log_of(name, parting(30), BREAKS))

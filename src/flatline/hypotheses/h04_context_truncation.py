@@ -351,6 +351,8 @@ class Ended(NamedTuple):
     late: float
     better: bool
     """Whether that certainly rises."""
+    worse: bool
+    """Whether it certainly falls."""
 
     def __str__(self) -> str:
         better = ": these get better, so it is the limit that costs reward" if self.better else ""
@@ -371,9 +373,13 @@ def paid_when_ended(trace: Trace) -> Ended | None:
     ended = thirds(np.where(known, reward / (1 - cut), np.nan), trace.steps["step"])
     if ended is None or thirds(reward, trace.steps["step"]) is None:
         return None
-    rises = (difference_of_means(before, ended.late) for before in (ended.early, ended.middle))
-    better = all(change.low > 0 for change in rises)  # while the whole may have risen and fallen
-    return Ended(float(ended.early.mean()), float(ended.late.mean()), better)
+    since, lately = (difference_of_means(old, ended.late) for old in (ended.early, ended.middle))
+    return Ended(
+        float(ended.early.mean()),
+        float(ended.late.mean()),
+        better=since.low > 0 and lately.low > 0,  # while the whole may have risen and fallen
+        worse=since.high < 0,
+    )
 
 
 def _costs_nothing(trace: Trace, cut: np.ndarray) -> str:

@@ -10,9 +10,9 @@ Suspected if the held-out reward before the first step and the training reward o
 when the policy is still the same, certainly differ by more than a third of the reward's span. Other
 problems, or greedy decoding in evaluation, can also explain a difference.
 
-A note if a log's training reward certainly rises, and its held-out reward certainly less or not at
-all: a few prompts may have been learnt by heart, or something is paid that evaluation does not
-measure.
+A note if a log's training reward certainly rises, and its held-out reward certainly by less than
+half as much over the same stretch, if at all: a few prompts may have been learnt by heart, or
+something is paid that evaluation does not measure.
 
 Suspected from the arguments alone: the weights loaded at the end are chosen by the lowest
 evaluation loss, which for GRPO says nothing about how good a policy is, or by the lowest reward.
@@ -46,7 +46,6 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
 from flatline.hypotheses.groups import mean_of, reward_groups
 from flatline.hypotheses.held_out import left_behind
-from flatline.hypotheses.trend import trend_of
 from flatline.stats import difference_of_means
 from flatline.trace import Trace
 
@@ -127,14 +126,15 @@ class EvaluationMismatch(Hypothesis):
         )
 
     def _left_behind(self, trace: Trace) -> Finding | None:
-        change, trend = left_behind(trace), trend_of(trace)
-        if change is None or trend is None:
+        behind = left_behind(trace)
+        if behind is None:
             return None
+        gain, change = behind
         return self.found(
             Level.NOTE,
-            f"The training reward rises by {trend.change.value:+.3g}, and the held-out reward does "
-            f"not follow: {change.value:+.3g} [{change.low:+.3g}, {change.high:+.3g}] between the "
-            "halves of the evaluations.",
+            f"The training reward rises by {gain.value:+.3g} between the halves of the "
+            f"evaluations, and the held-out reward does not follow: {change.value:+.3g} "
+            f"[{change.low:+.3g}, {change.high:+.3g}].",
             measured=change,
             headline="What it learns does not show in the evaluation.",
             points_at_cause=True,

@@ -22,7 +22,9 @@ In a log without rollouts:
 
 - while the reward does not rise, completions certainly double in length and the share that a limit
   cuts off certainly rises by a tenth, and what ended is not certainly paid more (text without
-  end);
+  end). Where the reward falls, the last tenth of the entropies are all above twice every early
+  one, and what ended is certainly paid less than at first, longer completions are enough, and that
+  a limit cuts them (H04) is what comes of it;
 - in the last tenth of the rows completions have less than a fifth of their first length, and
   certainly less than half;
 - at certainly more than half of the rows all rewards are equal, and they and the mean length are
@@ -59,18 +61,19 @@ two steps (docs/real-model.md); 0.2 lies between. What is tested in a log was wr
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Finding, Hypothesis, Level
-from flatline.hypotheses.column_movement import change_of, ends, surely
+from flatline.hypotheses.column_movement import change_of, column, ends, surely
 from flatline.hypotheses.drift import Drift, drift_of, group_means, since_start
 from flatline.hypotheses.groups import EQUAL, mean_of, prompts_of, reward_rises
 from flatline.hypotheses.h04_context_truncation import paid_when_ended
 from flatline.hypotheses.part_columns import parts_of
 from flatline.hypotheses.right import UNDECIDED, candidates, right_part
-from flatline.hypotheses.trend import LAST, thirds
+from flatline.hypotheses.trend import LAST, thirds, trend_of
 from flatline.rollout.record import Author
 from flatline.stats import Estimate, cluster_mean, difference_of_means
 from flatline.trace import Trace
@@ -91,6 +94,8 @@ RUNS_ON = 0.1
 """Rise of the share of completions that a limit cuts off, where only a log is there. A guess."""
 TIMES = 2.0
 """Growth of the length that goes with it, or the change to the one answer that is left. A guess."""
+OF_TEXT_WITHOUT_END = ("H04",)
+"""What is no cause where the policy breaks."""
 MOSTLY = 0.5
 """Share of a log's rows with equal rewards and one and the same length. A guess."""
 FEWEST_ROWS = 3
@@ -259,22 +264,24 @@ class BehaviourCollapse(Hypothesis):
             return None
         more = difference_of_means(cut.early, cut.late)
         longer = difference_of_means(tokens.early, tokens.late)
-        if more.low < RUNS_ON or longer.low < math.log(TIMES):
+        broken = _breaks(trace)
+        if more.low < RUNS_ON or longer.low < (0 if broken else math.log(TIMES)):
             return None
         ended = paid_when_ended(trace)
         if ended is not None and ended.better:
             return None  # good answers that grow into the limit, which is H04's
-        return self.found(
+        found = self.found(
             Level.SUSPECT,
             f"The policy collapses into text without end: completions went from "
             f"{math.exp(tokens.early.mean()):.0f} to {math.exp(tokens.late.mean()):.0f} tokens, "
             f"and a limit cuts off {cut.late.mean():.0%} of them, at first "
-            f"{cut.early.mean():.0%}. No lasting rise of the reward can be seen.",
+            f"{cut.early.mean():.0%}. {broken or 'No lasting rise of the reward can be seen.'}",
             headline="Your policy has collapsed into text without end.",
             measured=more,
             expected=f"a rise below {RUNS_ON:.0%}",
             severity=SEVERITY,
         )
+        return replace(found, explains=(*self.explains, *OF_TEXT_WITHOUT_END)) if broken else found
 
     def _one_answer(self, trace: Trace) -> Finding | None:
         names = ("completion_length", "reward")
@@ -317,6 +324,24 @@ class BehaviourCollapse(Hypothesis):
             expected=f"below {REPEATED:.0%}",
             severity=SEVERITY,
         )
+
+
+def _breaks(trace: Trace) -> str:
+    """Says so where a log's reward falls, its entropy explodes, and what no limit cut off is
+    certainly paid less as well: then the limit is not what costs reward."""
+    trend, ended = trend_of(trace), paid_when_ended(trace)
+    entropy = column(trace, "entropy")
+    entropy = entropy[np.isfinite(entropy)]
+    early, last = entropy[: len(entropy) // 3], entropy[-max(LAST, len(entropy) // 10) :]
+    if trend is None or not trend.falls or len(early) < LAST:
+        return ""
+    # Rows of a policy that breaks are too alike for an interval; so far apart they need none.
+    if last.min() < TIMES * max(early.max(), 0) or (ended is not None and not ended.worse):
+        return ""
+    return (
+        f"The entropy goes from {early.mean():.2g} to {last.mean():.2g} nat per token, and the "
+        "reward falls."
+    )
 
 
 def _falling_parts(trace: Trace) -> list[str]:

@@ -8,10 +8,13 @@ matters more. A run that was healthy for its first hundred steps then collapses,
 of it looks unusual.
 
 ## Sign
-The recorded gap, or the KL between the two that a log has (prime-rl's `mismatch_kl`), step by step,
-never smoothed: the last third of the steps against the first. Suspected if it has certainly more
-than doubled, began as H20 allows (below 0.005 nat in float32, 0.05 in 16 bits) and is certainly
-above that limit at the end (0.01 for a logged KL, if the reward falls).
+The recorded gap, or what a log has of it (the KL between the two, as prime-rl's `mismatch_kl`; how
+far the probabilities of the sampled tokens differ, as verl's `rollout_probs_diff_mean`, or what
+their correlation lacks to 1; how far the mean importance weight is off 1), step by step, never
+smoothed: the last third of the steps against the first. Suspected if it has certainly more than
+doubled, began as H20 allows (below 0.005 nat in float32, 0.05 in 16 bits) and is certainly above
+that limit at the end (0.01 for a logged KL, if the reward falls; 0.05 for what is no nat). In a log
+whose reward falls, it must have doubled before that: what breaks a policy parts the two as well.
 
 It is a matter of delivery instead if the two agree to rounding before the first update, if rollouts
 name older weights, or if the sampler still has those of the start. Healthy in float32: no growth
@@ -31,7 +34,8 @@ as well); correct token by token with the sampler's log-probs meanwhile, and wat
 ## Not to be confused with
 H20 numeric-mismatch: too large from the start; one that is large and flat belongs there. H06, H17,
 H18 and H19: the two agree until the first update, or rollouts name older weights. H24
-learning-rate: the policy is destroyed within a few steps, and the gap with it.
+learning-rate: the policy is destroyed within a few steps, and the gap with it. H43
+behaviour-collapse: what a log shows of a policy that breaks after the two have parted.
 
 ## References
 Precision-RL issue 10 (1e-3 to 1 over a run of "Defeating the Training-Inference Mismatch via FP16",
@@ -42,6 +46,7 @@ Off-Policy RL Training" (Yao et al., 2025).
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -69,8 +74,31 @@ FAR = 0.01
 """A KL of the two that no rounding explains, where the reward falls: a KL is half the square of the
 gap, so that this is a gap of 0.1 nat, twice what 16 bits may be off. Runs that learn have been seen
 to bear it, so that otherwise only more is suspected."""
-LOGGED = ("mismatch_kl", "mismatch_kl/mean", "mismatch_kl/all/mean")
-"""A KL between the two, as prime-rl logs it; below the gap itself, where that is small."""
+AS_FAR = 0.05
+"""Limit on what has no unit of its own. A probability moves by less than its logarithm, and a mean
+weight by less than the weights: whoever is above it is above the limit of 16 bits. For what a
+correlation lacks to 1 it is a guess; healthy: 0.001."""
+TURNED = 0.1
+"""Share of its fall by which a reward may be below its best before it is said to have turned."""
+_SIDES = r"rollout|sampl|vllm|sglang|infer|mismatch|generat"
+_LOGGED = (
+    ("KL", r"(mismatch|rollout_corr|rollout_train|train_rollout)(_|/|/\w+_)kl(/all)?(/mean)?"),
+    ("gap", rf".*({_SIDES}).*log_?p(rob)?s?_abs_diff(erence)?([/_]mean)?"),
+    (
+        "difference of probabilities",
+        rf".*({_SIDES}).*(?<!log)(?<!log_)probs?_(abs_)?diff([/_]mean)?",
+    ),
+    ("lack of correlation", rf".*({_SIDES}).*probs?_(pearson_)?corr(elation)?([/_]mean)?"),
+    (
+        "distance of the mean importance weight from 1",
+        r"(.*/)?(importance_sampling_ratio|(rollout_is|tis)(_weights?|_ratio)?)([/_]mean)?",
+    ),
+)
+"""What logs have of the gap, by their names for it, what says most first. Only means: the largest
+of so many tokens is no measure of all."""
+_TO_ONE = frozenset(name for name, _ in _LOGGED[3:])
+"""What is 1 where the two agree."""
+_NATS = frozenset(("KL", "gap"))
 _AGE = re.compile(r"off.?policy_?(level|steps|lag)|async_?level|stale|version_lag")
 """Names of how many updates the sampler is behind."""
 IN_A_LOG = (
@@ -78,6 +106,8 @@ IN_A_LOG = (
     "quantised weights that are not refreshed. Meanwhile correct with the sampler's log-probs."
 )
 
+OF_WHAT_BROKE = ("H43",)
+"""What is also explained in a log whose reward falls after the two have parted."""
 OLDER = (
     "Lower the limit on how many updates the sampler may be behind, and go on from a checkpoint "
     "before the two grew apart. Meanwhile correct with the sampler's log-probs."
@@ -95,7 +125,7 @@ class GrowingMismatch(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Has the gap certainly grown beyond what rounding is allowed?"""
-        step, gap = trace.steps["step"], _gap(trace)
+        step, (what, gap) = trace.steps["step"], _gap(trace)
         known = np.isfinite(gap) & (gap > 0)
         if len(trace.rollouts):  # a later pass over the same completions is behind by design
             known &= np.isin(step, trace.rollouts["step"])
@@ -106,7 +136,6 @@ class GrowingMismatch(Hypothesis):
         close = 0.0 if len(trace.rollouts) else alike(np.log(gap))
         if close > SMOOTHED:
             return self.too_little("the gap was smoothed before it was logged")
-        what = "gap" if "logprob_gap" in trace.steps else "KL"
         growth = widened(
             difference_of_means(np.log(parts.early), np.log(parts.late)), (1 + close) / (1 - close)
         )
@@ -115,51 +144,82 @@ class GrowingMismatch(Hypothesis):
         value, low, high = map(math.exp, growth[:3])
         times = Estimate(value, low, high, growth.n)
         early, late = (mean_of_units(part.tolist()) for part in (parts.early, parts.late))
-        limit = APART_BF16 if is_half(trace.settings) is not False else APART
-        if what == "KL" and (trend := trend_of(trace)) is not None and trend.falls:
-            limit = min(limit, FAR)
+        limit = _limit(trace, what)
         began = float(gap[: min(BEGINNING, len(parts.early))].mean())
         grown = times.low > GROWN and began <= limit < late.low
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
             return self.too_little(other)
         older = _older(trace) if grown else ""
-        return self.found(
+        nats = what in _NATS
+        found = self.found(
             Level.SUSPECT if grown else Level.OK,
             f"The {what} between sampler and trainer goes from {early.value:.2g} to "
-            f"{late.value:.2g} nat per token over {parts.steps} steps: {times.value:.2g} "
-            f"[{times.low:.2g}, {times.high:.2g}] times. It began at {began:.2g}."
-            f"{_since(trace, step, gap) + older if grown else ''}",
+            f"{late.value:.2g}{' nat per token' if nats else ''} over {parts.steps} steps: "
+            f"{times.value:.2g} [{times.low:.2g}, {times.high:.2g}] times. It began at {began:.2g}."
+            f"{_since_in_words(trace, step, gap) + older if grown else ''}",
             measured=times,
-            expected=f"below {GROWN:g} times, or below {limit:g} nat",
+            expected=f"below {GROWN:g} times, or below {limit:g}{' nat' if nats else ''}",
             severity=late.value / limit,
             fix=None if len(trace.rollouts) else OLDER if older else IN_A_LOG,
         )
+        before = grown and _since(trace, step, gap) < _turn(trace) < math.inf
+        return replace(found, explains=(*self.explains, *OF_WHAT_BROKE)) if before else found
 
 
-def _gap(trace: Trace) -> np.ndarray:
-    """The recorded gap, or the KL that a log has instead."""
-    logged = [name for name in trace.metric_names if plain(name) in LOGGED]
-    if "logprob_gap" in trace.steps or len(trace.rollouts) or not logged:
-        return trace.steps["logprob_gap"]
-    return trace.metric(logged[0])
+def _gap(trace: Trace) -> tuple[str, np.ndarray]:
+    """The recorded gap, or what a log has of it instead, and what that is."""
+    if "logprob_gap" not in trace.steps and not len(trace.rollouts):
+        for what, names in _LOGGED:
+            for name in trace.metric_names:
+                if re.fullmatch(names, plain(name)):
+                    values = trace.metric(name)
+                    return what, np.abs(1 - values) if what in _TO_ONE else values
+    return "gap", trace.steps["logprob_gap"]
 
 
-def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
-    """Since when a log's gap is twice that of the start, and whether the reward fell later."""
+def _limit(trace: Trace, what: str) -> float:
+    """What the gap may be at the end."""
+    if what not in _NATS:
+        return AS_FAR
+    limit = APART_BF16 if is_half(trace.settings) is not False else APART
+    trend = trend_of(trace)
+    return min(limit, FAR) if what == "KL" and trend is not None and trend.falls else limit
+
+
+def _since(trace: Trace, step: np.ndarray, gap: np.ndarray) -> float:
+    """Since when a log's gap is twice that of the start."""
     if len(trace.rollouts):
-        return ""
+        return math.inf
     third = gap[: len(gap) // 3]
     low = np.flatnonzero(gap <= GROWN * float(np.median(third)))
-    if low[-1] + 1 >= len(gap):
-        return ""
-    since = float(step[low[-1] + 1])
+    return float(step[low[-1] + 1]) if low[-1] + 1 < len(gap) else math.inf
+
+
+def _turn(trace: Trace) -> float:
+    """The step from which on a log's reward is below its best, or, of a curve without certain
+    changes, at which it was last about as good as ever; infinite where it does not fall."""
     trend = trend_of(trace)
-    known = np.isfinite(trace.steps["reward"]) if "reward" in trace.steps else np.zeros(0, bool)
-    parts = stretches(trace.steps["reward"][known]) if trend and trend.falls else []
-    turn = float(trace.steps["step"][known][parts[-1].first]) if len(parts) > 1 else -math.inf
-    first = f"; the reward fell later (step {turn:g})" if turn > since else ""
-    return f" Since step {since:g} it is more than twice what it was at first{first}."
+    if len(trace.rollouts) or trend is None or not trend.falls:
+        return math.inf
+    known = np.isfinite(trace.steps["reward"])
+    step, reward = trace.steps["step"][known], trace.steps["reward"][known]
+    parts = stretches(reward)
+    best = int(np.argmax([part.mean for part in parts]))
+    if best + 1 < len(parts):
+        return float(step[parts[best + 1].first])
+    rows = max(1, len(reward) // 10)
+    level = np.convolve(reward, np.ones(rows) / rows, "valid")
+    good = level >= level.max() - TURNED * (level.max() - level[-1])
+    return float(step[np.flatnonzero(good)[-1] + rows // 2])
+
+
+def _since_in_words(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
+    since, turn = _since(trace, step, gap), _turn(trace)
+    if not math.isfinite(since):
+        return ""
+    later = f"; the reward fell later (step {turn:g})" if since < turn < math.inf else ""
+    return f" Since step {since:g} it is more than twice what it was at first{later}."
 
 
 def _older(trace: Trace) -> str:
@@ -183,6 +243,8 @@ def _other_reason(trace: Trace, step: np.ndarray, gap: np.ndarray) -> str:
         return "a generation serves several updates, so that some rollouts are trained after one"
     if len(trace.rollouts) and (allowed_lag(trace) or not names_newest(trace, step).all()):
         return "rollouts name older weights; see H06 and H17"
+    if _turn(trace) <= _since(trace, step, gap) < math.inf:
+        return "the two part only after the reward fell, as what breaks a policy makes them"
     if never_left_the_start(trace) is not None:
         return "the sampler still has the weights of the start; see H06"
     return ""

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import change_of, ends, metric, surely
-from flatline.hypotheses.trend import FEWEST, trend_of
-from flatline.stats import Estimate, difference_of_means
+from flatline.hypotheses.course import slope
+from flatline.hypotheses.trend import FEWEST, by_unit, rows_in_one, trend_of, widened
+from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
 
@@ -29,6 +30,10 @@ common, and a policy that wanders makes them more so."""
 FALLS = 0.05
 """Fall of a score that matters; the trend's own smallest change."""
 ROUNDING, SAME = 1e-9, 1e-4
+FOLLOWS = 0.5
+"""Share of the training's gain that must be excluded before an evaluation is said not to follow.
+Both are asked of the same stretch of the run. An interval that only reaches to 0 is no proof: six
+evaluations that rise all along have one."""
 _EVALUATED = re.compile(r"(eval|val|valid|validation|dev|test|exam|held(_?out)?)([-_/].*)?")
 _SCORE = re.compile(
     r"reward|acc|score|pass|solve|success|win|correct|exact|(^|[/_])(em|f1|avg@|mean@|best@|maj@)"
@@ -223,10 +228,48 @@ def change_of_score(score: np.ndarray) -> Estimate | None:
     return difference_of_means(known[:half], known[-half:]) if len(known) >= FEWEST else None
 
 
-def left_behind(trace: Trace) -> Estimate | None:
-    """How the held-out reward moves, where it certainly does not follow a training reward that
-    certainly rises."""
-    trend, change = trend_of(trace), heldout_change(trace)
-    if len(trace.rollouts) or trend is None or change is None or not trend.rises:
+class Behind(NamedTuple):
+    """An evaluation that does not follow what is trained."""
+
+    trained: Estimate
+    """Gain of the training reward between the times of the two halves of the evaluations."""
+    evaluated: Estimate
+    """The same of the held-out reward."""
+
+
+def left_behind(trace: Trace) -> Behind | None:
+    """Where the training reward certainly rises, and the held-out reward neither certainly does nor
+    may, by `FOLLOWS` as much."""
+    trend, evaluated = trend_of(trace), heldout_change(trace)
+    if len(trace.rollouts) or trend is None or evaluated is None or not trend.rises:
         return None
-    return None if change.low > 0 or change.high >= trend.change.low else change
+    score, trained = trace.steps["heldout_reward"], _trained_meanwhile(trace)
+    steep, off = slope(score[np.isfinite(score)])
+    climbs = steep > t_score(np.isfinite(score).sum() - 2, LEVEL) * off
+    if trained is None or evaluated.low > 0 or climbs:
+        return None
+    return Behind(trained, evaluated) if _excluded(trained, evaluated) else None
+
+
+def _excluded(trained: Estimate, evaluated: Estimate) -> bool:
+    """Whether the held-out reward lacks more of that share than both are off. One side is asked
+    for, so that an interval of 90 % leaves out one in twenty there."""
+    free = 2 * (evaluated.n - 1)
+    one_sided = t_score(free, 1 - 2 * (1 - LEVEL)) / t_score(free, LEVEL)
+    off = math.hypot(evaluated.high - evaluated.value, FOLLOWS * (trained.high - trained.value))
+    return evaluated.value + one_sided * off < FOLLOWS * trained.value
+
+
+def _trained_meanwhile(trace: Trace) -> Estimate | None:
+    """How the training reward moves from the time of the earlier half of the evaluations to that
+    of the later: thirds of a run are further apart than its halves."""
+    score, (reward, step) = trace.steps["heldout_reward"], by_unit(trace)
+    at = np.sort(trace.steps["step"][np.isfinite(score)])
+    half = len(at) // 2
+    known = np.isfinite(reward)
+    reward, step = reward[known], step[known]
+    early = reward[(step >= at[0]) & (step <= at[half - 1])]
+    late = reward[(step >= at[-half]) & (step <= at[-1])]
+    if min(len(early), len(late)) < 2:
+        return None
+    return widened(difference_of_means(early, late), rows_in_one(reward))
