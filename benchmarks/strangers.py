@@ -49,6 +49,8 @@ KINDS = {
     "eighth-faulty": "last faulty",
     "ninth": "final healthy",
     "ninth-faulty": "final faulty",
+    "tenth": "tenth healthy",
+    "tenth-faulty": "tenth faulty",
 }
 """Parts of `judged.json`, in words."""
 MODULES = {
@@ -58,8 +60,10 @@ MODULES = {
     "fourth": ("fourth", "fourth_faulty"),
 }
 """Rounds whose scripts are functions of modules, by what follows `strangers_`."""
-IN_FILES = ("fifth", "sixth", "seventh", "eighth", "ninth")
+IN_FILES = ("fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 """Rounds whose scripts are files of their own."""
+SHARED = ("material", "kit")
+"""What the scripts of a folder share."""
 
 
 def asked(name: str, script: Any) -> dict[str, Any]:
@@ -191,8 +195,15 @@ class WatchedLoop:
     train: Any
 
 
-@checked.register
-def _(made: WatchedLoop) -> Any:
+@dataclass(frozen=True, slots=True)
+class OwnWatch:
+    """A loop in a file that watches itself."""
+
+    train: Any
+
+
+@checked.register(WatchedLoop | OwnWatch)
+def _(made: Any) -> Any:
     raise FlatlineError("A loop that is only watched has no checkup.")
 
 
@@ -202,21 +213,30 @@ def _(made: WatchedLoop, run: str) -> None:
         made.train(lambda *held: watches.enter_context(flatline.watch(*held, run)))
 
 
+@recorded.register
+def _(made: OwnWatch, run: str) -> None:
+    made.train(run)
+
+
 def scripts_in(name: str, folder: str) -> dict[str, Any]:
-    """Scripts of a round, each a file: `build` makes a trainer, `loop` trains by itself."""
+    """Scripts of a round, each a file: `build` makes a trainer, `loop` and `train` train by
+    themselves."""
     place = Path(__file__).parent / f"strangers_{name}" / folder
-    files = sorted(set(place.glob("*.py")) - {place / "material.py"})
+    files = sorted(set(place.glob("*.py")) - {place / f"{shared}.py" for shared in SHARED})
     return {file.stem.replace("_", "-"): functools.partial(made_by, file) for file in files}
 
 
 def made_by(file: Path) -> Any:
-    sys.modules.pop("material", None)  # each folder has its own
+    for shared in SHARED:
+        sys.modules.pop(shared, None)  # each folder has its own
     sys.path.insert(0, str(file.parent))
     try:
         script = importlib.import_module(file.stem)
     finally:
         sys.path.pop(0)
-    return script.build() if hasattr(script, "build") else WatchedLoop(script.loop)
+    if hasattr(script, "build"):
+        return script.build()
+    return OwnWatch(script.train) if hasattr(script, "train") else WatchedLoop(script.loop)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+../healthy/kit.py
