@@ -81,6 +81,8 @@ MANY = 200
 """Columns that are looked at, the most important ones."""
 ROUNDING = 1e-6
 """A spread of rewards below it is none."""
+CLOCKS = ((1e9, 4e9), (1e12, 4e12))
+"""Seconds and milliseconds since 1970, of the years that a log may be of."""
 PERCENT = 0.01
 """Share below which a percentage has digits."""
 
@@ -189,11 +191,18 @@ def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
     parts = _functions(trace)
     for name in trace.metric_names:
         values = metric(trace, name)
-        if name not in own and np.isfinite(values).any():
+        if name not in own and np.isfinite(values).any() and not _is_clock(values):
             words = _words(trace, name, parts)
             values = np.where(np.abs(values) < ROUNDING, 0.0, values) if words is SPREAD else values
             found[name] = (words, values, name in parts)
     return found
+
+
+def _is_clock(values: np.ndarray) -> bool:
+    """Whether it is the time of day in seconds or milliseconds since 1970, under any name."""
+    known = values[np.isfinite(values)]
+    since = [low <= known[0] and known[-1] <= high for low, high in CLOCKS]
+    return any(since) and bool((np.diff(known) >= 0).all())
 
 
 def beside_the_matter(name: str) -> bool:

@@ -22,7 +22,10 @@ from flatline.trace.importers.resolve import Resolution, fills_nothing, plain, r
 
 Numbers = dict[str, float]
 _BOOKKEEPING = frozenset(
-    {"epoch", "_timestamp", "_runtime", "wall_time", "time", "train_speed(s/it)", *STEP}
+    {
+        *("epoch", "_timestamp", "timestamp", "ts", "_runtime", "wall_time", "time"),
+        *("train_speed(s/it)", *STEP),
+    }
 )
 """Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
 _OVER_THE_BATCH = ("frac_reward_zero_std",)

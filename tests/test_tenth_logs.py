@@ -1,0 +1,96 @@
+"""What a tenth round of logs showed: each mended in the general mechanism, on made numbers and on
+the log that showed it (docs/real-logs/tenth)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flatline.diagnosis.report import diagnose
+from flatline.hypotheses.trend import trend_of
+from flatline.remarks import remarks_of
+from flatline.remarks.main_event import main_event, trend_told
+from flatline.trace.importers import open_log
+from flatline.trace.importers.resolve import resolve
+from tests.test_fifth_logs import around, log, same_noise  # noqa: F401
+
+TENTH = Path(__file__).parents[1] / "docs" / "real-logs" / "tenth"
+NAMES = {
+    "reward": "rew_avg return_avg r_mean avg_r R rollout/reward_mean rollout/mean_score task_score "
+    "env_reward total_reward AvgReward meanReward rew/mean ep_rew",
+    "kl": "pol_kl kl_pol kl_div kl_avg kl_vs_ref refkl kl_per_tok ref_kl_div policy/kl_ref meanKL",
+    "entropy": "ent_mean pol_ent entr entropy_avg tok_ent ent_per_tok policy/entropy actor_entropy",
+    "grad_norm": "g_norm grad_l2 norm_grad grad_norm_avg gnorm/mean gradNorm opt/gnorm",
+    "learning_rate": "lrate step_lr opt/lr cur_lr lr_now sched_lr policy/lr pol_lr lr/actor "
+    "current_learning_rate",
+    "completion_length": "len_avg avg_len length_mean ans_len comp_len gen_toks tok_per_resp "
+    "rollout/resp_len rollout/resp_tokens_mean",
+    "truncated_share": "trunc_rate pct_cut rollout/truncated_frac hit_max frac_at_max_len cut_off",
+    "clip_share": "clip_pct clipf clip_rate policy/ratio_clip_frac",
+    "seconds": "sys/step_seconds dt_step secs_per_step step_s",
+    "zero_std_share": "groups_zero_std zero_var_groups dead_frac",
+}
+OTHERS = (
+    "rew_std reward_format r_std val_rew eval_len dev_kl ent_coef entropy_bonus kl_coef kl_old "
+    "critic_lr lr_scale lr_min grad_clip grad_std len_max prompt_len_avg val_len_avg clip_range "
+    "len_std rew_max rew_p90 kl_target policy/approx_kl akl reward_model_lr val_pass ret_sd Rsd r "
+    "h policy/loss clipped_frac time_gen length_penalty eval/policy/kl_ref reward_ema"
+)
+
+
+def told(name):
+    return " ".join(remarks_of(open_log(TENTH / name)))
+
+
+def said(**columns):
+    return " ".join(remarks_of(log(**columns)))
+
+
+# What is read.
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [(name, column) for column, names in NAMES.items() for name in names.split()],
+)
+def test_a_name_of_clear_words_is_known(name, column):
+    assert resolve([name, "other"]).aliases == {column: name}
+
+
+@pytest.mark.parametrize("name", OTHERS.split())
+def test_a_part_a_spread_a_setting_or_an_evaluation_is_not_taken_for_the_whole(name):
+    assert resolve([name, "other"]).aliases == {}
+
+
+def test_a_folder_of_one_trainer_hides_no_names_of_another():
+    names = ["rollout/reward_mean", "policy/lr", "policy/kl_ref", "policy/policy_kl", "reward"]
+    found = resolve(names).aliases
+    assert found == {"reward": "reward", "kl": "policy/policy_kl", "learning_rate": "policy/lr"}
+
+
+def test_a_log_with_such_names_is_judged():
+    report = diagnose(open_log(TENTH / "mlflow_metrics.csv"))
+    assert "A length limit cuts off your completions" in report.summary
+    assert "The training reward rises, then falls" in report.summary
+
+
+def test_an_evaluation_that_says_iteration_is_read_with_the_one_before_the_first():
+    report = diagnose(open_log(TENTH / "stdout_rloo_v7.txt"))
+    assert "Your training reward rises and your held-out score falls" in report.summary
+    text = told("stdout_rloo_v7.txt")
+    assert "`eval/dev_pass1` is 0.361 at first, 0.383 at last and 0.477 at most (step 150)" in text
+
+
+def test_the_time_of_day_is_no_remark_and_two_of_a_step_are_no_second_row():
+    trace = open_log(TENTH / "metrics.jsonl")
+    assert "`ts`" not in " ".join(remarks_of(trace))
+    assert not any("occurs more than once" in note for note in trace.run["notes"])
+    clock = 1.76e9 + 60 * np.arange(80)
+    assert "`tick`" not in said(reward=around(0.5, 80), tick=clock)
+    assert "`tick`" not in said(reward=around(0.5, 80), tick=1000 * clock)
+
+
+def test_a_rate_that_is_0_is_the_first_sentence_whatever_the_rate_is_called():
+    headline = diagnose(open_log(TENTH / "metrics.jsonl")).answer.headline
+    assert "Your learning rate is 0 long before the end" in headline
