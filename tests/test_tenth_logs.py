@@ -1,7 +1,6 @@
 """What a tenth round of logs showed: each mended in the general mechanism, on made numbers and on
 the log that showed it (docs/real-logs/tenth)."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.trend import trend_of
 from flatline.remarks import remarks_of
-from flatline.remarks.main_event import main_event, trend_told
 from flatline.trace.importers import open_log
 from flatline.trace.importers.resolve import resolve
 from tests.test_fifth_logs import around, log, same_noise  # noqa: F401
@@ -94,3 +92,15 @@ def test_the_time_of_day_is_no_remark_and_two_of_a_step_are_no_second_row():
 def test_a_rate_that_is_0_is_the_first_sentence_whatever_the_rate_is_called():
     headline = diagnose(open_log(TENTH / "metrics.jsonl")).answer.headline
     assert "Your learning rate is 0 long before the end" in headline
+
+
+# Levels.
+
+
+def test_a_last_level_is_one_that_the_first_rows_since_then_show_as_well():
+    text = trend_of(open_log(TENTH / "metrics.jsonl")).text
+    assert "Since step 63" not in text  # it was 0.305 over steps 60 to 89
+    climbs = np.interp(np.arange(300), [0, 60, 120, 299], [0.2, 0.3, 0.34, 0.34])
+    text = trend_of(log(reward=around(climbs, 300, 0.02))).text
+    since = [float(word) for word in text.split("Since step ")[1:2] for word in word.split()[:1]]
+    assert not since or since[0] > 90

@@ -7,7 +7,6 @@ as success among them. It is told as what was seen: no cause is proved by what h
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -50,7 +49,6 @@ SAME_AGAIN = 0.9
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
-_LEVEL = re.compile(r" Since step (?P<step>\S+) it is about \S+\.(?= |$)")
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -86,28 +84,7 @@ def trend_told(trace: Trace) -> Trend | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         columns = once(columns_of(trace))
-        trend = trend_by_scale(trace, columns)
-        reward = next((one for one in columns if one.name == "reward"), None)
-        return trend if trend is None or reward is None else _as_it_ends(trend, reward)
-
-
-def _as_it_ends(trend: Trend, reward: Column) -> Trend:
-    """Without a last level that not all rows show which follow, and with the turn that they do."""
-    course = reward.shape.course
-    level = _LEVEL.search(trend.text)
-    if level is None or course.level_from(float(level["step"])) == float(level["step"]):
-        return trend
-    turn = max(course.turns, key=lambda one: one.value, default=None)
-    early, ends = course.most[1], ""
-    if turn is not None and course.last < turn.value:
-        best = f"It is {short(turn.value)} around step {turn.step:g}, its highest"
-        ends = f" {best}, and {short(course.last)} at last."
-    elif (later := course.level_from(float(level["step"]))) is not None:
-        about = short(float(course.values[course.step >= later].mean()))
-        ends = f" Since step {later:g} it is about {about}."
-    elif early is not None:
-        ends = f" Most of that is made by about step {early.step:g}."
-    return replace(trend, text=_LEVEL.sub(ends, trend.text))
+        return trend_by_scale(trace, columns)
 
 
 def _outcome(columns: list[Column]) -> Column | None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.course import alike as steps_alike
-from flatline.remarks.course import Course
+from flatline.hypotheses.levels import Course
 from flatline.stats import t_score
 
 ALPHA = 0.06

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import stands
+from flatline.hypotheses.levels import Point
 from flatline.remarks.columns import OTHER, Column, sentence, short
-from flatline.remarks.course import Point
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
 SOME_ZEROS = 0.1
