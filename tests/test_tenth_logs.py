@@ -9,6 +9,7 @@ import pytest
 from flatline.diagnosis.report import diagnose
 from flatline.hypotheses.trend import trend_of
 from flatline.remarks import remarks_of
+from flatline.remarks.main_event import main_event
 from flatline.trace.importers import open_log
 from flatline.trace.importers.resolve import resolve
 from tests.test_fifth_logs import around, log, same_noise  # noqa: F401
@@ -104,3 +105,47 @@ def test_a_last_level_is_one_that_the_first_rows_since_then_show_as_well():
     text = trend_of(log(reward=around(climbs, 300, 0.02))).text
     since = [float(word) for word in text.split("Since step ")[1:2] for word in word.split()[:1]]
     assert not since or since[0] > 90
+
+
+# A run that begins again.
+
+
+def replaced(at=(120,), falls=0.0, learns=0.6, rows=240, **more):
+    """The KL begins from nothing at some steps while all else goes on."""
+    time = np.arange(rows)
+    since = time - np.max([np.where(time >= one, one, 0) for one in at], axis=0)
+    kl = 1e-4 + 4e-4 * since * np.exp(0.05 * around(0, rows, 1.0))
+    columns = {
+        "kl": kl,
+        "reward": around(0.2 + learns * time / rows - falls * (time >= at[0]), rows, 0.02),
+        "completion_length": around(300 + learns * time / 2, rows, 4.0),
+    }
+    return log(**columns, **more)
+
+
+def test_a_kl_that_begins_from_nothing_while_all_else_goes_on_has_another_reference():
+    event = main_event(replaced())
+    assert event.text.startswith("At step 121 the KL falls from 0.04")
+    assert "the KL before and after cannot be compared" in event.text and event.certain
+    loss = np.exp(-np.arange(240) / 20) + 0.1
+    loss[120:] = loss[:120]
+    event = main_event(replaced(train__critic_loss=around(loss, 240, 0.01)))
+    assert "`train/critic_loss` jumps from 0.1" in event.text
+    assert "a critic that begins anew" in event.text
+
+
+def test_a_policy_set_back_a_reference_moved_by_plan_or_a_run_that_went_nowhere_is_no_such_event():
+    texts = [
+        str(main_event(one))
+        for one in (replaced(falls=0.3), replaced(at=(60, 100, 140, 180)), replaced(learns=0.0))
+    ]
+    assert not any("cannot be compared" in text for text in texts)
+
+
+def test_what_a_resume_did_not_restore_is_one_event_with_the_pause_of_the_rows_that_were_written():
+    headline = diagnose(open_log(next(TENTH.glob("wandb_export*")))).answer.headline
+    assert "healthy" not in headline
+    assert "At step 161 the run begins again, 5.4 hours after the row before" in headline
+    assert "the learning rate starts anew from 5.6e-08 (2.6e-07 before)" in headline
+    assert "the KL before and after cannot be compared" in headline
+    assert "`train/critic_loss` jumps from 0.146 to 1.69, as in the first rows (1.27)" in headline

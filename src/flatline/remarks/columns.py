@@ -148,6 +148,11 @@ def sentence(clauses: list[str]) -> str:
     return f"{told[:1].upper()}{told[1:]}."
 
 
+def yours(one: Column) -> str:
+    """What the first sentence calls a column."""
+    return one.subject.replace("the ", "your ", 1) if one.ours else one.subject
+
+
 def once(columns: list[Column]) -> list[Column]:
     """Without those that repeat another one, number by number: that is told for itself."""
     kept: dict[bytes, Column] = {}

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
@@ -24,12 +23,14 @@ from flatline.remarks.columns import (
     once,
     sentence,
     short,
+    yours,
 )
-from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
+from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
 from flatline.remarks.leaving import parts_company, steps_away
-from flatline.remarks.plan import begins_anew, jumps_in, pause
+from flatline.remarks.plan import jumps_in
 from flatline.remarks.remark import Event
 from flatline.remarks.rescaled import scale_event, trend_by_scale
+from flatline.remarks.resumed import began_again
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -69,7 +70,7 @@ def main_event(trace: Trace) -> Event | None:
             scale_event(trace, columns)
             or _was_set(trace, columns, outcome)
             or _passes(trace, columns, outcome)
-            or _began_again(trace, columns, outcome)
+            or began_again(trace, columns, outcome)
             or part_stops(trace, columns)
             or gradients_fail(trace)
             or parts_company(columns)
@@ -100,10 +101,6 @@ def _outcome(columns: list[Column]) -> Column | None:
 def _is_share(one: Column) -> bool:
     values = one.shape.values
     return not one.shape.constant and bool(values.min() >= 0 and values.max() <= 1)
-
-
-def _subject(one: Column) -> str:
-    return one.subject.replace("the ", "your ", 1) if one.ours else one.subject
 
 
 def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
@@ -174,45 +171,6 @@ def _left_for(one: Column, start: int, back: int) -> Jump:
     return Jump(one, start, typical(before), most, back, far)
 
 
-def _began_again(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
-    """The schedule starts from its beginning, after a long pause or where several columns jump: a
-    run that was stopped and did not get back all that it had."""
-    rate = column(trace, "learning_rate")
-    if len(rate) < 2 * ROWS or not np.isfinite(rate).all():
-        return None
-    jumps = [one for one in jumps_of(trace, columns) if one.column.name != "learning_rate"]
-    for at in begins_anew(rate):
-        here = sorted((one for one in jumps if abs(one.at - at) <= NEAR), key=lambda one: -one.far)
-        waited = pause(column(trace, "time"), at)
-        if not waited and len(here) < BESIDE:
-            continue
-        anew = f"the learning rate starts anew from {rate[at]:.2g} ({rate[at - 1]:.2g} before)"
-        told = [*([anew] if waited else []), *(str(one) for one in here[:BESIDE])]
-        begun = f"the run begins again, {waited}" if waited else anew
-        falls = _falls_behind(outcome, float(trace.steps["step"][at]))
-        text = f"At step {trace.steps['step'][at]:g} {begun}: {', '.join(told)}{falls}."
-        return Event(text, certain=bool(falls), moves_reward=False)
-    return None
-
-
-def _falls_behind(outcome: Column, since: float) -> str:
-    """How far the outcome falls after a step, and when it is back; empty where it does not."""
-    values, step = outcome.shape.values, outcome.shape.step
-    at = int(np.searchsorted(step, since))
-    if at < ROWS or len(values) - at < ROWS:
-        return ""
-    before, off = typical(values[at - ROWS : at]), float(np.diff(values).std()) / 2**0.5
-    around = np.lib.stride_tricks.sliding_window_view(values[at:], AFTER)
-    later = np.median(around, axis=1)
-    low = int(later.argmin())
-    if before - later[low] < max(FAR * off, SMALLEST * max(1.0, float(np.ptp(values)))):
-        return ""
-    back = np.flatnonzero(later[low:] >= before)
-    until = f" and is back by step {step[at + low + back[0]]:g}" if len(back) else ""
-    falls = f"falls from {outcome.bare(before)} to {outcome.number(float(later[low]))}"
-    return f"; {_subject(outcome)} {falls} until step {step[at + low]:g}{until}"
-
-
 def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     """That the outcome falls as far as a share does, so that what the share lacks counts as 0; or
     as far as one rises, which then counts as 0 itself."""
@@ -238,7 +196,7 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
             goes = f"does not fall ({short(before)} to {short(inside)})"
         else:
             goes = f"goes from {short(before)} to {short(inside)}: most of the fall is that"
-        return f"; divided by {name}, {_subject(mine.column)} {goes}"
+        return f"; divided by {name}, {yours(mine.column)} {goes}"
     return ""
 
 
@@ -317,9 +275,9 @@ def _went(jump: Jump, back: int) -> str:
     zeros = int((values == 0).sum())
     if jump.before and len(values) > zeros >= MOSTLY * len(values):
         rows = f"0 in {zeros} of {len(values)} rows"
-        return f"{_subject(one)}, {one.bare(jump.before)} before, is exactly {rows}"
+        return f"{yours(one)}, {one.bare(jump.before)} before, is exactly {rows}"
     word = "rises" if inside > jump.before else "falls"
-    return f"{_subject(one)} {word} from {one.bare(jump.before)} to {one.number(inside)}"
+    return f"{yours(one)} {word} from {one.bare(jump.before)} to {one.number(inside)}"
 
 
 def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
@@ -342,9 +300,9 @@ def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | No
     when = ("step " if len(borders) == 1 else "steps ") + listed([f"{each:g}" for each in borders])
     told = listed([_jumped(one) for one in together])
     goes = _to([short(level) for level in levels])
-    moved = f"there {_subject(outcome)} goes from {goes}"
+    moved = f"there {yours(outcome)} goes from {goes}"
     if differs and not certain:
-        moved = f"{_subject(outcome)}, {goes} on average, does not jump there"
+        moved = f"{yours(outcome)}, {goes} on average, does not jump there"
     unsure = "" if differs else ", which may be noise"
     beside = _beside(jumps_of(trace, columns), [*together, outcome], borders[0])
     gained = typical(outcome.shape.values[-len(parts[-1]) :]) - levels[0]
@@ -385,7 +343,7 @@ def _jumped(one: Column) -> str:
     once = one.name == "learning_rate" and len(values) == 2 and values[0] > 0
     times = values[1] / values[0] if once else 1.0
     more = f" ({times:.3g} times as high)" if times >= TWICE else ""
-    return f"{_subject(one)} goes from {_to([one.bare(value) for value in values])}{more}"
+    return f"{yours(one)} goes from {_to([one.bare(value) for value in values])}{more}"
 
 
 def _to(levels: list[str]) -> str:

@@ -88,19 +88,23 @@ def _stood_still(trace: Trace) -> Iterator[str]:
     if len(time) < 2 or not np.isfinite(time).all():
         return
     at = int(np.diff(time).argmax()) + 1
-    if waited := pause(time, at):
+    if waited := pause(trace, at):
         yield f"Step {step[at]:g} came {waited}."
 
 
-def pause(time: np.ndarray, at: int) -> str:
-    """That the run stood still before a row, in words; empty where it did not."""
+def pause(trace: Trace, at: int) -> str:
+    """That the run stood still before a row, in words; empty where it did not. Where the log goes
+    back there, rows that do not count were written after the step before."""
+    time, step = column(trace, "time"), trace.steps["step"]
     if len(time) <= at or not np.isfinite(time).all():
         return ""
     apart = np.diff(time)
-    waited, usual = float(apart[at - 1]), float(np.median(apart))
+    since = (trace.run.get("waited") or {}).get(f"{step[at]:g}")
+    waited, usual = float(apart[at - 1] if since is None else since), float(np.median(apart))
     if waited < LONG_PAUSE or waited < PAUSE * usual:
         return ""
-    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
+    after = "the step before" if since is None else "the row before"
+    return f"{short(waited / HOUR)} hours after {after} (usually {short(usual)} seconds)"
 
 
 def _rate(trace: Trace) -> Iterator[str]:
