@@ -149,3 +149,49 @@ def test_what_a_resume_did_not_restore_is_one_event_with_the_pause_of_the_rows_t
     assert "the learning rate starts anew from 5.6e-08 (2.6e-07 before)" in headline
     assert "the KL before and after cannot be compared" in headline
     assert "`train/critic_loss` jumps from 0.146 to 1.69, as in the first rows (1.27)" in headline
+
+
+# An outage.
+
+
+def graded(begin=80, end=100, rows=200, left=0.0, **more):
+    """Nothing is paid for some rows, and a step takes longer; the answers go on as they were."""
+    out = (np.arange(rows) >= begin) & (np.arange(rows) < end)
+    reward = np.where(out, left, around(np.linspace(0.4, 0.6, rows), rows, 0.03))
+    columns = {
+        "reward": reward,
+        "completion_length": around(500, rows, 5),
+        "timing__grading": around(np.where(out, 90.0, 30.0), rows, 1.0),
+        "eval__acc": [
+            (0.01 if out[at] else 0.4 + at / 500) if at % 10 == 9 else None for at in range(rows)
+        ],
+    }
+    return log(**columns, **more)
+
+
+def test_a_reward_that_is_gone_and_comes_back_is_told_with_both_edges_and_what_goes_with_it():
+    event = main_event(graded())
+    assert event.text.startswith("In steps 81 to 100 your reward is gone: about 0, 0.4")
+    assert " to 0 at step 81, 0 to 0." in event.text and "at step 101)" in event.text
+    assert "`timing/grading` rises from 30" in event.text
+    assert "the length of completions does not change" in event.text
+    assert "`eval/acc` of steps 90 and 100 (0.01 and 0.01) was taken in these steps" in event.after
+
+
+def test_evaluations_of_an_outage_do_not_count_in_whether_the_score_moves():
+    told = " ".join(remarks_of(graded()))
+    assert "in 18 evaluations; it rises" in told
+
+
+def test_a_reward_that_falls_by_half_or_that_stays_away_is_no_outage():
+    for one in (graded(left=0.25), graded(begin=150, end=200), graded(begin=30, end=190)):
+        event = main_event(one)
+        assert event is None or "is gone" not in event.text
+
+
+def test_a_grader_that_was_out_is_the_first_sentence_of_the_log_that_shows_it():
+    headline = diagnose(open_log(TENTH / "driver_1187342.out")).answer.headline
+    assert "In steps 84 to 101 your reward is gone: about 0.0048" in headline
+    assert "(0.49 to 0.002 at step 84, 0.0098 to 0.435 at step 102)" in headline
+    assert "the time of sampling rises from 109 to 232 s (109 after)" in headline
+    assert "in 14 evaluations; it rises" in told("driver_1187342.out")

@@ -59,6 +59,9 @@ KNOWN: dict[str, Words] = {
     "learning_rate": Words("the learning rate", 5),
     "loss": Words("the loss", 8, least=0.3),
     "seconds": Words("the time of a step", 9, " s", least=0.3),
+    "seconds_sampling": Words("the time of sampling", 9, " s", least=0.3),
+    "seconds_scoring": Words("the time of scoring", 9, " s", least=0.3),
+    "seconds_backward": Words("the time of the update", 9, " s", least=0.3),
 }
 SPREAD = Words("the spread of the rewards", 4, zero="all rewards are equal there")
 _SPREAD = re.compile(r"(.*/)?((reward|score)s?[/_]std(ev)?|std_reward|reward_mean_std)")

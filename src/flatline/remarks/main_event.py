@@ -27,6 +27,7 @@ from flatline.remarks.columns import (
 )
 from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
 from flatline.remarks.leaving import parts_company, steps_away
+from flatline.remarks.outage import outage_of, told_of
 from flatline.remarks.plan import jumps_in
 from flatline.remarks.remark import Event
 from flatline.remarks.rescaled import scale_event, trend_by_scale
@@ -70,6 +71,7 @@ def main_event(trace: Trace) -> Event | None:
             scale_event(trace, columns)
             or _was_set(trace, columns, outcome)
             or _passes(trace, columns, outcome)
+            or _is_out(columns, outcome)
             or began_again(trace, columns, outcome)
             or part_stops(trace, columns)
             or gradients_fail(trace)
@@ -122,6 +124,21 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     text = f"In steps {first:g} to {last:g} {_went(mine, mine.back)} and then comes back"
     beside = f"; in the same steps {listed(told)}" if told else ""
     text += f"{beside}{_in_step(mine, inside, others)}."
+    return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
+
+
+def _is_out(columns: list[Column], outcome: Column) -> Event | None:
+    """The outcome is gone for some rows, and comes back at once."""
+    out = outage_of(outcome)
+    if out is None:
+        return None
+    values = outcome.shape.values
+    before, least = (
+        typical(values[out.start - ROWS : out.start]),
+        values[out.start : out.back].min(),
+    )
+    mine = Jump(outcome, out.start, before, float(least), out.back, FAR)
+    text = told_of(out, outcome, columns)
     return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
 
 
@@ -244,8 +261,10 @@ def _meanwhile(columns: list[Column], mine: Jump) -> Iterator[str]:
     for one in (each for each in columns if each.words.rank == HELD_OUT):
         inside = (one.shape.step >= step[mine.at]) & (one.shape.step <= step[mine.back - 1])
         if inside.any() and len(one.shape) > inside.sum():
-            at, value = one.shape.step[inside][0], one.bare(float(one.shape.values[inside][0]))
-            yield f"{one.subject} of step {at:g} ({value}) was taken in these steps"
+            steps = listed([f"{at:g}" for at in one.shape.step[inside]])
+            values = listed([one.bare(float(value)) for value in one.shape.values[inside]])
+            word = "step" if inside.sum() == 1 else "steps"
+            yield f"{one.subject} of {word} {steps} ({values}) was taken in these steps"
 
 
 def _not_at_once(mine: Jump, back: int) -> Iterator[str]:
