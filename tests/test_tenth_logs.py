@@ -1,6 +1,7 @@
 """What a tenth round of logs showed: each mended in the general mechanism, on made numbers and on
 the log that showed it (docs/real-logs/tenth)."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -195,3 +196,35 @@ def test_a_grader_that_was_out_is_the_first_sentence_of_the_log_that_shows_it():
     assert "(0.49 to 0.002 at step 84, 0.0098 to 0.435 at step 102)" in headline
     assert "the time of sampling rises from 109 to 232 s (109 after)" in headline
     assert "in 14 evaluations; it rises" in told("driver_1187342.out")
+
+
+# What else is told.
+
+
+def test_every_row_of_a_few_that_stand_out_is_told():
+    norm = around(0.1, 120, 0.005)
+    norm[[40, 90]] = 2.0, 1.5
+    text = said(reward=around(0.5, 120), grad_norm=norm)
+    assert "is 2 at most (step 41) and 1.5 at step 91, otherwise about 0.1" in text
+
+
+def test_a_share_of_groups_that_moves_in_quarters_rests_on_four():
+    assert "moves in steps of 1/4: a row rests on 4 groups" in told("nohup.out")
+    shares = np.random.default_rng(1).integers(0, 65, 60) / 64
+    assert "rests on" not in said(reward=around(0.5, 60), zero_std_share=shares)
+
+
+def test_passes_that_a_row_counts_in_words_are_read():
+    assert "10 passes over the data" in told("stdout_rloo_v7.txt")
+
+
+def test_memory_that_grows_in_steps_and_moves_nothing_is_no_event():
+    memory = np.where(np.arange(120) < 12, 68.4, 70.3)
+    assert main_event(log(reward=around(0.5, 120), perf__memory_gb=memory)) is None
+    rate = np.where(np.arange(120) < 60, 1e-6, 3e-6)
+    assert main_event(log(reward=around(0.5, 120), learning_rate=rate)) is not None
+
+
+@pytest.mark.parametrize("name", sorted(json.loads((TENTH / "readings.json").read_text())))
+def test_every_log_of_the_round_has_its_first_answer(name):
+    assert (TENTH / "first" / f"{name}.txt").is_file()

@@ -322,6 +322,8 @@ def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | No
     moved = f"there {yours(outcome)} goes from {goes}"
     if differs and not certain:
         moved = f"{yours(outcome)}, {goes} on average, does not jump there"
+    if not differs and all(one.minor for one in together):
+        return None  # bookkeeping that moved nothing
     unsure = "" if differs else ", which may be noise"
     beside = _beside(jumps_of(trace, columns), [*together, outcome], borders[0])
     gained = typical(outcome.shape.values[-len(parts[-1]) :]) - levels[0]

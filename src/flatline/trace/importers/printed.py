@@ -56,6 +56,7 @@ _STEP_WORD = re.compile(
     r"(?= */ *\d| *[|:,;\])}]|\s+\W|\s+[a-z_.]+ ?[:=]|\s*$)",
     re.I,
 )
+_EPOCH_WORD = re.compile(r"(?<![\w/])ep(?:och)?[ #=:]*(?P<epoch>\d+)(?=[\s/|:,;)\]])", re.I)
 _OF_BRACES = re.compile(r"(?<![\w/])(?:perf|eval) (?P<step>\d+): *$", re.I)
 """What slime calls rows that are no training."""
 _BEGINS = re.compile(r"\bStarting \w* ?step (?P<step>\d+)", re.I)
@@ -292,7 +293,8 @@ def _named(line: str) -> dict[str, str]:
     # What a model writes has steps and equations, too, and none of a reward.
     if step is None or len(found) < FEWEST or not any(is_known(name) for name in found):
         return {}
-    return {"step": step["step"], **found}
+    epoch = _EPOCH_WORD.search(line)
+    return {"step": step["step"], **({"epoch": epoch["epoch"]} if epoch else {}), **found}
 
 
 def _between_bars(line: str) -> Iterator[tuple[str, str]]:
