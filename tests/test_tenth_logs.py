@@ -205,7 +205,7 @@ def test_every_row_of_a_few_that_stand_out_is_told():
     norm = around(0.1, 120, 0.005)
     norm[[40, 90]] = 2.0, 1.5
     text = said(reward=around(0.5, 120), grad_norm=norm)
-    assert "is 2 at most (step 41) and 1.5 at step 91, otherwise about 0.1" in text
+    assert "is 2 at most (step 41) and 1.5 at step 91, otherwise about 0.09" in text
 
 
 def test_a_share_of_groups_that_moves_in_quarters_rests_on_four():
