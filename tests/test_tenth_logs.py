@@ -225,6 +225,12 @@ def test_memory_that_grows_in_steps_and_moves_nothing_is_no_event():
     assert main_event(log(reward=around(0.5, 120), learning_rate=rate)) is not None
 
 
+def test_a_slow_bend_far_beyond_its_noise_is_told_however_alike_its_rows_are():
+    bend = np.interp(np.arange(160), [0, 50, 100, 150, 159], [0.35, 0.5, 0.53, 0.05, 0.04])
+    text = said(reward=around(bend, 160, 0.03))
+    assert "it rises from 0.3" in text and "then falls to 0.0" in text
+
+
 @pytest.mark.parametrize("name", sorted(json.loads((TENTH / "readings.json").read_text())))
 def test_every_log_of_the_round_has_its_first_answer(name):
     assert (TENTH / "first" / f"{name}.txt").is_file()

@@ -121,9 +121,19 @@ class Course:
     @cached_property
     def differs(self) -> bool:
         """Whether it seems to end elsewhere than it begins."""
+        return self._ends_apart > SEEMS
+
+    @cached_property
+    def certainly_differs(self) -> bool:
+        """Whether it does so, though nothing else shows that it moves."""
+        return self._ends_apart > SURER
+
+    @cached_property
+    def _ends_apart(self) -> float:
+        """How far its last level is from its first, in standard errors of that."""
         values, levels = self._scaled
-        error = Noise(values, self.close).of_mean(self.rows)
-        return abs(float(levels[-1] - levels[0])) > SEEMS * math.sqrt(2) * error
+        error = math.sqrt(2) * Noise(values, self.close).of_mean(self.rows)
+        return abs(float(levels[-1] - levels[0])) / max(error, TINY)
 
     def _turns(self, sure: float) -> list[Point]:
         if len(self.values) < FEWEST:
