@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flatline.remarks.columns import Column, Words
-from flatline.remarks.course import Course
+from flatline.hypotheses.levels import Course
 from flatline.remarks.shape import Noise, Shape
 from flatline.remarks.telling import clauses_of, stays
 

@@ -120,7 +120,7 @@ def test_a_clean_resume_is_told_with_its_pause():
     told = " ".join([*report.caveats, *report.remarks])
     assert "goes back from step 137 to step 131" in told
     assert "The 7 steps that were made twice are alike: a reward of 0.593 and 0.582." in told
-    assert "Step 131 came 2.86 hours after the step before" in told
+    assert "Step 131 came 2.67 hours after the row before" in told
     assert "`eval.gsm_plus_acc` is 0.417 at first, 0.749 at last" in told
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.course import SMOOTH, Stretch, alike, slope, stretches
+from flatline.hypotheses.levels import Course
 from flatline.hypotheses.logs import rows_in_words, spacing
 from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
 from flatline.trace import Trace
@@ -121,7 +122,7 @@ def trend_of(trace: Trace) -> Trend | None:
     told = f"{found.steps} steps" if raw else rows_in_words(found.steps, step)
     units = unit[:-1] if more == 1 else unit
     text = _text(change, smallest, told, f"about {more} more {units} would settle it")
-    text += _since(change, lately, smallest, parts, steps, by_step if rows == 1 else by_step[:0])
+    text += _since(change, lately, smallest, parts, Course(by_step, steps), raw=rows == 1)
     if not raw and (at := rescaled_at(trace.steps["reward"], trace.steps["step"])) is not None:
         before = np.nanmedian(trace.steps["reward"][trace.steps["step"] < at])
         scales = f"{before:.3g} before, {np.nanmedian(values):.3g} since"
@@ -313,8 +314,9 @@ def _since(
     lately: Estimate,
     smallest: float,
     parts: list[Stretch],
-    steps: np.ndarray,
-    by_step: np.ndarray,
+    course: Course,
+    *,
+    raw: bool,
 ) -> str:
     """A fall that matters at the end, or a rise that has ended, where the whole run hides it."""
     moved = f"{lately.value:+.3f} [{lately.low:+.3f}, {lately.high:+.3f}]"
@@ -322,13 +324,28 @@ def _since(
         return f" In its last third it falls by {moved}."
     if not math.isfinite(lately.low) or change.low <= 0 <= change.high:
         return ""
-    if _goes_on(by_step):
+    by_step = course.values
+    if raw and _goes_on(by_step):
         return f" It rises as fast in its second half: it has not levelled off{_by_parts(by_step)}."
-    if len(parts) > 1 and parts[-1].first <= len(steps) * 2 // 3:
-        return f" Since step {steps[parts[-1].first]:g} it is about {parts[-1].mean:.3g}."
+    if len(parts) > 1 and parts[-1].first <= len(by_step) * 2 // 3:
+        return _ends_so(course, float(course.step[parts[-1].first]))
     if change.high < 0 or lately.low > 0:
         return ""
     return f" No further rise shows in its last third ({moved})."
+
+
+def _ends_so(course: Course, step: float) -> str:
+    """The last level, since a step or later, where all rows since then show it; else the turn or
+    the early rise that they do."""
+    turn = max(course.turns, key=lambda one: one.value, default=None)
+    since, early = course.level_from(step), course.most[1]
+    if since != step and turn is not None and course.last < turn.value:
+        best = f"It is {turn.value:.3g} around step {turn.step:g}, its highest"
+        return f" {best}, and {course.last:.3g} at last."
+    if since is not None:
+        level = float(course.values[course.step >= since].mean())
+        return f" Since step {since:g} it is about {level:.3g}."
+    return f" Most of that is made by about step {early.step:g}." if early is not None else ""
 
 
 def _goes_on(by_step: np.ndarray) -> bool:

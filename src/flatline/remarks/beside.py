@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from flatline.hypotheses.levels import Point
 from flatline.remarks.columns import HELD_OUT, Column, listed, once, sentence, short
-from flatline.remarks.course import Point
 from flatline.remarks.remark import Remark
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain

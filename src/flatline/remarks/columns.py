@@ -59,6 +59,9 @@ KNOWN: dict[str, Words] = {
     "learning_rate": Words("the learning rate", 5),
     "loss": Words("the loss", 8, least=0.3),
     "seconds": Words("the time of a step", 9, " s", least=0.3),
+    "seconds_sampling": Words("the time of sampling", 9, " s", least=0.3),
+    "seconds_scoring": Words("the time of scoring", 9, " s", least=0.3),
+    "seconds_backward": Words("the time of the update", 9, " s", least=0.3),
 }
 SPREAD = Words("the spread of the rewards", 4, zero="all rewards are equal there")
 _SPREAD = re.compile(r"(.*/)?((reward|score)s?[/_]std(ev)?|std_reward|reward_mean_std)")
@@ -81,6 +84,8 @@ MANY = 200
 """Columns that are looked at, the most important ones."""
 ROUNDING = 1e-6
 """A spread of rewards below it is none."""
+CLOCKS = ((1e9, 4e9), (1e12, 4e12))
+"""Seconds and milliseconds since 1970, of the years that a log may be of."""
 PERCENT = 0.01
 """Share below which a percentage has digits."""
 
@@ -146,6 +151,11 @@ def sentence(clauses: list[str]) -> str:
     return f"{told[:1].upper()}{told[1:]}."
 
 
+def yours(one: Column) -> str:
+    """What the first sentence calls a column."""
+    return one.subject.replace("the ", "your ", 1) if one.ours else one.subject
+
+
 def once(columns: list[Column]) -> list[Column]:
     """Without those that repeat another one, number by number: that is told for itself."""
     kept: dict[bytes, Column] = {}
@@ -189,11 +199,18 @@ def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
     parts = _functions(trace)
     for name in trace.metric_names:
         values = metric(trace, name)
-        if name not in own and np.isfinite(values).any():
+        if name not in own and np.isfinite(values).any() and not _is_clock(values):
             words = _words(trace, name, parts)
             values = np.where(np.abs(values) < ROUNDING, 0.0, values) if words is SPREAD else values
             found[name] = (words, values, name in parts)
     return found
+
+
+def _is_clock(values: np.ndarray) -> bool:
+    """Whether it is the time of day in seconds or milliseconds since 1970, under any name."""
+    known = values[np.isfinite(values)]
+    since = [low <= known[0] and known[-1] <= high for low, high in CLOCKS]
+    return any(since) and bool((np.diff(known) >= 0).all())
 
 
 def beside_the_matter(name: str) -> bool:

@@ -33,6 +33,8 @@ MOST_COMPLETIONS = 512
 RELATIVE, ABSOLUTE, BY_CHANCE = 2e-6, 2e-3, 1e-6
 """How far from whole a product may be, as printed digits make it, and how seldom chance may make
 all of them so, for each number that is tried."""
+MANY_SHARES, SEVERAL, MOST_GROUPS = 20, 3, 16
+"""Rows of a share of the groups, and values among them, that show how many groups there are."""
 NEARLY_ALL = 0.95
 """Share of the broken lengths that must be whole when multiplied."""
 OWN = 0.1
@@ -56,7 +58,7 @@ def implied(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
         27: (_away,),
         33: (_clip,),
         57: (_beta,),
-        58: (_limit, _completions, _prompts),
+        58: (_limit, _completions, _prompts, _groups),
         61: (_moved_on,),
     }
     for order, several in about.items():
@@ -116,6 +118,20 @@ def _limit(trace: Trace) -> Iterator[str]:
             if len(cut) and not np.nansum(cut):
                 return  # nothing is cut off: a favourite length is no limit
             yield f"The limit is {top:g} tokens: {times} rows have exactly that, and none has more."
+            return
+
+
+def _groups(trace: Trace) -> Iterator[str]:
+    """A share of the groups moves in parts of how many there are."""
+    share, one_step = column(trace, "zero_std_share"), spacing(trace.steps["step"]) <= 1
+    known = share[np.isfinite(share)]
+    if len(known) < MANY_SHARES or len(np.unique(known)) < SEVERAL or not one_step:
+        return
+    for count in range(2, MOST_GROUPS + 1):
+        if np.abs(known * count - np.round(known * count)).max() <= ABSOLUTE:
+            told = f"a row rests on {count} groups"
+            if count != 10:  # so many digits were printed
+                yield f"The share of groups with equal rewards moves in steps of 1/{count}: {told}."
             return
 
 

@@ -7,11 +7,9 @@ as success among them. It is told as what was seen: no cause is proved by what h
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.held_out import is_evaluation
 from flatline.hypotheses.logs import imported
 from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
@@ -25,12 +23,15 @@ from flatline.remarks.columns import (
     once,
     sentence,
     short,
+    yours,
 )
-from flatline.remarks.event import AFTER, FAR, NEAR, Jump, jumps_of
+from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
 from flatline.remarks.leaving import parts_company, steps_away
-from flatline.remarks.plan import begins_anew, jumps_in, pause
+from flatline.remarks.outage import outage_of, told_of
+from flatline.remarks.plan import jumps_in
 from flatline.remarks.remark import Event
 from flatline.remarks.rescaled import scale_event, trend_by_scale
+from flatline.remarks.resumed import began_again
 from flatline.remarks.shape import MOST, typical
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -50,7 +51,6 @@ SAME_AGAIN = 0.9
 POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
-_LEVEL = re.compile(r" Since step (?P<step>\S+) it is about \S+\.(?= |$)")
 _SUCCESS = re.compile(
     r"(^|[._/])(solved?|success|correct|acc|accuracy|pass(ed)?)(_rate)?($|[._/@])"
 )
@@ -71,7 +71,8 @@ def main_event(trace: Trace) -> Event | None:
             scale_event(trace, columns)
             or _was_set(trace, columns, outcome)
             or _passes(trace, columns, outcome)
-            or _began_again(trace, columns, outcome)
+            or _is_out(columns, outcome)
+            or began_again(trace, columns, outcome)
             or part_stops(trace, columns)
             or gradients_fail(trace)
             or parts_company(columns)
@@ -86,28 +87,7 @@ def trend_told(trace: Trace) -> Trend | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         columns = once(columns_of(trace))
-        trend = trend_by_scale(trace, columns)
-        reward = next((one for one in columns if one.name == "reward"), None)
-        return trend if trend is None or reward is None else _as_it_ends(trend, reward)
-
-
-def _as_it_ends(trend: Trend, reward: Column) -> Trend:
-    """Without a last level that not all rows show which follow, and with the turn that they do."""
-    course = reward.shape.course
-    level = _LEVEL.search(trend.text)
-    if level is None or course.level_from(float(level["step"])) == float(level["step"]):
-        return trend
-    turn = max(course.turns, key=lambda one: one.value, default=None)
-    early, ends = course.most[1], ""
-    if turn is not None and course.last < turn.value:
-        best = f"It is {short(turn.value)} around step {turn.step:g}, its highest"
-        ends = f" {best}, and {short(course.last)} at last."
-    elif (later := course.level_from(float(level["step"]))) is not None:
-        about = short(float(course.values[course.step >= later].mean()))
-        ends = f" Since step {later:g} it is about {about}."
-    elif early is not None:
-        ends = f" Most of that is made by about step {early.step:g}."
-    return replace(trend, text=_LEVEL.sub(ends, trend.text))
+        return trend_by_scale(trace, columns)
 
 
 def _outcome(columns: list[Column]) -> Column | None:
@@ -123,10 +103,6 @@ def _outcome(columns: list[Column]) -> Column | None:
 def _is_share(one: Column) -> bool:
     values = one.shape.values
     return not one.shape.constant and bool(values.min() >= 0 and values.max() <= 1)
-
-
-def _subject(one: Column) -> str:
-    return one.subject.replace("the ", "your ", 1) if one.ours else one.subject
 
 
 def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
@@ -148,6 +124,21 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
     text = f"In steps {first:g} to {last:g} {_went(mine, mine.back)} and then comes back"
     beside = f"; in the same steps {listed(told)}" if told else ""
     text += f"{beside}{_in_step(mine, inside, others)}."
+    return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
+
+
+def _is_out(columns: list[Column], outcome: Column) -> Event | None:
+    """The outcome is gone for some rows, and comes back at once."""
+    out = outage_of(outcome)
+    if out is None:
+        return None
+    values = outcome.shape.values
+    before, least = (
+        typical(values[out.start - ROWS : out.start]),
+        values[out.start : out.back].min(),
+    )
+    mine = Jump(outcome, out.start, before, float(least), out.back, FAR)
+    text = told_of(out, outcome, columns)
     return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
 
 
@@ -197,45 +188,6 @@ def _left_for(one: Column, start: int, back: int) -> Jump:
     return Jump(one, start, typical(before), most, back, far)
 
 
-def _began_again(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
-    """The schedule starts from its beginning, after a long pause or where several columns jump: a
-    run that was stopped and did not get back all that it had."""
-    rate = column(trace, "learning_rate")
-    if len(rate) < 2 * ROWS or not np.isfinite(rate).all():
-        return None
-    jumps = [one for one in jumps_of(trace, columns) if one.column.name != "learning_rate"]
-    for at in begins_anew(rate):
-        here = sorted((one for one in jumps if abs(one.at - at) <= NEAR), key=lambda one: -one.far)
-        waited = pause(column(trace, "time"), at)
-        if not waited and len(here) < BESIDE:
-            continue
-        anew = f"the learning rate starts anew from {rate[at]:.2g} ({rate[at - 1]:.2g} before)"
-        told = [*([anew] if waited else []), *(str(one) for one in here[:BESIDE])]
-        begun = f"the run begins again, {waited}" if waited else anew
-        falls = _falls_behind(outcome, float(trace.steps["step"][at]))
-        text = f"At step {trace.steps['step'][at]:g} {begun}: {', '.join(told)}{falls}."
-        return Event(text, certain=bool(falls), moves_reward=False)
-    return None
-
-
-def _falls_behind(outcome: Column, since: float) -> str:
-    """How far the outcome falls after a step, and when it is back; empty where it does not."""
-    values, step = outcome.shape.values, outcome.shape.step
-    at = int(np.searchsorted(step, since))
-    if at < ROWS or len(values) - at < ROWS:
-        return ""
-    before, off = typical(values[at - ROWS : at]), float(np.diff(values).std()) / 2**0.5
-    around = np.lib.stride_tricks.sliding_window_view(values[at:], AFTER)
-    later = np.median(around, axis=1)
-    low = int(later.argmin())
-    if before - later[low] < max(FAR * off, SMALLEST * max(1.0, float(np.ptp(values)))):
-        return ""
-    back = np.flatnonzero(later[low:] >= before)
-    until = f" and is back by step {step[at + low + back[0]]:g}" if len(back) else ""
-    falls = f"falls from {outcome.bare(before)} to {outcome.number(float(later[low]))}"
-    return f"; {_subject(outcome)} {falls} until step {step[at + low]:g}{until}"
-
-
 def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     """That the outcome falls as far as a share does, so that what the share lacks counts as 0; or
     as far as one rises, which then counts as 0 itself."""
@@ -261,7 +213,7 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
             goes = f"does not fall ({short(before)} to {short(inside)})"
         else:
             goes = f"goes from {short(before)} to {short(inside)}: most of the fall is that"
-        return f"; divided by {name}, {_subject(mine.column)} {goes}"
+        return f"; divided by {name}, {yours(mine.column)} {goes}"
     return ""
 
 
@@ -309,8 +261,10 @@ def _meanwhile(columns: list[Column], mine: Jump) -> Iterator[str]:
     for one in (each for each in columns if each.words.rank == HELD_OUT):
         inside = (one.shape.step >= step[mine.at]) & (one.shape.step <= step[mine.back - 1])
         if inside.any() and len(one.shape) > inside.sum():
-            at, value = one.shape.step[inside][0], one.bare(float(one.shape.values[inside][0]))
-            yield f"{one.subject} of step {at:g} ({value}) was taken in these steps"
+            steps = listed([f"{at:g}" for at in one.shape.step[inside]])
+            values = listed([one.bare(float(value)) for value in one.shape.values[inside]])
+            word = "step" if inside.sum() == 1 else "steps"
+            yield f"{one.subject} of {word} {steps} ({values}) was taken in these steps"
 
 
 def _not_at_once(mine: Jump, back: int) -> Iterator[str]:
@@ -340,9 +294,9 @@ def _went(jump: Jump, back: int) -> str:
     zeros = int((values == 0).sum())
     if jump.before and len(values) > zeros >= MOSTLY * len(values):
         rows = f"0 in {zeros} of {len(values)} rows"
-        return f"{_subject(one)}, {one.bare(jump.before)} before, is exactly {rows}"
+        return f"{yours(one)}, {one.bare(jump.before)} before, is exactly {rows}"
     word = "rises" if inside > jump.before else "falls"
-    return f"{_subject(one)} {word} from {one.bare(jump.before)} to {one.number(inside)}"
+    return f"{yours(one)} {word} from {one.bare(jump.before)} to {one.number(inside)}"
 
 
 def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | None:
@@ -365,9 +319,11 @@ def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | No
     when = ("step " if len(borders) == 1 else "steps ") + listed([f"{each:g}" for each in borders])
     told = listed([_jumped(one) for one in together])
     goes = _to([short(level) for level in levels])
-    moved = f"there {_subject(outcome)} goes from {goes}"
+    moved = f"there {yours(outcome)} goes from {goes}"
     if differs and not certain:
-        moved = f"{_subject(outcome)}, {goes} on average, does not jump there"
+        moved = f"{yours(outcome)}, {goes} on average, does not jump there"
+    if not differs and all(one.minor for one in together):
+        return None  # bookkeeping that moved nothing
     unsure = "" if differs else ", which may be noise"
     beside = _beside(jumps_of(trace, columns), [*together, outcome], borders[0])
     gained = typical(outcome.shape.values[-len(parts[-1]) :]) - levels[0]
@@ -408,7 +364,7 @@ def _jumped(one: Column) -> str:
     once = one.name == "learning_rate" and len(values) == 2 and values[0] > 0
     times = values[1] / values[0] if once else 1.0
     more = f" ({times:.3g} times as high)" if times >= TWICE else ""
-    return f"{_subject(one)} goes from {_to([one.bare(value) for value in values])}{more}"
+    return f"{yours(one)} goes from {_to([one.bare(value) for value in values])}{more}"
 
 
 def _to(levels: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
 from flatline.hypotheses.trend import FEWEST, LOST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
+from flatline.remarks.outage import outage_of, outside
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import Noise, Shape
 from flatline.trace import Trace
@@ -59,7 +61,7 @@ def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     ]
     if done:
         yield Remark(52, " ".join(done))
-    yield from (Remark(4, text) for text in _heldout(once(columns)))
+    yield from (Remark(4, text) for text in _heldout(_without_outages(once(columns))))
 
 
 def _steps(trace: Trace) -> Iterator[str]:
@@ -88,19 +90,23 @@ def _stood_still(trace: Trace) -> Iterator[str]:
     if len(time) < 2 or not np.isfinite(time).all():
         return
     at = int(np.diff(time).argmax()) + 1
-    if waited := pause(time, at):
+    if waited := pause(trace, at):
         yield f"Step {step[at]:g} came {waited}."
 
 
-def pause(time: np.ndarray, at: int) -> str:
-    """That the run stood still before a row, in words; empty where it did not."""
+def pause(trace: Trace, at: int) -> str:
+    """That the run stood still before a row, in words; empty where it did not. Where the log goes
+    back there, rows that do not count were written after the step before."""
+    time, step = column(trace, "time"), trace.steps["step"]
     if len(time) <= at or not np.isfinite(time).all():
         return ""
     apart = np.diff(time)
-    waited, usual = float(apart[at - 1]), float(np.median(apart))
+    since = (trace.run.get("waited") or {}).get(f"{step[at]:g}")
+    waited, usual = float(apart[at - 1] if since is None else since), float(np.median(apart))
     if waited < LONG_PAUSE or waited < PAUSE * usual:
         return ""
-    return f"{short(waited / HOUR)} hours after the step before (usually {short(usual)} seconds)"
+    after = "the step before" if since is None else "the row before"
+    return f"{short(waited / HOUR)} hours after {after} (usually {short(usual)} seconds)"
 
 
 def _rate(trace: Trace) -> Iterator[str]:
@@ -190,6 +196,21 @@ def _data(trace: Trace) -> Iterator[str]:
         yield f"{done:.0f} passes over the data: few prompts, seen again and again."
     elif len(known) and round(done, 2) > 1:
         yield f"{done:.3g} passes over the data."
+
+
+def _without_outages(columns: list[Column]) -> list[Column]:
+    """With the evaluations alone that were not taken while the reward was gone."""
+    reward = next((one for one in columns if one.name == "reward"), None)
+    out = outage_of(reward) if reward is not None else None
+    kept = []
+    for one in columns:
+        known = outside(out, reward, one) if one.words.rank == HELD_OUT else np.ones(1, bool)
+        if known.all() or not known.any():
+            kept.append(one)
+            continue
+        shape = Shape(one.shape.values[known], one.shape.step[known], one.shape.noise)
+        kept.append(replace(one, shape=shape))
+    return kept
 
 
 def _heldout(columns: list[Column]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.course import alike as steps_alike
-from flatline.remarks.course import Course
+from flatline.hypotheses.levels import Course
 from flatline.stats import t_score
 
 ALPHA = 0.06
@@ -195,12 +195,10 @@ class Shape:
     @cached_property
     def moves(self) -> bool:
         """Whether anything about its level is certain to change."""
-        return len(self.cuts) > 1 or self.trend != 0 or self.turns_round
-
-    @cached_property
-    def turns_round(self) -> bool:
-        """Whether it certainly goes one way and back, however alike its neighbours are."""
-        return not self.rare and self.course.certainly_turns
+        if len(self.cuts) > 1 or self.trend != 0:
+            return True
+        # However alike its neighbours are.
+        return not self.rare and (self.course.certainly_turns or self.course.certainly_differs)
 
     def differs(self, borders: list[float]) -> bool:
         """Whether the level certainly differs from these steps on, or between them."""

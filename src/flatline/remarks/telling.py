@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.column_movement import stands
-from flatline.remarks.columns import OTHER, Column, sentence, short
-from flatline.remarks.course import Point
+from flatline.hypotheses.levels import Point
+from flatline.remarks.columns import OTHER, Column, listed, sentence, short
 from flatline.remarks.shape import FEWEST, SHORTEST, Shape, typical
 
 SOME_ZEROS = 0.1
@@ -245,7 +245,10 @@ def _outlying(column: Column, moved: bool) -> str:
     at, most = shape.step[shape.outliers[rows.argmax()]], column.number(rows.max())
     otherwise = "" if moved else f", otherwise about {column.bare(float(np.median(shape.values)))}"
     if len(rows) <= FEW:
-        return f"is {most} at most (step {at:g}){otherwise}"
+        others = [place for place in shape.outliers if shape.step[place] != at]
+        each = [f"{column.bare(shape.values[on])} at step {shape.step[on]:g}" for on in others]
+        also = f" and {listed(each)}" if each else ""
+        return f"is {most} at most (step {at:g}){also}{otherwise}"
     when = f"in {len(rows)} rows since step {shape.step[shape.outliers[0]]:g}"
     least = column.bare(rows.min())
     told = (

@@ -17,6 +17,7 @@ A trace has only what its source has: a missing column is `NotRecorded`, never a
 """
 
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,9 @@ def _trace(log: Log) -> Trace:
         if tokens and settings["bf16"] is None:
             _assume_bf16(log, settings)
     else:
-        steps, resolution = step_table(log, scale_rewards=settings["scale_rewards"])
+        steps, resolution, turns = step_table(log, scale_rewards=settings["scale_rewards"])
         run |= {"aliases": resolution.aliases, "unrecognised": resolution.unrecognised}
+        run["waited"] = {str(one.step): one.waited for one in turns if isfinite(one.waited)}
     run |= {
         "seed": settings["seed"],
         "settings": settings,

@@ -374,11 +374,13 @@ def _words(*several: str) -> frozenset[str]:
 
 _MEAN = "mean avg average overall all total train training batch rollout rollouts sample samples"
 _SHARE = "frac fraction share ratio rate pct percent permille ppm bp bps of"
-_REFERENCE = "to from vs ref reference base init initial sft per token tokens k1 k3 policy est"
+_REFERENCE = "to from vs ref reference base init initial sft per token tokens tok k1 k2 k3 est div"
 _NATS = "nat nats mnat mnats"
 _GROUPS = "group groups prompt prompts"
 _OUTPUT = "out output outputs completion completions response responses resp reply replies answer"
 _TEXTS = "answers gen generated generation generations summary summaries solution solutions per"
+_SHORT = "ans comp cmpl"
+_SAMPLED = "rollout rollouts sample samples train"
 _WHERE = "episode episodic charts env task policy rm model objective"
 
 WORDS: dict[str, tuple[Words, ...]] = {
@@ -388,62 +390,94 @@ WORDS: dict[str, tuple[Words, ...]] = {
             (_words("reward rewards score scores return ret"),),
             _words(_MEAN, _WHERE, "raw pct percent permille points"),
         ),
-        Words((_words("pay payoff payout payoffs rew"),), _words(_MEAN, _SHARE, "raw")),
+        Words(
+            (_words("pay payoff payout payoffs rew R"),), _words(_MEAN, _SHARE, "raw ep env task")
+        ),
+        Words((_words("r"), _words("mean avg average")), _words("ep train rollout")),
     ),
     "zero_std_share": (
         Words(
             (_words(_GROUPS), _words("same equal dead uniform identical tied degenerate")),
             _words(_SHARE, "all with reward rewards"),
         ),
+        Words(
+            (_words(_GROUPS), _words("zero no"), _words("std sd var variance spread")),
+            _words(_SHARE, "with reward rewards"),
+        ),
         Words((_words("dead"),), _words(_SHARE)),
     ),
     "kl": (
-        Words((_words("kl"), _words("ref reference init sft base")), _words(_MEAN, _REFERENCE)),
-        Words((_words("kl"),), _words(_MEAN, "per token", _NATS)),
+        Words(
+            (_words("kl"), _words("ref reference init sft base")),
+            _words(_MEAN, _REFERENCE, "policy pol"),
+        ),
+        Words((_words("kl kld refkl"),), _words(_MEAN, "per token tok policy pol div k3", _NATS)),
         Words(
             (_words("drift distance divergence"), _words(_NATS)),
-            _words(_MEAN, _REFERENCE),
+            _words(_MEAN, _REFERENCE, "policy"),
         ),
     ),
     "entropy": (
-        Words((_words("entropy ent H"),), _words(_MEAN, _NATS, "token tokens per policy bits")),
+        Words(
+            (_words("entropy ent entr H"),),
+            _words(_MEAN, _NATS, "token tokens tok per policy pol actor bits"),
+        ),
         Words(
             (_words("doubt uncertainty surprise"), _words(_NATS, "bits bit")),
             _words(_MEAN, "token tokens per policy"),
         ),
     ),
-    "learning_rate": (Words((_words("lr eta learning_rate"),), _words("actor policy optim")),),
+    "learning_rate": (
+        Words(
+            (_words("lr lrate eta"),),
+            _words("actor policy pol optim opt optimizer sched scheduler step cur current now"),
+        ),
+        Words(
+            (_words("learning"), _words("rate")),
+            _words("actor policy optim opt optimizer sched scheduler step cur current now"),
+        ),
+    ),
     "grad_norm": (
         Words(
-            (_words("grad gradient gradients"), _words("norm size length")),
-            _words("global total policy actor l2 x1000 x100 milli"),
+            (_words("grad grads gradient gradients g"), _words("norm size length l2")),
+            _words("global total policy pol actor optim opt mean avg x1000 x100 milli"),
         ),
+        Words((_words("gnorm gradnorm"),), _words("global total policy actor optim opt mean avg")),
     ),
     "completion_length": (
         Words(
-            (_words("tokens toks tok words len length lengths"), _words(_OUTPUT, _TEXTS)),
-            _words("mean avg average"),
+            (_words("tokens toks tok words len length lengths"), _words(_OUTPUT, _TEXTS, _SHORT)),
+            _words("mean avg average", _SAMPLED),
         ),
+        Words((_words("len length lengths"), _words("mean avg average")), _words(_SAMPLED)),
     ),
     "truncated_share": (
         Words(
             (_words("cut trunc truncated truncation capped overlong"),),
-            _words(_SHARE, _OUTPUT, "off answers mean avg"),
+            _words(_SHARE, _OUTPUT, _SAMPLED, "off answers mean avg"),
         ),
-        Words((_words("hit hits at over"), _words("cap limit")), _words(_SHARE)),
+        Words(
+            (_words("hit hits hitting at over reached"), _words("cap limit max maxlen")),
+            _words(_SHARE, _OUTPUT, _SAMPLED, "len length tokens"),
+        ),
     ),
     "clip_share": (
         Words(
             (_words("clip clipfrac clipped"), _words("pg ppo ratio token tokens policy")),
             _words(_SHARE, "mean avg"),
         ),
+        # `clipped` by itself may be of the length.
+        Words(
+            (_words("clip clipf clipfrac"),),
+            _words("frac fraction share rate pct percent mean avg"),
+        ),
     ),
     "seconds": (
         Words(
             (_words("step iter iteration update"), _words("sec secs seconds time ms s dur")),
-            _words("per mean total"),
+            _words("per mean total avg sys system train"),
         ),
-        Words((_words("t"), _words("step iter")), _words("s ms")),
+        Words((_words("t dt"), _words("step iter it")), _words("s ms sec")),
     ),
 }
 """Column -> by which words a name is taken for it, where it is the only one; the first that finds
@@ -609,6 +643,7 @@ KEPT: dict[str, str] = {
     "_wandb*": "bookkeeping of W&B",
     "approx_kl": "to the old policy, not to the reference",
     "approxkl": "to the old policy, not to the reference",
+    "akl": "to the old policy, not to the reference",
     "kl_loss": "may hold its coefficient",
     "kl_coef": "a setting",
     "beta": "a setting",
@@ -651,3 +686,12 @@ KEPT: dict[str, str] = {
     "validation_loss": "of the evaluation",
 }
 """Names that are known and fill no column -> why not. They stay in `metrics`."""
+
+FOLDERS = frozenset(
+    {
+        *("policy/*", "optim/*", "rollout/reward_mean"),
+        *("rollout/response_length_mean", "rollout/truncated_rate"),
+    }
+)
+"""Those of them that are one trainer's, and that others use for anything: the words of a name count
+there, where no other name is taken for the column."""

@@ -56,6 +56,7 @@ _STEP_WORD = re.compile(
     r"(?= */ *\d| *[|:,;\])}]|\s+\W|\s+[a-z_.]+ ?[:=]|\s*$)",
     re.I,
 )
+_EPOCH_WORD = re.compile(r"(?<![\w/])ep(?:och)?[ #=:]*(?P<epoch>\d+)(?=[\s/|:,;)\]])", re.I)
 _OF_BRACES = re.compile(r"(?<![\w/])(?:perf|eval) (?P<step>\d+): *$", re.I)
 """What slime calls rows that are no training."""
 _BEGINS = re.compile(r"\bStarting \w* ?step (?P<step>\d+)", re.I)
@@ -63,8 +64,9 @@ _EVALUATED = re.compile(r"\bEvaluated (?P<set>[\w./-]+) in ")
 _SORTED_OUT = re.compile(r"\bDetected \d+/(?P<all>\d+) rollouts \((?P<kinds>[^)]*)\)")
 """What prime-rl says between the first line of a step and its row."""
 _EVALUATION = re.compile(
-    r"\b(?:eval(?:uation|uated)?|val|validation|test)\b\W{0,3}(?:at )?(?:global[ _]?)?step[ #=:]*"
-    r"(?P<step>\d+)\b[ :,|-]*(?P<set>[a-z][\w./-]*(?= [a-z@\d]+[ =:]))?",
+    r"\b(?:eval(?:uation|uated)?|val|validation|test|dev)\b\W{0,3}(?:at )?"
+    r"(?:global[ _]?)?(?:step|iteration|iter|it|update)[ #=:]*(?P<step>\d+)\b"
+    r"[ :,|-]*(?P<set>[a-z][\w./-]*(?= [a-z@\d]+[ =:]))?",
     re.I,
 )
 _SCORED = re.compile(
@@ -113,12 +115,18 @@ def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, dict[
     table = _Table()
     step, last = "", ""
     waiting: list[tuple[int, str]] = []
+    early: list[tuple[int, str, dict[str, str]]] = []
     for number, line in _mended(numbered):
         if begun := _BEGINS.search(line):
             step = begun["step"]
         # Before the first row nothing says that this is the log of a training.
-        scores = _evaluation(line) if last else {}
+        scores = _evaluation(line)
+        if scores and not last:
+            early.append((number, line, scores))
+            continue
         if row := scores or _row(line) or table.row(line):
+            yield from early
+            early = []
             last = next((row[name] for name in row if plain(name) in STEP), last)
             yield from ((at, said, _of_step(said, last)) for at, said in waiting)
             waiting = []
@@ -285,7 +293,8 @@ def _named(line: str) -> dict[str, str]:
     # What a model writes has steps and equations, too, and none of a reward.
     if step is None or len(found) < FEWEST or not any(is_known(name) for name in found):
         return {}
-    return {"step": step["step"], **found}
+    epoch = _EPOCH_WORD.search(line)
+    return {"step": step["step"], **({"epoch": epoch["epoch"]} if epoch else {}), **found}
 
 
 def _between_bars(line: str) -> Iterator[tuple[str, str]]:

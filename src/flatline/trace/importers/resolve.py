@@ -9,6 +9,7 @@ from flatline.trace.importers.aliases import (
     AFTER_A_NAME,
     CAVEATS,
     COLUMNS,
+    FOLDERS,
     KEPT,
     STEP,
     UNITS,
@@ -18,6 +19,7 @@ from flatline.trace.importers.aliases import (
 
 _WITH_UNIT = re.compile(r"(?P<name>.+?)_*[(\[](?P<unit>[^()\[\]]+)[)\]]")
 _POWER = re.compile(r"1e-\d\d?")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _DOTTED = re.compile(r"^(eval|val|validation|dev|test|held_?out)\.")
 _NAMES = frozenset(name for names in COLUMNS.values() for name in names)
 
@@ -46,7 +48,7 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
     for column in [column for column in WORDS if column not in aliases]:
-        free = [name for name in names if not is_known(name) and name not in aliases.values()]
+        free = [name for name in names if _is_free(name) and name not in aliases.values()]
         said = ([name for name in free if _says(name, words)] for words in WORDS[column])
         found = next((several for several in said if several), [])
         if len(found) == 1 and plain(found[0]) not in leave_out:
@@ -103,9 +105,16 @@ def fills_nothing(name: str) -> bool:
     return _kept().fullmatch(text) is not None and _columns().fullmatch(text) is None
 
 
+def _is_free(name: str) -> bool:
+    """Whether the words of a name may say what it is: the table says nothing of the name itself."""
+    return not is_known(name) or (
+        not _columns().fullmatch(plain(name)) and not _kept_for_sure().fullmatch(plain(name))
+    )
+
+
 def _says(name: str, wanted: Words) -> bool:
     # What is one letter is a symbol: `H` is an entropy, and `h` are hours.
-    bare = name if len(name) == 1 else plain(name)
+    bare = name if len(name) == 1 else plain(_HUMP.sub("_", name))
     unit = name.lower().rpartition("_")[2]
     words = {*re.split(r"[^A-Za-z0-9]+", bare), *({unit} & AFTER_A_NAME)}
     return all(words & any_of for any_of in wanted.needed) and words <= wanted.beside.union(
@@ -163,6 +172,11 @@ def _columns() -> re.Pattern[str]:
 @cache
 def _kept() -> re.Pattern[str]:
     return _one_of(KEPT)
+
+
+@cache
+def _kept_for_sure() -> re.Pattern[str]:
+    return _one_of([*(KEPT.keys() - FOLDERS), *STEP])
 
 
 def _one_of(wanted: Iterable[str]) -> re.Pattern[str]:

@@ -22,7 +22,10 @@ from flatline.trace.importers.resolve import Resolution, fills_nothing, plain, r
 
 Numbers = dict[str, float]
 _BOOKKEEPING = frozenset(
-    {"epoch", "_timestamp", "_runtime", "wall_time", "time", "train_speed(s/it)", *STEP}
+    {
+        *("epoch", "_timestamp", "timestamp", "ts", "_runtime", "wall_time", "time"),
+        *("train_speed(s/it)", *STEP),
+    }
 )
 """Names that repeat in every row of a step, so that repeating one is no sign of a resumed run."""
 _OVER_THE_BATCH = ("frac_reward_zero_std",)
@@ -47,6 +50,16 @@ _STEP = frozenset(STEP)
 _CANDIDATES = frozenset(name for names in COLUMNS.values() for name in names)
 
 
+class Turn(NamedTuple):
+    """Where a log goes back."""
+
+    last: int
+    step: int
+    """From which step, and to which."""
+    waited: float
+    """Seconds between the last row before and the first after; NaN where no clock says so."""
+
+
 class StepTable(NamedTuple):
     """The `steps` table of an imported log."""
 
@@ -54,6 +67,8 @@ class StepTable(NamedTuple):
     """In the order of their steps."""
     resolution: Resolution
     """What became of the metric names."""
+    turns: list[Turn]
+    """Where it goes back."""
 
 
 def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
@@ -71,7 +86,7 @@ def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     if scale_rewards is None:
         log.notes.extend(_perhaps_of_batches(by_step, resolution.aliases.get("zero_std_share")))
     rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
-    return StepTable(rows, resolution)
+    return StepTable(rows, resolution, merging.turns)
 
 
 def left_out(names: Iterable[str]) -> tuple[str, ...]:
@@ -258,8 +273,7 @@ class _Merging:
         self.steps: dict[int, Numbers] = {}
         self.repeated: Counter[int] = Counter()
         """Steps whose row was overwritten by the next."""
-        self.turns: list[tuple[int, int]] = []
-        """From which step the log went back, and to which."""
+        self.turns: list[Turn] = []
         self.before: dict[int, Numbers] = {}
         """What steps had that were made again."""
         self.given_up = 0
@@ -268,14 +282,17 @@ class _Merging:
         self._in_order = in_order
         self._reached: dict[str, int] = {}
         """Name -> the latest step that has it."""
+        self._written: Numbers = {}
+        """The row before."""
 
     def add(self, step: int, numbers: Numbers, last: int) -> None:
         held, names = self.steps.get(step, {}), numbers.keys() - _BOOKKEEPING
         other = any(numbers[name] != held[name] for name in names & held.keys())
         if step < last and (other or (not held and self._in_order and self._passed(step, names))):
-            self._go_back(step)
+            self._go_back(step, _clock(numbers) - _clock(self._written))
         elif other:
             self.repeated[step] += 1
+        self._written = numbers
         if step not in self.steps:
             self.steps[step] = {}
             insort(self._order, step)
@@ -286,13 +303,18 @@ class _Merging:
         """Whether a later step has what this one brings: an evaluation may come late."""
         return any(self._reached.get(name, step) > step for name in names)
 
-    def _go_back(self, step: int) -> None:
-        self.turns.append((self._order[-1], step))
+    def _go_back(self, step: int, waited: float) -> None:
+        self.turns.append(Turn(self._order[-1], step, waited))
         # From the end of the order: looking at every step each time would take for ever.
         while self._order and self._order[-1] >= step:
             at = self._order.pop()
             self.given_up += 1 + self.repeated.pop(at, 0)
             self.before[at] = self.steps.pop(at)
+
+
+def _clock(numbers: Numbers) -> float:
+    """The time at which a row was written."""
+    return next((v for name, v in numbers.items() if plain(name) in COLUMNS["time"]), math.nan)
 
 
 def _merged(log: Log, rows: Sequence[tuple[int, Numbers]]) -> _Merging:
@@ -375,7 +397,7 @@ def _told_repeated(repeated: Counter[int]) -> str:
 
 def _told_turns(merging: _Merging) -> str:
     """One sentence, whatever happened."""
-    last, step = merging.turns[0]
+    last, step, _ = merging.turns[0]
     times = len(merging.turns)
     rows = f"{merging.given_up} earlier {'row' if merging.given_up == 1 else 'rows'}"
     if times > 1:

@@ -121,9 +121,19 @@ class Course:
     @cached_property
     def differs(self) -> bool:
         """Whether it seems to end elsewhere than it begins."""
+        return self._ends_apart > SEEMS
+
+    @cached_property
+    def certainly_differs(self) -> bool:
+        """Whether it does so, though nothing else shows that it moves."""
+        return self._ends_apart > SURER
+
+    @cached_property
+    def _ends_apart(self) -> float:
+        """How far its last level is from its first, in standard errors of that."""
         values, levels = self._scaled
-        error = Noise(values, self.close).of_mean(self.rows)
-        return abs(float(levels[-1] - levels[0])) > SEEMS * math.sqrt(2) * error
+        error = math.sqrt(2) * Noise(values, self.close).of_mean(self.rows)
+        return abs(float(levels[-1] - levels[0])) / max(error, TINY)
 
     def _turns(self, sure: float) -> list[Point]:
         if len(self.values) < FEWEST:
@@ -215,16 +225,21 @@ class Course:
         return next((float(at) for at in later if self._level_holds(float(at))), None)
 
     def _level_holds(self, step: float) -> bool:
-        """Whether all rows since a step are about one level, as far as can be seen: the last ones
-        are, and no drift of them is certain."""
+        """Whether all rows since a step are about one level, as far as can be seen: the first and
+        the last ones are, none in between are far off, and no drift or bend is certain."""
         values = self.values[self.step >= step]
         if len(values) < FEWEST:
             return True
-        noise = Noise(values, self.close)
-        (drift, off), _ = _drifts(values, noise)
-        ends = abs(self.last - float(values.mean()))
-        error = max(CERTAIN * noise.of_mean(self.rows), TURN * CLOSE * self.way)
-        return ends <= error and drift <= CERTAIN * off
+        noise, level = Noise(values, self.close), float(values.mean())
+        off, begins = np.abs(self._levels(values) - level), max(self.rows // 2, 1)
+        error, small = noise.of_mean(self.rows), TURN * CLOSE * self.way
+        return (
+            # A level that is told from a later step on is as true: less is allowed where it begins.
+            abs(float(values[:begins].mean()) - level) <= max(noise.of_mean(begins), small)
+            and float(off[-1]) <= max(CERTAIN * error, small)
+            and float(off.max()) <= max(ERRORS * error, small)
+            and all(far <= CERTAIN * unsure for far, unsure in _drifts(values, noise))
+        )
 
     def _stands(self, values: np.ndarray, levels: np.ndarray, way: float) -> int | None:
         rows, last = len(values), len(values) - max(2 * self.rows, int(LASTS * len(values)))
