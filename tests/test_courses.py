@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from flatline.remarks.columns import Column, Words
 from flatline.hypotheses.levels import Course
+from flatline.remarks.columns import Column, Words
 from flatline.remarks.shape import Noise, Shape
 from flatline.remarks.telling import clauses_of, stays
 

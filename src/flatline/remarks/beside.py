@@ -31,6 +31,8 @@ APART = 0.15
 """By how much their gap changes, to be told."""
 FEWEST = 3
 """Evaluations."""
+POLICY = ("kl", "entropy", "completion_length")
+"""What shows whether a policy moves; where it does not, that is told elsewhere."""
 _STEM = re.compile(r"(pass|avg|mean|best|maj|acc|score|reward|solve|correct)")
 """Where a name ceases to say which problems a score is of."""
 
@@ -113,7 +115,7 @@ def _something_to_learn(reward: Column, by_name: dict[str, Column]) -> Iterator[
         yield Remark(
             6, f"While the reward stands (since about step {since.step:g}), {listed(told)}."
         )
-    elif len(told) > 1:
+    elif len(told) > 1 and any(by_name[name].shape.moves for name in POLICY if name in by_name):
         yield Remark(6, sentence([f"there is something to learn from: {listed(told)}"]))
 
 

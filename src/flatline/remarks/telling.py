@@ -323,7 +323,7 @@ def reward_in_words(reward: Column, goes: list[Clause]) -> str:
     told = f"the reward is {first} in the first third and {last} in the last"
     course = reward.shape.course
     ends = (short(course.first), short(course.last))
-    if course.rows < third and ends != (first, last):
+    if goes and course.rows < third and ends != (first, last):
         rows = f"{course.rows} rows"
         told += f" ({ends[0]} in the first {rows}, {ends[1]} in the last {rows})"
     more = [f"it {one.text}" for one in goes if re.search("step|slowly|faster", one.text)]

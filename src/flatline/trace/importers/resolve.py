@@ -84,8 +84,10 @@ def _unit(name: str) -> tuple[str, float]:
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
         bare, _, unit = text.rpartition("_")
-        ends = bare and unit in AFTER_A_NAME and text not in _NAMES | KEPT.keys()
-        return (bare, UNITS[unit]) if ends else (text, 1.0)
+        ends = bare and unit in AFTER_A_NAME
+        whole = text.removeprefix("train/")
+        has_it = any(names.fullmatch(whole) for names in (_columns(), _kept()))
+        return (bare, UNITS[unit]) if ends and not has_it else (text, 1.0)
     if _POWER.fullmatch(found["unit"]):
         return found["name"], float(found["unit"])
     if found["unit"] in UNITS:
