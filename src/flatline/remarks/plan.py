@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
 from flatline.hypotheses.trend import FEWEST, LOST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
-from flatline.remarks.outage import outage_of, outside
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import Noise, Shape
 from flatline.trace import Trace
@@ -61,7 +59,7 @@ def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     ]
     if done:
         yield Remark(52, " ".join(done))
-    yield from (Remark(4, text) for text in _heldout(_without_outages(once(columns))))
+    yield from (Remark(4, text) for text in _heldout(once(columns)))
 
 
 def _steps(trace: Trace) -> Iterator[str]:
@@ -196,21 +194,6 @@ def _data(trace: Trace) -> Iterator[str]:
         yield f"{done:.0f} passes over the data: few prompts, seen again and again."
     elif len(known) and round(done, 2) > 1:
         yield f"{done:.3g} passes over the data."
-
-
-def _without_outages(columns: list[Column]) -> list[Column]:
-    """With the evaluations alone that were not taken while the reward was gone."""
-    reward = next((one for one in columns if one.name == "reward"), None)
-    out = outage_of(reward) if reward is not None else None
-    kept = []
-    for one in columns:
-        known = outside(out, reward, one) if one.words.rank == HELD_OUT else np.ones(1, bool)
-        if known.all() or not known.any():
-            kept.append(one)
-            continue
-        shape = Shape(one.shape.values[known], one.shape.step[known], one.shape.noise)
-        kept.append(replace(one, shape=shape))
-    return kept
 
 
 def _heldout(columns: list[Column]) -> Iterator[str]:
