@@ -71,3 +71,19 @@ def test_noise_that_is_0_now_and_then_has_no_outages():
         for _ in range(20):
             trace = log(reward=RNG.binomial(trials, share, ROWS) / trials)
             assert "is gone" not in " ".join(remarks_of(trace))
+
+
+def test_a_row_at_the_edge_of_a_low_stretch_is_not_told_as_the_highest():
+    for edge in (0.2, 0.3, 0.38):
+        for _ in range(10):
+            values = around(np.linspace(0.25, 0.5, ROWS), ROWS, 0.05)
+            values[142:161], values[161] = 0.01 * RNG.uniform(0.5, 1.5, 19), edge
+            told = " ".join(remarks_of(log(reward=around(0.5, ROWS), novel=values)))
+            assert "at most (step 16" not in told
+
+
+def test_a_row_that_stands_out_below_another_stretch_is_not_told_as_the_highest():
+    values = around(np.repeat([0.01, 1.0], 100), 200, 0.001)
+    values[50] = 0.3
+    told = " ".join(remarks_of(log(reward=around(0.5, 200), novel=values)))
+    assert "is 0.3 (step 51)" in told
