@@ -1,9 +1,13 @@
 """What an eleventh round of logs showed: each mended in the general mechanism, on made numbers."""
 
+import json
+
 import numpy as np
+import pytest
 
 from flatline.remarks import remarks_of
 from flatline.remarks.main_event import main_event, trend_told
+from flatline.trace.importers import open_log
 from tests.test_fifth_logs import RNG, around, log, same_noise  # noqa: F401
 
 # A reward that is gone several times.
@@ -87,3 +91,42 @@ def test_a_row_that_stands_out_below_another_stretch_is_not_told_as_the_highest(
     values[50] = 0.3
     told = " ".join(remarks_of(log(reward=around(0.5, 200), novel=values)))
     assert "is 0.3 (step 51)" in told
+
+
+# A clock.
+
+
+def written(tmp_path, name, values):
+    path = tmp_path / "log.jsonl"
+    rows = [
+        {"step": at, "reward": 0.4 + 0.1 * RNG.normal(), name: float(value)}
+        for at, value in enumerate(values, 1)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return open_log(path)
+
+
+@pytest.mark.parametrize("name", ["sec", "step_time", "timing_s/step"])
+def test_a_column_that_counts_up_is_no_time_of_a_step_and_tells_how_long_the_run_took(
+    tmp_path, name
+):
+    clock = np.cumsum(around(42, 46, 4)).round(1)
+    trace = written(tmp_path, name, clock)
+    assert np.nanmean(trace.steps["seconds"]) == pytest.approx(42, rel=0.05)
+    told = " ".join(remarks_of(trace))
+    assert "times as long" not in told
+    assert f"The run took {clock[-1]:,.0f} seconds (`{name}`)" in told
+    assert any(f"{name!r} counts up" in note for note in trace.run["notes"])
+
+
+def test_a_clock_that_begins_anew_where_a_run_was_resumed_is_one_all_the_same(tmp_path):
+    each = around(42, 60, 4)
+    trace = written(tmp_path, "sec", [*np.cumsum(each[:40]), *np.cumsum(each[40:])])
+    seconds = trace.steps["seconds"]
+    assert np.isnan(seconds[[0, 40]]).all() and np.nanmax(seconds) < 70
+    assert f"The run took {each.sum():,.0f} seconds" in " ".join(remarks_of(trace))
+
+
+def test_a_step_that_takes_longer_and_longer_is_no_clock(tmp_path):
+    trace = written(tmp_path, "step_time", around(np.linspace(40, 400, 60), 60, 10))
+    assert "A step takes" in " ".join(remarks_of(trace))

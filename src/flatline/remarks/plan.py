@@ -12,7 +12,7 @@ from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import Noise, Shape
 from flatline.trace import Trace
-from flatline.trace.importers.resolve import plain
+from flatline.trace.importers.resolve import plain, times
 
 _CLOCK = re.compile(
     r"_?(wall_?(time|clock)|runtime|elapsed(_time)?)(_(?P<unit>h|hours?|min|minutes?|s|sec|seconds?))?"
@@ -272,6 +272,9 @@ def _time(trace: Trace) -> Iterator[str]:
         found = _CLOCK.fullmatch(plain(name))
         values = metric(trace, name)
         known = values[np.isfinite(values)]
+        if name == trace.run.get("clock"):
+            yield f"The run took {short(_all_of(known) * times(name))} seconds (`{name}`)."
+            return
         if found is None or len(known) < FEWEST or not (np.diff(known) >= 0).all():
             continue
         unit = next(
@@ -281,3 +284,8 @@ def _time(trace: Trace) -> Iterator[str]:
         took = float(known[-1] - since)
         yield f"The run took {short(took)} {unit or 'seconds'} (`{name}`)."
         return
+
+
+def _all_of(clock: np.ndarray) -> float:
+    """What a clock shows at last, with what it had shown where it began anew."""
+    return float(clock[-1] + clock[:-1][np.diff(clock) <= 0].sum())
