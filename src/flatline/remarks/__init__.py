@@ -18,6 +18,7 @@ from flatline.remarks.effort import effort
 from flatline.remarks.event import event
 from flatline.remarks.implied import implied
 from flatline.remarks.moving import moving
+from flatline.remarks.outage import Outage, outages_of, spans, without
 from flatline.remarks.parts import parts
 from flatline.remarks.plan import plan
 from flatline.remarks.remark import Remark
@@ -28,7 +29,7 @@ __all__ = ["SHOWN", "remarks_of"]
 SHOWN = 14
 """Remarks that are shown where not everything is asked for."""
 _About = Callable[[Trace, list[Column]], Iterable[Remark]]
-_ABOUT: tuple[_About, ...] = (parts, moving, beside, effort, implied, plan, event)
+_ABOUT: tuple[_About, ...] = (parts, moving, beside, effort, implied, event)
 
 
 def remarks_of(trace: Trace) -> tuple[str, ...]:
@@ -39,8 +40,21 @@ def remarks_of(trace: Trace) -> tuple[str, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         columns = columns_of(trace)
-        told = [remark for about in _ABOUT for remark in _told(about, trace, columns)]
+        reward = next((one for one in columns if one.name == "reward"), None)
+        kept, told = trace, []
+        if reward is not None and (outages := outages_of(reward)):
+            told.append(Remark(0.5, _left_out(outages, reward)))
+            kept = without(trace, outages, reward)
+            columns = columns_of(kept)
+        told += [remark for about in _ABOUT for remark in _told(about, kept, columns)]
+        told += _told(plan, trace, columns)  # which says what steps a log lacks
     return tuple(dict.fromkeys(remark.text for remark in sorted(told, key=lambda one: one.order)))
+
+
+def _left_out(outages: list[Outage], reward: Column) -> str:
+    """That what is said of levels does not hold in some steps."""
+    out = spans(outages, reward)
+    return f"The reward is gone in {out}; what else is said here leaves these steps out."
 
 
 def _told(about: _About, trace: Trace, columns: list[Column]) -> list[Remark]:

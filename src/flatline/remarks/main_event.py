@@ -6,7 +6,8 @@ as success among them. It is told as what was seen: no cause is proved by what h
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from flatline.remarks.columns import (
 )
 from flatline.remarks.event import AFTER, FAR, Jump, jumps_of
 from flatline.remarks.leaving import parts_company, steps_away
-from flatline.remarks.outage import outage_of, told_of
+from flatline.remarks.outage import Outage, outages_of, spans, told_of, without
 from flatline.remarks.plan import jumps_in
 from flatline.remarks.remark import Event
 from flatline.remarks.rescaled import scale_event, trend_by_scale
@@ -70,8 +71,8 @@ def main_event(trace: Trace) -> Event | None:
         return (
             scale_event(trace, columns)
             or _was_set(trace, columns, outcome)
-            or _passes(trace, columns, outcome)
             or _is_out(columns, outcome)
+            or _passes(trace, columns, outcome)
             or began_again(trace, columns, outcome)
             or part_stops(trace, columns)
             or gradients_fail(trace)
@@ -87,7 +88,14 @@ def trend_told(trace: Trace) -> Trend | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         columns = once(columns_of(trace))
-        return trend_by_scale(trace, columns)
+        reward = next((one for one in columns if one.name == "reward"), None)
+        outages = outages_of(reward) if reward is not None else []
+        if reward is None or not outages:
+            return trend_by_scale(trace, columns)
+        kept = without(trace, outages, reward)
+        trend = trend_by_scale(kept, once(columns_of(kept)))
+        left_out = f" Left out: {spans(outages, reward)}, in which it is gone."
+        return trend and replace(trend, text=trend.text + left_out)
 
 
 def _outcome(columns: list[Column]) -> Column | None:
@@ -128,18 +136,16 @@ def _passes(trace: Trace, columns: list[Column], outcome: Column) -> Event | Non
 
 
 def _is_out(columns: list[Column], outcome: Column) -> Event | None:
-    """The outcome is gone for some rows, and comes back at once."""
-    out = outage_of(outcome)
-    if out is None:
+    """The outcome is gone for some rows, and comes back at once; that may happen several times."""
+    outages = outages_of(outcome)
+    if not outages:
         return None
+    out = max(outages, key=len)
     values = outcome.shape.values
-    before, least = (
-        typical(values[out.start - ROWS : out.start]),
-        values[out.start : out.back].min(),
-    )
-    mine = Jump(outcome, out.start, before, float(least), out.back, FAR)
-    text = told_of(out, outcome, columns)
-    return Event(text, certain=True, moves_reward=False, after=_left(columns, mine))
+    least = float(values[out.inside].min())
+    mine = Jump(outcome, out.start, typical(values[out.before]), least, out.back, FAR)
+    text = told_of(outages, outcome, columns)
+    return Event(text, certain=True, moves_reward=False, after=_left(columns, mine, outages))
 
 
 def _in_one_window(columns: list[Column], outcome: Column) -> list[Jump]:
@@ -217,8 +223,9 @@ def _in_step(mine: Jump, level: float, others: list[Jump]) -> str:
     return ""
 
 
-def _left(columns: list[Column], mine: Jump) -> str:
-    """How the policy differs afterwards, further than it went by itself."""
+def _left(columns: list[Column], mine: Jump, outages: Sequence[Outage] = ()) -> str:
+    """How the policy differs afterwards, further than it went by itself, and what was measured in
+    the event, or in all of its kind."""
     assert mine.back is not None
     told, stays = list(_not_at_once(mine, mine.back)), set()
     for one in (each for each in columns if each.name in POLICY):
@@ -238,12 +245,17 @@ def _left(columns: list[Column], mine: Jump) -> str:
             ends = (one.bare(typical(each)) for each in (before, after))
             told.append("{} is {} before it and {} since".format(one.subject, *ends))
             stays.add(one.name)
-    told = [*_meanwhile([one for one in columns if one.name not in stays], mine), *told]
+    rows = [(one.start, one.back) for one in outages] or [(mine.at, mine.back)]
+    told = [
+        *_meanwhile([one for one in columns if one.name not in stays], mine),
+        *_taken_in(columns, mine.column, rows),
+        *told,
+    ]
     return sentence([listed(told)]) if told else ""
 
 
 def _meanwhile(columns: list[Column], mine: Jump) -> Iterator[str]:
-    """Where the policy has come to by the end of it, and scores that were taken in it."""
+    """Where the policy has come to by the end of it."""
     assert mine.back is not None
     rows = len(mine.column.shape.values)
     for one in (each for each in columns if each.name in POLICY and len(each.shape) == rows):
@@ -257,10 +269,18 @@ def _meanwhile(columns: list[Column], mine: Jump) -> Iterator[str]:
         if len(before) == ROWS <= mine.at - ROWS and moved > max(FAR * off / 2, 2 * usual):
             ends = f"from {one.bare(typical(before))} to {one.number(typical(last))}"
             yield f"{one.subject} goes {ends} meanwhile"
-    step = mine.column.shape.step
+
+
+def _taken_in(
+    columns: list[Column], outcome: Column, stretches: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """Scores that were taken in these rows."""
+    step = outcome.shape.step
     for one in (each for each in columns if each.words.rank == HELD_OUT):
-        inside = (one.shape.step >= step[mine.at]) & (one.shape.step <= step[mine.back - 1])
-        if inside.any() and len(one.shape) > inside.sum():
+        inside = np.zeros(len(one.shape), bool)
+        for start, back in stretches:
+            inside |= (one.shape.step >= step[start]) & (one.shape.step <= step[back - 1])
+        if inside.any() and not inside.all():
             steps = listed([f"{at:g}" for at in one.shape.step[inside]])
             values = listed([one.bare(float(value)) for value in one.shape.values[inside]])
             word = "step" if inside.sum() == 1 else "steps"

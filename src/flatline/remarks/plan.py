@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,11 +9,10 @@ from flatline.hypotheses.column_movement import column, metric
 from flatline.hypotheses.held_out import COMPARED, change_of_score, course_of, repeats
 from flatline.hypotheses.trend import FEWEST, LOST
 from flatline.remarks.columns import HELD_OUT, Column, once, sentence, short
-from flatline.remarks.outage import outage_of, outside
 from flatline.remarks.remark import Remark
 from flatline.remarks.shape import Noise, Shape
 from flatline.trace import Trace
-from flatline.trace.importers.resolve import plain
+from flatline.trace.importers.resolve import plain, times
 
 _CLOCK = re.compile(
     r"_?(wall_?(time|clock)|runtime|elapsed(_time)?)(_(?P<unit>h|hours?|min|minutes?|s|sec|seconds?))?"
@@ -61,7 +59,7 @@ def plan(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
     ]
     if done:
         yield Remark(52, " ".join(done))
-    yield from (Remark(4, text) for text in _heldout(_without_outages(once(columns))))
+    yield from (Remark(4, text) for text in _heldout(once(columns)))
 
 
 def _steps(trace: Trace) -> Iterator[str]:
@@ -198,21 +196,6 @@ def _data(trace: Trace) -> Iterator[str]:
         yield f"{done:.3g} passes over the data."
 
 
-def _without_outages(columns: list[Column]) -> list[Column]:
-    """With the evaluations alone that were not taken while the reward was gone."""
-    reward = next((one for one in columns if one.name == "reward"), None)
-    out = outage_of(reward) if reward is not None else None
-    kept = []
-    for one in columns:
-        known = outside(out, reward, one) if one.words.rank == HELD_OUT else np.ones(1, bool)
-        if known.all() or not known.any():
-            kept.append(one)
-            continue
-        shape = Shape(one.shape.values[known], one.shape.step[known], one.shape.noise)
-        kept.append(replace(one, shape=shape))
-    return kept
-
-
 def _heldout(columns: list[Column]) -> Iterator[str]:
     """What each evaluation shows. That the reward rises and it does not is said by H08."""
     seen: list[np.ndarray] = []
@@ -289,6 +272,9 @@ def _time(trace: Trace) -> Iterator[str]:
         found = _CLOCK.fullmatch(plain(name))
         values = metric(trace, name)
         known = values[np.isfinite(values)]
+        if name == trace.run.get("clock"):
+            yield f"The run took {short(_all_of(known) * times(name))} seconds (`{name}`)."
+            return
         if found is None or len(known) < FEWEST or not (np.diff(known) >= 0).all():
             continue
         unit = next(
@@ -298,3 +284,8 @@ def _time(trace: Trace) -> Iterator[str]:
         took = float(known[-1] - since)
         yield f"The run took {short(took)} {unit or 'seconds'} (`{name}`)."
         return
+
+
+def _all_of(clock: np.ndarray) -> float:
+    """What a clock shows at last, with what it had shown where it began anew."""
+    return float(clock[-1] + clock[:-1][np.diff(clock) <= 0].sum())

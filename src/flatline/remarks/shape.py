@@ -11,7 +11,7 @@ that is asked about. `python benchmarks/remarks.py` counts what is said of noise
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -165,7 +165,14 @@ class Shape:
         """Rows of a column above 0 that are many times as large as those around them."""
         if len(self) < 2 * FEWEST or self.values.min() < 0 or self.rare:
             return np.zeros(0, int)
-        return np.flatnonzero(np.concatenate([_far(piece, self.values) for piece in self.pieces]))
+        far = np.concatenate([_far(piece, self.values) for piece in self.pieces])
+        # A level may begin some rows before its cut, and end some rows after it.
+        for which, at in enumerate(self.cuts[1:], 1):
+            before, after = self.pieces[which - 1 : which + 1]
+            for rows, most in ((range(at - 1, -1, -1), after), (range(at, len(self)), before)):
+                for row in takewhile(lambda row: far[row], rows):
+                    far[row] = self.values[row] > most.max()
+        return np.flatnonzero(far)
 
     @cached_property
     def rare(self) -> bool:

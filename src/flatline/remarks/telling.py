@@ -248,7 +248,9 @@ def _outlying(column: Column, moved: bool) -> str:
         others = [place for place in shape.outliers if shape.step[place] != at]
         each = [f"{column.bare(shape.values[on])} at step {shape.step[on]:g}" for on in others]
         also = f" and {listed(each)}" if each else ""
-        return f"is {most} at most (step {at:g}){also}{otherwise}"
+        # Another stretch may be above it altogether.
+        highest = "at most " if rows.max() == shape.values.max() else ""
+        return f"is {most} {highest}(step {at:g}){also}{otherwise}"
     when = f"in {len(rows)} rows since step {shape.step[shape.outliers[0]]:g}"
     least = column.bare(rows.min())
     told = (

@@ -122,6 +122,11 @@ class Trace:
         tables = {name: table.between(first, last + 1) for name, table in self._tables.items()}
         return Trace(self.run, tables, warnings=self.warnings)
 
+    def of_rows(self, kept: np.ndarray) -> "Trace":
+        """Some rows of `steps` alone, each of them kept or not: a log without what is beside it."""
+        table = self._tables["steps"].to_table().filter(pa.array(kept))
+        return Trace.from_batches({"steps": table.to_batches()}, run=self.run)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The canonical settings of the run; None where unknown."""

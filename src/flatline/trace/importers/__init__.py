@@ -99,8 +99,9 @@ def _trace(log: Log) -> Trace:
         if tokens and settings["bf16"] is None:
             _assume_bf16(log, settings)
     else:
-        steps, resolution, turns = step_table(log, scale_rewards=settings["scale_rewards"])
+        steps, resolution, turns, clock = step_table(log, scale_rewards=settings["scale_rewards"])
         run |= {"aliases": resolution.aliases, "unrecognised": resolution.unrecognised}
+        run["clock"] = clock
         run["waited"] = {str(one.step): one.waited for one in turns if isfinite(one.waited)}
     run |= {
         "seed": settings["seed"],

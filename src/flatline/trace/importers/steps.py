@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from flatline.stats import t_score
@@ -46,6 +46,10 @@ COUNTED, OFTEN_COUNTED = 20, 0.9
 """Rows of a log whose step may have any name, at least, and the share of them that counts."""
 OFTEN = 0.1
 """Share of the rows that go back, above which they are in no order."""
+COUNTED_UP, ANEW, EVENLY = 10, 20, 4.0
+"""Rows that show a clock, at least; in one of how many it may begin anew; and how many times as
+fast it may go in one half of them."""
+_TIMES = frozenset({"seconds", "seconds_sampling", "seconds_scoring", "seconds_backward"})
 _STEP = frozenset(STEP)
 _CANDIDATES = frozenset(name for names in COLUMNS.values() for name in names)
 
@@ -69,6 +73,8 @@ class StepTable(NamedTuple):
     """What became of the metric names."""
     turns: list[Turn]
     """Where it goes back."""
+    clock: str | None
+    """The name of what fills `seconds`, where that counts up over the run."""
 
 
 def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
@@ -86,7 +92,39 @@ def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     if scale_rewards is None:
         log.notes.extend(_perhaps_of_batches(by_step, resolution.aliases.get("zero_std_share")))
     rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
-    return StepTable(rows, resolution, merging.turns)
+    clocks = [column for column in _TIMES & resolution.aliases.keys() if _counts_up(rows, column)]
+    for column in sorted(clocks):
+        _take_differences(rows, column)
+        name = resolution.aliases[column]
+        log.notes.append(f"{name!r} counts up: `{column}` is what it goes up by in a step.")
+    clock = resolution.aliases["seconds"] if "seconds" in clocks else None
+    return StepTable(rows, resolution, merging.turns, clock)
+
+
+def _counts_up(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Whether a column is a clock, whatever it is called: it goes up in every row, about as fast in
+    both halves, and far; it may begin anew where a run was resumed."""
+    known: list[float] = [row[column] for row in rows if math.isfinite(row.get(column, math.nan))]
+    if len(known) < COUNTED_UP:
+        return False
+    apart = [after - before for before, after in pairwise(known)]
+    half = len(apart) // 2
+    paces = median(apart[:half]), median(apart[half:])
+    if sum(each <= 0 for each in apart) > len(known) // ANEW:
+        return False
+    return 0 < max(paces) <= EVENLY * min(paces) and max(known) >= 2 * known[0]
+
+
+def _take_differences(rows: Sequence[dict[str, Any]], column: str) -> None:
+    """The time of a step in place of the time since the run began; unknown where that begins."""
+    before: tuple[int, float] | None = None
+    for row in rows:
+        at = row["step"], row.pop(column, math.nan)
+        if not math.isfinite(at[1]):
+            continue
+        if before is not None and at[1] > before[1]:
+            row[column] = (at[1] - before[1]) / (at[0] - before[0])
+        before = at
 
 
 def left_out(names: Iterable[str]) -> tuple[str, ...]:
