@@ -229,7 +229,15 @@ def test_punctuation_that_means_something_is_no_matter_of_form():
     assert (
         same_answer("Yes.", "yes") and same_answer("1,200", "1200") and same_answer("-. .", "-. .")
     )
-    for answer, gold in (("0245", "02:45"), ("35", "3.5"), ("5", "-5"), (".--", "-.."), ("x", "")):
+    different = (
+        ("0245", "02:45"),
+        ("35", "3.5"),
+        ("5", "-5"),
+        (".--", "-.."),
+        ("x", ""),
+        ("13=", "13"),
+    )
+    for answer, gold in different:
         assert not same_answer(answer, gold)
 
 

@@ -29,7 +29,7 @@ BEFORE_IT = ("</think>", "</tool_response>", "<|im_start|>")
 """What the final message comes after; an answer before it was not the last word."""
 ENDINGS = re.compile(r"(\s*<[^<>\s]{1,40}>)+\s*$")
 """Special tokens that a completion ends with; they are no part of its answer."""
-JOINTS = re.compile(r"(?<=\w)[^\w\s](?=\w)|(?<!\w)[-.](?=\d)")
+JOINTS = re.compile(r"(?<=\w)[^\w\s](?=\w)|(?<!\w)[-.](?=\d)|[=+<>^|~/]")
 """What normalising leaves out and must not."""
 SHORT, NEARLY_ALL = 40, 0.9
 """Characters of a completion that is nothing but an answer, and the share that must be so."""
@@ -195,7 +195,8 @@ def same_answer(answer: str, gold: str) -> bool:
 
 
 def _joints(text: str) -> list[str]:
-    """Punctuation that means something: inside of a word or number, and signs: 3.5 is not 35."""
+    """Punctuation that means something: inside of a word or number, signs, and symbols of sums
+    anywhere: 3.5 is not 35, and `13=` is not 13."""
     return JOINTS.findall(text.strip())
 
 
