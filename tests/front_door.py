@@ -121,9 +121,9 @@ def figures() -> str:
             "[benchmark](docs/benchmark.md#healthy-runs-with-an-alarm)",
         ),
         (
-            "scripts by writers who had not seen flatline, last of nine rounds: false alarms; "
+            "scripts by writers who had not seen flatline, last of ten rounds: false alarms; "
             "mistakes named",
-            f"{strangers('false alarm', 'ninth')}; {strangers('named', 'ninth-faulty')}",
+            f"{strangers('false alarm', 'tenth')}; {strangers('named', 'tenth-faulty')}",
             "[strangers](docs/strangers.md)",
         ),
         (
