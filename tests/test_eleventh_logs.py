@@ -130,3 +130,22 @@ def test_a_clock_that_begins_anew_where_a_run_was_resumed_is_one_all_the_same(tm
 def test_a_step_that_takes_longer_and_longer_is_no_clock(tmp_path):
     trace = written(tmp_path, "step_time", around(np.linspace(40, 400, 60), 60, 10))
     assert "A step takes" in " ".join(remarks_of(trace))
+
+
+# An evaluation between two steps.
+
+
+def test_an_evaluation_after_the_row_of_a_step_is_of_the_step_that_begins_next(tmp_path):
+    lines = []
+    for at in range(12):
+        if at % 4 == 0:
+            lines.append(f"10:00:{at:02} SUCCESS Evaluated aime in 4.10s (Avg@4=0.{at + 10})")
+        lines.append(f"10:00:{at:02}    INFO Starting orchestrator step {at}")
+        lines.append(
+            f"10:01:{at:02} SUCCESS Step {at} | Time: 7.3s | Reward: 0.2188 | Async Level: 1"
+        )
+    path = tmp_path / "orchestrator.log"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    trace = open_log(path)
+    known = np.isfinite(trace.steps["heldout_reward"])
+    assert trace.steps["step"][known].tolist() == [0, 4, 8]

@@ -130,8 +130,9 @@ def _rows(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, dict[
             last = next((row[name] for name in row if plain(name) in STEP), last)
             yield from ((at, said, _of_step(said, last)) for at, said in waiting)
             waiting = []
-        elif not step and _EVALUATED.search(line):  # of the step that is told next
-            waiting.append((number, line))
+        elif step in ("", last) and _EVALUATED.search(line):
+            waiting.append((number, line))  # of the step that is told next
+            continue
         if row := row or _of_step(line, step):
             yield number, line, row
     yield from ((at, said, _of_step(said, last)) for at, said in waiting if last)
