@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatline.hypotheses.levels import Point
-from flatline.remarks.columns import HELD_OUT, Column, listed, once, sentence, short
+from flatline.remarks.columns import HELD_OUT, POLICY, Column, listed, once, sentence, short
 from flatline.remarks.remark import Remark
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
@@ -31,8 +31,6 @@ APART = 0.15
 """By how much their gap changes, to be told."""
 FEWEST = 3
 """Evaluations."""
-POLICY = ("kl", "entropy", "completion_length")
-"""What shows whether a policy moves; where it does not, that is told elsewhere."""
 _STEM = re.compile(r"(pass|avg|mean|best|maj|acc|score|reward|solve|correct)")
 """Where a name ceases to say which problems a score is of."""
 

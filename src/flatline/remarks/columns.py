@@ -36,6 +36,8 @@ class Words(NamedTuple):
     """Relative change that is told."""
 
 
+POLICY = ("kl", "entropy", "completion_length")
+"""What shows whether a policy moves."""
 KNOWN: dict[str, Words] = {
     "reward": Words("the reward", 0, least=0.05),
     "heldout_reward": Words("the held-out reward", 1, least=0.05),

@@ -17,6 +17,7 @@ from flatline.hypotheses.trend import SMALLEST, Trend, trend_of
 from flatline.remarks.broken import gradients_fail, part_stops
 from flatline.remarks.columns import (
     HELD_OUT,
+    POLICY,
     SPREAD,
     Column,
     columns_of,
@@ -49,7 +50,6 @@ MOSTLY = 0.7
 """Share of a fall that a share must explain."""
 SAME_AGAIN = 0.9
 """Share of its way that a column has come back, where what moved it has passed."""
-POLICY = ("kl", "entropy", "completion_length")
 ROWS = 10
 """Rows before and after an event that show what it left behind."""
 _SUCCESS = re.compile(

@@ -15,7 +15,7 @@ import numpy as np
 
 from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.trend import Trend, rescaled_at, trend_of
-from flatline.remarks.columns import SPREAD, Column, listed, short
+from flatline.remarks.columns import POLICY, SPREAD, Column, listed, short
 from flatline.remarks.remark import Event
 from flatline.remarks.shape import typical
 from flatline.trace import Trace
@@ -29,7 +29,6 @@ ALIKE, ERRORS = 0.1, 3.0
 """How far the two factors may be apart, as a share of the change, and in standard errors."""
 AS_BEFORE = 1.25
 """Factor below which what a policy does is as before."""
-POLICY = ("kl", "entropy", "completion_length")
 _OF_POLICY = re.compile(r"(.*/)?(kl|entropy|(response|completion)_len(gth)?)(_mean)?")
 """What shows what a policy does, by our name or the log's. What an update does is no part of it:
 that goes with the scale."""
