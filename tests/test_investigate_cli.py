@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -125,6 +126,29 @@ def test_what_cannot_be_investigated_is_said_before_anything_runs(words, said, t
     assert done.exit_code == 2
     assert said in done.stderr
     assert not list(tmp_path.rglob("outcome.json"))
+
+
+FIVE = ("--command", COMMAND, "--arms", "kl_beta=0.04,0.0,0.1,0.2,0.3")
+
+
+@pytest.mark.parametrize(
+    "words, command",
+    [
+        (("H03", "--seeds", "2", "--task", "musique"), "H03 --task musique --seeds 3"),
+        (("--seeds=3", "H03", *FIVE), shlex.join(("H03", *FIVE, "--seeds", "4"))),
+        (
+            ("H09", "--seeds", "2", "--script", "x.py", "--", "--seeds", "2"),
+            "H09 --script x.py --seeds 3 -- --seeds 2",
+        ),
+    ],
+)
+def test_so_few_seeds_that_nothing_can_come_of_it_train_nothing_and_the_command_is_given(
+    words, command, tmp_path
+):
+    done = CliRunner().invoke(app, ["investigate", "--runs", str(tmp_path), *words])
+    assert done.exit_code == 2
+    assert f"Type `flatline investigate --runs {tmp_path} {command}`." in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_command_that_fails_shows_the_end_of_what_it_printed(tmp_path):

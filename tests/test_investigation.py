@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flatline.config import RunConfig
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, TooFewSeeds
 from flatline.experiment.outcome import Sight
 from flatline.faults import find as find_faults
 from flatline.hypotheses import HYPOTHESES, find
@@ -152,6 +152,22 @@ def test_a_probe_of_both_arms_shows_a_mechanism_that_no_run_can_show(asked):
 def test_the_family_counts_what_could_be_tested_on_these_runs(asked):
     found, _, _ = asked(PRESET, ["H09"], broken_mask)
     assert found[0].plan["family"] == 2  # H09 and H03 fire, and each has an experiment
+
+
+def test_an_experiment_of_too_few_seeds_to_decide_is_not_begun(asked, tmp_path):
+    four = sights(dict.fromkeys(("H09", "H03", "H04", "H10"), "suspect"))
+    few = {"looks": (3,), "checkup": lambda *_: four}
+
+    def four_fire(job):
+        return outcome_of(0.01 * job.seed, findings=four)
+
+    with pytest.raises(TooFewSeeds) as told:
+        asked(PRESET, ["H09"], four_fire, **few)
+    assert told.value.needed == 4
+    assert not list((tmp_path / "experiments").rglob("plan.json"))
+    found, executor, _ = asked(PRESET, ["H09"], four_fire, **few, train_anyway=True)
+    assert found[0].plan["family"] == 4
+    assert any(arm != "as it is" for arm, _ in executor.started)
 
 
 def test_a_registered_experiment_is_taken_up_though_more_hypotheses_are_known_by_now(

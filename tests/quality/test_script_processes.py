@@ -90,7 +90,11 @@ def test_a_script_is_investigated_on_ray(given, tmp_path):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         setup = Setup(
-            config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "plans", looks=(2,)
+            config=RunConfig(),
+            runs=tmp_path / "runs",
+            experiments=tmp_path / "plans",
+            looks=(2,),
+            train_anyway=True,  # two seeds decide nothing
         )
         script = Script(path=SUMS, arguments=given)
         (found,) = investigate_script(setup, script, [find("H09")], RayExecutor(), Said())
