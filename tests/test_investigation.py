@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from flatline.cli.investigate import _print
 from flatline.config import RunConfig
 from flatline.errors import ConfigError, TooFewSeeds
 from flatline.experiment.outcome import Sight
 from flatline.faults import find as find_faults
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.investigation import Setup, inquiry, investigate, looks
-from flatline.investigation.conclusion import ladder_verdict
+from flatline.investigation.conclusion import ladder_verdict, observed
 from flatline.investigation.plans import plan_for
 from flatline.verdict import Presence, Ruling
 from tests.experiments import Pretended, outcome_of
@@ -211,6 +212,16 @@ def test_the_ladder_has_a_verdict_of_its_own(level, ruling, presence):
     found = {"hypothesis": "H00", "level": level, "text": "It stops.", "evidence": []}
     verdict = ladder_verdict(found, setup)
     assert (verdict.ruling, verdict.mechanism.control) == (ruling, presence)
+
+
+def test_the_console_says_of_a_ladder_what_was_found(capsys):
+    setup = Setup(config=PRESET, runs=Path("r"), experiments=Path("e"))
+    found = {"hypothesis": "H00", "level": "suspect", "text": "It stops.", "evidence": []}
+    verdict = ladder_verdict(found, setup)
+    _print(observed(find("H00"), setup, verdict, asked="A rung fails.", runs={}))
+    said = capsys.readouterr().out
+    assert said.startswith("A RUNG FAILED  H00")
+    assert "VALIDATED" not in said
 
 
 def test_what_is_recorded_holds_every_run(asked):
