@@ -34,9 +34,7 @@ def change_to_make(
         parts.append(_lines(code, own or where))
     if not own:
         parts += _releases(where)
-    command = shlex.join(
-        ["flatline", "run", "--remedy", code, *with_arguments(script, arguments)]
-    )
+    command = shlex.join(["flatline", "run", "--remedy", code, *with_arguments(script, arguments)])
     parts.append(f"Until then: `{command}`")
     return "\n".join(parts)
 

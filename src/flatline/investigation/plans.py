@@ -58,7 +58,7 @@ def plan_for_command(hypothesis: Hypothesis, setup: Setup, command: str, choice:
 
 
 def refuse_in_vain(plan: Plan, setup: Setup) -> None:
-    """What is registered was asked for, and goes on; a new plan must be able to decide something."""
+    """What is registered goes on: it was asked for. A new plan must be able to decide something."""
     registered = (setup.experiments / plan.name / PLAN_FILE).exists()
     if not (registered or setup.train_anyway):
         refuse_too_few_seeds(plan.rule, plan.hypothesis)
