@@ -43,7 +43,7 @@ SEEN_ELSEWHERE = (
     r"\b\d*e[1-9]",
     r"n ?= ?\d",
     r"times in ten",
-    r"worked investigation|decent level|given the baseline|was once|raised by|reward does not rise\\.",
+    r"worked investigation|decent level|given the baseline|was once|raised by|ended where",
 )
 """Figures, dates, and the turns of phrase in which a template told what had been seen."""
 

@@ -327,13 +327,15 @@ def _print(conclusion: "Conclusion") -> None:
     from rich.text import Text
 
     from flatline.hypotheses import find
+    from flatline.journal.entry import Status, standing
 
     verdict = conclusion.verdict
+    found = standing(verdict.hypothesis, Status(verdict.ruling.value))
     console = Console(highlight=False)
     name = f"{verdict.hypothesis} {find(verdict.hypothesis).name}"
     style = "bold red" if verdict.ruling == "validated" else "bold"
     console.print(
-        Text.assemble((f"{verdict.ruling.upper()}  ", style), (name, "bold")),
+        Text.assemble((f"{found.upper()}  ", style), (name, "bold")),
         Text(f"confidence {verdict.confidence}", style="dim"),
     )
     lines = [verdict.reason, f"What would change it: {verdict.would_change}"]

@@ -244,4 +244,6 @@ class Inquiry:
             ),
         )
         verdict = ladder_verdict(found, self._setup)
-        return observed(hypothesis, self._setup, verdict, asked="Every rung is climbed.", runs={})
+        return observed(
+            hypothesis, self._setup, verdict, asked="A rung of the ladder fails.", runs={}
+        )

@@ -6,7 +6,7 @@
 Read as a log its runs would be steps, and their differences a trend.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatline.errors import TraceError
@@ -44,7 +44,7 @@ def refuse_runs(log: Log) -> None:
     )
 
 
-def _are_runs(rows: list[Mapping[str, Any]], name: str) -> bool:
+def _are_runs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     columns = set().union(*rows)
     if columns >= OF_WANDB and _all_states(rows, "state"):
         return True  # names of runs may repeat
@@ -57,7 +57,7 @@ def _are_runs(rows: list[Mapping[str, Any]], name: str) -> bool:
     return columns >= SAVED and all(str(row.get(one))[:1] == "{" for row in rows for one in SAVED)
 
 
-def _all_states(rows: list[Mapping[str, Any]], column: str) -> bool:
+def _all_states(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
     return all(str(row.get(column)).lower() in STATES for row in rows)
 
 
