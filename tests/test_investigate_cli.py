@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flatline.cli import app
+from flatline.journal import update_status
 from tests.experiments import COMMAND
+from tests.journals import journal_at
 
 FLATLINE = [sys.executable, "-P", "-c", "from flatline.cli import main; main()"]
 ARMS = ("--command", COMMAND, "--arms", "kl_beta=0.04,0.0", "--seeds", "3")
@@ -149,6 +151,16 @@ def test_so_few_seeds_that_nothing_can_come_of_it_train_nothing_and_the_command_
     assert done.exit_code == 2
     assert f"Type `flatline investigate --runs {tmp_path} {command}`." in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_of_what_is_not_begun_the_journal_says_what_it_said(tmp_path):
+    journal = journal_at(tmp_path / "j")
+    update_status(journal, "H03", "validated", "high")
+    words = ("--journal", str(journal.path), "--runs", str(tmp_path), "--seeds", "3")
+    done = CliRunner().invoke(app, ["investigate", "H03", *words, *FIVE])
+    assert done.exit_code == 2
+    entry = journal.find("H03")
+    assert (entry.status, entry.confidence) == ("validated", "high")
 
 
 def test_a_command_that_fails_shows_the_end_of_what_it_printed(tmp_path):

@@ -141,8 +141,7 @@ def investigate(**given: Any) -> None:
     _refuse_one_name_for_several(asked["name"], len(hypotheses))
     if not setup.train_anyway:
         refuse_too_few_seeds(setup.rule)  # even for one effect; how many there are, runs will show
-    with _watching(quiet=asked["json"]) as listener:
-        _begin(journal, hypotheses)
+    with _testing(journal, hypotheses), _watching(quiet=asked["json"]) as listener:
         found = _conclusions(setup, hypotheses, executor, listener, asked)
         verdicts = [_kept(one, journal, asked["json"]) for one in found]
     if asked["json"]:
@@ -180,13 +179,24 @@ def _journal(folder: Path | None) -> "Journal | None":
     return None if folder is None else Journal.open(folder)
 
 
-def _begin(journal: "Journal | None", hypotheses: "list[Hypothesis]") -> None:
-    """The board shows what is being tested; an interrupted test can be seen there, too."""
-    from flatline.journal import update_status
+@contextmanager
+def _testing(journal: "Journal | None", hypotheses: "list[Hypothesis]") -> Iterator[None]:
+    """The board shows what is being tested; an interrupted test can be seen there, too, and what
+    was never begun stands where it stood."""
+    from flatline.journal import Status, update_status
 
-    if journal is not None:
-        for hypothesis in hypotheses:
-            update_status(journal, hypothesis.id, "testing")
+    if journal is None:
+        yield
+        return
+    before = [update_status(journal, one.id, "testing") for one in hypotheses]
+    try:
+        yield
+    except TooFewSeeds:
+        still = {one.code for one in journal.read().entries if one.status is Status.TESTING}
+        for entry in before:
+            if entry.code in still:
+                update_status(journal, entry.code, entry.status, entry.confidence)
+        raise
 
 
 def _setup(asked: dict[str, Any], given: dict[str, Any], journal: "Journal | None") -> "Setup":
