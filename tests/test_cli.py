@@ -6,21 +6,24 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import flatline.cli.evaluate as command
-from flatline import __version__
+from flatline import __version__, faults
 from flatline.cli import app, demo
 from flatline.cli.text import visible
 from flatline.cli.transcript import show_rollout
 from flatline.errors import ConfigError, ModelError
+from flatline.journal.pages import effect_text
 from flatline.rollout.record import Turn
 from flatline.tasks import make_task
 from flatline.training.models import load_policy
 from tests.plays import rollout_of
 
+JOURNAL = Path(__file__).parents[1] / "docs" / "musique-training-debug"
 EVALUATE = ["evaluate", "toolmath", "--limit", "12"]
 
 
@@ -300,6 +303,23 @@ def test_a_template_that_knows_no_tools_is_replaced_loudly(tmp_path):
     assert "`hermes`" in done.stderr
 
 
+def test_the_demo_tells_each_defect_its_own_gain_as_the_journal_has_it():
+    told = demo._what_gave_what("+0.298", 256)
+    kept = JOURNAL / "experimental-results"
+    for names, (code, gave) in demo.ALONE.items():
+        [file] = [one for one in kept.glob(f"{code.lower()}-*.json") if "h06" not in one.name]
+        found = json.loads(file.read_text())
+        control, treated = (found["plan"]["arms"][i]["config"]["fault"] for i in (0, 1))
+        assert control == demo.FAULT
+        assert {one.fault.name for one in faults.find(control)} - set(treated.split("+")) == set(
+            names.split("+")
+        )
+        assert gave == effect_text(found["verdict"]["effect"])
+        assert f"{code} ({names}): {gave}" in told
+    together = {one.fault.name for one in faults.find(demo.FAULT)}
+    assert {name for names in demo.ALONE for name in names.split("+")} == together
+
+
 def test_the_demo_breaks_finds_mends_and_proves(tmp_path, monkeypatch):
     own, train = demo._Story.config, demo._train
     small = {"batch_size": 16, "num_generations": 4, "lora_targets": "q_proj,v_proj"}
@@ -312,6 +332,8 @@ def test_the_demo_breaks_finds_mends_and_proves(tmp_path, monkeypatch):
     answer = done.stdout.split("The answer")[1]
     assert "Your trainer cannot see the question or the documents." in answer
     assert "Cause: H09 loss-mask-as-attention" in answer
+    for code, gave in demo.ALONE.values():  # what is gained by all is not said of the first cause
+        assert gave in " ".join(answer.split()) and code in answer
     cleared = done.stdout.split("Ruled out: ")[-1]
     assert all(code in cleared for code in ("H02", "H03", "H06"))
     chapters = ["The symptom", "The control", "The checkup", "The proof", "The answer"]

@@ -399,6 +399,43 @@ def test_a_csv_file_may_use_other_marks_and_leave_cells_empty(tmp_path, mark):
     assert "line 4: 5 cells under 4 names" in trace.warnings[0]
 
 
+RUNS = {
+    "w&b": '"Name","State","Notes","User","Created","Runtime","Sweep","beta","train/reward"\n'
+    '"grpo-a","finished","","me","2025-09-01T10:00:00.000Z","3600","","0.04","0.41"\n'
+    '"grpo-b","crashed","","me","2025-09-02T10:00:00.000Z","120","","0.0","0.38"\n',
+    "w&b, one name": "Name,State,Created,Runtime,reward,global_step\n"
+    "grpo,finished,2025-09-01,3600,0.4,100\ngrpo,failed,2025-09-02,60,0.3,200\n",
+    "w&b, few columns": "Name,State,reward\na,finished,0.4\nb,running,0.3\n",
+    "w&b, no state": "Name,Created,Runtime,reward\na,2025-09-01,3600,0.4\n",
+    "w&b's client": ",summary,config,name\n0,{'reward': 0.4},{'lr': 1},a\n1,{'reward': 0.3},{},b\n",
+    "mlflow": "run_id,experiment_id,status,start_time,metrics.reward\n"
+    "ab12,0,FINISHED,2025-09-01,0.4\ncd34,0,FAILED,2025-09-02,0.3\n",
+    "mlflow's page": "Start Time,Duration,Run ID,Name,User,Status,reward\n"
+    "2025-09-01,1h,ab12,a,me,FINISHED,0.4\n2025-09-02,1h,cd34,b,me,RUNNING,0.3\n",
+}
+
+
+@pytest.mark.parametrize("content", RUNS.values(), ids=RUNS)
+def test_a_table_of_runs_is_no_log_and_what_to_export_is_said(tmp_path, content):
+    said = refusal(written(tmp_path, "runs.csv", content))
+    assert "a table of runs" in said
+    assert "line 2 is" in said
+    assert "scan_history" in said and "mlflow:" in said
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "run,state,created,step,reward\na,running,10:00,1,0.5\na,running,10:01,2,0.25\n",
+        "name,runtime,step,reward\na,3,1,0.5\na,6,2,0.25\n",
+        "name,state,step,reward\nfirst,warming up,1,0.5\nsecond,training,2,0.25\n",
+        "step,reward,status,created\n1,0.5,running,10:00\n2,0.25,finished,10:01\n",
+    ],
+)
+def test_a_log_that_writes_its_run_into_every_row_is_still_one_of_steps(tmp_path, rows):
+    assert list(open_log(written(tmp_path, "log.csv", rows)).steps["reward"]) == [0.5, 0.25]
+
+
 def test_a_csv_file_without_a_header_is_refused(tmp_path):
     assert "Add a first line" in refusal(written(tmp_path, "log.csv", "1,0.5\n2,0.25\n"))
 

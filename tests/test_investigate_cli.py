@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flatline.cli import app
+from flatline.journal import update_status
 from tests.experiments import COMMAND
+from tests.journals import journal_at
 
 FLATLINE = [sys.executable, "-P", "-c", "from flatline.cli import main; main()"]
 ARMS = ("--command", COMMAND, "--arms", "kl_beta=0.04,0.0", "--seeds", "3")
@@ -125,6 +128,39 @@ def test_what_cannot_be_investigated_is_said_before_anything_runs(words, said, t
     assert done.exit_code == 2
     assert said in done.stderr
     assert not list(tmp_path.rglob("outcome.json"))
+
+
+FIVE = ("--command", COMMAND, "--arms", "kl_beta=0.04,0.0,0.1,0.2,0.3")
+
+
+@pytest.mark.parametrize(
+    "words, command",
+    [
+        (("H03", "--seeds", "2", "--task", "musique"), "H03 --task musique --seeds 3"),
+        (("--seeds=3", "H03", *FIVE), shlex.join(("H03", *FIVE, "--seeds", "4"))),
+        (
+            ("H09", "--seeds", "2", "--script", "x.py", "--", "--seeds", "2"),
+            "H09 --script x.py --seeds 3 -- --seeds 2",
+        ),
+    ],
+)
+def test_so_few_seeds_that_nothing_can_come_of_it_train_nothing_and_the_command_is_given(
+    words, command, tmp_path
+):
+    done = CliRunner().invoke(app, ["investigate", "--runs", str(tmp_path), *words])
+    assert done.exit_code == 2
+    assert f"Type `flatline investigate --runs {tmp_path} {command}`." in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_what_is_not_begun_the_journal_says_what_it_said(tmp_path):
+    journal = journal_at(tmp_path / "j")
+    update_status(journal, "H03", "validated", "high")
+    words = ("--journal", str(journal.path), "--runs", str(tmp_path), "--seeds", "3")
+    done = CliRunner().invoke(app, ["investigate", "H03", *words, *FIVE])
+    assert done.exit_code == 2
+    entry = journal.find("H03")
+    assert (entry.status, entry.confidence) == ("validated", "high")
 
 
 def test_a_command_that_fails_shows_the_end_of_what_it_printed(tmp_path):

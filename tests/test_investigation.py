@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from flatline.cli.investigate import _print
 from flatline.config import RunConfig
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, TooFewSeeds
 from flatline.experiment.outcome import Sight
 from flatline.faults import find as find_faults
 from flatline.hypotheses import HYPOTHESES, find
 from flatline.investigation import Setup, inquiry, investigate, looks
-from flatline.investigation.conclusion import ladder_verdict
+from flatline.investigation.conclusion import ladder_verdict, observed
 from flatline.investigation.plans import plan_for
 from flatline.verdict import Presence, Ruling
 from tests.experiments import Pretended, outcome_of
@@ -154,6 +155,22 @@ def test_the_family_counts_what_could_be_tested_on_these_runs(asked):
     assert found[0].plan["family"] == 2  # H09 and H03 fire, and each has an experiment
 
 
+def test_an_experiment_of_too_few_seeds_to_decide_is_not_begun(asked, tmp_path):
+    four = sights(dict.fromkeys(("H09", "H03", "H04", "H10"), "suspect"))
+    few = {"looks": (3,), "checkup": lambda *_: four}
+
+    def four_fire(job):
+        return outcome_of(0.01 * job.seed, findings=four)
+
+    with pytest.raises(TooFewSeeds) as told:
+        asked(PRESET, ["H09"], four_fire, **few)
+    assert told.value.needed == 4
+    assert not list((tmp_path / "experiments").rglob("plan.json"))
+    found, executor, _ = asked(PRESET, ["H09"], four_fire, **few, train_anyway=True)
+    assert found[0].plan["family"] == 4
+    assert any(arm != "as it is" for arm, _ in executor.started)
+
+
 def test_a_registered_experiment_is_taken_up_though_more_hypotheses_are_known_by_now(
     asked, monkeypatch
 ):
@@ -195,6 +212,16 @@ def test_the_ladder_has_a_verdict_of_its_own(level, ruling, presence):
     found = {"hypothesis": "H00", "level": level, "text": "It stops.", "evidence": []}
     verdict = ladder_verdict(found, setup)
     assert (verdict.ruling, verdict.mechanism.control) == (ruling, presence)
+
+
+def test_the_console_says_of_a_ladder_what_was_found(capsys):
+    setup = Setup(config=PRESET, runs=Path("r"), experiments=Path("e"))
+    found = {"hypothesis": "H00", "level": "suspect", "text": "It stops.", "evidence": []}
+    verdict = ladder_verdict(found, setup)
+    _print(observed(find("H00"), setup, verdict, asked="A rung fails.", runs={}))
+    said = capsys.readouterr().out
+    assert said.startswith("A RUNG FAILED  H00")
+    assert "VALIDATED" not in said
 
 
 def test_what_is_recorded_holds_every_run(asked):

@@ -1,5 +1,6 @@
 """A journal begins from the seeds' template; status and next read it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,29 @@ def test_a_journal_begins_with_the_seeds_hypotheses_in_their_order(tmp_path):
     assert queue(journal)[:4] == ["H00", "H06", "H01", "H02"]
     low, medium = ([c for c, e in entries.items() if e.priority == p] for p in ("low", "medium"))
     assert (low, medium) == (["H05"], ["H03", "H04", "H08"])
+
+
+SEEN_ELSEWHERE = (
+    r"\d\s?%",
+    r"\d{4}-\d{2}",
+    r"\b\d*e[1-9]",
+    r"n ?= ?\d",
+    r"times in ten",
+    r"worked investigation|decent level|given the baseline|was once|raised by|ended where",
+)
+"""Figures, dates, and the turns of phrase in which a template told what had been seen."""
+
+
+def test_a_fresh_journal_tells_no_result_of_another_investigation(tmp_path):
+    journal = journal_at(tmp_path)
+    told = {
+        (file.name, found[0])
+        for file in sorted(tmp_path.rglob("*.md"))
+        for one in SEEN_ELSEWHERE
+        for found in re.finditer(one, file.read_text(), re.IGNORECASE)
+    }
+    assert not told
+    assert all(not entry.experiments for entry in journal.read().entries)
 
 
 def test_a_new_journal_holds_together(tmp_path):

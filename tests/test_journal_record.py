@@ -7,11 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from flatline.cli import app
 from flatline.errors import ConfigError
-from flatline.journal import Status, record, update_status
+from flatline.journal import Status, board, record, update_status
 from flatline.journal.check import check
 from flatline.journal.results import portable
+from flatline.report import page_of
 from tests.journals import (
     curves_of,
     everything,
@@ -20,6 +23,7 @@ from tests.journals import (
     result_of,
     verdict_of,
 )
+from tests.report_pages import Page
 
 HOSTILE = "a | b\n<!-- /flatline:results -->\n## Fake\n`x` <script>[y](z.md)"
 
@@ -52,6 +56,37 @@ def test_a_result_reaches_every_file_and_the_journal_holds_together(tmp_path):
     page = (tmp_path / "experimental-results/h09-mask.md").read_text()
     assert "| mask mended | 2 | finished | 0.590 | 0.910 | 0.320 | 90 |" in page
     assert check(journal) == []
+
+
+MISREAD = ("alidated", "VALIDATED")
+"""Of a positive control it would say the opposite of what was found."""
+
+
+@pytest.mark.parametrize(
+    "ruling, found", [("validated", "A rung failed"), ("invalidated", "Every rung climbed")]
+)
+def test_a_positive_control_says_what_was_found_wherever_it_is_shown(tmp_path, ruling, found):
+    journal = journal_at(tmp_path)
+    verdict = verdict_of(ruling, "H00", reason="It stops at `format`.")
+    record(journal, plan_of("h00-ladder", "H00"), result_of(), verdict)
+    shown = {
+        "table": next(line for line in board.table(journal.read()).splitlines() if "[H00" in line),
+        "roadmap": next(
+            line for line in board.roadmap(journal.read()).splitlines() if "H00" in line
+        ),
+        "results": journal.find("H00").file.read_text().partition("flatline:results")[2],
+        "log": (tmp_path / "01-experiments-log.md").read_text().partition(": H00")[2],
+        "page": (tmp_path / "experimental-results/h00-ladder.md").read_text(),
+        "console": CliRunner().invoke(app, ["journal", "status", str(tmp_path)]).stdout,
+        "report": Page(page_of(tmp_path)).text.partition("The files")[0],
+    }
+    for place, text in shown.items():
+        assert found.lower() in " ".join(text.split()).lower(), place
+        assert not any(word in text for word in MISREAD), place
+    assert journal.find("H00").status == ruling
+    assert (
+        f'"verdict": "{ruling}"' in (tmp_path / "experimental-results/h00-ladder.json").read_text()
+    )
 
 
 def test_a_validated_cause_gets_a_fix_with_change_evidence_and_reason(tmp_path):

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from flatline.cli import app
 from flatline.config import RunConfig
 from flatline.errors import ConfigError
 from flatline.heldout import read_scores
@@ -282,6 +284,66 @@ def test_a_changed_script_is_another_experiment(tmp_path):
     assert len(digests) == 2
 
 
+# -- whose flag it is
+
+
+def asked_by(monkeypatch, *words):
+    """What a command line comes to, and what was said of it."""
+    asked = []
+    monkeypatch.setattr("flatline.script.run.run_script", asked.append)
+    done = CliRunner().invoke(app, ["run", *words])
+    assert done.exit_code == 0, done.output
+    return asked[0], done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--record", "R", "--steps", "3", "train.py", "--lr", "1", "data"),
+        ("train.py", "--record", "R", "--steps", "3", "--lr", "1", "data"),
+        ("train.py", "--lr", "1", "--record=R", "data", "--steps=3"),
+        ("--steps", "3", "train.py", "--lr", "1", "--record", "R", "data"),
+        ("train.py", "--record", "R", "--steps", "3", "--", "--lr", "1", "data"),
+    ],
+)
+def test_options_of_flatline_count_on_either_side_of_the_script(monkeypatch, words):
+    asked, said = asked_by(monkeypatch, *words)
+    assert (asked.record, asked.steps) == (Path("R"), 3)
+    assert (asked.script, asked.arguments) == (Path("train.py"), ("--lr", "1", "data"))
+    behind = words[words.index("train.py") :]
+    for flag in ("--record", "--steps"):
+        assert (flag in said) == any(word.startswith(flag) for word in behind), said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train.py", "--", "--record", "R", "--steps", "3"),
+        ("--", "train.py", "--record", "R", "--steps", "3"),
+    ],
+)
+def test_behind_two_dashes_every_flag_is_the_scripts_and_nothing_is_said(monkeypatch, words):
+    asked, said = asked_by(monkeypatch, *words)
+    assert (asked.record, asked.steps, said) == (None, None, "")
+    assert asked.arguments == ("--record", "R", "--steps", "3")
+
+
+def test_an_experiment_gives_a_script_its_own_flags_whatever_flatline_calls_its_own(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "train.py").touch()
+    script = Script(path=tmp_path / "train.py", arguments=("--steps", "9", "--seed", "7"))
+    for command in (
+        script.arm("treated", "H09", "heldout_reward", "none").command,
+        change_to_make("H53", [], script.path, script.arguments).rpartition("`flatline run")[2],
+    ):
+        words = shlex.split(command.strip("`"))
+        words = words[words.index("run") + 1 :] if "run" in words else words
+        words = [word.format(remedy="H09", seed=1, run_dir="R") for word in words]
+        asked, said = asked_by(monkeypatch, *words)
+        assert (asked.arguments, asked.steps, said) == (script.arguments, None, "")
+
+
 # -- the change to make
 
 
@@ -290,7 +352,7 @@ def test_an_argument_is_changed_where_the_script_writes_it(tmp_path):
     script.write_text("args = GRPOConfig(\n    beta=0.04,\n    seed=1,\n)\n")
     change = change_to_make("H03", [], script, ["--big"])
     assert "-    beta=0.04," in change and "+    beta=0.0," in change
-    assert f"flatline run --remedy H03 {script} --big" in change
+    assert f"flatline run --remedy H03 {script} -- --big" in change
 
 
 def test_a_method_that_stands_over_one_of_trl_is_taken_away():

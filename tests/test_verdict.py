@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from flatline.verdict import (
     more_seeds,
     power,
 )
+from flatline.verdict.criterion import MOST_SEEDS
 from flatline.verdict.planning import ends_of
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -192,11 +194,12 @@ def test_the_interval_has_no_cliff_where_differences_come_to_be_equal():
 @pytest.mark.parametrize(("family", "fewest"), [(1, 3), (3, 3), (4, 4), (12, 4), (13, 5)])
 def test_more_tested_effects_need_more_seeds_however_clear_each_looks(family, fewest):
     rule = Rule(family=family, looks=(2, 3, 4, 5, 6))
-    clear = [0.30, 0.31, 0.305, 0.30, 0.31, 0.305]
+    clear = [0.30, 0.32, 0.31, 0.30, 0.32, 0.31]
     for n in range(2, fewest):
         early = ruled(clear[:n], rule=rule)
         assert (early.ruling, early.settled) == (Ruling.INCONCLUSIVE, False)
-        assert f"{fewest} are the fewest that can carry" in early.reason
+        assert f"{fewest - n} more matched seed" in early.would_change
+        assert f"{fewest} are the fewest that can carry" in early.would_change
         assert early.to_json()["effect"]["low"] is None
     assert ruled(clear, rule=rule).ruling is Ruling.VALIDATED
 
@@ -322,6 +325,20 @@ def test_a_hopeless_question_is_not_answered_with_a_number_of_seeds():
     assert "More than 30 further matched seeds" in ruled(hopeless).would_change
 
 
+@pytest.mark.parametrize("middle", [0.051, 0.06, 0.2])
+def test_a_verdict_says_one_number_of_seeds_that_would_decide(middle):
+    rule = Rule(family=12)
+    few = [middle - 0.03, middle, middle + 0.03]
+    verdict, further = ruled(few, rule=rule), more_seeds(few, rule)
+    assert verdict.ruling is Ruling.INCONCLUSIVE
+    said = f"{verdict.reason} {verdict.would_change}"
+    told = {int(n) for n in re.findall(r"(\d+) (?:are the fewest|further|more matched)", said)}
+    if further is None:
+        assert told == {MOST_SEEDS}
+    else:
+        assert told <= {further, len(few) + further}
+
+
 def test_more_seeds_counts_up_to_a_planned_look():
     assert more_seeds([], Rule()) == 3
     assert more_seeds([0.12, 0.03, 0.06], Rule(looks=(3, 12))) == 9
@@ -399,7 +416,8 @@ def test_the_verdicts_that_were_made_are_still_what_comes_out(name):
 def test_the_verdict_on_h09_needs_its_fourth_seed():
     differences, rule, _ = recorded("h09-loss-mask-as-attention")
     assert (
-        "4 are the fewest that can carry 4 tested effects" in ruled(differences, rule=rule).reason
+        "4 are the fewest that can carry 4 tested effects"
+        in ruled(differences, rule=rule).would_change
     )
     verdict = ruled([*differences, FOURTH_SEED_OF_H09], rule=rule)
     assert verdict.ruling is Ruling.VALIDATED

@@ -3,6 +3,7 @@
     FlatlineError
     ├── DataError       a file, a row or a dataset spec that cannot be used
     ├── ConfigError     a flag or option that cannot be honoured
+    │   └── TooFewSeeds     an experiment that could not end in a verdict
     ├── ModelError      a model, tokenizer or chat template that cannot be used
     └── TraceError      a recorded run that cannot be read or written
         └── NotRecorded     a column that this trace does not have
@@ -29,6 +30,14 @@ class DataError(FlatlineError):
 
 class ConfigError(FlatlineError):
     """A flag or option that cannot be honoured."""
+
+
+class TooFewSeeds(ConfigError):
+    """An experiment that could not end in a verdict, whatever its runs come to."""
+
+    def __init__(self, text: str, *, needed: int) -> None:
+        super().__init__(text)
+        self.needed = needed
 
 
 class ModelError(FlatlineError):

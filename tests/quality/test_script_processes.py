@@ -37,7 +37,7 @@ def given(tmp_path_factory):
 
 def run(given, folder, *asked):
     command = [*TORCHRUN, "-m", "flatline", "run", *asked, "--seed", "2", "--evaluate"]
-    command += ["--output", str(folder / "out"), str(SUMS), *given]
+    command += ["--output", str(folder / "out"), str(SUMS), "--", *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr
@@ -67,7 +67,7 @@ def test_it_runs_under_accelerate_launch(given, tmp_path):
         *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"),
         *("-m", "flatline", "run", "--remedy", "H09", "--record", str(tmp_path / "run")),
         *("--seed", "2", "--output", str(tmp_path / "out")),
-        *(str(SUMS), *given),
+        *(str(SUMS), "--", *given),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -90,7 +90,11 @@ def test_a_script_is_investigated_on_ray(given, tmp_path):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         setup = Setup(
-            config=RunConfig(), runs=tmp_path / "runs", experiments=tmp_path / "plans", looks=(2,)
+            config=RunConfig(),
+            runs=tmp_path / "runs",
+            experiments=tmp_path / "plans",
+            looks=(2,),
+            train_anyway=True,  # two seeds decide nothing
         )
         script = Script(path=SUMS, arguments=given)
         (found,) = investigate_script(setup, script, [find("H09")], RayExecutor(), Said())

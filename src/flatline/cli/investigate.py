@@ -5,6 +5,7 @@ journal, `setup.toml` describes it, and a flag that is given goes before the fil
 """
 
 import inspect
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.cli.train import TrainCommand, config_of, train
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, TooFewSeeds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 NOTHING, CAUSE = 0, 1
 """Exit codes: no cause was validated, or one was; 2 is bad input."""
+TYPED = "flatline.investigate.typed"
+"""Where the context of the command keeps its words."""
 LEFT_OUT = ("task", "seed", "output_dir", "run_name", "resume_from_checkpoint", "dry_run", "json")
 """Flags of `flatline train` that an experiment sets itself."""
 
@@ -86,7 +89,10 @@ Budget = Annotated[
 ]
 Anyway = Annotated[
     bool,
-    typer.Option("--train-anyway", help="Run the experiment even where the mechanism is absent."),
+    typer.Option(
+        "--train-anyway",
+        help="Run the experiment even where the mechanism is absent, or --seeds too few to decide.",
+    ),
 ]
 Name = Annotated[str | None, typer.Option(help="Of the experiment; the hypothesis's own if none.")]
 
@@ -95,14 +101,37 @@ class InvestigateCommand(TrainCommand):
     """What comes after `--` are the arguments of the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = list(args)
         if "--script" in args and "--" in args:
             at = args.index("--")
             args = [*args[:at], *(f"--script-word={word}" for word in args[at + 1 :])]
+        ctx.meta[TYPED] = typed
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TooFewSeeds as error:
+            again = shlex.join(_with_seeds(ctx.meta[TYPED], error.needed))
+            raise ConfigError(f"{error}\nType `flatline investigate {again}`.") from error
+
+
+def _with_seeds(words: list[str], seeds: int) -> list[str]:
+    """What was typed, with another number of matched seeds."""
+    end = words.index("--") if "--" in words else len(words)
+    before, script = words[:end], words[end:]
+    kept = [
+        word
+        for at, word in enumerate(before)
+        if not word.startswith("--seeds") and before[at - 1 : at] != ["--seeds"]
+    ]
+    return [*kept, "--seeds", str(seeds), *script]
 
 
 def investigate(**given: Any) -> None:
     """Test hypotheses: is the mechanism present, and does removing it help?"""
+    from flatline.investigation.plans import refuse_too_few_seeds
+
     asked = {name: given.pop(name) for name in _OWN}
     journal = _journal(asked["journal"])
     setup = _setup(asked, given, journal)
@@ -110,8 +139,9 @@ def investigate(**given: Any) -> None:
     executor = _executor(asked["executor"], asked["jobs"])
     _refuse_nothing_to_train(asked, given["config"])
     _refuse_one_name_for_several(asked["name"], len(hypotheses))
-    with _watching(quiet=asked["json"]) as listener:
-        _begin(journal, hypotheses)
+    if not setup.train_anyway:
+        refuse_too_few_seeds(setup.rule)  # even for one effect; how many there are, runs will show
+    with _testing(journal, hypotheses), _watching(quiet=asked["json"]) as listener:
         found = _conclusions(setup, hypotheses, executor, listener, asked)
         verdicts = [_kept(one, journal, asked["json"]) for one in found]
     if asked["json"]:
@@ -149,13 +179,24 @@ def _journal(folder: Path | None) -> "Journal | None":
     return None if folder is None else Journal.open(folder)
 
 
-def _begin(journal: "Journal | None", hypotheses: "list[Hypothesis]") -> None:
-    """The board shows what is being tested; an interrupted test can be seen there, too."""
-    from flatline.journal import update_status
+@contextmanager
+def _testing(journal: "Journal | None", hypotheses: "list[Hypothesis]") -> Iterator[None]:
+    """The board shows what is being tested; an interrupted test can be seen there, too, and what
+    was never begun stands where it stood."""
+    from flatline.journal import Status, update_status
 
-    if journal is not None:
-        for hypothesis in hypotheses:
-            update_status(journal, hypothesis.id, "testing")
+    if journal is None:
+        yield
+        return
+    before = [update_status(journal, one.id, "testing") for one in hypotheses]
+    try:
+        yield
+    except TooFewSeeds:
+        still = {one.code for one in journal.read().entries if one.status is Status.TESTING}
+        for entry in before:
+            if entry.code in still:
+                update_status(journal, entry.code, entry.status, entry.confidence)
+        raise
 
 
 def _setup(asked: dict[str, Any], given: dict[str, Any], journal: "Journal | None") -> "Setup":
@@ -296,13 +337,15 @@ def _print(conclusion: "Conclusion") -> None:
     from rich.text import Text
 
     from flatline.hypotheses import find
+    from flatline.journal.entry import Status, standing
 
     verdict = conclusion.verdict
+    found = standing(verdict.hypothesis, Status(verdict.ruling.value))
     console = Console(highlight=False)
     name = f"{verdict.hypothesis} {find(verdict.hypothesis).name}"
     style = "bold red" if verdict.ruling == "validated" else "bold"
     console.print(
-        Text.assemble((f"{verdict.ruling.upper()}  ", style), (name, "bold")),
+        Text.assemble((f"{found.upper()}  ", style), (name, "bold")),
         Text(f"confidence {verdict.confidence}", style="dim"),
     )
     lines = [verdict.reason, f"What would change it: {verdict.would_change}"]

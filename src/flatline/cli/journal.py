@@ -165,7 +165,7 @@ def _print_board(reading: "Reading") -> None:
         table.add_row(
             Text(visible(f"{entry.code}: {entry.title}")),
             SHORT[entry.priority],
-            entry.status.label,
+            entry.label,
             SHORT[entry.confidence] if entry.confidence else "-",
             Text(visible(note_of(entry, twice))),
         )

@@ -1,15 +1,28 @@
-"""`flatline run`: somebody's training script, unchanged, with flatline in it."""
+"""`flatline run`: somebody's training script, unchanged, with flatline in it.
 
+flatline's own options count before the script and behind it, up to `--`: a `--record` that is
+quietly given to a script that parses nothing would cost a whole training. What is behind `--` is
+the script's, and so is every flag that flatline does not have.
+"""
+
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from flatline.cli import options
+from flatline.cli.text import visible
 
 Script = Annotated[Path, typer.Argument(help="The script, as you would type it after `python`.")]
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own arguments.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[ARGS]...",
+        help="The script's own arguments, with flags that flatline does not have. One that it has "
+        "too goes behind `--`: `train.py -- --seed 3`.",
+    ),
 ]
 RemedyOption = Annotated[
     str,
@@ -38,8 +51,39 @@ PilotOption = Annotated[
     Path | None,
     typer.Option("--pilot", hidden=True, help="Look at it and take two steps; written here."),
 ]
-SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""What comes after the script's name is the script's."""
+SETTINGS = {"ignore_unknown_options": True}
+"""Flags that are not flatline's are the script's."""
+END_OF_OWN = "--"
+
+
+class RunCommand(TyperCommand):
+    """Says which of flatline's options were read behind the script, where its own would be."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[: args.index(END_OF_OWN)] if END_OF_OWN in args else args
+        before = self.make_parser(ctx)
+        before.allow_interspersed_args = False
+        values, _, _ = before.parse_args(list(own))
+        behind, _, _ = self.make_parser(ctx).parse_args(list(values.get("arguments") or ()))
+        flags = [one.opts[0] for one in self.params if one.name in behind and _is_flag(one)]
+        if flags and os.environ.get("RANK", "0") == "0":
+            _say_taken(flags, str(values["script"]))
+        return super().parse_args(ctx, args)
+
+
+def _is_flag(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _say_taken(flags: list[str], script: str) -> None:
+    listed = " and ".join(", ".join(flags).rsplit(", ", 1))
+    one = len(flags) == 1
+    typer.echo(
+        f"flatline: {listed} behind {visible(script)} {'is' if one else 'are'} flatline's own; the "
+        f"script does not get {'it' if one else 'them'}. Flags that are meant for the script go "
+        f"behind `--`: `flatline run {visible(script)} -- {flags[0]} ...`.",
+        err=True,
+    )
 
 
 def run(
@@ -54,7 +98,10 @@ def run(
     measured_with: MeasuredWith = "none",
     pilot: PilotOption = None,
 ) -> None:
-    """Run your own training script as it is, recorded, or with a cause removed."""
+    """Run your own training script as it is, recorded, or with a cause removed.
+
+    The options below count before the script and behind it; behind `--` all is the script's.
+    """
     try:
         from flatline.script.run import ScriptRun, run_script
     except ImportError as error:

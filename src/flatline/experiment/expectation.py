@@ -31,7 +31,7 @@ class Expectation:
         found = (
             f"An effect of {self.detectable:.3f} is found in 4 of 5 such experiments."
             if math.isfinite(self.detectable)
-            else "So few seeds cannot validate any of so many effects: plan more."
+            else "So few seeds cannot validate any of so many effects."
         )
         cost = f"At most {self.runs} runs, {_duration(self.seconds)}"
         return f"{found} {cost}; a clear effect stops earlier."

@@ -27,7 +27,7 @@ from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import HasReplay, Hypothesis, Level
 from flatline.investigation.conclusion import Conclusion, concluded, ladder_verdict, observed
 from flatline.investigation.looks import checkup_of, ladder_of
-from flatline.investigation.plans import name_of, plan_for, plan_for_command
+from flatline.investigation.plans import name_of, plan_for, plan_for_command, refuse_in_vain
 from flatline.investigation.setup import Setup
 from flatline.stats import spread_of_units
 from flatline.trace import Trace
@@ -66,6 +66,7 @@ def investigate_command(
 ) -> Conclusion:
     """The same for a command of the user; its runs are known by their traces alone."""
     plan = plan_for_command(hypothesis, setup, command, choice)
+    refuse_in_vain(plan, setup)
     listener.say(f"{hypothesis.id} {hypothesis.name}: {plan.question}")
     _say_taken_up(plan, setup, listener)
     folder = setup.experiments / plan.name
@@ -166,6 +167,7 @@ class Inquiry:
         return folder_of(self._setup.control, seed, self._setup.runs)
 
     def _experiment(self, hypothesis: Hypothesis, plan: Plan) -> Conclusion:
+        refuse_in_vain(plan, self._setup)
         self._listener.say(f"{hypothesis.id} {hypothesis.name}: {plan.question}")
         self._listener.say(self._promise(plan))
         _say_taken_up(plan, self._setup, self._listener)
@@ -242,4 +244,6 @@ class Inquiry:
             ),
         )
         verdict = ladder_verdict(found, self._setup)
-        return observed(hypothesis, self._setup, verdict, asked="Every rung is climbed.", runs={})
+        return observed(
+            hypothesis, self._setup, verdict, asked="A rung of the ladder fails.", runs={}
+        )

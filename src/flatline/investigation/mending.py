@@ -34,9 +34,14 @@ def change_to_make(
         parts.append(_lines(code, own or where))
     if not own:
         parts += _releases(where)
-    command = shlex.join(["flatline", "run", "--remedy", code, str(script), *arguments])
+    command = shlex.join(["flatline", "run", "--remedy", code, *with_arguments(script, arguments)])
     parts.append(f"Until then: `{command}`")
     return "\n".join(parts)
+
+
+def with_arguments(script: Path, arguments: Sequence[str]) -> list[str]:
+    """The end of a `flatline run`: none of the script's own flags may be read as flatline's."""
+    return [str(script), *(["--", *arguments] if arguments else [])]
 
 
 def _is_in(place: Mapping[str, Any], script: Path, text: str) -> bool:

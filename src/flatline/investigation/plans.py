@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+from flatline.errors import TooFewSeeds
 from flatline.experiment import Arm, Plan, Role, arms_of
 from flatline.experiment.negative import negative_arms
 from flatline.experiment.plan import METRIC
+from flatline.experiment.registration import PLAN_FILE
 from flatline.hypotheses.base import Arms, Hypothesis
 from flatline.investigation.setup import Setup
+from flatline.verdict import Rule
 
 
 def name_of(hypothesis: Hypothesis, setup: Setup) -> str:
@@ -51,6 +54,27 @@ def plan_for_command(hypothesis: Hypothesis, setup: Setup, command: str, choice:
         looks=setup.looks,
         mechanism=hypothesis.mechanism or f"What {hypothesis.id} sees in the trace is gone.",
         arms=arms,
+    )
+
+
+def refuse_in_vain(plan: Plan, setup: Setup) -> None:
+    """What is registered goes on: it was asked for. A new plan must be able to decide something."""
+    registered = (setup.experiments / plan.name / PLAN_FILE).exists()
+    if not (registered or setup.train_anyway):
+        refuse_too_few_seeds(plan.rule, plan.hypothesis)
+
+
+def refuse_too_few_seeds(rule: Rule, hypothesis: str = "anything") -> None:
+    """Raises `TooFewSeeds` for a rule under which no effect ever has an interval."""
+    seeds = rule.looks[-1]
+    if seeds >= rule.fewest:
+        return
+    raise TooFewSeeds(
+        f"--seeds {seeds} can neither validate {hypothesis} nor show that it does not matter: "
+        f"{rule.fewest_in_words}, so the experiment is not begun.\n"
+        f"Plan {rule.fewest} matched seeds or more (6 is usual, and a clear effect stops earlier); "
+        "runs that have finished are kept and count. `--train-anyway` trains all the same.",
+        needed=rule.fewest,
     )
 
 

@@ -32,8 +32,8 @@ from flatline.hypotheses.base import Hypothesis
 from flatline.investigation.conclusion import Conclusion, concluded, observed
 from flatline.investigation.inquiry import LADDER, Listener
 from flatline.investigation.looks import kept, sights_of
-from flatline.investigation.mending import change_to_make
-from flatline.investigation.plans import name_of
+from flatline.investigation.mending import change_to_make, with_arguments
+from flatline.investigation.plans import name_of, refuse_in_vain
 from flatline.investigation.setup import AS_IT_IS, Setup
 from flatline.remedies import REMEDIES, WITHOUT
 from flatline.verdict import Mechanism, Presence, Ruling, Verdict, decide
@@ -67,7 +67,7 @@ class Script:
         words = [_plain(word) for word in (*start, "run", *held_out, *ends)]
         words += ["--remedy", "{remedy}", "--seed", "{seed}", "--record", "{run_dir}"]
         words += ["--output", "{run_dir}/outputs"]
-        words += [_plain(word) for word in (str(self.path), *self.arguments)]
+        words += [_plain(word) for word in with_arguments(self.path, self.arguments)]
         return Arm(
             name=AS_IT_IS if remedy == NONE else f"with the remedy for {remedy}",
             role=role,
@@ -270,6 +270,7 @@ class _Inquiry:
     def _experiment(
         self, hypothesis: Hypothesis, plan: Plan, pilot: Mapping[str, Any]
     ) -> Conclusion:
+        refuse_in_vain(plan, self._setup)
         self._listener.say(f"{hypothesis.id} {hypothesis.name}: {plan.question}")
         cost = Cost(plan, self._control, self._executor.jobs)
         self._listener.say(cost.text)

@@ -56,7 +56,7 @@ def cells_of(entry: Entry, duplicates: Iterable[str]) -> list[str]:
     return [
         f"[{entry.code}: {inline(entry.title)}]({target(f'{HYPOTHESES}/{entry.file.name}')})",
         SHORT[entry.priority],
-        entry.status.label,
+        entry.label,
         SHORT[entry.confidence] if entry.confidence else "-",
         inline(note_of(entry, duplicates)),
     ]
@@ -94,7 +94,7 @@ def roadmap(reading: Reading) -> str:
 def _step(entry: Entry) -> str:
     cost = "" if entry.cost_minutes is None else f", up to {entry.cost_minutes:g} minutes"
     link = target(f"{HYPOTHESES}/{entry.file.name}")
-    return f"[{entry.code}: {inline(entry.title)}]({link}){cost}. {entry.status.label}"
+    return f"[{entry.code}: {inline(entry.title)}]({link}){cost}. {entry.label}"
 
 
 def refresh(journal: Journal) -> Reading:

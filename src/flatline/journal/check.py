@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from flatline.errors import ConfigError
 from flatline.journal import frontmatter, markers, results
 from flatline.journal.board import cells_of
-from flatline.journal.entry import JUDGED, Entry, Status
+from flatline.journal.entry import JUDGED, Entry, Status, standing
 from flatline.journal.folder import (
     HYPOTHESES,
     LOG,
@@ -252,8 +252,9 @@ def _other_task(entry: Entry, last: Mapping[str, Any], journal: Journal) -> Iter
             entry,
             "mechanism-not-exercised",
             "status",
-            f"{entry.code} is invalidated by {last['name']}, which ran {other}; {SETUP} is about "
-            f"{task}. Another task does not show what this one does: test it on {task}.",
+            f"{entry.code} ({standing(entry.code, entry.status).lower()}) rests on {last['name']}, "
+            f"which ran {other}; {SETUP} is about {task}. Another task does not show what this one "
+            f"does: test it on {task}.",
         )
 
 

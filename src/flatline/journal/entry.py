@@ -26,12 +26,9 @@ class Status(StrEnum):
     INVALIDATED = "invalidated"
     INCONCLUSIVE = "inconclusive"
 
-    @property
-    def label(self) -> str:
-        """With its symbol, as the table shows it."""
-        return f"{_SYMBOLS[self]} {self.value.capitalize()}"
 
-
+CONTROL = "H00"
+"""The positive control: validated means that the stack failed it."""
 _SYMBOLS = {
     Status.PENDING: "⏳",
     Status.TESTING: "🧪",
@@ -40,12 +37,32 @@ _SYMBOLS = {
     Status.INVALIDATED: "❌",
     Status.INCONCLUSIVE: "🤔",
 }
+_OF_THE_CONTROL = {
+    Status.VALIDATED: (_SYMBOLS[Status.INVALIDATED], "A rung failed"),
+    Status.INVALIDATED: (_SYMBOLS[Status.VALIDATED], "Every rung climbed"),
+}
+"""Of a control "validated" reads as praise, and it is the opposite: so it says what was found."""
 JUDGED = (Status.VALIDATED, Status.PARTIAL, Status.INVALIDATED, Status.INCONCLUSIVE)
 """What only a result can say."""
 OPEN = (Status.PENDING, Status.TESTING, Status.INCONCLUSIVE)
 """What there is still something to find out about."""
 LEVELS = ("high", "medium", "low")
 """Of priority and of confidence; also their order."""
+
+
+def standing(code: str, status: Status) -> str:
+    """Where a hypothesis stands, in words that a person cannot misread."""
+    return _shown(code, status)[1]
+
+
+def label_of(code: str, status: Status) -> str:
+    """The same behind its symbol, as the table shows it."""
+    return " ".join(_shown(code, status))
+
+
+def _shown(code: str, status: Status) -> tuple[str, str]:
+    own = _OF_THE_CONTROL.get(status) if code == CONTROL else None
+    return own or (_SYMBOLS[status], status.value.capitalize())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +93,11 @@ class Entry:
     """What a test costs at most; None where nobody knows."""
     note: str
     """A few words for the table."""
+
+    @property
+    def label(self) -> str:
+        """Where it stands, as the table shows it."""
+        return label_of(self.code, self.status)
 
 
 class Field(NamedTuple):

@@ -5,7 +5,7 @@ from datetime import date
 from typing import Any
 
 from flatline.journal.board import markdown_table
-from flatline.journal.entry import Entry, Status
+from flatline.journal.entry import Entry, Status, label_of, standing
 from flatline.journal.folder import HYPOTHESES, RESULTS, part
 from flatline.journal.results import arms_of, is_number, runs_of
 from flatline.markdown import inline, target
@@ -29,13 +29,13 @@ def log_entry(kept: Mapping[str, Any], entry: Entry | None, when: date) -> str:
     if entry:
         links += f", [hypothesis]({HYPOTHESES}/{target(entry.file.name)})"
     lines = [
-        f"## {when.isoformat()}: {kept['hypothesis']} {title} ({verdict['verdict']})".replace(
+        f"## {when.isoformat()}: {kept['hypothesis']} {title} ({_standing(kept)})".replace(
             "  ", " "
         ),
         f"**Question.** {inline(plan.get('question') or 'Is it the cause?')}",
         f"**Arms.** {_arms_text(kept)}",
         f"**Effect.** {_effect_line(kept)}",
-        f"**Verdict.** {Status(verdict['verdict']).label}, confidence "
+        f"**Verdict.** {_label(kept)}, confidence "
         f"{verdict.get('confidence') or 'unknown'}. {inline(verdict.get('reason') or '')}",
         f"**What would change it.** {inline(verdict.get('would_change') or 'Not said.')}",
         links + ".",
@@ -51,10 +51,18 @@ def results_text(experiments: Sequence[tuple[str, Mapping[str, Any] | None]]) ->
         return "\n\n".join(blocks)
     verdict = last["verdict"]
     head = (
-        f"**{Status(verdict['verdict']).label}**, confidence {verdict.get('confidence')}. "
+        f"**{_label(last)}**, confidence {verdict.get('confidence')}. "
         f"{inline(verdict.get('reason') or '')}"
     )
     return "\n\n".join([head, *blocks])
+
+
+def _label(kept: Mapping[str, Any]) -> str:
+    return label_of(kept["hypothesis"], Status(kept["verdict"]["verdict"]))
+
+
+def _standing(kept: Mapping[str, Any]) -> str:
+    return standing(kept["hypothesis"], Status(kept["verdict"]["verdict"])).lower()
 
 
 def _one_result(name: str, kept: Mapping[str, Any] | None) -> str:
@@ -67,8 +75,7 @@ def _one_result(name: str, kept: Mapping[str, Any] | None) -> str:
         f"- **Arms:** {_arms_text(kept)}",
         f"- **Effect:** {_effect_line(kept)}",
         f"- **Mechanism:** {_mechanism_text(mechanism)}",
-        f"- **Verdict:** {Status(kept['verdict']['verdict']).label}. "
-        f"{inline(kept['verdict'].get('reason') or '')}",
+        f"- **Verdict:** {_label(kept)}. {inline(kept['verdict'].get('reason') or '')}",
         f"- **What would change it:** {inline(kept['verdict'].get('would_change') or 'Not said.')}",
     ]
     return "\n".join(lines)
@@ -87,7 +94,7 @@ def page(kept: Mapping[str, Any], entry: Entry | None) -> str:
         ["Registered", inline(plan.get("registered") or "-")],
         ["Effect", _effect_line(kept)],
         ["Mechanism seen", _mechanism_text(verdict.get("mechanism"))],
-        ["Verdict", f"{Status(verdict['verdict']).label}, confidence {verdict.get('confidence')}"],
+        ["Verdict", f"{_label(kept)}, confidence {verdict.get('confidence')}"],
         ["Reason", inline(verdict.get("reason") or "-")],
         ["What would change it", inline(verdict.get("would_change") or "-")],
     ]

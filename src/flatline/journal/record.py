@@ -32,13 +32,15 @@ NOTE = 160
 """Characters of a reason that the table shows."""
 
 
-def update_status(journal: Journal, code: str, status: str) -> None:
-    """Say that a hypothesis is being tested; a verdict comes with `record`."""
+def update_status(journal: Journal, code: str, status: str, confidence: str | None = None) -> Entry:
+    """Say that a hypothesis is being tested; a verdict comes with `record`. Returns the entry as it
+    was."""
     with journal.lock():
         entry = _entry(journal, code)
-        changes = {"status": Status(status).value, "confidence": None}
+        changes = {"status": Status(status).value, "confidence": confidence}
         _change(entry.file, lambda text: frontmatter.changed(text, changes, entry.file))
         board.refresh(journal)
+    return entry
 
 
 def record(

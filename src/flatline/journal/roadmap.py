@@ -21,11 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flatline.journal.entry import LEVELS, OPEN, Entry, Status
+from flatline.journal.entry import CONTROL, LEVELS, OPEN, Entry, Status
 from flatline.journal.folder import FIXES, HYPOTHESES, Journal
-
-CONTROL = "H00"
-"""The positive control: validated means that the stack failed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

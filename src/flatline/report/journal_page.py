@@ -1,5 +1,6 @@
 """The page of a journal: the board, the roadmap, the log, and every file behind them."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from markupsafe import Markup
 from flatline.errors import ConfigError
 from flatline.journal import markers
 from flatline.journal.board import note_of
+from flatline.journal.entry import CONTROL, Entry, Status, standing
 from flatline.journal.folder import (
     FIXES,
     HYPOTHESES,
@@ -63,7 +65,7 @@ def _board(reading: Reading, anchors: Mapping[str, str]) -> list[dict[str, Any]]
     return [
         {
             "entry": entry,
-            "level": LEVELS.get(entry.status.value, "unknown"),
+            "level": _level(entry),
             "note": note_of(entry, twice),
             "anchor": anchors.get(f"{HYPOTHESES}/{entry.file.name}"),
         }
@@ -71,13 +73,24 @@ def _board(reading: Reading, anchors: Mapping[str, str]) -> list[dict[str, Any]]
     ]
 
 
+def _level(entry: Entry) -> str:
+    if entry.code == CONTROL and entry.status in (Status.VALIDATED, Status.INVALIDATED):
+        return "suspect" if entry.status is Status.VALIDATED else "ok"
+    return LEVELS.get(entry.status.value, "unknown")
+
+
 def _counts(reading: Reading) -> str:
-    """How many hypotheses stand where, in a sentence."""
-    counted: dict[str, int] = {}
-    for entry in reading.entries:
-        counted[entry.status.value] = counted.get(entry.status.value, 0) + 1
-    listed = ", ".join(f"{number} {status}" for status, number in counted.items())
-    return f"{len(reading.entries)} hypotheses: {listed}." if counted else "No hypothesis yet."
+    """How many hypotheses stand where; the control, which is no cause, by what it found."""
+    if not reading.entries:
+        return "No hypothesis yet."
+    counted = Counter(one.status.value for one in reading.entries if one.code != CONTROL)
+    listed = [f"{number} {status}" for status, number in counted.items()]
+    listed += [
+        f"{one.title}: {standing(one.code, one.status).lower()}"
+        for one in reading.entries
+        if one.code == CONTROL
+    ]
+    return f"{len(reading.entries)} hypotheses: {', '.join(listed)}."
 
 
 def _texts(journal: Journal) -> Iterator[tuple[str, str]]:
@@ -116,6 +129,8 @@ def _results(journal: Journal) -> list[dict[str, Any]]:
 
 def _result(name: str, kept: Mapping[str, Any] | None) -> dict[str, Any]:
     said = {key: part(kept or {}, "verdict", key) for key in ("hypothesis", "verdict", "reason")}
+    if said["verdict"] in list(Status):
+        said["verdict"] = standing(str(said["hypothesis"]), Status(said["verdict"])).lower()
     effect = _estimate(part(kept or {}, "verdict", "effect"))
     return {"name": name, "readable": kept is not None, "effect": effect, **said}
 

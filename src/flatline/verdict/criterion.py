@@ -81,6 +81,16 @@ class Rule:
         """
         return next(n for n in count(1) if 4.0**-n * self.family <= self.alpha)
 
+    @property
+    def fewest_in_words(self) -> str:
+        """That many, and why: a clause."""
+        return f"{self.fewest} are the fewest that can carry {self.effects_in_words}"
+
+    @property
+    def effects_in_words(self) -> str:
+        """How many effects share the error rate."""
+        return "an effect" if self.family == 1 else f"{self.family} tested effects"
+
     def refuse(self, differences: Sequence[float]) -> None:
         """Raises what is wrong with differences that no verdict can be based on."""
         for number, difference in enumerate(differences, start=1):

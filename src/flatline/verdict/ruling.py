@@ -230,10 +230,11 @@ def _untold(case: _Case) -> str:
 
 
 def _open(case: _Case) -> _Answer:
-    if case.effect.n < case.rule.fewest:
-        known = f"{case.rule.fewest} are the fewest that can carry {_tested(case.rule.family)}"
-    elif case.alike:
+    if case.alike:
         known = "the differences lie together closer than seeds do, so they count as one"
+    elif case.effect.n < case.rule.fewest:
+        # How many would decide is said once, by `_what_decides`.
+        known = f"so few seeds cannot carry {case.rule.effects_in_words}"
     elif case.effect.low > 0:
         known = f"certainly above 0, but perhaps less than {case.least}"
     else:
@@ -244,10 +245,6 @@ def _open(case: _Case) -> _Answer:
         f"The effect is {case.seen}: {known}{_hangs_on(case)}.",
         _what_decides(case),
     )
-
-
-def _tested(effects: int) -> str:
-    return "an effect" if effects == 1 else f"{effects} tested effects"
 
 
 def _hangs_on(case: _Case) -> str:
@@ -278,7 +275,9 @@ def _what_decides(case: _Case) -> str:
         )
     last = case.rule.looks[-1]
     new = "" if case.effect.n + further <= last else f", in a new plan: this one ends at {last}"
-    return f"About {_more(further)} with results like these{new}."
+    bound = case.effect.n + further == case.rule.fewest
+    why = f" ({case.rule.fewest_in_words})" if bound else ""
+    return f"About {_more(further)} with results like these{why}{new}."
 
 
 def _more(seeds: int) -> str:

@@ -40,6 +40,7 @@ from flatline.trace.importers.mlflow_store import (
 )
 from flatline.trace.importers.printed import prints_rows, read_printed
 from flatline.trace.importers.rollouts import KINDS, as_rollouts, tables
+from flatline.trace.importers.run_table import refuse_runs
 from flatline.trace.importers.settings import setting_names, settings_of
 from flatline.trace.importers.steps import step_table
 from flatline.trace.importers.tensorboard import NAME, find_events, read_events
@@ -135,7 +136,9 @@ def _read_file(path: Path, run: str | None = None) -> Log:
     if NAME in path.name:
         return read_events(path, [path])
     reader = _text_reader(path)
-    return as_rollouts(read_csv(path, run) if reader is read_csv else reader(path))
+    log = read_csv(path, run) if reader is read_csv else reader(path)
+    refuse_runs(log)
+    return as_rollouts(log)
 
 
 def _text_reader(path: Path) -> Callable[[Path], Log]:

@@ -16,6 +16,7 @@ from typing import Any
 from flatline.errors import TraceError
 from flatline.trace.importers.histories import histories_in, read_histories
 from flatline.trace.importers.log import Entry, Log, quoted
+from flatline.trace.importers.run_table import WHOLE_HISTORY
 from flatline.trace.importers.text import document, inside, parsed, read_jsonl
 
 STATE = "trainer_state.json"
@@ -96,8 +97,7 @@ def _summary(path: Path) -> TraceError:
     return TraceError(
         f"{path} is the summary of a W&B run: the last value of every metric, without a history.\n"
         "Why a curve is flat cannot be seen in one point. Give the run's `run-*.wandb` file, or "
-        "export all of the history: "
-        "`pandas.DataFrame(wandb.Api().run(PATH).scan_history()).to_csv('history.csv')`."
+        f"export all of the history: {WHOLE_HISTORY}."
     )
 
 
