@@ -1,7 +1,7 @@
 """Chances beyond a value, by one function: the incomplete beta function.
 
-Student's, the binomial and the beta distribution, right to nine digits. scipy has them too; it would
-be the dearest package of all, and takes as long to load as a log takes to diagnose.
+Student's, the binomial and the beta distribution, right to nine digits. scipy has them too; it
+would be the dearest package of all, and takes as long to load as a log takes to diagnose.
 """
 
 import math
