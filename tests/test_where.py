@@ -12,7 +12,6 @@ from flatline.hypotheses.departure import placed
 from flatline.hypotheses.h49_prompts_depart import PromptsDepart
 from flatline.live.stage_found import StageFound
 from flatline.live.where.attributes import named_by_callers, with_what_was_set
-from flatline.live.where.package import in_library
 from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
@@ -387,8 +386,3 @@ def test_a_trainer_that_is_right_is_not_blamed_for_what_it_was_given():
         (found,) = placed([alarm], [PromptsDepart()], subject(departs))
         assert found.where == shown, departs
     assert "own" not in lines[0].to_json()
-
-
-def test_what_was_installed_is_no_line_of_the_users_own():
-    assert in_library(pytest.__file__)
-    assert not in_library(__file__)
