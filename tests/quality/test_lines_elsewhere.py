@@ -1,4 +1,4 @@
-"""A checkup names the same lines of TRL in site-packages, in a fork, in a copy and in a renamed one."""
+"""A checkup names the same lines of TRL in site-packages, a fork, a copy and a renamed one."""
 
 import pytest
 
