@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flatline.cli import options
+from flatline.errors import needing
 
 Script = Annotated[Path, typer.Argument(help="The script, as you would type it after `python`.")]
 Words = Annotated[
@@ -55,10 +55,8 @@ def run(
     pilot: PilotOption = None,
 ) -> None:
     """Run your own training script as it is, recorded, or with a cause removed."""
-    try:
+    with needing("Running a script"):
         from flatline.script.run import ScriptRun, run_script
-    except ImportError as error:
-        raise options.not_installed("Running a script", error) from error
     run_script(
         ScriptRun(
             script=script,
