@@ -322,3 +322,9 @@ def test_a_result_of_another_shape_is_refused(tmp_path):
     (folder / "cell.json").write_text('{"cell": {"changes": {}}}')
     with pytest.raises(ConfigError, match="Remove its folder"):
         read_all(tmp_path)
+
+
+def test_p_values_are_corrected_together_as_benjamini_and_hochberg_do():
+    chances = [0.2, 0.001, 0.04, 0.04, 0.9, 0.012]
+    # scipy.stats.false_discovery_control(chances)
+    assert harm._together(chances) == pytest.approx([0.24, 0.006, 0.06, 0.06, 0.9, 0.036])

@@ -22,6 +22,7 @@ FLOW = (
     "releases",
     "config",
     "project",
+    "tails",
     "stats",
     "spec",
     "tasks",

@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.special import stdtrit
 
 from flatline.errors import NotRecorded
 from flatline.hypotheses.groups import reward_groups
@@ -17,7 +16,6 @@ from flatline.hypotheses.h33_group_integrity import GroupIntegrity
 from flatline.hypotheses.logs import setting, spacing
 from flatline.hypotheses.trend import trend_of
 from flatline.hypotheses.weights import always, in_half, names_newest, sizes
-from flatline.stats import t_score
 from flatline.trace import Trace
 from flatline.trace.frames import Ragged
 from flatline.trace.importers import open_log
@@ -46,12 +44,6 @@ def test_a_log_is_diagnosed_without_loading_torch_pandas_or_scipy(tmp_path):
     )
     assert json.loads(done.stdout)["tested"] > 2
     assert done.stderr.splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
-@pytest.mark.parametrize("freedom", [1, 1.3, 2, 5, 19, 63.7, 999, 1000, 20_000])
-def test_students_quantile_is_that_of_scipy(freedom, level):
-    assert t_score(freedom, level) == pytest.approx(stdtrit(freedom, (1 + level) / 2), rel=1e-11)
 
 
 def test_groups_of_any_size_are_reduced_as_one_by_one_to_the_last_bit():

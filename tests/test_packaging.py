@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flatline"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PATTERNS = PROJECT["tool"]["setuptools"]["package-data"]["flatline"]
-IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "scipy", "starlette", "uvicorn")
+IN_EXTRAS = ("duckdb", "jinja2", "markupsafe", "starlette", "uvicorn")
 """Modules that a plain installation has not."""
 JUNK = ("__pycache__", ".pyc", ".egg-info", ".DS_Store")
 
@@ -99,7 +99,6 @@ def test_the_base_reaches_a_verdict(log, tmp_path):
         (("ui", "{folder}"), "pages"),
         (("query", "{run}", "SELECT 1"), "query"),
         (("serve",), "serve"),
-        (("bench", "report", "{folder}"), "train"),
         (("demo", "--output-dir", "{folder}/demo"), "train"),
     ],
 )

@@ -11,8 +11,8 @@ from flatline.hypotheses.base import Finding, Level
 from flatline.hypotheses.departure import placed
 from flatline.hypotheses.h49_prompts_depart import PromptsDepart
 from flatline.live.stage_found import StageFound
-from flatline.live.where.attributes import named_by_callers, set_elsewhere
-from flatline.live.where.place import Where, in_library
+from flatline.live.where.attributes import named_by_callers, with_what_was_set
+from flatline.live.where.place import Where
 from flatline.live.where.ranking import Trail
 from flatline.live.where.specified import Right, Specified
 from flatline.live.where.statements import statements
@@ -143,7 +143,7 @@ def test_a_wrong_sign_is_seen_where_the_value_is_zero(written):
     assert first.statement.source == "ratio = logps.detach() - logps"
 
 
-def test_an_attribute_that_the_users_own_class_sets_is_found_without_following(written):
+def test_who_set_an_attribute_comes_behind_its_reader_unless_it_is_not_what_was_asked_for(written):
     theirs = written(
         "class Mine:\n"
         "    def __init__(self):\n"
@@ -154,9 +154,11 @@ def test_an_attribute_that_the_users_own_class_sets_is_found_without_following(w
     mine, follower = theirs.Mine(), Follower()
     with follower.following():
         mine.clip(REWARDS)
-    ((statement, function),) = set(set_elsewhere(mine, follower.events, lambda name: False))
-    assert statement.source == "self.low, self.high = 0.3, 0.2"
-    assert function == "Mine.__init__"
+    for differs, order in ((False, ("clip", "__init__")), (True, ("__init__", "clip"))):
+        found = with_what_was_set(mine, follower.events, lambda name, differs=differs: differs)
+        told = {function: statement.source for statement, function in found}
+        assert list(told) == [f"Mine.{name}" for name in order]
+        assert told["Mine.__init__"] == "self.low, self.high = 0.3, 0.2"
 
 
 def test_a_generator_and_a_loop_are_followed_to_their_ends(written):
@@ -384,8 +386,3 @@ def test_a_trainer_that_is_right_is_not_blamed_for_what_it_was_given():
         (found,) = placed([alarm], [PromptsDepart()], subject(departs))
         assert found.where == shown, departs
     assert "own" not in lines[0].to_json()
-
-
-def test_what_was_installed_is_no_line_of_the_users_own():
-    assert in_library(pytest.__file__)
-    assert not in_library(__file__)

@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).parent.parent.parent))
 import numpy as np
 import psutil
 from pretended import Pretended
-from scipy.stats import linregress, t
 
 from flatline.live.trl.recorder.attach import attach
+from flatline.stats import LEVEL, t_score
 from flatline.trace import Trace, writer
 from flatline.trace.files import StreamFile
 from flatline.trace.writer import Writer
@@ -124,12 +124,12 @@ def _flat(folder: Path, steps: int) -> None:
     trainer.say("on_train_end")
     assert not attachment.failed and len(Trace.open(folder / "run").steps) == steps
     late = [i for i, number in enumerate(at) if number > WARM * steps]
-    found = linregress(np.array(at)[late] / 1000, np.array(memory)[late])
-    margin = float(t.ppf(0.975, len(late) - 2)) * found.stderr
+    line, spread = np.polyfit(np.array(at)[late] / 1000, np.array(memory)[late], 1, cov=True)
+    slope, margin = line[0], t_score(len(late) - 2, LEVEL) * spread[0, 0] ** 0.5
     tenths = ", ".join(f"{memory[i]:.0f}" for i in range(4, len(memory), 5))
     print(f"\nMemory at each tenth of {steps} recorded steps, MiB: {tenths}.")
-    low, high = found.slope - margin, found.slope + margin
-    print(f"Slope: {found.slope:+.2f} [{low:+.2f}, {high:+.2f}] MiB per 1,000 steps.")
+    low, high = slope - margin, slope + margin
+    print(f"Slope: {slope:+.2f} [{low:+.2f}, {high:+.2f}] MiB per 1,000 steps.")
 
 
 if __name__ == "__main__":

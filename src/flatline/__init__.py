@@ -12,7 +12,7 @@ plant(trainer, fault)        breaks a trainer on purpose, to see what that looks
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flatline.errors import FlatlineError
+from flatline.errors import FlatlineError, needing
 
 if TYPE_CHECKING:
     from flatline.alarms.training import Alarms
@@ -60,7 +60,8 @@ def __getattr__(name: str) -> Any:
     """Import on first use: reading a trace must not need torch, nor `flatline --help` Arrow."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    with needing(f"`flatline.{name}`"):
+        return getattr(import_module(_WHERE[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -14,10 +14,30 @@ The command line prints these without a traceback and exits with 2. A message sa
 traceback.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def type_to_add(extra: str) -> str:
     """What to type where an extra is missing: not its name, which is another project's on PyPI."""
     return f'Type `pip install ".[{extra}]"` in flatline\'s checkout'
+
+
+@contextmanager
+def needing(what: str, extra: str = "train") -> Iterator[None]:
+    """Around imports that a smaller installation cannot do: says what they were for and what to
+    type."""
+    try:
+        yield
+    except ImportError as error:
+        raise not_installed(what, error, extra) from error
+
+
+def not_installed(what: str, error: ImportError, extra: str = "train") -> "ConfigError":
+    """A package that something needs, and that is missing or broken."""
+    gone = isinstance(error, ModuleNotFoundError)
+    seen = "which is not installed" if gone else f"which cannot be used as it is: {error}"
+    return ConfigError(f"{what} needs {error.name or 'a package'}, {seen}.\n{type_to_add(extra)}.")
 
 
 class FlatlineError(Exception):

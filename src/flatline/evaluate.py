@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 from flatline.files import write_atomically
 from flatline.rollout.record import Author, Finish, Rollout
 from flatline.stats import UNKNOWN, Estimate, cluster_mean, paired_difference, pass_at_k
@@ -102,7 +102,8 @@ def evaluate(
     about: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Play every problem `samples` times and summarise."""
-    from flatline.rollout.engine import Job  # brings torch, which summaries do not need
+    with needing("Playing"):
+        from flatline.rollout.engine import Job  # brings torch, which summaries do not need
 
     jobs = [Job(problem, sample) for problem in problems for sample in range(samples)]
     start = time.perf_counter()

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flatline.tails import students, students_slope
+
 LEVEL = 0.95
 """Coverage an interval aims at, unless it is asked for another one."""
 UNSEEN = 1.0
@@ -235,18 +237,15 @@ def _mean(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=4096)
 def t_score(freedom: float, level: float) -> float:
-    """How many standard errors the two-sided interval of coverage `level` reaches to each side.
-
-    Student's quantile. scipy has it too, but takes as long to load as a log takes to diagnose.
-    """
+    """How many standard errors Student's two-sided interval of coverage `level` reaches to each
+    side."""
     freedom, level = float(freedom), float(level)  # numpy's would be kept for whoever asks next
     score = _expanded_t(freedom, NormalDist().inv_cdf((1 + level) / 2))
     if freedom >= MANY_FREE:
         return score
     # Where few are free the expansion is only a start; Newton's steps in log(t) cannot leave t > 0.
     for _ in range(60):
-        tail, slope = _t_tail(score, freedom)
-        step = (tail - (1 - level)) / slope
+        step = (students(score, freedom) - (1 - level)) / students_slope(score, freedom)
         score *= math.exp(max(-1.0, min(1.0, step / score)))
         if abs(step) < 1e-10 * score:  # the step after it is below rounding
             break
@@ -265,33 +264,6 @@ def _expanded_t(freedom: float, z: float) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
-
-
-def _t_tail(t: float, freedom: float) -> tuple[float, float]:
-    """Chance beyond t on both sides, and how fast it falls with t."""
-    x = freedom / (freedom + t * t)
-    size = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.lgamma(0.5)
-    whole = math.exp(size + freedom / 2 * math.log(x) + math.log1p(-x) / 2)
-    if x < (freedom / 2 + 1) / (freedom / 2 + 2.5):
-        tail = whole * _beta_fraction(x, freedom / 2, 0.5) / (freedom / 2)
-    else:
-        tail = 1 - whole * _beta_fraction(1 - x, 0.5, freedom / 2) / 0.5
-    return tail, 2 * whole / t
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method."""
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
-    found = d
-    for m in range(1, 1000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for factor in (even, odd):
-            d, c = 1 / (1 + factor * d), 1 + factor / c
-            found *= c * d
-        if abs(c * d - 1) < 1e-16:
-            break
-    return found
 
 
 @lru_cache(maxsize=256)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from scipy.special import stdtr
-from scipy.stats import false_discovery_control
+import numpy as np
 
 from flatline.stats import LEVEL, Estimate, t_score
+from flatline.tails import students
 
 Key = TypeVar("Key")
 
@@ -59,8 +59,18 @@ def corrected(found: dict[Key, Harm]) -> dict[Key, Harm]:
     tested = {key: one.p for key, one in found.items() if one.p is not None}
     if not tested:
         return found
-    chances = dict(zip(tested, false_discovery_control(list(tested.values())), strict=True))
-    return found | {key: _judged(found[key], float(p)) for key, p in chances.items()}
+    chances = dict(zip(tested, _together(list(tested.values())), strict=True))
+    return found | {key: _judged(found[key], p) for key, p in chances.items()}
+
+
+def _together(chances: list[float]) -> list[float]:
+    """P-values after Benjamini and Hochberg: the least share of false discoveries among so many
+    with which each would still be one."""
+    order = np.argsort(chances)[::-1]
+    shares = np.asarray(chances)[order] * len(chances) / np.arange(len(chances), 0, -1)
+    found = np.empty(len(chances))
+    found[order] = np.minimum.accumulate(shares).clip(max=1.0)
+    return [float(one) for one in found]
 
 
 def _judged(harm: Harm, corrected: float) -> Harm:
@@ -76,4 +86,4 @@ def student_p(lost: Estimate) -> float:
 
 def p_value(widths: float, n: int) -> float:
     """Of a mean that is so many half widths of its interval away from 0."""
-    return float(2 * stdtr(n - 1, -abs(widths) * t_score(n - 1, LEVEL)))
+    return students(widths * t_score(n - 1, LEVEL), n - 1)

@@ -11,7 +11,7 @@ from flatline.bench.mutants.draw import Split
 from flatline.cli import options
 from flatline.cli.output import print_json, say
 from flatline.cli.text import shortened, visible
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 
 if TYPE_CHECKING:
     from flatline.bench.mutants.study import Study
@@ -112,10 +112,8 @@ def _study(
     script: Path, arguments: Sequence[str], modules: Sequence[str], out: Path, **given: Any
 ) -> "Study":
     """`modules` are what is changed; none for the script itself."""
-    try:
+    with needing("The benchmark"):
         from flatline.bench.mutants.study import Study
-    except ImportError as error:
-        raise options.not_installed("The benchmark", error) from error
     if not script.is_file():
         raise ConfigError(
             f"{script} is not a file.\nMutants are changes to what a training script runs.\n"
@@ -132,8 +130,8 @@ def _study(
 
 
 def _run(study: "Study", jobs: int, minutes: float | None) -> None:
-    from flatline.bench.mutants.work import run as run_studies
-
+    with needing("The benchmark"):
+        from flatline.bench.mutants.work import run as run_studies
     left = run_studies([study], jobs=jobs, minutes=minutes, on_done=Progress())
     if any(left):
         say(f"{left[0]} mutants and {left[1]} trainings are left; the same command goes on.")
@@ -142,8 +140,9 @@ def _run(study: "Study", jobs: int, minutes: float | None) -> None:
 @group.command()
 def report(folder: Folder, peer: Peers = None, json: options.Json = False) -> None:
     """Print what the tried mutants of a study show, or of all studies in a folder."""
-    from flatline.bench.mutants.results import healthy_runs, read
-    from flatline.bench.mutants.tables import markdown, score
+    with needing("The benchmark"):
+        from flatline.bench.mutants.results import healthy_runs, read
+        from flatline.bench.mutants.tables import markdown, score
 
     if peer:
         from flatline.cli.bench import part

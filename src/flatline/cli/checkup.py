@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatline.cli import options
 from flatline.cli.delivery import (
     Baseline,
     Delivery,
@@ -26,6 +25,7 @@ from flatline.cli.delivery import (
 from flatline.cli.train import config_of, train
 from flatline.config import RunConfig
 from flatline.diagnosis.renderers.ci.fail_on import FailOn
+from flatline.errors import needing
 
 if TYPE_CHECKING:
     from flatline.diagnosis.report import Report
@@ -78,14 +78,12 @@ def look(
     say: Callable[[str], None],
 ) -> "Report":
     """Build as `flatline train` does, and look."""
-    try:
+    with needing("A checkup"):
         from transformers.utils import logging
 
         from flatline.diagnosis.checkup import checkup as examine
         from flatline.training.run import check_all, refuse_no_folder
         from flatline.training.trainer import built_aside
-    except ImportError as error:
-        raise options.not_installed("A checkup", error) from error
     logging.disable_progress_bar()
     refuse_no_folder(Path(config.output_dir))
     with built_aside(config) as built:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 
-from flatline.cli import options
 from flatline.config import RunConfig
+from flatline.errors import not_installed
 
 if TYPE_CHECKING:
     from flatline.diagnosis.report import Report
@@ -114,7 +114,7 @@ def _refuse_half_a_story() -> None:
     """It takes minutes to the page at its end, which needs the extra `pages`."""
     for name in ("trl", "peft", "jinja2"):
         if find_spec(name) is None:
-            raise options.not_installed("The demo", ImportError(name=name))
+            raise not_installed("The demo", ModuleNotFoundError(name=name))
 
 
 def _broken(story: _Story) -> "Result":

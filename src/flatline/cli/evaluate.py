@@ -14,7 +14,7 @@ import typer
 from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 
 if TYPE_CHECKING:  # these bring numpy or torch; `flatline --help` must not wait for them
     from collections.abc import Callable
@@ -164,12 +164,10 @@ def evaluate_model(request: Request, model: str) -> "Evaluation":
 
 
 def _engine(request: Request, model: str) -> "Engine":
-    try:
+    with needing("Sampling from a model"):
         from flatline.rollout.engine import Engine, Limits
         from flatline.rollout.sampling import Sampling
         from flatline.training.models import load_policy
-    except ImportError as error:
-        raise options.not_installed("Sampling from a model", error) from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # ours says the same

@@ -17,7 +17,7 @@ from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.cli.train import TrainCommand, config_of, train
-from flatline.errors import ConfigError, TooFewSeeds
+from flatline.errors import ConfigError, TooFewSeeds, needing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -290,10 +290,8 @@ def _of_script(
     listener: "Display",
     asked: dict[str, Any],
 ) -> "Iterable[Conclusion]":
-    try:
+    with needing("An experiment with a script"):
         from flatline.investigation.script import Script, investigate_script
-    except ImportError as error:
-        raise options.not_installed("An experiment with a script", error) from error
     script = Script(
         path=asked["script"],
         arguments=tuple(asked["script_word"] or ()),

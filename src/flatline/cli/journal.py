@@ -10,6 +10,7 @@ from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.cli.train import TrainCommand, config_of, train
+from flatline.errors import needing
 
 if TYPE_CHECKING:
     from flatline.journal.check import Problem
@@ -57,10 +58,8 @@ def _refuse_unknown_fault(fault: str | None) -> None:
     """What can be planted is known to the training half alone."""
     if fault is None:
         return
-    try:
+    with needing("--fault"):
         from flatline.faults import find
-    except ImportError as error:
-        raise options.not_installed("--fault", error) from error
     find(fault)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flatline.cli.output import json_alone
-from flatline.errors import ConfigError, type_to_add
+from flatline.errors import ConfigError
 
 if TYPE_CHECKING:
     from flatline.tasks.base import Problem, Task
@@ -39,11 +39,6 @@ Json = Annotated[
     bool,
     typer.Option("--json", callback=_alone, help="Print JSON and nothing else on stdout."),
 ]
-
-
-def not_installed(what: str, error: ImportError, extra: str = "train") -> ConfigError:
-    """A package that this command needs and the installation lacks."""
-    return ConfigError(f"{what} needs {error.name}, which is not installed.\n{type_to_add(extra)}.")
 
 
 def make_task(name: str, *, retriever: str | None = None, noise: float | None = None) -> "Task":

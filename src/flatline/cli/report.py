@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from flatline.cli import options
-
 Source = Annotated[
     Path,
     typer.Argument(
@@ -31,9 +29,6 @@ def written(source: Path, output: Path, other: Path | None = None) -> str:
     """Write the page, and say where it is."""
     from flatline.report import write_report
 
-    try:
-        write_report(source, output, other=other)
-    except ImportError as error:
-        raise options.not_installed("A page", error, "pages") from error
+    write_report(source, output, other=other)
     size = output.stat().st_size / 1e6
     return f"Wrote {output} ({size:.1f} MB). Open it in a browser; it needs no network."

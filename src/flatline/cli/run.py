@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from flatline.cli import options
 from flatline.cli.text import visible
+from flatline.errors import needing
 
 Script = Annotated[Path, typer.Argument(help="The script, as you would type it after `python`.")]
 Words = Annotated[
@@ -102,10 +102,8 @@ def run(
 
     The options below count before the script and behind it; behind `--` all is the script's.
     """
-    try:
+    with needing("Running a script"):
         from flatline.script.run import ScriptRun, run_script
-    except ImportError as error:
-        raise options.not_installed("Running a script", error) from error
     run_script(
         ScriptRun(
             script=script,

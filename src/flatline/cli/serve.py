@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from flatline.cli import options
 from flatline.cli.evaluate import refuse_missing_device
 from flatline.cli.text import visible
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 
 PORT = 8000
 
@@ -49,16 +48,12 @@ def serve(
     """
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} cannot be served.\nType `--dtype float32` or bfloat16.")
-    try:
+    with needing("A server", "serve"):
         from flatline.loopback import TOKEN_VARIABLE, bind_address, listen
-    except ImportError as error:
-        raise options.not_installed("A server", error, "serve") from error
 
     bind = bind_address(host, port, command=f"flatline serve --model {model}")
-    try:
+    with needing("Sampling from a model", "serve"):
         from flatline.serve.start import guarded_application, start
-    except ImportError as error:
-        raise options.not_installed("Sampling from a model", error, "serve") from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()

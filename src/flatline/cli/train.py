@@ -21,6 +21,7 @@ from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.config import LAB, RunConfig, flag, load_config, refuse_missing_model
+from flatline.errors import needing
 
 if TYPE_CHECKING:
     from flatline.training.run import Result
@@ -51,13 +52,11 @@ def config_of(given: Mapping[str, Any]) -> RunConfig:
 
 def run(config: RunConfig, *, dry_run: bool, as_json: bool) -> None:
     refuse_missing_model(config.model)  # before the seconds that torch takes to be imported
-    try:
+    with needing("Training"):
         from transformers.utils import logging
 
         from flatline.training.plan import plan
         from flatline.training.run import train as start
-    except ImportError as error:
-        raise options.not_installed("Training", error) from error
     logging.disable_progress_bar()  # ours says the same
     _tell_whose_problems(config)
     if dry_run:

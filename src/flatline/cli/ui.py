@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flatline.cli import options
 from flatline.cli.text import visible
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 
 PORT = 8321
 
@@ -37,11 +36,9 @@ def ui(
             "The pages need a run directory, a log, a folder of these or a journal.\n"
             "Type `flatline ui runs` where your runs are in `runs`."
         )
-    try:
+    with needing("Live pages", "pages"):
         from flatline.loopback import bind_address, listen
         from flatline.report.web.app import application
-    except ImportError as error:
-        raise options.not_installed("Live pages", error, "pages") from error
 
     bind = bind_address(host, port, command=f"flatline ui {folder}")
     if bind.warning:

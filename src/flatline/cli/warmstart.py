@@ -10,6 +10,7 @@ from flatline.cli import options
 from flatline.cli.output import print_json
 from flatline.cli.text import visible
 from flatline.config import LAB, LAB_RATES, LAB_TURN, RunConfig
+from flatline.errors import needing
 
 if TYPE_CHECKING:  # these bring torch; `flatline --help` must not wait for it
     from rich.table import Table
@@ -103,14 +104,12 @@ def _run(
     values: dict[str, Any], bf16: bool | None, *, share: float, careless: float, as_json: bool
 ) -> None:
     RunConfig(**values)  # a wrong flag is reported before torch is imported
-    try:
+    with needing("A warm start"):
         import torch
         from transformers.utils import logging
 
         from flatline.training.warmstart import WarmStart
         from flatline.training.warmstart import warmstart as start
-    except ImportError as error:
-        raise options.not_installed("A warm start", error) from error
     logging.disable_progress_bar()  # ours says the same
     run = RunConfig(**values, bf16=torch.cuda.is_available() if bf16 is None else bf16)
     with _progress() as on_step:

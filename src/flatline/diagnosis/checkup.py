@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flatline.diagnosis.chosen import Chosen, chosen
 from flatline.diagnosis.lacking import Origin
 from flatline.diagnosis.report import Report, asked, guarded, rank
-from flatline.errors import ConfigError, FlatlineError, NotReached
+from flatline.errors import ConfigError, FlatlineError, NotReached, needing
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import Departure, named_by_the_catalogue, placed
 from flatline.live.loop.loop import Loop
@@ -123,7 +123,8 @@ def subject_of(trainer: Any, *, correct: str | None = None, gold: str | None = N
         return Subject(live)
     inner = getattr(trainer, "trainer", None)
     if inner is not None:
-        from flatline.training.subject import OurSubject  # needs TRL, which a Loop may not have
+        with needing("A checkup of a trainer of flatline's own"):  # a Loop may do without TRL
+            from flatline.training.subject import OurSubject
 
         return OurSubject(trainer, correct=correct, gold=gold)
     return TrlSubject(trainer, correct=correct, gold=gold)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flatline.config import RunConfig
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 from flatline.hypotheses.base import Finding
 from flatline.hypotheses.h00_positive_control import RUNGS, Climb, PositiveControl, Rung
 
@@ -38,7 +38,8 @@ def _climbs(config: RunConfig) -> Iterator[Climb]:
 
 
 def _climb(config: RunConfig, rung: Rung, folder: Path) -> Climb:
-    from flatline.training.run import train  # brings torch
+    with needing("The ladder"):
+        from flatline.training.run import train  # brings torch
 
     result = train(
         replace(

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 
 if TYPE_CHECKING:
     from flatline.experiment.plan import Arm
@@ -52,7 +52,8 @@ def _refuse_several_faults(
     control: "Arm", treated: "Arm", before: str | None, after: str | None
 ) -> None:
     """All faults of one hypothesis may go together: they are what it claims."""
-    from flatline.faults import find  # brings torch
+    with needing("A planted fault"):
+        from flatline.faults import find  # brings torch
 
     a, b = find(before), find(after)
     apart = {(one.fault.name, one.strength) for one in a} ^ {(o.fault.name, o.strength) for o in b}

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from flatline.config import RunConfig
+from flatline.errors import needing
 from flatline.live.where.place import Where
 from flatline.stats import Estimate
 from flatline.trace import Trace
@@ -263,7 +264,8 @@ class Hypothesis:
         """The planted faults of this hypothesis, all of them; None where it has none."""
         if config.fault is None:
             return None
-        from flatline.faults import belonging, without  # loads torch, which a trace can do without
+        with needing("A planted fault"):
+            from flatline.faults import belonging, without  # loads torch, as no trace needs
 
         theirs = " and ".join(belonging(config.fault, self.id))
         if not theirs:
@@ -284,8 +286,8 @@ def _is_set_back(config: RunConfig, setting: Setting) -> bool:
     """Whether a planted fault of another hypothesis sets the field back: the arms would be one."""
     if config.fault is None:
         return False
-    from flatline.faults import changed, find
-
+    with needing("A planted fault"):
+        from flatline.faults import changed, find
     treated = replace(config, **{setting.factor: setting.value})
     return bool(getattr(changed(treated, find(treated.fault)), setting.factor) != setting.value)
 

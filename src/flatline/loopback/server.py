@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
+from flatline.errors import needing
 from flatline.loopback.address import Bind
 
 if TYPE_CHECKING:
@@ -23,15 +24,15 @@ SECONDS_TO_TAKE = 30.0
 
 def listen(app: ASGIApp, bind: Bind) -> None:
     """Serve until Ctrl-C."""
-    import uvicorn
-
+    with needing("A server", "serve"):
+        import uvicorn
     uvicorn.Server(configured(app, bind)).run()
 
 
 def configured(app: ASGIApp, bind: Bind, *, to_ask: float = SECONDS_TO_ASK) -> "Config":
     """Settings of the server. What a client says about proxies is not believed."""
-    import uvicorn
-
+    with needing("A server", "serve"):
+        import uvicorn
     return uvicorn.Config(
         app,
         host=bind.host,

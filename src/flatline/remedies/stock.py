@@ -4,13 +4,14 @@ from typing import Any
 
 from flatline.errors import ConfigError
 from flatline.live.hooks import Patch
+from flatline.live.where.package import TRL, library_of
 from flatline.remedies.base import Tally, Undo
 
 
 def stock_class(trainer: Any) -> type:
     """The class of TRL's that a trainer is, or is built on."""
     for kind in type(trainer).__mro__:
-        if kind.__module__.startswith("trl."):
+        if library_of(kind.__module__) == TRL:
             return kind
     raise ConfigError(
         f"A {type(trainer).__name__} is not built on a trainer of TRL's.\n"

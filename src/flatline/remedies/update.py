@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.hooks import Patch
+from flatline.live.where.package import library_of
 from flatline.remedies.base import Tally, Undo
 from flatline.remedies.stock import own_method
 
@@ -53,7 +54,7 @@ def _kept(
         Patch(callback, name, around).undo
         for callback in trainer.callback_handler.callbacks
         for name in names
-        if type(callback).__module__.partition(".")[0] not in OURS
+        if library_of(type(callback).__module__) not in OURS
     ]
 
 

@@ -9,7 +9,7 @@ page says. The live pages in `web/` render the same templates.
 
 from pathlib import Path
 
-from flatline.errors import ConfigError
+from flatline.errors import ConfigError, needing
 from flatline.files import write_atomically
 
 __all__ = ["page_of", "write_report"]
@@ -38,17 +38,18 @@ def page_of(path: Path, other: Path | None = None) -> str:
             "Give two run directories or logs: `flatline report runs/a --compare runs/b`."
         )
     # Each page brings much that the others do not need.
-    if kinds[0] == "experiment":
-        from flatline.report.experiment_page import experiment_page
+    with needing("A page", "pages"):
+        if kinds[0] == "experiment":
+            from flatline.report.experiment_page import experiment_page
 
-        return experiment_page(path)
-    if kinds[0] == "journal":
-        from flatline.report.journal_page import journal_page
+            return experiment_page(path)
+        if kinds[0] == "journal":
+            from flatline.report.journal_page import journal_page
 
-        return journal_page(path)
-    from flatline.report.run_page import run_page
+            return journal_page(path)
+        from flatline.report.run_page import run_page
 
-    return run_page(path, other)
+        return run_page(path, other)
 
 
 def _kind(path: Path) -> str:

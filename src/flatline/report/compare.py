@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from flatline.errors import NotRecorded
 from flatline.report.charts import SERIES, Chart, figure, label, logarithmic, points
 from flatline.report.rollout_view import token_text
 from flatline.report.series import Run, bounds_of, heldout_plays
 from flatline.report.token_columns import token_columns
-from flatline.stats import Estimate, paired_difference
+from flatline.stats import Estimate, paired_difference, t_score
 from flatline.trace import Trace
 
 ERROR = 0.05
@@ -142,8 +141,9 @@ def _intervals(
         parts = sum(v**2 / np.maximum(c - 1, 1) for v, c in zip(variance, n, strict=True))
         freedom = np.divide(error**2, parts, out=np.ones_like(error), where=parts > 0)
     count = np.min(n, axis=0)
-    level = 1 - ERROR / 2 / max(int((count >= FEWEST).sum()), 1)
-    half = stdtrit(np.maximum(freedom, 1), level) * np.sqrt(error)
+    level = 1 - ERROR / max(int((count >= FEWEST).sum()), 1)
+    scores = [t_score(max(one, 1.0), level) for one in freedom.tolist()]
+    half = np.array(scores) * np.sqrt(error)
     return difference - half, difference + half, difference, count
 
 

@@ -12,6 +12,7 @@ from flatline.errors import ConfigError
 from flatline.live.batch import PROMPT_NAMES
 from flatline.live.facts import commit, dropout_of, lora_of, tf32, versions
 from flatline.live.trl.grpo import GrpoTrainer
+from flatline.live.where.package import TRL, library_of
 from flatline.project import Said, project
 from flatline.spec.schedule import GIVEN
 from flatline.trace.settings import SETTINGS
@@ -153,7 +154,7 @@ def _schedule(trainer: GrpoTrainer) -> str | None:
     that makes it."""
     made = trainer.lr_scheduler is not None and not getattr(trainer, "_created_lr_scheduler", False)
     method = getattr(type(trainer), "create_scheduler", None)
-    own = not str(getattr(method, "__module__", "")).startswith(("transformers.", "trl."))
+    own = library_of(str(getattr(method, "__module__", ""))) not in ("transformers", TRL)
     if made or own:
         return GIVEN
     name = _plain(getattr(trainer.args, "lr_scheduler_type", None))

@@ -2,11 +2,11 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
-from flatline.live.where.place import in_library
+from flatline.live.where.package import in_library
 from flatline.live.where.statements import Statement, statements
 from flatline.live.where.tracing import Event, follows
 
@@ -14,17 +14,29 @@ LOOKED_AT = 10
 """Statements, the likeliest, whose attributes are looked up."""
 
 
-def set_elsewhere(
+def with_what_was_set(
     owner: Any, ranked: Sequence[Event], differs: Callable[[str], bool]
-) -> Iterator[tuple[Statement, str]]:
-    """Statements that set what the likeliest statements read of `owner`, and their functions: those
-    of the user's own classes, and of a library's where the value differs from what was asked."""
+) -> list[tuple[Statement, str]]:
+    """The likeliest statements with their functions; behind each those that set, before anybody
+    followed, what it read of `owner` in the user's own classes. They made no wrong value. Who set
+    one that differs from what was asked for did, in a library too, and comes first."""
     methods = [one for kind in type(owner).__mro__ for one in _methods(kind)]
     ours = {_named(code) for code in methods}
-    for name in dict.fromkeys(_attributes(ranked[:LOOKED_AT], ours)):
-        every = next((found for code in methods if (found := list(_assignments(code, name)))), [])
-        if every and (not in_library(every[0][0].file) or differs(name)):
-            yield from _set(name, every, methods)
+    first, rest = list[tuple[Statement, str]](), list[tuple[Statement, str]]()
+    known = set[str]()
+    for at, event in enumerate(ranked):
+        rest.append((event.statement, event.function))
+        names = _attributes(event) if at < LOOKED_AT and event.function in ours else ()
+        for name in dict.fromkeys(one for one in names if one not in known):
+            known.add(name)
+            every = next(
+                (found for code in methods if (found := list(_assignments(code, name)))), []
+            )
+            if every and differs(name):
+                first += _set(name, every, methods)
+            elif every and not in_library(every[0][0].file):
+                rest += _set(name, every, methods)
+    return [*first, *rest]
 
 
 def _set(
@@ -103,11 +115,10 @@ def _methods(kind: type) -> list[CodeType]:
     return sorted(followed, key=lambda one: one.co_name != "__init__")
 
 
-def _attributes(ranked: Sequence[Event], ours: Collection[str]) -> Iterator[str]:
-    for event in ranked:
-        for path in event.statement.reads if event.function in ours else ():
-            if path[0] == "self" and len(path) > 1:
-                yield path[1].removeprefix(".")
+def _attributes(event: Event) -> Iterator[str]:
+    for path in event.statement.reads:
+        if path[0] == "self" and len(path) > 1:
+            yield path[1].removeprefix(".")
 
 
 def _assignments(code: CodeType, name: str) -> Iterator[tuple[Statement, str]]:

@@ -1,10 +1,9 @@
 """A place in the code that runs: plain words and numbers, no torch."""
 
-import functools
-import sysconfig
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from flatline.live.where.package import in_library
 from flatline.live.where.statements import Statement
 
 
@@ -40,19 +39,6 @@ def place_of(statement: Statement, function: str) -> Where:
         function=function,
         own=not in_library(statement.file),
     )
-
-
-@functools.cache
-def in_library(file: str) -> bool:
-    """Whether it was installed, or unpacked from a wheel, rather than written here."""
-    paths = sysconfig.get_paths()
-    libraries = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    if file.startswith(libraries) or "site-packages" in file:
-        return True
-    folder = Path(file).parent
-    while (folder / "__init__.py").exists():
-        folder = folder.parent
-    return any(folder.glob("*.dist-info"))
 
 
 def _shown(file: Path) -> str:

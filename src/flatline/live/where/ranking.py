@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from flatline.live.where.place import in_library
+from flatline.live.where.package import in_library
 from flatline.live.where.specified import Right
 from flatline.live.where.statements import Path
 from flatline.live.where.tracing import RETURNED, Event

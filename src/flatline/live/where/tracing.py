@@ -1,17 +1,15 @@
 """One piece of a step, followed statement by statement: what each read, wrote and returned."""
 
 import linecache
-import os
 import sys
 from collections import Counter, UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path as File
 from types import CodeType, FrameType
 from typing import Any
 
-from flatline.live.where.place import in_library
+from flatline.live.where.package import TRL, in_library, package_of
 from flatline.live.where.statements import Path, Statement, statements
 from flatline.live.where.values import Copies, Value
 
@@ -19,8 +17,6 @@ MOST_TIMES = 200
 """How often one statement is looked at: a loop of a reward function may run for ever."""
 RETURNED: Path = ("return",)
 """Under this a statement writes what its function gives back."""
-_OURS = f"{File(__file__).parents[2]}{os.sep}"
-"""What only looks on made nothing."""
 _PARTS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<module>")
 """Frames that are parts of a statement, or no function."""
 
@@ -200,7 +196,5 @@ def _reached(thing: Any, steps: Path) -> Any:
 
 
 def follows(file: str) -> bool:
-    """TRL's files and those that are no library's: the user's own."""
-    if file.startswith(_OURS) or not linecache.getlines(file):
-        return False
-    return f"{os.sep}trl{os.sep}" in file or not in_library(file)
+    """TRL's files and those that are no library's: the user's own. Flatline only looks on."""
+    return bool(linecache.getlines(file)) and (package_of(file) == TRL or not in_library(file))

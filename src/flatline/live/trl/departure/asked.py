@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from flatline.live.trl.settings import ALGORITHMS, RLOO, algorithm_of
+from flatline.live.where.package import TRL, library_of
 from flatline.spec import Asked, NotSpecified
 from flatline.spec.numerics import TOLERANCE, Tolerance
 
@@ -18,7 +19,7 @@ _BESIDES = (
 
 def refuse_other_trainers(trainer: Any, inputs: Mapping[str, Any]) -> None:
     """GRPO, RLOO and GMPO on text are specified."""
-    kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    kinds = [kind for kind in type(trainer).__mro__ if library_of(kind.__module__) == TRL]
     if not kinds or kinds[0].__name__ not in ALGORITHMS:
         raise NotSpecified(f"a step of {(kinds or [type(trainer)])[0].__name__}")
     if hasattr(trainer.processing_class, "tokenizer") or "pixel_values" in inputs:

@@ -10,13 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from scipy.stats import binom
-
 from flatline.live.measure.played import Played
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs
 from flatline.live.trl.departure.asked_again import of_the_batch
 from flatline.live.trl.departure.data import CHEAP, Heard, _name
+from flatline.tails import binomial
 
 NEIGHBOURS = (-1, 1)
 ELSEWHERE = (-7, -5, -4, -3, 3, 4, 5, 7)
@@ -78,7 +77,7 @@ def _shifted(name: str, pay: _Pay, group: int) -> StageFound | None:
             continue
         chance = [b > a for far in ELSEWHERE for a, b in zip(own, pay(far, group), strict=True)]
         rate = (sum(chance) + 1) / (len(chance) + 2)
-        likely = 2 * float(binom.sf(wins - 1, len(own), rate))
+        likely = 2 * binomial(wins, len(own), rate)
         if likely > BY_CHANCE:
             continue
         where = "before" if offset < 0 else "after"

@@ -41,7 +41,7 @@ from flatline.live.trl.departure.stages import NOT_GIVEN, OF_A_STEP, Step
 from flatline.live.trl.departure.turns import wrong_replies
 from flatline.live.trl.grpo import scorer_of
 from flatline.live.trl.settings import stop_ids
-from flatline.live.where.attributes import naming, set_elsewhere
+from flatline.live.where.attributes import naming, with_what_was_set
 from flatline.live.where.place import Where, place_of
 from flatline.live.where.ranking import Trail, is_own
 from flatline.live.where.specified import Right, Specified
@@ -96,11 +96,8 @@ def lines(
     if ready_made:
         return tuple(dict.fromkeys(place_of(*one) for one in ready_made))[:SHOWN]
     search = _Search(Step(trainer, order, whole, some, move, {}), found)
-    ranked = search.events()
-    made = [place_of(event.statement, event.function) for event in ranked]
-    told = set_elsewhere(trainer, ranked, lambda name: _not_as_asked(trainer, name))
-    kept = [place_of(statement, function) for statement, function in told]
-    return tuple(dict.fromkeys([*kept, *made]))[:SHOWN]
+    told = with_what_was_set(trainer, search.events(), lambda name: _not_as_asked(trainer, name))
+    return tuple(dict.fromkeys(place_of(*one) for one in told))[:SHOWN]
 
 
 def _set_before(trainer: Any, found: StageFound) -> Iterator[tuple[Statement, str]]:

@@ -16,6 +16,7 @@ from flatline.live.hooks import Patch
 from flatline.live.records import DataOrder
 from flatline.live.stage_found import StageFound, departs, same
 from flatline.live.trl.measure.scoring import first_rows
+from flatline.live.where.package import TRL, library_of
 from flatline.spec import Asked
 
 SOME = 2000
@@ -103,13 +104,17 @@ def _loads_others(trainer: Any, order: DataOrder | None) -> StageFound | None:
 def _is_of_trl(trainer: Any, name: str) -> bool:
     """Whether a method of the trainer is TRL's or transformers' own."""
     module = str(getattr(type(trainer), name).__module__)
-    return name not in vars(trainer) and module.startswith(("trl.", "transformers."))
+    return name not in vars(trainer) and library_of(module) in (TRL, "transformers")
+
+
+def _is_trls(sampler: Any) -> bool:
+    return library_of(type(sampler).__module__) == TRL
 
 
 def _order_departs(trainer: Any, order: DataOrder | None) -> StageFound | None:
     """None where the order of the data is that of the file, or follows the seed, as asked for. A
     sampler of the user's own may have any order."""
-    own = not type(trainer._get_train_sampler()).__module__.startswith("trl.")
+    own = not _is_trls(trainer._get_train_sampler())
     if order is None or own or order.dataset_size < ENOUGH:
         return None
     first = _rows(trainer)
@@ -166,7 +171,7 @@ def _length(trainer: Any) -> tuple[int, int]:
     """Rows that an epoch is said to have, and those that it has; twice the same number where that
     is as it must be."""
     sampler = trainer._get_train_sampler()
-    if not type(sampler).__module__.startswith("trl."):
+    if not _is_trls(sampler):
         return 0, 0
     told, rows = len(sampler), sum(1 for _ in islice(sampler, MOST))
     left_over = sampler.batch_size * sampler.mini_repeat_count * sampler.repeat_count
@@ -218,7 +223,7 @@ def _repeating_departs(trainer: Any, asked: Asked) -> StageFound | None:
     """None where every generation samples for prompts of its own, and every prompt that the sampler
     gives is sampled for. Only of a sampler of TRL's, which repeats the prompts of a generation for
     as long as that is trained on, and of two generations of one epoch."""
-    if not type(trainer._get_train_sampler()).__module__.startswith("trl."):
+    if not _is_trls(trainer._get_train_sampler()):
         return None
     args, processes = trainer.args, trainer.accelerator.num_processes
     size = args.train_batch_size * asked.passes_in_generation * processes

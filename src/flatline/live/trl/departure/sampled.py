@@ -17,6 +17,7 @@ from flatline.live.measure.played import Played
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, sampling_hooks
 from flatline.live.trl.settings import stop_ids
+from flatline.live.where.package import TRL, library_of
 from flatline.spec.completions import said
 from flatline.spec.delivery import apart
 from flatline.spec.numerics import Tolerance
@@ -72,7 +73,7 @@ def samples_its_own_way(trainer: Any) -> bool:
     """Whether the user's class changes how completions are made."""
     names = ("_generate", "_generate_single_turn", "_tokenize_prompts")
     methods = (getattr(type(trainer), name, None) for name in names)
-    return any(one is not None and not one.__module__.startswith("trl.") for one in methods)
+    return any(one is not None and library_of(one.__module__) != TRL for one in methods)
 
 
 def prompts_of(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -71,6 +71,7 @@ from flatline.live.trl.departure.unearned import (
 from flatline.live.trl.departure.varied import varied_advantages, varied_rows
 from flatline.live.trl.measure.scoring import score_again
 from flatline.live.trl.settings import stop_ids
+from flatline.live.where.package import TRL, library_of
 from flatline.spec import STAGES, Asked, NotSpecified
 from flatline.spec.numerics import ADVANTAGE_HERE, ADVANTAGE_PENALISED
 
@@ -422,7 +423,7 @@ class Step:
         """Whether a class of the user's has a loss of its own."""
         kind = type(self.trainer)
         methods = (kind.compute_loss, kind._compute_loss)
-        return any(not one.__module__.startswith(("trl.", "transformers.")) for one in methods)
+        return any(library_of(one.__module__) not in (TRL, "transformers") for one in methods)
 
     @property
     def base(self) -> list[Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from flatline.live.held import is_part, like, named, read, totals, whole
 from flatline.live.stage_found import StageFound, departs, same, unknown
 from flatline.live.trl.departure.scored import Row, Scorer
+from flatline.live.where.package import TRL, library_of
 from flatline.spec import Asked, NotSpecified
 from flatline.spec.gradient import Compared, clip_factor, compare
 from flatline.spec.loss import bonus, shares
@@ -35,7 +36,7 @@ FORGOTTEN = (
     "After the step the optimizer's state is empty: AdamW keeps running means of the gradient and "
     "of its square from step to step, and every step here is a first one."
 )
-NOT_THEIRS = ("transformers.", "trl.", "flatline.", "accelerate.")
+NOT_THEIRS = ("transformers", TRL, "flatline", "accelerate")
 """Callbacks from here do nothing to a step; the user's own may."""
 
 
@@ -201,7 +202,7 @@ def _before(trainer: Any) -> Before:
 def called(trainer: Any, event: str) -> None:
     """The user's own callbacks; one that needs a whole training is left out."""
     for callback in trainer.callback_handler.callbacks:
-        if type(callback).__module__.startswith(NOT_THEIRS):
+        if library_of(type(callback).__module__) in NOT_THEIRS:
             continue
         with suppress(Exception):
             getattr(callback, event)(
@@ -385,7 +386,7 @@ def judge_schedule(trainer: Any, asked: Asked) -> StageFound | None:
     if trainer.lr_scheduler is not None:
         return _given_schedule(trainer, asked)
     found = list(rates(trainer, asked))
-    own = not type(trainer).create_scheduler.__module__.startswith(NOT_THEIRS)
+    own = library_of(type(trainer).create_scheduler.__module__) not in NOT_THEIRS
     wanted = replace(asked, schedule=GIVEN) if own else asked
     try:
         other = other_rate(wanted, range(len(found)), found)

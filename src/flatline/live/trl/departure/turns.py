@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from flatline.live.stage_found import StageFound, departs
+from flatline.live.where.package import TRL, library_of
 from flatline.spec.prompts import reply_ids
 
 OPENING = "Between turns, "
@@ -176,7 +177,7 @@ def _without_leave(trainer: Any, result: Any) -> StageFound | None:
 def _plays_its_own_way(trainer: Any) -> bool:
     """A loop of the user's own may end where it likes."""
     loop = getattr(type(trainer), "_tool_call_loop", None)
-    return loop is not None and not loop.__module__.startswith("trl.")
+    return loop is not None and library_of(loop.__module__) != TRL
 
 
 def _unanswered(trainer: Any, result: Any) -> StageFound | None:

@@ -16,6 +16,7 @@ from flatline.live.batch import PROMPT_NAMES
 from flatline.live.records import DataOrder, Floats, Problems
 from flatline.live.step_records import ShortStep
 from flatline.live.trl.grpo import GrpoTrainer
+from flatline.live.where.package import TRL, library_of
 
 AT_MOST = 5_000_000
 """Row numbers read of one epoch."""
@@ -53,7 +54,7 @@ def data_order(trainer: GrpoTrainer, steps: int, hops: Mapping[str, int]) -> Dat
 
 def _own_sampler(trainer: GrpoTrainer) -> bool:
     made = str(getattr(type(trainer)._get_train_sampler, "__module__", ""))
-    return not made.startswith(("trl.", "transformers."))
+    return library_of(made) not in (TRL, "transformers")
 
 
 def short_step(trainer: GrpoTrainer) -> ShortStep | None:

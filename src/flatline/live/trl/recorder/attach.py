@@ -34,6 +34,7 @@ from flatline.live.trl.recorder.heard import Generation, Pass
 from flatline.live.trl.recorder.recording import Recording
 from flatline.live.trl.sampler import Calls, hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
+from flatline.live.where.package import TRL, library_of
 from flatline.releases import note_on
 from flatline.trace.announce import say, say_recorded
 from flatline.trace.files import table_files
@@ -90,7 +91,7 @@ def another_algorithm(trainer: GrpoTrainer) -> str | None:
     """What to say of a TRL trainer that is neither GRPO nor RLOO; None for these, and for what is
     not TRL's."""
     kinds = [kind for kind in type(trainer).__mro__ if kind.__name__.endswith("Trainer")]
-    names = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
+    names = [kind.__name__ for kind in kinds if library_of(kind.__module__) == TRL]
     if not names or any(name in ALGORITHMS for name in names):
         return None
     return (
@@ -423,8 +424,8 @@ class Attachment:
 def _overridden(kind: type, name: str) -> type | None:
     """TRL's class whose method a subclass of somebody's own overrides; None where none does."""
     owners = [one for one in kind.__mro__ if name in vars(one)]
-    known = [one for one in owners if one.__module__.startswith("trl.")]
-    own = owners[0].__module__.startswith(("trl.", "flatline."))
+    known = [one for one in owners if library_of(one.__module__) == TRL]
+    own = library_of(owners[0].__module__) in (TRL, "flatline")
     return None if own or not known else known[0]
 
 
