@@ -33,8 +33,10 @@ from flatline.report.web.store import Store
 from flatline.report.web.views import Views
 
 ASSETS = (
+    "drawing.js",
     "flatline.css",
     "flatline.js",
+    "heat.js",
     "live.js",
     "plots.js",
     "tokens.css",
