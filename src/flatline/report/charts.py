@@ -21,8 +21,8 @@ SERIES = ("#2f7fd1", "#d9772b", "#1f9d80", "#b65fc4", "#c24a4a", "#8a8f2a", "#5b
 """Colours of lines, in the order in which they are given out."""
 MUTED, ALARM = "#7d828a", "#d04a3a"
 LIMIT = "currentColor"
-"""Of thresholds: the ink of the page, darker or brighter than any line of data, so that nobody needs
-to see red or green to tell the two apart."""
+"""Of thresholds: the ink of the page, darker or brighter than any line of data, so that nobody has
+to tell red from green."""
 MOST_POINTS = 2000
 """Points of one line; a longer run is thinned."""
 TALL = 400
@@ -118,8 +118,8 @@ def level(
     *,
     over: tuple[float, float] | None = None,
 ) -> None:
-    """A horizontal line that the legend names: a threshold or a limit, dashed as no data is. A label
-    would hide data. `MUTED` is for what is only there for comparison, such as 0."""
+    """A horizontal line that the legend names: a threshold or a limit, dashed as no data is. A
+    label would hide data. `MUTED` is for what is only there for comparison, such as 0."""
     drawn = [place for line in made["data"] for place in line["x"] if place is not None]
     x = list(over or drawn)
     if x and math.isfinite(at):
