@@ -144,9 +144,25 @@
     return finds;
   }
 
+  // How a bar over hidden words stands out, and whether it covers them.
+  function bar(selector) {
+    const one = document.querySelector(selector), style = getComputedStyle(one);
+    const found = contrast(parsed(style.backgroundColor), behind(one.parentElement));
+    return [found, style.color === style.backgroundColor];
+  }
+
+  // A line of a chart: how it is drawn there and in the legend, and what the legend calls it.
+  function line(chart, at) {
+    const drawn = document.querySelectorAll(`${chart} svg.inside path`)[at];
+    const name = document.querySelectorAll(`${chart} .names button`)[at];
+    const dash = (one) => one?.getAttribute("stroke-dasharray") ?? null;
+    return { name: name.textContent, light: light(parsed(getComputedStyle(drawn).stroke)),
+      dash: dash(drawn), dash_in_legend: dash(name.querySelector("path")) };
+  }
+
   function wrongs() {
     const words = written();
     return Array.from(new Set([...cut(words), ...sideways(), ...touching(words), ...leaving(), ...faint(words)]));
   }
-  window.measured = { wrongs, parsed, contrast, behind };
+  window.measured = { wrongs, leaving, sideways, cut: () => cut(written()), touching: () => touching(written()), bar, line };
 })();

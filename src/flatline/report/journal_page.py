@@ -1,4 +1,4 @@
-"""The page of a journal: the board, the roadmap, the log, and every file behind them."""
+"""The page of a journal: the answer, the board, the roadmap, the log, and every file."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +9,7 @@ from markupsafe import Markup
 from flatline.errors import ConfigError
 from flatline.journal import markers
 from flatline.journal.board import note_of
+from flatline.journal.entry import Entry
 from flatline.journal.folder import (
     FIXES,
     HYPOTHESES,
@@ -23,6 +24,7 @@ from flatline.journal.folder import (
     read_text,
 )
 from flatline.report.experiment_page import LEVELS
+from flatline.report.journal_answer import answer_of, estimate_in
 from flatline.report.markdown import rendered
 from flatline.report.pages import render
 
@@ -46,6 +48,8 @@ def journal_context(folder: Path) -> dict[str, Any]:
     return {
         "title": folder.resolve().name,
         "board": _board(reading, anchors),
+        "answer": answer_of(journal, reading),
+        "anchors": {entry.file: _file_anchor(entry, anchors) for entry in reading.entries},
         "counts": _counts(reading),
         "broken": [(broken.file.name, broken.error) for broken in reading.broken],
         "duplicates": sorted(reading.duplicates()),
@@ -65,10 +69,14 @@ def _board(reading: Reading, anchors: Mapping[str, str]) -> list[dict[str, Any]]
             "entry": entry,
             "level": LEVELS.get(entry.status.value, "unknown"),
             "note": note_of(entry, twice),
-            "anchor": anchors.get(f"{HYPOTHESES}/{entry.file.name}"),
+            "anchor": _file_anchor(entry, anchors),
         }
         for entry in reading.entries
     ]
+
+
+def _file_anchor(entry: Entry, anchors: Mapping[str, str]) -> str | None:
+    return anchors.get(f"{HYPOTHESES}/{entry.file.name}")
 
 
 def _counts(reading: Reading) -> str:
@@ -116,16 +124,8 @@ def _results(journal: Journal) -> list[dict[str, Any]]:
 
 def _result(name: str, kept: Mapping[str, Any] | None) -> dict[str, Any]:
     said = {key: part(kept or {}, "verdict", key) for key in ("hypothesis", "verdict", "reason")}
-    effect = _estimate(part(kept or {}, "verdict", "effect"))
+    effect = estimate_in(part(kept or {}, "verdict", "effect"))
     return {"name": name, "readable": kept is not None, "effect": effect, **said}
-
-
-def _estimate(value: Any) -> dict[str, float | None] | None:
-    """An estimate that someone may have edited; None where it is none."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("value"), int | float):
-        return None
-    ends = {name: value.get(name) for name in ("value", "low", "high")}
-    return {name: end if isinstance(end, int | float) else None for name, end in ends.items()}
 
 
 def _anchor(name: str) -> str:
