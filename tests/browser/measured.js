@@ -87,8 +87,10 @@
 
   function leaving() {
     const finds = [];
-    for (const area of document.querySelectorAll("svg.inside")) {
-      const edge = area.getBoundingClientRect(), title = area.closest(".plot").dataset.title;
+    for (const area of document.querySelectorAll(".plot > svg > svg")) {
+      const chart = area.parentElement.getBoundingClientRect(), title = area.closest(".plot").dataset.title;
+      const [x, y, width, height] = ["x", "y", "width", "height"].map((name) => Number(area.getAttribute(name)));
+      const edge = { left: chart.left + x, right: chart.left + x + width, top: chart.top + y, bottom: chart.top + y + height };
       for (const mark of area.querySelectorAll("path, circle")) {
         const { left, right, top, bottom } = mark.getBoundingClientRect();
         const out = Math.max(edge.left - left, right - edge.right, edge.top - top, bottom - edge.bottom);
@@ -153,7 +155,7 @@
 
   // A line of a chart: how it is drawn there and in the legend, and what the legend calls it.
   function line(chart, at) {
-    const drawn = document.querySelectorAll(`${chart} svg.inside path`)[at];
+    const drawn = document.querySelectorAll(`${chart} svg > svg path`)[at];
     const name = document.querySelectorAll(`${chart} .names button`)[at];
     const dash = (one) => one?.getAttribute("stroke-dasharray") ?? null;
     return { name: name.textContent, light: light(parsed(getComputedStyle(drawn).stroke)),

@@ -171,7 +171,7 @@ window.flatlinePlots = (() => {
     drawAxes(svg, area, x, y, layout, below);
     // An SVG inside an SVG shows nothing beyond its edges.
     const inside = { x: area.left - 4, y: area.top - 4, width: area.right - area.left + 8, height: area.bottom - area.top + 8 };
-    const inner = made("svg", { ...inside, class: "inside", viewBox: Object.values(inside).join(" ") }, svg);
+    const inner = made("svg", { ...inside, viewBox: Object.values(inside).join(" ") }, svg);
     shown.forEach((line) => drawLine(inner, line, x, y));
     drawMarks(svg, area, x, layout, above);
     keyed(place, below.key);
