@@ -23,6 +23,8 @@ MUTED, ALARM = "#7d828a", "#d04a3a"
 LIMIT = "currentColor"
 """Of thresholds: the ink of the page, darker or brighter than any line of data, so that nobody has
 to tell red from green."""
+STEP = "optimizer step"
+"""What most horizontal axes count."""
 MOST_POINTS = 2000
 """Points of one line; a longer run is thinned."""
 TALL = 400
@@ -63,12 +65,13 @@ def chart_data(charts: Sequence[Chart]) -> dict[str, Any]:
     return {chart.id: chart.figure for chart in charts}
 
 
-def figure(data: Sequence[Mapping[str, Any]], *, y: str, x: str = "optimizer step") -> Figure:
+def figure(data: Sequence[Mapping[str, Any]], *, y: str, x: str = STEP) -> Figure:
     """Lines and points over one pair of axes."""
+    whole = {"dtick": 1} if x == STEP else {}  # there is no step between two steps
     return {
         "data": [dict(one) for one in data],
         "layout": {
-            "xaxis": {"title": {"text": x}},
+            "xaxis": {"title": {"text": x}, **whole},
             "yaxis": {"title": {"text": y}},
             "shapes": [],
             "annotations": [],

@@ -79,14 +79,14 @@ window.flatlineDrawing = (() => {
 
   const titleBelow = (svg, layout, width) => {
     const text = layout.xaxis.title?.text || "";
-    return wrapped(svg, text, width - 4) || [text];
+    return text ? wrapped(svg, text, width - 4) || [text] : [];
   };
 
   function titles(svg, area, layout, below) {
     const beside = layout.yaxis.title?.text, middle = (area.top + area.bottom) / 2;
     const under = titleBelow(svg, layout, area.width);
     const at = kept((area.left + area.right) / 2, widest(svg, under) / 2, area.width);
-    words(under.join("\n"), { class: "title", x: at, y: area.bottom + below + 4, "text-anchor": "middle" }, svg);
+    if (under.length) words(under.join("\n"), { class: "title", x: at, y: area.bottom + below + 4, "text-anchor": "middle" }, svg);
     if (beside) {
       const text = words(beside, { class: "title", x: 12, y: middle, "text-anchor": "middle" }, svg);
       text.setAttribute("transform", `rotate(-90 12 ${middle})`);
