@@ -64,12 +64,13 @@ window.flatlineHeat = (() => {
 
   function scale(svg, area, heat, height) {
     const { ticktext, title } = heat.colorbar;
-    const [from, size] = [area.right - 150, 80 / 20];
+    const end = ticktext[ticktext.length - 1];
+    const [from, size] = [area.right - 86 - widthOf(svg, end), 80 / 20];
     for (let i = 0; i < 20; i++) {
       made("rect", { x: from + i * size, y: height - 14, width: size + 0.5, height: 8, fill: mixed(VIRIDIS, i / 19) }, svg);
     }
     words(`${title.text}  ${ticktext[0]}`, { class: "tick", x: from - 6, y: height - 6, "text-anchor": "end" }, svg);
-    words(ticktext[ticktext.length - 1], { class: "tick", x: from + 86, y: height - 6 }, svg);
+    words(end, { class: "tick", x: from + 86, y: height - 6 }, svg);
   }
 
   return { draw };

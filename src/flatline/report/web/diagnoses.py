@@ -62,7 +62,7 @@ class Diagnoses:
         """What was found out about a run on its own page."""
         with self._lock:
             known = self._asked.get(name, Asked())
-            if not known.waits and known.mark != mark:
+            if report.findings and not known.waits and known.mark != mark:
                 self._asked[name] = _said(report, mark, step)
 
     def asked(self, names: Iterable[str]) -> dict[str, Asked]:
