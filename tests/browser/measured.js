@@ -15,7 +15,7 @@
       const style = getComputedStyle(box);
       if (style.display === "none" || style.visibility === "hidden" || Number(style.opacity) === 0) return false;
       if (box.matches("details:not([open])") && !box.querySelector("summary")?.contains(element)) return false;
-      if (box.matches(".skip, .tip, dialog:not([open]), option, select")) return false;
+      if (box.matches(".skip, .tip, dialog:not([open]), option")) return false;
     }
     return true;
   }
@@ -25,7 +25,7 @@
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
       const element = node.parentElement;
-      if (!node.data.trim() || element.closest("script, style, .board thead") || !shown(element)) continue;
+      if (!node.data.trim() || element.closest("script, style, select, .board thead") || !shown(element)) continue;
       const range = document.createRange();
       range.selectNodeContents(node);
       found.push({ element, text: node.data.trim().slice(0, 60), lines: Array.from(range.getClientRects()) });

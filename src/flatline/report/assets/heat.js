@@ -64,13 +64,14 @@ window.flatlineHeat = (() => {
 
   function scale(svg, area, heat, height) {
     const { ticktext, title } = heat.colorbar;
-    const end = ticktext[ticktext.length - 1];
-    const [from, size] = [area.right - 86 - widthOf(svg, end), 80 / 20];
+    const start = `${title.text}  ${ticktext[0]}`, end = ticktext[ticktext.length - 1];
+    const room = area.right - 16 - widthOf(svg, start) - widthOf(svg, end);
+    const long = Math.min(80, Math.max(20, room)), from = area.right - 6 - long - widthOf(svg, end);
     for (let i = 0; i < 20; i++) {
-      made("rect", { x: from + i * size, y: height - 14, width: size + 0.5, height: 8, fill: mixed(VIRIDIS, i / 19) }, svg);
+      made("rect", { x: from + (i * long) / 20, y: height - 14, width: long / 20 + 0.5, height: 8, fill: mixed(VIRIDIS, i / 19) }, svg);
     }
-    words(`${title.text}  ${ticktext[0]}`, { class: "tick", x: from - 6, y: height - 6, "text-anchor": "end" }, svg);
-    words(end, { class: "tick", x: from + 86, y: height - 6 }, svg);
+    words(start, { class: "tick", x: from - 6, y: height - 6, "text-anchor": "end" }, svg);
+    words(end, { class: "tick", x: from + long + 6, y: height - 6 }, svg);
   }
 
   return { draw };
