@@ -38,7 +38,7 @@ def test_hidden_context_is_blacked_out_on_the_side_of_the_trainer_alone():
     assert "black" in {mark for mark, _ in trainer.runs}
     black = "".join(text for mark, text in trainer.runs if mark == "black")
     assert black and black in "".join(text for _, text in sampler.runs)
-    assert "hidden (black)" in trainer.note
+    assert "hidden (under bars)" in trainer.note
 
 
 def test_other_tokens_than_were_sampled_are_marked_on_both_sides():

@@ -159,12 +159,12 @@ def test_an_experiment_on_a_fault_is_reported_where_nothing_can_be_trained(tmp_p
     assert "mask-as-attention" in output.read_text()
 
 
-def test_long_names_of_arms_are_wrapped_and_not_slanted(tmp_path):
+def test_names_of_arms_are_whole_and_the_page_wraps_them_where_it_draws_them(tmp_path):
     arms = tuple(replace(arm, name=f"{arm.name} and a long story") for arm in plan_of().arms)
     plan = register(plan_of(arms=arms), tmp_path / "x")
     save(tmp_path / "x", plan, [run_of(plan.control, 0, 0.01)], looked=False)
     axis = Page(page_of(tmp_path / "x")).figures["arms"]["layout"]["xaxis"]
-    assert axis["ticktext"][0] == "KL weight 0.04\nand a long\nstory\ncontrol"
+    assert axis["ticktext"][0] == "KL weight 0.04 and a long story\ncontrol"
 
 
 def test_a_changed_plan_is_an_error_and_not_a_page(folder, tmp_path):

@@ -3,9 +3,12 @@
 import pytest
 
 from flatline.config import RunConfig
+from flatline.journal import Journal, frontmatter, record
 from flatline.journal.template import begin
 from flatline.report import page_of
+from flatline.report.journal_answer import Answer, answer_of
 from flatline.report.journal_page import LONGEST_FILE
+from tests.journals import plan_of, result_of, verdict_of
 from tests.report_pages import HOSTILE, Page
 
 
@@ -73,3 +76,71 @@ def test_of_an_endless_log_the_newest_part_is_kept(journal):
 def test_a_journal_without_readme_has_a_page(journal):
     (journal / "README.md").unlink()
     assert "The board" in Page(page_of(journal)).text
+
+
+def answer(path) -> Answer:
+    journal = Journal.open(path)
+    return answer_of(journal, journal.read())
+
+
+def codes(found: Answer) -> dict[str, list[str]]:
+    return {label: [one.entry.code for one in items] for label, items in found.lines}
+
+
+def set_status(journal, code: str, status: str) -> None:
+    file = file_of(journal, code)
+    file.write_text(frontmatter.changed(file.read_text(), {"status": status}, file))
+
+
+def test_a_journal_opens_with_the_cause_its_effect_and_what_is_excluded(journal):
+    record(Journal.open(journal), plan_of(), result_of(), verdict_of())
+    excluded = verdict_of("invalidated", "H01")
+    record(Journal.open(journal), plan_of("h01-scale", "H01"), result_of(), excluded)
+    found = answer(journal)
+    assert codes(found)["Validated"] == ["H09"] and codes(found)["Ruled out"] == ["H01"]
+    (cause,) = dict(found.lines)["Validated"]
+    assert cause.effect == {"value": 0.3, "low": 0.25, "high": 0.35} and cause.seeds == 3
+    assert "H09" in found.headline and "flatline journal resolve" in found.next
+    text = Page(page_of(journal)).text
+    assert text.index("[+0.250, +0.350]") < text.index("The board")
+
+
+def test_of_several_experiments_the_answer_rests_on_the_newest_that_says_so(journal):
+    record(Journal.open(journal), plan_of(), result_of(), verdict_of())
+    effect = {"value": 0.1, "low": 0.02, "high": 0.18, "n": 3}
+    again = verdict_of(effect=effect)
+    record(Journal.open(journal), plan_of("h09-again"), result_of(), again)
+    (cause,) = dict(answer(journal).lines)["Validated"]
+    assert cause.effect == {"value": 0.1, "low": 0.02, "high": 0.18}
+
+
+def test_a_failed_positive_control_is_no_cause(journal):
+    set_status(journal, "H00", "validated")
+    found = answer(journal)
+    assert "Validated" not in codes(found) and found.level == "unknown"
+    assert [one.said for one in dict(found.lines)["Control"]] == ["failed"]
+
+
+def test_a_status_that_was_set_by_hand_has_no_effect_made_up_for_it(journal):
+    set_status(journal, "H09", "validated")
+    (cause,) = dict(answer(journal).lines)["Validated"]
+    assert cause.effect is None and "no experiment" in cause.said
+    page_of(journal)
+
+
+def test_a_new_journal_says_what_to_test_first(journal):
+    found = answer(journal)
+    assert list(codes(found)) == ["Open"]
+    assert "flatline investigate H00 --journal" in found.next
+
+
+def test_with_every_hypothesis_excluded_the_answer_says_so(journal):
+    for file in sorted((journal / "hypotheses").glob("*.md")):
+        set_status(journal, file.name[:3].upper(), "invalidated")
+    found = answer(journal)
+    assert "none is validated" in found.headline and "flatline explain" in found.next
+
+
+def test_with_a_broken_file_the_answer_does_not_say_what_comes_next(journal):
+    file_of(journal, "H03").write_text("---\ncode: [\n---\n")
+    assert "cannot be read" in answer(journal).next

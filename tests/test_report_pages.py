@@ -46,7 +46,8 @@ def test_assets_are_inlined_whole():
 
 
 @pytest.mark.parametrize(
-    "name", ["flatline.css", "flatline.js", "plots.js", "tokens.css", "tokens.js"]
+    "name",
+    ["flatline.css", "drawing.js", "heat.js", "plots.js", "flatline.js", "tokens.css", "tokens.js"],
 )
 def test_assets_fetch_nothing(name):
     text = asset_text(name).replace("http://www.w3.org/2000/svg", "")  # a name, not an address

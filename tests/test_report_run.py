@@ -239,7 +239,7 @@ def test_hostile_text_does_nothing(tmp_path):
     page = Page(html)
     assert not page.all("img") and not page.all("b")[len(page.figures) :]
     assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
-    assert page.scripts == 3  # plots, flatline and tokens
+    assert page.scripts == 5  # what draws the charts, flatline and tokens
     own = re.sub(r"<script>.*?</script>|<style>.*?</style>", "", html, flags=re.DOTALL)
     assert "\u202e" not in own and "\x1b" not in own
     # Not a number that was computed; a clock may stand at 17:49.
@@ -253,7 +253,8 @@ def test_names_in_charts_are_not_taken_for_markup():
     text = json.dumps(charts_of(Trace.from_rows(run=run_facts(), **rows))[0]["parts"].figure)
     assert "<a href" in text
     assert "<" not in str(data_block("x", text)).removeprefix("<script").removesuffix("</script>")
-    assert "innerHTML" not in asset_text("plots.js")
+    for script in ("drawing.js", "heat.js", "plots.js"):
+        assert "innerHTML" not in asset_text(script)
 
 
 def test_many_groups_are_sampled_and_the_page_says_so():

@@ -17,7 +17,7 @@ from flatline.cli.ui import ui
 from flatline.errors import ConfigError, TraceError
 from flatline.experiment import load_plan, register
 from flatline.loopback import Bind
-from flatline.report.web import run_index, run_making
+from flatline.report.web import diagnoses, run_index, run_making
 from flatline.report.web.app import ASSETS, application
 from flatline.report.web.run_index import NotFoundHere, Root
 from flatline.trace.folder import RUN_FILE
@@ -391,6 +391,97 @@ def test_a_journal_links_to_its_experiments_and_runs_and_is_sent_again_once_chan
     with (tmp_path / "journal" / "01-experiments-log.md").open("a") as notes:
         notes.write("Something new.\n")
     assert "Something new." in client.get("/journal/journal", headers=tag).text
+
+
+def listed_once_diagnosed(client) -> str:
+    """The list, once no diagnosis is under way."""
+    for _ in range(400):
+        text = client.get("/").text
+        if "under-way" not in text:
+            return text
+        time.sleep(0.05)
+    raise AssertionError("it is still being diagnosed")
+
+
+def test_a_run_is_diagnosed_from_the_list_and_nothing_is_written(tmp_path):
+    record(tmp_path / "a", steps=6)
+    (tmp_path / "own-loop.csv").write_bytes((LOGS / "own-loop.csv").read_bytes())
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    client = asking(tmp_path)
+    assert client.get("/").text.count("not diagnosed yet") == 2
+    for name in ("a", "own-loop.csv"):
+        answer = client.post(f"/diagnose/{name}", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    text = listed_once_diagnosed(client)
+    assert "not diagnosed yet" not in text and text.count("said-verdict") == 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_a_page_of_another_site_cannot_have_a_run_diagnosed(tmp_path, headers):
+    record(tmp_path / "a", steps=2)
+    client = asking(tmp_path)
+    assert client.post("/diagnose/a", headers=headers).status_code == 403
+    assert client.get("/diagnose/a").status_code == 405
+    text = client.get("/").text
+    assert "not diagnosed yet" in text and "under-way" not in text
+
+
+def test_what_is_not_a_run_is_not_diagnosed(client):
+    for name in ("none", "../outside", "investigation"):
+        assert client.post(f"/diagnose/{name}").status_code == 404
+
+
+def test_a_diagnosis_of_a_run_that_went_on_says_of_which_step_it_is(tmp_path):
+    rows = healthy_rows(steps=3, prompts=2, generations=2)
+    recorder = begin(tmp_path / "live", rows)
+    log(recorder, rows, 1)
+    client = asking(tmp_path)
+    client.post("/diagnose/live")
+    assert "as of step" not in listed_once_diagnosed(client)
+    log(recorder, rows, 2)
+    text = client.get("/").text
+    assert "as of step 1" in text and 'action="/diagnose/live"' in text
+    recorder.close()
+
+
+def test_why_a_run_could_not_be_diagnosed_is_told_and_it_can_be_asked_again(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise TraceError("The disk is gone.")
+
+    record(tmp_path / "a", steps=2)
+    client = asking(tmp_path)
+    with monkeypatch.context() as failing:
+        failing.setattr(diagnoses, "diagnose", broken)
+        client.post("/diagnose/a")
+        text = listed_once_diagnosed(client)
+    assert "The disk is gone." in text and "said-verdict" not in text
+    client.post("/diagnose/a")
+    assert "said-verdict" in listed_once_diagnosed(client)
+
+
+def test_a_run_whose_page_was_looked_at_is_listed_with_its_answer(tmp_path):
+    record(tmp_path / "a", steps=6)
+    client = asking(tmp_path)
+    client.get("/run/a")
+    assert "said-verdict" in client.get("/").text
+
+
+def test_two_ticked_runs_have_an_address_and_three_are_refused(client):
+    ticked = "/compare?run=hostile&run=deep/healthy"
+    leads = client.get(ticked, follow_redirects=False).headers["location"]
+    assert leads == "/compare?a=hostile&b=deep%2Fhealthy"
+    assert client.get(leads).status_code == 200
+    answer = client.get(f"{ticked}&run=x")
+    assert answer.status_code == 400 and "3 runs were ticked" in answer.text
 
 
 def test_two_browsers_at_once_see_the_same(folder):

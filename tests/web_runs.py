@@ -1,14 +1,15 @@
 """Recorded runs on disk for the tests of the live pages."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flatline import Recorder
 from flatline.config import RunConfig
-from flatline.experiment import register
+from flatline.experiment import Arm, Role, register
 from flatline.journal import begin as begin_journal
-from tests.experiments import config_plan
+from tests.experiments import config_plan, plan_of
 from tests.traces import SETTINGS, healthy_rows
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -66,3 +67,32 @@ def investigate(folder: Path) -> None:
     with (folder / "01-experiments-log.md").open("a") as notes:
         notes.write(f"\n{HOSTILE}\n\n| a | b |\n|--:|:-:|\n| 1 | 2 |\n")
     register(config_plan(), folder / "experiments" / "kl")
+
+
+ARMS = {
+    "as it is, loss mask as attention mask": (Role.CONTROL, (0.01, -0.02, 0.0)),
+    "attention mask mended": (Role.TREATED, (0.3, 0.28, 0.33)),
+    "mended, with a tenth of the KL weight": (Role.TREATED, (0.1, 0.25, 0.15)),
+    "learning rate of 0 throughout": (Role.NEGATIVE, (0.0, 0.01, 0.0)),
+    "shuffled rewards": (Role.NEGATIVE, (0.02, -0.03, 0.0)),
+}
+"""Arms with names as people give them, and what their seeds came to."""
+
+
+def conclude(folder: Path) -> None:
+    """An experiment whose runs are in, with intervals far wider than its points."""
+    arms = tuple(
+        Arm(name=name, role=role, command="train {seed} {kl_beta}", values={"kl_beta": str(at)})
+        for at, (name, (role, _)) in enumerate(ARMS.items())
+    )
+    plan = register(plan_of(arms, looks=(3,)), folder)
+    runs = [
+        {"arm": name, "role": role.value, "seed": seed, "status": "finished", "value": value}
+        | {"before": 0.5, "after": 0.5 + value, "seconds": 90, "level": "ok", "text": "seen"}
+        for name, (role, values) in ARMS.items()
+        for seed, value in enumerate(values)
+    ]
+    effect = {"value": 0.3, "low": -0.4, "high": 1.0, "n": 3}
+    looks = [{"seeds": 3, "arm": "attention mask mended", "effect": effect, "settled": False}]
+    result = {"version": 1, "plan": plan.digest, "runs": runs, "looks": looks, "verdict": None}
+    (folder / "result.json").write_text(json.dumps(result))

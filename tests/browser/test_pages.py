@@ -276,14 +276,6 @@ def test_a_chart_answers_the_pointer_and_shows_a_part_and_all_of_it_again(runs, 
     wait(lambda: points() < before)
 
 
-def test_what_the_trainer_could_not_see_is_black(site, browser):
-    for dark in (False, True):
-        window = browser(dark=dark)
-        window.get(f"{site}/run/broken")
-        (black, *_) = css(window, ".sides .black")
-        assert _colour(black) == "rgba(0, 0, 0, 1)"
-
-
 def test_dark_and_light_are_different_pages(site, browser):
     pages = []
     for dark in (False, True):

@@ -19,7 +19,12 @@ Figure = dict[str, Any]
 
 SERIES = ("#2f7fd1", "#d9772b", "#1f9d80", "#b65fc4", "#c24a4a", "#8a8f2a", "#5b6ee1", "#7d828a")
 """Colours of lines, in the order in which they are given out."""
-MUTED, ALARM, GOOD = "#7d828a", "#d04a3a", "#1f9d80"
+MUTED, ALARM = "#7d828a", "#d04a3a"
+LIMIT = "currentColor"
+"""Of thresholds: the ink of the page, darker or brighter than any line of data, so that nobody has
+to tell red from green."""
+STEP = "optimizer step"
+"""What most horizontal axes count."""
 MOST_POINTS = 2000
 """Points of one line; a longer run is thinned."""
 TALL = 400
@@ -60,12 +65,13 @@ def chart_data(charts: Sequence[Chart]) -> dict[str, Any]:
     return {chart.id: chart.figure for chart in charts}
 
 
-def figure(data: Sequence[Mapping[str, Any]], *, y: str, x: str = "optimizer step") -> Figure:
+def figure(data: Sequence[Mapping[str, Any]], *, y: str, x: str = STEP) -> Figure:
     """Lines and points over one pair of axes."""
+    whole = {"dtick": 1} if x == STEP else {}  # there is no step between two steps
     return {
         "data": [dict(one) for one in data],
         "layout": {
-            "xaxis": {"title": {"text": x}},
+            "xaxis": {"title": {"text": x}, **whole},
             "yaxis": {"title": {"text": y}},
             "shapes": [],
             "annotations": [],
@@ -111,11 +117,12 @@ def level(
     made: Figure,
     at: float,
     text: str,
-    color: str = MUTED,
+    color: str = LIMIT,
     *,
     over: tuple[float, float] | None = None,
 ) -> None:
-    """A horizontal line that the legend names: a threshold or a limit. A label would hide data."""
+    """A horizontal line that the legend names: a threshold or a limit, dashed as no data is. A
+    label would hide data. `MUTED` is for what is only there for comparison, such as 0."""
     drawn = [place for line in made["data"] for place in line["x"] if place is not None]
     x = list(over or drawn)
     if x and math.isfinite(at):
@@ -126,7 +133,7 @@ def level(
                 "name": text,
                 "x": [min(x), max(x)],
                 "y": [at, at],
-                "line": {"color": color, "width": 1.3, "dash": "dot"},
+                "line": {"color": color, "width": 1.5, "dash": "dash" if color == LIMIT else "dot"},
                 "hoverinfo": "name",
             }
         )
@@ -148,6 +155,7 @@ def marked(chart: Chart, marks: Mapping[str, Sequence[int]]) -> Chart:
 
 def logarithmic(made: Figure, values: np.ndarray, *, always: bool = False) -> bool:
     """Make the vertical axis logarithmic where the values span decades; whether it was done."""
+    values = np.concatenate([values, *(_ends(line) for line in made["data"] if "error_y" in line)])
     known = values[np.isfinite(values) & (values > 0)]
     if not len(known) or (known.max() / known.min() < DECADES and not always):
         return False
@@ -176,6 +184,15 @@ def error_bars(estimates: Sequence[Estimate]) -> Figure:
         "thickness": 1.2,
         "width": 4,
     }
+
+
+def _ends(line: Figure) -> np.ndarray:
+    """Where the intervals of a line end."""
+    middle, up, down = (
+        np.array(part, dtype=float)
+        for part in (line["y"], line["error_y"]["array"], line["error_y"]["arrayminus"])
+    )
+    return np.concatenate([middle + up, middle - down])
 
 
 def thinned(values: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Charts of an experiment: every seed of every arm, and the effect against what matters."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 from flatline.experiment.outcome import estimate_from
 from flatline.experiment.plan import Plan, Role
 from flatline.report.charts import (
-    GOOD,
     MUTED,
     SERIES,
     Chart,
@@ -25,8 +23,6 @@ from flatline.stats import Estimate, mean_of_units
 COLORS = {Role.CONTROL: SERIES[0], Role.TREATED: SERIES[1], Role.NEGATIVE: MUTED}
 ASIDE = 0.16
 """How far the mean of an arm stands beside its seeds."""
-WRAP = 14
-"""Characters of a line below an axis with a place for each arm."""
 
 Values = Mapping[str, Mapping[int, float]]
 """Outcome by arm and seed, of the runs that finished."""
@@ -42,7 +38,7 @@ def arms_chart(plan: Plan, values: Values) -> Chart:
             made["data"] += _arm(place, arm.name, COLORS[arm.role], found)
     made["layout"]["xaxis"] |= {
         "tickvals": list(range(len(plan.arms))),
-        "ticktext": [f"{_wrapped(arm.name)}\n{arm.role.value}" for arm in plan.arms],
+        "ticktext": [f"{label(arm.name)}\n{arm.role.value}" for arm in plan.arms],
         "range": [-0.5, len(plan.arms) - 0.5],
     }
     made["layout"]["showlegend"] = False
@@ -69,9 +65,9 @@ def effect_chart(plan: Plan, values: Values, looks: Sequence[Mapping[str, Any]],
     if looks:
         made["data"].append(_look_line(looks))
     over = (0.5, max(len(differences), 1) + 0.5)
-    level(made, 0.0, "no effect", over=over)
+    level(made, 0.0, "no effect", MUTED, over=over)
     matters = f"smallest effect that matters, {plan.smallest_effect:g}"
-    level(made, plan.smallest_effect, matters, GOOD, over=over)
+    level(made, plan.smallest_effect, matters, over=over)
     made["layout"]["xaxis"] |= {"dtick": 1}
     return Chart(
         id="effect",
@@ -137,13 +133,6 @@ def _dots(x: np.ndarray, y: np.ndarray, name: str, color: str) -> Figure:
         "y": plain(y),
         "marker": {"color": color, "size": 8},
     }
-
-
-def _wrapped(name: str) -> str:
-    """The name of an arm on short lines: slanted labels are cut off and hard to read."""
-    lines = textwrap.wrap(name, WRAP)
-    shown = lines[:3] if len(lines) <= 3 else [*lines[:2], f"{lines[2]}…"]
-    return "\n".join(map(label, shown))
 
 
 def _outcome(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from flatline.hypotheses.h01_advantage_scaling import CRUMBS
 from flatline.hypotheses.h05_reward_signal import FOLLOWS
 from flatline.hypotheses.h32_zero_variance_groups import DEAD
 from flatline.hypotheses.right import right_part
-from flatline.report.charts import ALARM, SERIES, Chart, Figure, figure, label, level, plain, points
+from flatline.report.charts import SERIES, Chart, Figure, figure, label, level, plain, points
 from flatline.report.reward_charts import part_names
 from flatline.report.series import SAMPLED_GROUPS, Run, sampled
 
@@ -87,7 +87,7 @@ def zero_variance(run: Run) -> Chart:
         [points(step[known], share[known], "share of groups", SERIES[3])], y="share of groups"
     )
     made["layout"]["yaxis"]["range"] = [0, 1.02]
-    level(made, DEAD, f"suspected above {DEAD:.0%}", ALARM)
+    level(made, DEAD, f"suspected above {DEAD:.0%}")
     return Chart(
         id="zero-variance",
         title="How many groups have nothing to compare?",

@@ -1,4 +1,4 @@
-"""The page of a journal: the board, the roadmap, the log, and every file behind them."""
+"""The page of a journal: the answer, the board, the roadmap, the log, and every file."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ from flatline.journal.folder import (
     read_text,
 )
 from flatline.report.experiment_page import LEVELS
+from flatline.report.journal_answer import answer_of, estimate_in
 from flatline.report.markdown import rendered
 from flatline.report.pages import render
 
@@ -48,6 +49,8 @@ def journal_context(folder: Path) -> dict[str, Any]:
     return {
         "title": folder.resolve().name,
         "board": _board(reading, anchors),
+        "answer": answer_of(journal, reading),
+        "anchors": {entry.file: _file_anchor(entry, anchors) for entry in reading.entries},
         "counts": _counts(reading),
         "broken": [(broken.file.name, broken.error) for broken in reading.broken],
         "duplicates": sorted(reading.duplicates()),
@@ -67,7 +70,7 @@ def _board(reading: Reading, anchors: Mapping[str, str]) -> list[dict[str, Any]]
             "entry": entry,
             "level": _level(entry),
             "note": note_of(entry, twice),
-            "anchor": anchors.get(f"{HYPOTHESES}/{entry.file.name}"),
+            "anchor": _file_anchor(entry, anchors),
         }
         for entry in reading.entries
     ]
@@ -77,6 +80,10 @@ def _level(entry: Entry) -> str:
     if entry.code == CONTROL and entry.status in (Status.VALIDATED, Status.INVALIDATED):
         return "suspect" if entry.status is Status.VALIDATED else "ok"
     return LEVELS.get(entry.status.value, "unknown")
+
+
+def _file_anchor(entry: Entry, anchors: Mapping[str, str]) -> str | None:
+    return anchors.get(f"{HYPOTHESES}/{entry.file.name}")
 
 
 def _counts(reading: Reading) -> str:
@@ -131,16 +138,8 @@ def _result(name: str, kept: Mapping[str, Any] | None) -> dict[str, Any]:
     said = {key: part(kept or {}, "verdict", key) for key in ("hypothesis", "verdict", "reason")}
     if said["verdict"] in list(Status):
         said["verdict"] = standing(str(said["hypothesis"]), Status(said["verdict"])).lower()
-    effect = _estimate(part(kept or {}, "verdict", "effect"))
+    effect = estimate_in(part(kept or {}, "verdict", "effect"))
     return {"name": name, "readable": kept is not None, "effect": effect, **said}
-
-
-def _estimate(value: Any) -> dict[str, float | None] | None:
-    """An estimate that someone may have edited; None where it is none."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("value"), int | float):
-        return None
-    ends = {name: value.get(name) for name in ("value", "low", "high")}
-    return {name: end if isinstance(end, int | float) else None for name, end in ends.items()}
 
 
 def _anchor(name: str) -> str:

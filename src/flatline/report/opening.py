@@ -143,7 +143,7 @@ def _reading(trace: Trace, cause: Finding) -> Opening | None:
                 note=" ".join(
                     text
                     for text in (
-                        _counted(hidden, "tokens hidden (black)"),
+                        _counted(hidden, "tokens hidden (under bars)"),
                         _counted(other & ~hidden, "tokens that were not sampled (marked)"),
                     )
                     if text

@@ -7,7 +7,6 @@ from flatline.hypotheses import logprobs
 from flatline.hypotheses.h04_context_truncation import CUT
 from flatline.hypotheses.kl_unit import BROKEN
 from flatline.report.charts import (
-    ALARM,
     MUTED,
     SERIES,
     Chart,
@@ -42,7 +41,7 @@ def kl(run: Run) -> Chart:
         line = points(at, largest, "largest of one token", MUTED, visible="legendonly")
         made["data"].append(line)
     log = logarithmic(made, np.append(value, BROKEN))
-    level(made, BROKEN, f"suspected above {BROKEN:g}", ALARM)
+    level(made, BROKEN, f"suspected above {BROKEN:g}")
     left_out = log and bool((value <= 0).any())
     return Chart(
         id="kl",
@@ -136,7 +135,7 @@ def truncation(run: Run) -> Chart:
     step, value = _column(run.trace, "truncated_share")
     made = figure([points(step, value, "share of rollouts", SERIES[4])], y="share of rollouts")
     made["layout"]["yaxis"]["range"] = [0, max(0.4, 1.1 * spans(value)[1])]
-    level(made, CUT, f"suspected above {CUT:.0%}", ALARM)
+    level(made, CUT, f"suspected above {CUT:.0%}")
     return Chart(
         id="truncation",
         title="How many completions are cut off?",

@@ -91,7 +91,7 @@
     }
     async function again() {
       try { if (!document.hidden || !tag) await look(); } catch { /* the server may be gone for a while */ }
-      setTimeout(again, EVERY);
+      setTimeout(again, document.querySelector(".under-way") ? EVERY / 4 : EVERY);
     }
     again();
   }
@@ -101,10 +101,24 @@
     const list = document.querySelector("div#runs"), made = page.querySelector("div#runs");
     if (!made) return;
     const here = document.activeElement?.getAttribute("href");
+    const ticked = Array.from(list.querySelectorAll("input:checked"), (one) => one.value);
     list.replaceChildren(...Array.from(made.children, (part) => document.importNode(part, true)));
+    for (const one of list.querySelectorAll("input[type=checkbox]")) one.checked = ticked.includes(one.value);
     if (here) Array.from(list.querySelectorAll("a")).find((link) => link.getAttribute("href") === here)?.focus();
     document.querySelector('form.search input[name="q"]')?.dispatchEvent(new Event("input"));
   }
+
+  // A diagnosis is asked for without leaving the list, which shows how it goes.
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.matches("form.diagnose")) return;
+    event.preventDefault();
+    try {
+      const answer = await fetch(form.action, { method: "POST" });
+      if (!answer.ok) throw new Error(answer.statusText);
+      putList(await parsed(answer));
+    } catch { form.submit(); }
+  });
 
   const live = document.querySelector(".live[data-run]");
   if (live) followRun(live);

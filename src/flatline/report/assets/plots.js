@@ -1,23 +1,10 @@
-// Draws figures as SVG: lines, bands, points with intervals, heat maps. A figure is what
-// `report/charts.py` makes: `data` and `layout`. Colours of axes and text come from the style sheet.
+// Draws figures as SVG: lines, bands, points with intervals. A figure is what `report/charts.py`
+// makes: `data` and `layout`. `heat.js` draws heat maps, `drawing.js` has what both need.
 "use strict";
 window.flatlinePlots = (() => {
-  const SVG = "http://www.w3.org/2000/svg";
+  const { made, known, short, frame, widest, kept, words, linesOf, named, keyed, titleBelow, titles, codesAbove, drawMarks, filled, pointing } = window.flatlineDrawing;
   const DASHES = { dot: "2 4", dash: "6 4" };
   const NEAR = 24; // pixels from which a point answers the pointer
-  const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
-
-  function made(tag, attributes, parent, text) {
-    const one = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
-    if (text !== undefined) one.textContent = text;
-    parent?.append(one);
-    return one;
-  }
-
-  const known = (value) => value !== null && value !== undefined;
-  const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3
-    ? value.toExponential(1).replace(".0e", "e").replace("e+", "e") : String(Number(value.toPrecision(4))));
 
   // Round steps of 1, 2 or 5 times a power of ten.
   function ticksOf(low, high, most, least = 0) {
@@ -48,47 +35,31 @@ window.flatlinePlots = (() => {
     const at = (value) => from + ((turn(value) - low) / (high - low)) * (to - from);
     const back = (pixel) => low + ((pixel - from) / (to - from)) * (high - low);
     const ticks = spec.tickvals || (log ? decades(low, high, spec.dtick) : ticksOf(low, high, most, spec.dtick));
-    const text = (value, place) => (spec.ticktext ? spec.ticktext[place] : short(value));
-    return { at, back, ticks, text, inside: (value) => turn(value) >= low - 1e-9 && turn(value) <= high + 1e-9 };
+    return { at, back, ticks, text: short, from, inside: (value) => turn(value) >= low - 1e-9 && turn(value) <= high + 1e-9 };
   }
 
-  function frame(place, height) {
-    const width = Math.max(place.clientWidth, 240);
-    const svg = made("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
-      "aria-label": place.dataset.title || "chart" });
-    return { svg, width, height };
+  // Labels below the horizontal axis. Of numbers that would touch, every second, third... is left.
+  function labelsBelow(svg, x, spec) {
+    const ticks = x.ticks.filter(x.inside);
+    const gap = ticks.length > 1 ? Math.abs(x.at(ticks[1]) - x.at(ticks[0])) : Infinity;
+    if (spec.ticktext) return { ticks: x.ticks, every: 1, ...named(svg, spec.ticktext, gap - 6) };
+    const texts = ticks.map(x.text);
+    return { ticks, texts, key: [], every: Math.max(1, Math.ceil((widest(svg, texts) + 8) / gap)) };
   }
 
-  function words(text, attributes, parent) {
-    const box = made("text", attributes, parent);
-    String(text).split("\n").forEach((line, at) =>
-      made("tspan", { x: attributes.x, dy: at ? "1.15em" : 0 }, box, line));
-    return box;
-  }
-
-  function drawAxes(svg, area, x, y, layout) {
-    const lines = Math.max(1, ...(layout.xaxis.ticktext || []).map((text) => text.split("\n").length));
+  function drawAxes(svg, area, x, y, layout, below) {
     for (const value of y.ticks) {
       if (!y.inside(value)) continue;
       made("line", { class: "grid", x1: area.left, x2: area.right, y1: y.at(value), y2: y.at(value) }, svg);
       words(y.text(value), { class: "tick", x: area.left - 6, y: y.at(value) + 4, "text-anchor": "end" }, svg);
     }
-    x.ticks.forEach((value, at) => {
-      if (!x.inside(value)) return;
-      words(x.text(value, at), { class: "tick", x: x.at(value), y: area.bottom + 16, "text-anchor": "middle" }, svg);
+    below.ticks.forEach((value, at) => {
+      if (!x.inside(value) || at % below.every) return;
+      const half = widest(svg, below.texts[at].split("\n")) / 2;
+      words(below.texts[at], { class: "tick", x: kept(x.at(value), half, area.width), y: area.bottom + 16, "text-anchor": "middle" }, svg);
     });
     made("line", { class: "axis", x1: area.left, x2: area.right, y1: area.bottom, y2: area.bottom }, svg);
-    titles(svg, area, layout, 18 + 14 * lines);
-  }
-
-  function titles(svg, area, layout, below) {
-    const under = layout.xaxis.title?.text, beside = layout.yaxis.title?.text;
-    const middle = (area.top + area.bottom) / 2;
-    if (under) words(under, { class: "title", x: (area.left + area.right) / 2, y: area.bottom + below + 4, "text-anchor": "middle" }, svg);
-    if (beside) {
-      const text = words(beside, { class: "title", x: 12, y: middle, "text-anchor": "middle" }, svg);
-      text.setAttribute("transform", `rotate(-90 12 ${middle})`);
-    }
+    titles(svg, area, layout, 18 + 14 * linesOf(below.texts));
   }
 
   // A path that breaks where there is no value.
@@ -135,28 +106,12 @@ window.flatlinePlots = (() => {
       const value = line.y[i];
       if (!known(value) || !(array[i] || arrayminus[i])) return;
       const [top, bottom] = [y.at(value + (array[i] || 0)), y.at(value - (arrayminus[i] || 0))];
-      const ends = Number.isFinite(bottom) ? bottom : y.at(value);
-      made("path", { d: `M${x.at(at)} ${top}V${ends}M${x.at(at) - 2} ${top}h4M${x.at(at) - 2} ${ends}h4` }, group);
+      // What reaches 0 has no end on a logarithmic axis; an end that is open has no cap.
+      const ends = Number.isFinite(bottom) ? bottom : y.from;
+      const cap = (there, end) => (there ? `M${x.at(at) - 2} ${end}h4` : "");
+      made("path", { d: `M${x.at(at)} ${top}V${ends}${cap(array[i], top)}${cap(arrayminus[i], ends)}` }, group);
     });
   }
-
-  // Steps that findings name: a dashed line with the code above it.
-  function drawMarks(svg, area, x, layout) {
-    for (const one of layout.shapes) {
-      if (!x.inside(one.x0)) continue;
-      made("line", { class: "named", x1: x.at(one.x0), x2: x.at(one.x0), y1: area.top, y2: area.bottom }, svg);
-    }
-    const rows = new Map();
-    for (const one of layout.annotations) {
-      if (!x.inside(one.x)) continue;
-      const row = rows.get(one.x) || 0;
-      rows.set(one.x, row + 1);
-      words(one.text, { class: "code", x: x.at(one.x), y: area.top - 4 - 12 * row, "text-anchor": "middle" }, svg);
-    }
-  }
-
-  const filled = (template, values) =>
-    template.replace(/%\{(\w+)\}/g, (_, name) => (typeof values[name] === "number" ? short(values[name]) : values[name]));
 
   function lineTip(line, at) {
     const values = { x: line.x[at], y: line.y[at], customdata: line.customdata?.[at] };
@@ -165,19 +120,16 @@ window.flatlinePlots = (() => {
     return `${line.name}\n${more}${short(values.x)}: ${short(values.y)}`;
   }
 
-  function tipOf(place) {
-    const tip = document.createElement("div");
-    tip.className = "tip";
-    tip.hidden = true;
-    place.append(tip);
-    return (text, left, top) => {
-      tip.hidden = !text;
-      if (!text) return;
-      tip.textContent = text;
-      const room = place.clientWidth - tip.offsetWidth - 4;
-      tip.style.left = `${Math.max(0, Math.min(left + 12, room))}px`;
-      tip.style.top = `${Math.max(0, top - tip.offsetHeight - 8)}px`;
-    };
+  // A line of the legend as it is in the chart: dashed, filled, or its points alone.
+  function swatch(line) {
+    const svg = made("svg", { class: "swatch", width: 22, height: 8, viewBox: "0 0 22 8", "aria-hidden": "true" });
+    const color = line.line?.color || line.marker?.color;
+    if (line.fill) made("rect", { width: 22, height: 8, fill: line.fillcolor }, svg);
+    else if (line.mode.includes("lines")) {
+      const dash = DASHES[line.line.dash];
+      made("path", { d: "M0 4H22", stroke: color, "stroke-width": Math.max(2, line.line.width), ...(dash ? { "stroke-dasharray": dash } : {}) }, svg);
+    } else dots(svg, { x: [0], y: [0], marker: { ...line.marker, size: 8 } }, { at: () => 11 }, { at: () => 4 });
+    return svg;
   }
 
   function legend(place, figure, redraw) {
@@ -190,9 +142,7 @@ window.flatlinePlots = (() => {
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("aria-pressed", String(line.visible !== "legendonly"));
-      const swatch = document.createElement("span");
-      swatch.style.background = line.fillcolor || line.line?.color || line.marker?.color;
-      button.append(swatch, line.name);
+      button.append(swatch(line), line.name);
       button.addEventListener("click", () => {
         line.visible = line.visible === "legendonly" ? true : "legendonly";
         redraw();
@@ -202,26 +152,29 @@ window.flatlinePlots = (() => {
     place.append(list);
   }
 
+  // A value with both ends of its interval: all of it has to fit on the axis.
+  const reach = (line, i) => (!line.error_y || !known(line.y[i]) ? [line.y[i]]
+    : [line.y[i], line.y[i] + (line.error_y.array[i] || 0), line.y[i] - (line.error_y.arrayminus[i] || 0)]);
+
   function drawLines(place, figure, redraw) {
     const layout = figure.layout;
     const shown = figure.data.filter((one) => one.visible !== "legendonly");
     const { svg, width, height } = frame(place, layout.height || 280);
-    const rows = Math.max(0, ...[...new Set(layout.annotations.map((one) => one.x))].map((x) =>
-      layout.annotations.filter((one) => one.x === x).length));
-    const lower = 34 + 14 * Math.max(1, ...(layout.xaxis.ticktext || []).map((t) => t.split("\n").length));
-    const area = { left: 62, right: width - 10, top: 10 + 12 * rows, bottom: height - lower };
     const zoom = place.flatlineZoom;
     const within = (line, i) => !zoom || (line.x[i] >= zoom[0] && line.x[i] <= zoom[1]);
-    const ys = shown.flatMap((one) => one.y.filter((_, i) => within(one, i)));
-    const x = axis(zoom ? { ...layout.xaxis, range: zoom } : layout.xaxis, shown.flatMap((one) => one.x), area.left, area.right, width / 90);
+    const ys = shown.flatMap((one) => one.y.flatMap((_, i) => (within(one, i) ? reach(one, i) : [])));
+    const left = 30 + widest(svg, axis(layout.yaxis, ys, 1, 0, 5).ticks.map(short));
+    const x = axis(zoom ? { ...layout.xaxis, range: zoom } : layout.xaxis, shown.flatMap((one) => one.x), left, width - 10, width / 90);
+    const above = codesAbove(svg, layout, x, width), below = labelsBelow(svg, x, layout.xaxis);
+    const area = { left, right: width - 10, width, top: 10 + 12 * above.rows, bottom: height - 20 - 14 * (linesOf(below.texts) + titleBelow(svg, layout, width).length) };
     const y = axis(layout.yaxis, ys, area.bottom, area.top, 5);
-    drawAxes(svg, area, x, y, layout);
+    drawAxes(svg, area, x, y, layout, below);
     // An SVG inside an SVG shows nothing beyond its edges.
     const inside = { x: area.left - 4, y: area.top - 4, width: area.right - area.left + 8, height: area.bottom - area.top + 8 };
     const inner = made("svg", { ...inside, viewBox: Object.values(inside).join(" ") }, svg);
     shown.forEach((line) => drawLine(inner, line, x, y));
-    drawMarks(svg, area, x, layout);
-    place.append(svg);
+    drawMarks(svg, area, x, layout, above);
+    keyed(place, below.key);
     legend(place, figure, redraw);
     const all = shown.filter((one) => one.hoverinfo !== "skip").flatMap((line) => line.x.map((at, i) =>
       (known(at) && known(line.y[i]) && within(line, i) ? { line, i, x: x.at(at), y: y.at(line.y[i]) } : null))).filter(Boolean);
@@ -234,16 +187,6 @@ window.flatlinePlots = (() => {
       return best && [lineTip(best.line, best.i), best.x, best.y];
     });
     zooming(place, svg, area, x, layout, redraw);
-  }
-
-  function pointing(place, svg, find) {
-    const tell = tipOf(place);
-    svg.addEventListener("pointermove", (event) => {
-      const box = svg.getBoundingClientRect();
-      const found = find(event.clientX - box.left, event.clientY - box.top);
-      tell(...(found || [""]));
-    });
-    svg.addEventListener("pointerleave", () => tell(""));
   }
 
   // Dragging with a mouse shows a part of the steps, a double click all of them.
@@ -273,77 +216,10 @@ window.flatlinePlots = (() => {
     svg.addEventListener("dblclick", () => { place.flatlineZoom = null; redraw(); });
   }
 
-  function mixed(stops, share) {
-    const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
-    const [one, two] = [stops[Math.floor(at)], stops[Math.ceil(at)]];
-    const part = (color, i) => parseInt(color.slice(1 + 2 * i, 3 + 2 * i), 16);
-    const weight = at - Math.floor(at);
-    return `rgb(${[0, 1, 2].map((i) => Math.round(part(one, i) * (1 - weight) + part(two, i) * weight)).join()})`;
-  }
-
-  // Below and above 0 in two colours, as strong as the value is large; else dark to bright.
-  function shade(heat, value) {
-    if (heat.colorscale === "Viridis") {
-      return { fill: mixed(VIRIDIS, (value - heat.zmin) / (heat.zmax - heat.zmin || 1)) };
-    }
-    return { fill: value < 0 ? "#c24a4a" : "#2f7fd1", "fill-opacity": 0.08 + 0.8 * Math.abs(value) };
-  }
-
-  function drawHeat(place, figure) {
-    const heat = figure.data[0], layout = figure.layout;
-    const longest = Math.max(...heat.y.map((name) => name.length));
-    const { svg, width, height } = frame(place, layout.height || 60 + 34 * heat.y.length);
-    const left = Math.min(12 + 6.2 * longest, width * 0.42);
-    const named = typeof heat.x[0] === "string";
-    const area = { left, right: width - 8, top: 10 + (layout.annotations.length ? 14 : 0), bottom: height - (named ? 28 : 56) };
-    const [w, h] = [(area.right - area.left) / heat.x.length, (area.bottom - area.top) / heat.y.length];
-    const gap = w > 6 && h > 6 ? 1 : 0;
-    heat.z.forEach((row, r) => row.forEach((value, c) => {
-      if (!known(value)) return;
-      const cell = { x: area.left + c * w, y: area.top + r * h, width: Math.max(w - gap, 0.5), height: Math.max(h - gap, 0.5) };
-      made("rect", { ...cell, ...shade(heat, value) }, svg);
-      if (heat.text?.[r][c]) words(heat.text[r][c], { class: "cell", x: cell.x + w / 2, y: cell.y + h / 2 + 4, "text-anchor": "middle" }, svg);
-    }));
-    heat.y.forEach((name, r) => {
-      if (h < 9 && r % Math.ceil(9 / h)) return;
-      const most = Math.floor((left - 12) / 6.2);
-      const text = name.length > most ? `…${name.slice(-most + 1)}` : name;
-      words(text, { class: "tick", x: left - 6, y: area.top + (r + 0.5) * h + 4, "text-anchor": "end" }, svg);
-    });
-    const every = named ? 1 : Math.ceil(heat.x.length / (width / 70));
-    heat.x.forEach((name, c) => {
-      if (c % every) return;
-      const most = Math.max(3, Math.floor(w / 6.2));
-      const text = named && name.length > most ? `${name.slice(0, most - 1)}…` : name;
-      words(text, { class: "tick", x: area.left + (c + 0.5) * w, y: area.bottom + 16, "text-anchor": "middle" }, svg);
-    });
-    const at = (step) => area.left + (Math.max(0, heat.x.findIndex((one) => one >= step)) + 0.5) * w;
-    drawMarks(svg, area, { at, inside: () => !named }, layout);
-    if (heat.colorbar) scale(svg, area, heat, height);
-    titles(svg, area, layout, 30);
-    place.append(svg);
-    pointing(place, svg, (px, py) => {
-      const [c, r] = [Math.floor((px - area.left) / w), Math.floor((py - area.top) / h)];
-      if (!known(heat.z[r]?.[c])) return null;
-      const values = { x: heat.x[c], y: heat.y[r], customdata: heat.customdata[r][c] };
-      return [filled(heat.hovertemplate, values), px, py];
-    });
-  }
-
-  function scale(svg, area, heat, height) {
-    const { ticktext, title } = heat.colorbar;
-    const [from, size] = [area.right - 150, 80 / 20];
-    for (let i = 0; i < 20; i++) {
-      made("rect", { x: from + i * size, y: height - 14, width: size + 0.5, height: 8, fill: mixed(VIRIDIS, i / 19) }, svg);
-    }
-    words(`${title.text}  ${ticktext[0]}`, { class: "tick", x: from - 6, y: height - 6, "text-anchor": "end" }, svg);
-    words(ticktext[ticktext.length - 1], { class: "tick", x: from + 86, y: height - 6 }, svg);
-  }
-
   function draw(place, figure) {
     const redraw = () => draw(place, figure);
     place.replaceChildren();
-    if (figure.data.length && figure.data[0].type === "heatmap") drawHeat(place, figure);
+    if (figure.data.length && figure.data[0].type === "heatmap") window.flatlineHeat.draw(place, figure);
     else drawLines(place, figure, redraw);
   }
   return { draw };

@@ -49,6 +49,18 @@
     history.replaceState(null, "", search.value ? "?" + new URLSearchParams({ q: search.value }) : location.pathname);
   });
 
+  // Two runs are compared, no more: the button says how many are missing.
+  const picked = () => Array.from(document.querySelectorAll('input[form="compare"]'));
+  function count() {
+    const many = picked().filter((one) => one.checked).length;
+    const form = document.getElementById("compare");
+    if (!form) return;
+    form.querySelector("button").disabled = many !== 2;
+    form.querySelector(".aside").textContent = many === 2 ? "" : many > 2 ? `${many} are ticked: leave two.` : `Tick ${many ? "one more" : "two of them"} below.`;
+  }
+  document.addEventListener("change", (event) => { if (picked().includes(event.target)) count(); });
+  window.addEventListener("pageshow", count);
+
   // Empty fields stay out of the address, so that it can be read and shared.
   document.querySelector("form.filters")?.addEventListener("submit", (event) => {
     for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;

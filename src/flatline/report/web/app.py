@@ -4,6 +4,7 @@
 /run/NAME                         the page of a run, which follows it while it trains
 /rollouts/NAME?from=&finish=...   its rollouts, filtered
 /rollout/NAME?step=&rollout=      one of them, token by token
+/diagnose/NAME                    asks for a diagnosis (POST); the list shows it
 /compare?a=NAME&b=NAME            two runs; with steps and rollouts, two rollouts
 /experiment/NAME, /journal/NAME   the same pages that `flatline report` writes
 /api/run/NAME/steps?after=N       steps after N, for a page that follows a run
@@ -33,8 +34,10 @@ from flatline.report.web.store import Store
 from flatline.report.web.views import Views
 
 ASSETS = (
+    "drawing.js",
     "flatline.css",
     "flatline.js",
+    "heat.js",
     "live.js",
     "plots.js",
     "tokens.css",
@@ -43,7 +46,7 @@ ASSETS = (
     "ui.js",
 )
 LARGEST_BODY = 1024
-"""Bytes of a request beyond its head: pages are only read."""
+"""Bytes of a request beyond its head: nothing is sent but which run to diagnose, by the address."""
 WARM = 2**22
 """Numbers moved once, so that the system hands out the memory for them before a page asks."""
 _KINDS = {"css": "text/css", "js": "text/javascript"}
@@ -74,7 +77,10 @@ def application(path: Path, bind: Bind) -> ASGIApp:
         "/favicon.ico": _icon,
     }
     app = Starlette(
-        routes=[Route(address, answer) for address, answer in pages.items()],
+        routes=[
+            *(Route(address, answer) for address, answer in pages.items()),
+            Route("/diagnose/{name:path}", views.diagnose, methods=["POST"]),
+        ],
         exception_handlers={FlatlineError: wrong, HTTPException: wrong, OSError: wrong},
     )
     return Headers(guarded(app, hosts=bind.hosts, token=bind.token, max_body=LARGEST_BODY))

@@ -271,16 +271,19 @@ def _rewards(frame: Frame) -> tuple[int, tuple[float, ...]]:
 
 
 def _verdict(path: Path) -> tuple[str, str]:
-    """The first alarm of a kept diagnosis, for a search, and its answer. Any program may have
-    written the file."""
+    """Of a kept diagnosis. Any program may have written the file."""
     try:
-        said: Any = json_in(path / DIAGNOSIS_FILE)
-        first = said["findings"][0]
-        level = str(first["level"])
-        if level in ("fault", "suspect"):
-            verdict = f"{level} {first['hypothesis']} {first['name']}"
-        else:
-            verdict = str(said.get("outcome", "not enough to tell"))  # older files say less
-        return verdict, str(said.get("headline", verdict))
+        return told_by(json_in(path / DIAGNOSIS_FILE))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return "", ""
+
+
+def told_by(said: Any) -> tuple[str, str]:
+    """The first alarm of a diagnosis, for a search, and its answer, from the diagnosis as JSON."""
+    first = said["findings"][0]
+    level = str(first["level"])
+    if level in ("fault", "suspect"):
+        verdict = f"{level} {first['hypothesis']} {first['name']}"
+    else:
+        verdict = str(said.get("outcome", "not enough to tell"))  # older files say less
+    return verdict, str(said.get("headline", verdict))

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from flatline.errors import ConfigError
 from flatline.report import compare
 from flatline.report.charts import chart_data
 from flatline.report.rollout_view import rollout_data
@@ -16,6 +17,7 @@ from flatline.report.run_comparison import comparison
 from flatline.report.run_state import state_of
 from flatline.report.series import Run
 from flatline.report.web import links, rollout_list
+from flatline.report.web.diagnoses import Diagnoses, with_answer
 from flatline.report.web.live import is_known, tag_of, whole
 from flatline.report.web.run_index import Entry, Root, signature
 from flatline.report.web.run_making import prepared
@@ -33,6 +35,7 @@ class Views:
 
     def __init__(self, root: Root, store: Store, templates: Environment) -> None:
         self._root, self._store, self._templates = root, store, templates
+        self._diagnoses = Diagnoses(root)
         templates.globals["path"] = quote
         templates.globals["spark"] = spark
 
@@ -44,7 +47,8 @@ class Views:
         search = request.query_params.get("q", "").strip()
         few = len(found.runs) <= MOST_RUNS
         names = found.runs if few or search else found.runs[:MOST_RUNS]
-        entries = [self._root.entry(name) for name in names]
+        asked = self._diagnoses.asked(names)
+        entries = [with_answer(self._root.entry(name), asked.get(name)) for name in names]
         wanted = {entry.name for entry in entries if _matches(entry, search)}
         context = {
             "folder": self._root.folder.name,
@@ -52,11 +56,17 @@ class Views:
             # Where all fit, those that do not match are hidden: the search can be changed in place.
             "entries": [e for e in entries if few or e.name in wanted][:MOST_RUNS],
             "wanted": wanted,
+            "asked": asked,
             "total": len(found.runs),
             "experiments": found.experiments,
             "journals": found.journals,
         }
         return self._page(request, "index.html", lambda: context, mark=context)
+
+    def diagnose(self, request: Request) -> Response:
+        """Have a run diagnosed; the list shows how that goes."""
+        self._diagnoses.ask(request.path_params["name"])
+        return RedirectResponse("/", status_code=303)
 
     def run(self, request: Request) -> Response:
         """The page of a run."""
@@ -64,6 +74,8 @@ class Views:
         with self._store.hold(self._root.run(name)) as run:
             state = state_of(run.trace.run, run.path)
             content, fresh = prepared(run, name, state)
+            if content is not None and run.report is not None and run.diagnosed is not None:
+                self._diagnoses.keep(name, run.report, run.diagnosed, content["last_step"])
             about = {"name": name, "rollout_address": f"/rollout/{quote(name)}", "fresh": fresh}
             if content is None:
                 shown = {**about, "rollouts": len(run.trace.rollouts)}
@@ -115,6 +127,9 @@ class Views:
 
     def compare(self, request: Request) -> Response:
         """Two runs, or two rollouts, side by side."""
+        ticked = request.query_params.getlist("run")
+        if ticked:
+            return RedirectResponse(f"/compare?{urlencode(_two_of(ticked))}")
         names = [request.query_params.get(side, "") for side in ("a", "b")]
         context: dict[str, Any] = {"names": names, "runs": self._root.found().runs}
         if not all(names):
@@ -194,6 +209,16 @@ def spark(values: tuple[float, ...]) -> str:
     across = WIDTH / max(len(values) - 1, 1)
     heights = [HEIGHT - 1 - (HEIGHT - 2) * (value - low) / (high - low) for value in values]
     return " ".join(f"{at * across:.1f},{height:.1f}" for at, height in enumerate(heights))
+
+
+def _two_of(ticked: list[str]) -> dict[str, str]:
+    """The runs that were ticked in the list, as the address of their comparison."""
+    if len(ticked) > 2:
+        raise ConfigError(
+            f"{len(ticked)} runs were ticked, and two can be laid over each other.\n"
+            "Go back and leave two of them ticked."
+        )
+    return dict(zip(("a", "b"), ticked, strict=False))
 
 
 def _matches(entry: Entry, search: str) -> bool:
