@@ -8,6 +8,7 @@ import typer
 from flatline.cli import bench_mutants, options
 from flatline.cli.output import print_json, say
 from flatline.cli.text import visible
+from flatline.errors import needing
 
 if TYPE_CHECKING:
     from bench.plan import Cell
@@ -89,14 +90,11 @@ def pack(folder: Folder, file: PackFile) -> None:
 @group.command()
 def report(folder: Packed, peer: Peers = None, json: options.Json = False) -> None:
     """Print what the finished cells show, as Markdown tables."""
-    try:
+    with needing("The benchmark"):
         from bench.peers_asked import ask_all, compared, pythons_of
         from bench.results import read_all
         from bench.score import score
         from bench.tables import markdown
-    except ImportError as error:
-        raise options.not_installed("The benchmark", error) from error
-
     pythons = pythons_of(peer or ())
     outcomes = read_all(folder)
     ask_all(outcomes, pythons, say)

@@ -39,7 +39,6 @@ CERTAIN = {
     "cli/query.py": ("duckdb",),  # the trace was asked with it
     "cli/serve.py": ("torch", "transformers"),  # what serves was imported before
     "diagnosis/renderers/trackers": ("mlflow", "torch", "trackio", "wandb"),  # `parse` asks for it
-    "live/inputs.py": ("trl",),  # pictures in TRL's layout
     "live/trl": ("trl",),  # holds a trainer of TRL's
     "live/verl": ("omegaconf", "transfer_queue", "verl"),  # holds a trainer of verl's
     "loopback/server.py": ("uvicorn",),  # `listen` comes first

@@ -110,6 +110,16 @@ def test_what_needs_an_extra_says_which(words, extra, log, run, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_beside_ones_own_trl_no_extra_is_needed():
+    """For a checkup, a recorded training and a watched loop; in truth, in `tests/quality`."""
+    script = str(ROOT / "tests" / "beside_trl.py")
+    done = subprocess.run(
+        [sys.executable, script, "--plain"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
 def test_the_metadata_is_complete_and_no_place_holder():
     project = PROJECT["project"]
     for key in ("description", "readme", "license", "keywords", "classifiers"):

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from flatline.live.where.package import part_of_trl
+
 Inputs = dict[str, Any]
 """What TRL's loss takes: tensors with a row for each play, and a few numbers."""
 
@@ -38,10 +40,9 @@ def select(inputs: Inputs, rows: Sequence[int]) -> Inputs:
     if "pixel_values" not in inputs:
         found: Inputs = rows_of(inputs, rows, size)
         return found
-    from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
-
-    by_row = split_pixel_values_by_grid(inputs)
-    return dict(unsplit_pixel_values_by_grid(rows_of(by_row, rows, size)))
+    trls = part_of_trl("trainer.utils")
+    by_row = trls.split_pixel_values_by_grid(inputs)
+    return dict(trls.unsplit_pixel_values_by_grid(rows_of(by_row, rows, size)))
 
 
 def rows_of(value: Any, kept: Sequence[int], size: int) -> Any:

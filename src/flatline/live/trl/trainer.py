@@ -39,6 +39,7 @@ from flatline.live.trl.measure.scoring import (
 from flatline.live.trl.recorder.attach import another_algorithm, another_inside
 from flatline.live.trl.recorder.callback import StepWatch
 from flatline.live.trl.settings import settings, truth
+from flatline.live.where.package import part_of_trl
 from flatline.live.where.place import Where
 from flatline.rollout.engine import Engine
 from flatline.rollout.weights import WeightCopy
@@ -224,8 +225,7 @@ class TrlTrainer(Trainer):
             return found
         if self.keeps_reference:
             return scoring_logps(self.trl, played.inputs, self.trl.ref_model)
-        from trl.trainer.utils import use_adapter
-
+        use_adapter = part_of_trl("trainer.utils").use_adapter
         name = "ref" if "ref" in self.whole_model.peft_config else None
         with use_adapter(self.whole_model, adapter_name=name), without_dropout(self):
             return scoring_logps(self.trl, played.inputs)

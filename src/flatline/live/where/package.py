@@ -9,8 +9,9 @@ import json
 import os
 import sys
 import sysconfig
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 TRL = "trl"
@@ -39,6 +40,13 @@ def _is_trl(package: str) -> bool:
         all(os.path.isfile(os.path.join(folder, part)) for part in PARTS_OF_TRL)
         for folder in folders
     )
+
+
+def part_of_trl(module: str) -> Any:
+    """A module of the TRL that is loaded, which may be a copy under another name."""
+    whole = f".{module}"
+    names = (one for one in list(sys.modules) if one.endswith(whole) and library_of(one) == TRL)
+    return import_module(next(names, f"{TRL}{whole}"))
 
 
 def package_of(file: str) -> str:

@@ -14,6 +14,7 @@ from flatline.live.measure.played import Played
 from flatline.live.records import AdapterGaps, Surprise
 from flatline.live.trl.departure.scored import Row, Scorer
 from flatline.live.trl.grpo import GrpoTrainer
+from flatline.live.where.package import part_of_trl
 from flatline.spec.prompts import without_padding
 
 BASE = "none"
@@ -48,8 +49,7 @@ def _is_trained(model: Any, adapter: str) -> bool:
 @contextmanager
 def _with_adapter(model: Any, name: str) -> Iterator[None]:
     """With one adapter, or none. PEFT makes an adapter trainable when it is set: that is undone."""
-    from trl.trainer.utils import use_adapter
-
+    use_adapter = part_of_trl("trainer.utils").use_adapter
     asks = [(weight, weight.requires_grad) for weight in model.parameters()]
     try:
         with use_adapter(model, adapter_name=None if name == BASE else name):
