@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.course import alike, slope
+from flatline.stats import rounding_of
 
 SHARE, LEAST, TRIMMED = 10, 8, 4
 """A level is that of so many-th part of the rows, and of so many rows at least; the part of these
@@ -279,7 +280,8 @@ def _drifts(values: np.ndarray, noise: "Noise") -> Iterator[tuple[float, float]]
 
 
 class Noise:
-    """What the steps from row to row say of how far off rows are, which hardly know a course."""
+    """What the steps from row to row say of how far off rows are, which hardly know a course; by
+    rounding at least."""
 
     def __init__(self, values: np.ndarray, close: float = 0.0) -> None:
         rows = len(values)
@@ -288,7 +290,7 @@ class Noise:
         apart = np.abs(np.diff(values))
         usual = float(np.quantile(apart, USUAL)) or math.inf
         size = float(np.mean(np.minimum(apart, WIDEST * usual) ** 2))
-        self.off = math.sqrt(size / 2 / (1 - self.close))
+        self.off = max(math.sqrt(size / 2 / (1 - self.close)), rounding_of(values))
 
     @property
     def longer(self) -> float:

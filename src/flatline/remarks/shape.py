@@ -19,7 +19,7 @@ import numpy as np
 
 from flatline.hypotheses.course import alike as steps_alike
 from flatline.hypotheses.levels import Course
-from flatline.stats import t_score
+from flatline.stats import is_constant, rounding_of, t_score
 
 ALPHA = 0.06
 """Logs of noise, as a share, of which a change may be reported."""
@@ -88,7 +88,7 @@ class Shape:
 
     def __init__(self, values: np.ndarray, step: np.ndarray, noise: "Noise") -> None:
         known = np.isfinite(values)
-        self.values, self.step = values[known], step[known]
+        self.values, self.step = _unless_rounding(values[known]), step[known]
         self.noise = noise
 
     def __len__(self) -> int:
@@ -101,9 +101,11 @@ class Shape:
     @cached_property
     def levels(self) -> list[int]:
         """Where each level begins, of a column that is constant but for a few jumps."""
-        begins = [0, *(np.flatnonzero(np.diff(self.values)) + 1)]
+        apart = np.abs(np.diff(self.values)) > rounding_of(self.values)
+        begins = [0, *(np.flatnonzero(apart) + 1)]
         shortest = int(np.diff([*begins, len(self)]).min()) if len(begins) <= LEVELS else 0
-        exact = 2 <= len(begins) <= LEVELS and shortest >= min(LAST, len(self) // 4 + 1)
+        lasts = 2 <= len(begins) <= LEVELS and shortest >= min(LAST, len(self) // 4 + 1)
+        exact = lasts and all(map(is_constant, np.split(self.values, begins[1:])))
         return [int(at) for at in begins] if exact else []
 
     @cached_property
@@ -255,9 +257,17 @@ def _longest_run(values: np.ndarray) -> int:
     return int(np.diff([0, *changes, len(values)]).max())
 
 
+def _unless_rounding(values: np.ndarray) -> np.ndarray:
+    """One number throughout, where no more than rounding differs."""
+    return np.full(len(values), np.median(values)) if is_constant(values) else values
+
+
 def typical(values: np.ndarray) -> float:
-    """The mean; the median where a few rows make the mean."""
+    """The mean; the median where a few rows make the mean, or where all are one number, of which
+    the mean is off by rounding."""
     middle, mean = float(np.median(values)), float(values.mean())
+    if is_constant(values):
+        return middle
     low, high = np.quantile(values, (0.25, 0.75))
     return middle if low < high and abs(mean - middle) > high - low else mean
 
