@@ -12,7 +12,7 @@ from flatline.hypotheses.held_out import is_evaluation, is_score
 from flatline.hypotheses.kl_unit import of_answers
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.remarks.shape import Noise, Shape, likeness
-from flatline.trace import Trace
+from flatline.trace import Trace, memo
 from flatline.trace.importers.resolve import plain
 
 
@@ -166,6 +166,7 @@ def once(columns: list[Column]) -> list[Column]:
     return list(kept.values())
 
 
+@memo.once
 def columns_of(trace: Trace) -> list[Column]:
     """All columns that say something of their own, the ones that matter first."""
     named = _named(trace)
