@@ -47,9 +47,13 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     notes: list[str] = []
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
+    free = {name: _words_of(name) for name in names if _is_free(name)}
     for column in [column for column in WORDS if column not in aliases]:
-        free = [name for name in names if _is_free(name) and name not in aliases.values()]
-        said = ([name for name in free if _says(name, words)] for words in WORDS[column])
+        left = free.keys() - aliases.values()
+        said = (
+            [name for name, words in free.items() if name in left and _says(words, wanted)]
+            for wanted in WORDS[column]
+        )
         found = next((several for several in said if several), [])
         if len(found) == 1 and plain(found[0]) not in leave_out:
             aliases[column] = found[0]
@@ -95,6 +99,7 @@ def _unit(name: str) -> tuple[str, float]:
     return text, 1.0
 
 
+@lru_cache(maxsize=2**17)
 def is_known(name: str) -> bool:
     """Whether the table has the name at all, be it for a column or only for `metrics`."""
     text = plain(name)
@@ -114,11 +119,14 @@ def _is_free(name: str) -> bool:
     )
 
 
-def _says(name: str, wanted: Words) -> bool:
+def _words_of(name: str) -> frozenset[str]:
     # What is one letter is a symbol: `H` is an entropy, and `h` are hours.
     bare = name if len(name) == 1 else plain(_HUMP.sub("_", name))
     unit = name.lower().rpartition("_")[2]
-    words = {*re.split(r"[^A-Za-z0-9]+", bare), *({unit} & AFTER_A_NAME)}
+    return frozenset(re.split(r"[^A-Za-z0-9]+", bare)) | ({unit} & AFTER_A_NAME)
+
+
+def _says(words: frozenset[str], wanted: Words) -> bool:
     return all(words & any_of for any_of in wanted.needed) and words <= wanted.beside.union(
         *wanted.needed
     )
