@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatline.trace import Trace
-from flatline.trace.memo import once
 from flatline.trace.importers.resolve import plain
+from flatline.trace.memo import once
 
 FEWEST = 10
 """Rows below which a column that stands is no news."""
