@@ -301,8 +301,7 @@ def _scores(values: np.ndarray) -> np.ndarray:
     """What normal noise of the same ranks would be."""
     _, which, count = np.unique(values, return_inverse=True, return_counts=True)
     share = (np.cumsum(count) - count / 2) / len(values)
-    normal = NormalDist()
-    return np.array([normal.inv_cdf(float(one)) for one in share])[which]
+    return np.array(list(map(NormalDist().inv_cdf, share.tolist())))[which]
 
 
 def _cuts(scores: np.ndarray, start: int, noise: Noise, rows: int) -> list[int]:
