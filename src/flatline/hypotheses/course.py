@@ -83,7 +83,8 @@ def alike(values: np.ndarray) -> float:
     rest = apart - apart[usual].mean() if usual.any() else apart
     both = usual[:-1] & usual[1:]
     size = float(np.mean(rest[usual] ** 2)) if both.any() else 0.0
-    if not max(TINY, rounding_of(values) ** 2) < size < math.inf:
+    least = max(TINY, rounding_of(values) * rounding_of(values))
+    if not least < size < math.inf:
         return 0.0
     return max(1 + 2 * float(np.mean(rest[:-1][both] * rest[1:][both])) / size, 0.0)
 

@@ -68,7 +68,8 @@ def outages_of(outcome: Column) -> list[Outage]:
 
 def _gone(values: np.ndarray) -> list[tuple[int, int]]:
     """Where rows begin and end that have next to nothing of the level before them."""
-    found, usual, at = [], values[:ROWS].tolist(), ROWS
+    found: list[tuple[int, int]] = []
+    usual, at = values[:ROWS].tolist(), ROWS
     low = _below_all(values)
     while at < len(values):
         if not found or at >= found[-1][1] + ROWS:  # the rows before it are those that are usual
