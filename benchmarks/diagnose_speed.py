@@ -1,37 +1,45 @@
-"""How long `flatline diagnose` takes on a long run, on a long log and on wide ones.
+"""How long `flatline diagnose` takes on a long run, a log, a wide log and a long one, beside what
+docs/costs.md promises, and how that grows with the size.
 
-    python benchmarks/diagnose_speed.py [--steps 10000] [--rows 5000] [--columns 40000] [--keep DIR]
-        [--each]
+    python benchmarks/diagnose_speed.py [--only run log wide long] [--keep DIR] [--each] [--crashed]
+        [--steps 10000] [--rows 1000] [--columns 40000] [--long 300000]
 
-Writes a run of so many steps through the public `Recorder` (16 rollouts in groups of 8 a step, with
-texts, parts, tool calls, the tokens of every step, 56 weight tensors and the 40 metrics that TRL
-logs), a `trainer_state.json` of so many rows, and logs of 20 rows with a quarter, a half and all of
-so many columns, as loggers of every weight leave, and gives each to the command in a fresh process.
-The clock includes starting Python; CPU seconds are told apart, because a shared machine makes the
-clock run longer. The goals are 5 seconds for the run, and 1 second for the log without loading
-torch; a wide log should take time in proportion to its columns, 5 seconds at most. `--each` also
-tells what each hypothesis takes, `--crashed` leaves the run as a killed process would.
+    run    so many recorded steps, through the public `Recorder`: 16 rollouts in groups of 8 a step,
+           with texts, parts, tool calls, the tokens of every step, 56 weight tensors and the 40
+           metrics that TRL logs
+    log    a `trainer_state.json` of so many rows with these 40 metrics
+    wide   20 rows with so many columns, as loggers of every weight leave
+    long   so many rows with a reward and a loss
+
+Each is made at half of its size too and given to the command in a fresh process, so that the clock
+includes starting Python and importing, with bytecode that is cached, as an installed package has
+it. CPU seconds are told apart, because a shared machine makes the clock run longer; growth is that
+of CPU seconds from half to whole, and twice is in proportion. Only the run may load torch.
+`--each` also tells what each hypothesis takes, `--crashed` leaves the run as a killed process
+would.
 
 The reward is flat: a run that rises is excused early by many signs, so this is the slower case.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flatline.rollout.record import Author
 from flatline.trace import Recorder, Trace
 
-GOAL_RUN, GOAL_LOG, GOAL_WIDE = 5.0, 1.0, 5.0
+GROWTH = 2.2
+"""Times the CPU seconds of half the size, at most."""
 GROUPS, SIZE, TENSORS = 2, 8, 56
 PROMPT_TOKENS = 24
 SETTINGS = {
@@ -89,31 +97,57 @@ finally:
 """
 
 
+class Promise(NamedTuple):
+    """What is diagnosed, and in how many seconds."""
+
+    name: str
+    size: int
+    unit: str
+    goal: float
+    make: Callable[[Path, int], None]
+    ending: str = ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--rows", type=int, default=5_000)
+    parser.add_argument("--rows", type=int, default=1_000)
     parser.add_argument("--columns", type=int, default=40_000)
+    parser.add_argument("--long", type=int, default=300_000)
+    parser.add_argument("--only", nargs="+", help="of run, log, wide and long")
     parser.add_argument("--keep", type=Path, help="make all here, or use what is there")
     parser.add_argument("--each", action="store_true", help="what each hypothesis takes")
     parser.add_argument("--crashed", action="store_true", help="a run that was killed")
     options = parser.parse_args()
+
+    def record(path: Path, steps: int) -> None:
+        make_run(path, steps, clean=not options.crashed)
+
+    promises = [
+        Promise("run", options.steps, "recorded steps", 4.0, record),
+        Promise("log", options.rows, "rows of a log", 0.7, make_log, ".json"),
+        Promise("wide", options.columns, "columns", 8.0, make_wide, ".jsonl"),
+        Promise("long", options.long, "rows of two columns", 5.0, make_long, ".jsonl"),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         place = options.keep or Path(folder)
-        run, log = place / "run", place / "trainer_state.json"
-        if not (run / "run.json").exists():
-            make_run(run, options.steps, clean=not options.crashed)
-        if not log.exists():
-            make_log(log, options.rows)
-        late = asked(run, GOAL_RUN, may_load_torch=True)
-        late |= asked(log, GOAL_LOG, may_load_torch=False)
-        for columns in (options.columns // 4, options.columns // 2, options.columns):
-            wide = place / f"{columns}-columns.jsonl"
-            make_wide(wide, columns)
-            late |= asked(wide, GOAL_WIDE, may_load_torch=False)
+        place.mkdir(parents=True, exist_ok=True)
+        asked = [one for one in promises if one.name in (options.only or one.name)]
+        late = [one.name for one in asked if not is_kept(one, place)]
         if options.each:
-            print_each(run)
+            print_each(made(promises[0], place, options.steps))
+    print(
+        f"Not kept: {', '.join(late)}" if late else "All promises that were asked about are kept."
+    )
     return 1 if late else 0
+
+
+def made(one: Promise, place: Path, size: int) -> Path:
+    """What a promise is about, in this size."""
+    path = place / f"{one.name}-{size}{one.ending}"
+    if not path.exists():
+        one.make(path, size)
+    return path
 
 
 # -- what is diagnosed ------------------------------------------------------------------------
@@ -288,29 +322,65 @@ def make_wide(path: Path, columns: int) -> None:
             file.write(json.dumps({"step": step, "reward": float(rng.beta(4, 6)), **values}) + "\n")
 
 
+def make_long(path: Path, rows: int) -> None:
+    """A step, a reward and a loss in every row."""
+    rng = np.random.default_rng(0)
+    reward, loss = rng.beta(4, 6, rows).tolist(), rng.normal(0, 0.01, rows).tolist()
+    with path.open("w") as file:
+        for step, values in enumerate(zip(reward, loss, strict=True), start=1):
+            row = {"step": step, "reward": values[0], "loss": values[1]}
+            file.write(json.dumps(row) + "\n")
+
+
 # -- how long it takes ------------------------------------------------------------------------
 
 
-def asked(path: Path, goal: float, *, may_load_torch: bool) -> bool:
-    """Whether the command was too slow, or loaded what it must not."""
+def is_kept(one: Promise, place: Path) -> bool:
+    """Whether the command is as fast as is promised, and slower in proportion to the size."""
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(place / "bytecode")
+    half, whole = (made(one, place, size) for size in (one.size // 2, one.size))
+    asked(half, environment)  # writes the bytecode
+    before, after = asked(half, environment), asked(whole, environment)
+    growth = after.cpu / before.cpu
+    print(
+        f"{one.size:>8,} {one.unit:<20} {after.clock:6.2f} s by the clock "
+        f"(promised: {one.goal:g}), {after.cpu:6.2f} s CPU; "
+        f"half as many {before.clock:6.2f} s, {before.cpu:6.2f} s CPU: "
+        f"{growth:.2f} times; peak {after.peak:,.0f} MB{', torch was loaded' * after.torch}"
+    )
+    torch = after.torch and one.name != "run"
+    return after.clock <= one.goal and growth <= GROWTH and not torch
+
+
+class Taken(NamedTuple):
+    """By one call of the command."""
+
+    clock: float
+    cpu: float
+    peak: float
+    """MB of memory."""
+    torch: bool
+    """Whether it was loaded."""
+
+
+def asked(path: Path, environment: dict[str, str]) -> Taken:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     found = subprocess.run(
-        [sys.executable, "-c", ASKED, str(path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", ASKED, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     seconds = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if not found.stdout:
         raise SystemExit(found.stderr)
-    report = json.loads(found.stdout)
     torch, peak = map(int, found.stderr.splitlines()[-1].split())
-    print(
-        f"{path.name:<20} {seconds:5.2f} s by the clock (goal {goal:g}), {cpu:5.2f} s CPU, "
-        f"peak {peak / 2**10:,.0f} MB, torch {'loaded' if torch else 'not loaded'}; "
-        f"{report['tested']} of {len(report['findings'])} hypotheses could be tested"
-    )
-    return seconds > goal or bool(torch and not may_load_torch)
+    return Taken(seconds, cpu, peak / 2**10, bool(torch))
 
 
 def print_each(run: Path) -> None:

@@ -166,12 +166,22 @@ def difference_of_means(before: ArrayLike, after: ArrayLike, *, unseen: float = 
     return Estimate(value, value - half, value + half, n)
 
 
+def rounding_of(values: Array) -> float:
+    """By how much numbers of this size may differ, though they are the same but for rounding."""
+    return ROUNDING * float(np.abs(values).max(initial=0.0))
+
+
+def is_constant(values: Array) -> bool:
+    """Whether these are one number, but for rounding."""
+    return bool(len(values)) and float(np.ptp(values)) <= rounding_of(values)
+
+
 def _half_width(a: Array, b: Array, unseen: float) -> float:
     parts = float(a.var(ddof=1) / a.size), float(b.var(ddof=1) / b.size)
     error = math.sqrt(sum(parts))
     if not math.isfinite(error):
         return math.inf
-    rounding = ROUNDING * float(max(np.abs(a).max(), np.abs(b).max()))
+    rounding = max(rounding_of(a), rounding_of(b))
     seen = max(float(a.std()), float(b.std()))
     missing = max(0.0, 1 - seen / rounding) if rounding else 1.0
     half = t_score(_welch_freedom(parts, (a.size, b.size)), LEVEL) * error if error else 0.0

@@ -86,9 +86,8 @@ def troubles_of(report: Found) -> list[Finding]:
     if trend is not None and trend.falls:
         found.append(_trouble("R3", "reward-falls", Level.FAULT, "Your reward falls.", trend.text))
     elif trend is not None and trend.flat:
-        found.append(
-            _trouble("R4", "reward-flat", Level.SUSPECT, "Your reward is flat.", trend.text)
-        )
+        headline = "Your reward never changes." if trend.constant else "Your reward is flat."
+        found.append(_trouble("R4", "reward-flat", Level.SUSPECT, headline, trend.text))
     return found
 
 

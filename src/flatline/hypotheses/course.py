@@ -3,7 +3,8 @@
 The split that parts a stretch best is taken where the means on both sides differ by more than
 noise makes them differ at the best of all splits, and both sides are looked at again. Noise is
 measured between neighbours, which hardly know a slope, and lasts the longer the more alike they
-are. A smoothed curve has no changes that could be determined.
+are. It is never below the rounding of the values: a mean of equal numbers differs from them by
+that. A smoothed curve has no changes that could be determined.
 """
 
 import math
@@ -11,6 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+
+from flatline.stats import rounding_of
 
 FEWEST = 30
 """Rows below which no change is looked for."""
@@ -62,7 +65,8 @@ def slope(values: np.ndarray) -> tuple[float, float]:
         return 0.0, math.inf
     steep = float(time @ values) / size
     rest = values - values.mean() - steep * time
-    return steep, math.sqrt(float(rest @ rest) / (len(values) - 2) / size)
+    off = math.sqrt(float(rest @ rest) / (len(values) - 2))
+    return steep, max(off, rounding_of(values)) / math.sqrt(size)
 
 
 def goes_on(values: np.ndarray, last: np.ndarray) -> bool:
@@ -79,7 +83,8 @@ def alike(values: np.ndarray) -> float:
     rest = apart - apart[usual].mean() if usual.any() else apart
     both = usual[:-1] & usual[1:]
     size = float(np.mean(rest[usual] ** 2)) if both.any() else 0.0
-    if not TINY < size < math.inf:
+    least = max(TINY, rounding_of(values) * rounding_of(values))
+    if not least < size < math.inf:
         return 0.0
     return max(1 + 2 * float(np.mean(rest[:-1][both] * rest[1:][both])) / size, 0.0)
 
@@ -111,7 +116,7 @@ def _noise(values: np.ndarray) -> float:
         return math.inf
     apart, usual = _steps(values)
     between = float(np.mean(apart[usual] ** 2)) / 2
-    return math.sqrt(between * (1 + near)) / (1 - near)
+    return max(math.sqrt(between * (1 + near)) / (1 - near), rounding_of(values))
 
 
 def _cuts(values: np.ndarray, start: int, noise: float, shortest: int) -> list[int]:

@@ -35,6 +35,7 @@ TRL issue 2708; ms-swift issue 7066. TRL pads prompts left and completions right
 the end. Rotary positions hide a plain shift: only what is looked at counts.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +57,8 @@ FEWEST = 3
 """Prompts with padding that are needed."""
 FEWEST_UNSURE = 5
 """Tokens in doubt of the longest prompt that must agree: others agree without it."""
+TOGETHER = 1_000_000
+"""Tokens that are read at once, at most, unless one step has more."""
 
 
 class Padding(Hypothesis):
@@ -122,31 +125,64 @@ class Padding(Hypothesis):
 def _first_padded(trace: Trace) -> Gaps | None:
     """A later step with enough padded prompts, whose longest prompt has the sampler's log-probs: so
     both sides hold the same weights there too."""
-    for step in trace.token_steps[1:]:
-        gaps = recorded(trace, [int(step)])
-        if not len(gaps):
-            continue
-        longest, doubt = _longest(trace, gaps), gaps.unsure
-        whole = np.abs(gaps.gap[longest & doubt])
-        if len(whole) < FEWEST_UNSURE or whole.mean() >= ROUNDING:
-            continue
-        if gaps.mean(~longest & doubt).n >= FEWEST:
-            return gaps
+    for steps in _read_together(trace, _with_padding(trace)):
+        gaps = recorded(trace, steps)
+        if len(gaps) and (found := _shown_in(trace, gaps)):
+            return recorded(trace, found[:1])
     return None
 
 
+def _with_padding(trace: Trace) -> np.ndarray:
+    """The later steps in which enough prompts are shorter than the longest."""
+    groups, length = trace.groups(), trace.rollouts["prompt_tokens"]
+    shorter = length < _longest_of_step(length, trace.rollouts["step"])
+    padded = np.bincount(groups.index, shorter, groups.n) > 0
+    steps, prompts = np.unique(groups.step[padded], return_counts=True)
+    return np.intersect1d(steps[prompts >= FEWEST], trace.token_steps[1:])
+
+
+def _read_together(trace: Trace, steps: np.ndarray) -> Iterator[list[int]]:
+    """Steps in stretches, each read at once: what lies together in a file is read whole for any of
+    it. The first are short, since most runs show there what is asked for."""
+    step = trace.rollouts["step"]
+    known = "completion_tokens" in trace.rollouts
+    tokens = trace.rollouts["completion_tokens"] if known else np.full(len(step), TOGETHER)
+    here = np.isin(step, steps)
+    sizes = np.bincount(np.searchsorted(steps, step[here]), np.nan_to_num(tokens[here]))
+    begin, most = 0, 1
+    while begin < len(steps):
+        whole = np.cumsum(sizes[begin : begin + most]) <= TOGETHER
+        end = begin + max(int(whole.sum()), 1)
+        yield steps[begin:end].tolist()
+        begin, most = end, 2 * most
+
+
+def _shown_in(trace: Trace, gaps: Gaps) -> list[int]:
+    """The steps in which enough prompts are padded and the longest has the sampler's log-probs."""
+    of_row = trace.rollouts["step"][gaps.row]
+    steps, which = np.unique(of_row[gaps.rollout], return_inverse=True)
+    longest, doubt = _longest(trace, gaps), gaps.unsure
+    whole, padded = longest & doubt, ~longest & doubt
+    tokens = np.bincount(which[whole], minlength=len(steps))
+    off = np.bincount(which[whole], np.abs(gaps.gap[whole]), len(steps)) / np.maximum(tokens, 1)
+    _, first = np.unique(gaps.prompt[padded], return_index=True)
+    prompts = np.bincount(which[padded][first], minlength=len(steps))
+    shown = (tokens >= FEWEST_UNSURE) & (off < ROUNDING) & (prompts >= FEWEST)
+    return [int(step) for step in steps[shown]]
+
+
 def _longest(trace: Trace, gaps: Gaps) -> np.ndarray:
-    """Which tokens stand behind the longest prompt."""
-    length = _prompt_lengths(trace, gaps)
-    return np.asarray(length == length.max(initial=0))
-
-
-def _prompt_lengths(trace: Trace, gaps: Gaps) -> np.ndarray:
-    """For every token, the length of its prompt."""
+    """Which tokens stand behind the longest prompt of their step."""
     if not len(gaps):
         raise NotRecorded("tokens.sampler")
-    step, rollout, length = (trace.rollouts[name] for name in ("step", "rollout", "prompt_tokens"))
-    here = step == gaps.place[0][0]
-    known = dict(zip(rollout[here].astype(int).tolist(), length[here].tolist(), strict=True))
-    of_rollout = np.array([known[number] for _, number in gaps.place])
-    return np.asarray(of_rollout[gaps.rollout])
+    row = gaps.row[gaps.rollout]
+    length, step = (trace.rollouts[name][row] for name in ("prompt_tokens", "step"))
+    return np.asarray(length == _longest_of_step(length, step))
+
+
+def _longest_of_step(length: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """For every entry, the length of the longest prompt of its step."""
+    steps, which = np.unique(step, return_inverse=True)
+    longest = np.zeros(len(steps))
+    np.maximum.at(longest, which, length)
+    return np.asarray(longest[which])

@@ -288,7 +288,7 @@ class LearningRate(Hypothesis):
         """A small KL that a log has from its first rows on, and that does not grow: what rounding
         makes of two models that are the same. A policy that moves begins at 0 and leaves it."""
         trend = trend_of(trace)
-        flat = trend is not None and trend.flat is True
+        flat = trend is not None and trend.flat is True and not trend.constant
         if len(trace.rollouts) or not flat or len(kl) < MANY or kl.max() > SOUND_KL:
             return None
         rows = len(kl) // MANY_PARTS

@@ -145,9 +145,10 @@ def _stands(kl: np.ndarray) -> bool:
 
 
 def _reward_stands(trace: Trace, weight: float) -> bool:
-    """From the start, or since the middle where the anchor is firm and there is more to learn."""
+    """From the start, or since the middle where the anchor is firm and there is more to learn. An
+    anchor makes no reward one number."""
     trend = trend_of(trace)
-    if trend is None:
+    if trend is None or trend.constant:
         return False
     stands = trend.lately.high < trend.smallest
     return trend.flat is True or (weight >= FIRM and stands and _groups_differ(trace))

@@ -45,6 +45,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import EQUAL, correlation_estimate
 from flatline.hypotheses.trend import FEWEST, alike_at_most, rows_in_one, trend_of
+from flatline.stats import rounding_of
 from flatline.trace import Trace
 
 SMOOTHED = 0.8
@@ -113,7 +114,9 @@ def _beside_a_jump(trace: Trace) -> tuple[str, Trace]:
     known = np.isfinite(trace.steps["reward"])
     reward, step = trace.steps["reward"][known], trace.steps["step"][known].astype(int)
     apart = np.abs(np.diff(reward))
-    if len(reward) < STEPS or not apart.max() > JUMP * np.partition(apart, -2)[-2]:
+    if len(reward) < STEPS:
+        return "", trace
+    if apart.max() <= max(JUMP * np.partition(apart, -2)[-2], rounding_of(reward)):
         return "", trace
     at = int(apart.argmax()) + 1
     if 2 * at < len(reward):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatline.hypotheses.course import alike, slope
+from flatline.stats import rounding_of
 
 SHARE, LEAST, TRIMMED = 10, 8, 4
 """A level is that of so many-th part of the rows, and of so many rows at least; the part of these
@@ -48,6 +49,9 @@ FACTOR = 4.0
 """How many times as large levels are, where a column is looked at by factors."""
 PLACES = 40
 """Places at which a level may begin."""
+MOST = 1000
+"""Rows that are looked at; of a longer column the means of so many stretches, as the work grows
+with the square of them."""
 WIDEST = 3.0
 """How many times the usual step from row to row a step counts, at most."""
 USUAL = 0.68
@@ -69,17 +73,19 @@ class Course:
         self.values, self.step = values, step
         self.close = close
         """How alike the rows of its log are to the next at least."""
-        self.rows = min(max(len(values) // SHARE, LEAST), max(len(values) // 3, 1))
+        self.rows = _rows_of_a_level(len(values))
+        self._values, self._step = _means(values, step)
+        self._rows = _rows_of_a_level(len(self._values))
 
     @cached_property
     def levels(self) -> np.ndarray:
         """The level of every so many rows one after the other."""
-        return self._levels(self.values)
+        return self._levels(self._values)
 
     def _levels(self, values: np.ndarray) -> np.ndarray:
-        around = np.sort(np.lib.stride_tricks.sliding_window_view(values, self.rows), axis=1)
-        cut = self.rows // TRIMMED
-        return np.asarray(around[:, cut : self.rows - cut].mean(axis=1))
+        around = np.sort(np.lib.stride_tricks.sliding_window_view(values, self._rows), axis=1)
+        cut = self._rows // TRIMMED
+        return np.asarray(around[:, cut : self._rows - cut].mean(axis=1))
 
     @property
     def first(self) -> float:
@@ -108,10 +114,10 @@ class Course:
     @cached_property
     def _scaled(self) -> tuple[np.ndarray, np.ndarray]:
         """Its rows and levels; as logarithms, whose noise is of one size, where it goes far."""
-        if self.values.min() > 0 and self.levels.max() > FACTOR * self.levels.min():
-            values = np.log(self.values)
+        if self._values.min() > 0 and self.levels.max() > FACTOR * self.levels.min():
+            values = np.log(self._values)
             return values, self._levels(values)
-        return self.values, self.levels
+        return self._values, self.levels
 
     @cached_property
     def seems_to_turn(self) -> bool:
@@ -132,19 +138,19 @@ class Course:
     def _ends_apart(self) -> float:
         """How far its last level is from its first, in standard errors of that."""
         values, levels = self._scaled
-        error = math.sqrt(2) * Noise(values, self.close).of_mean(self.rows)
+        error = math.sqrt(2) * Noise(values, self.close).of_mean(self._rows)
         return abs(float(levels[-1] - levels[0])) / max(error, TINY)
 
     def _turns(self, sure: float) -> list[Point]:
-        if len(self.values) < FEWEST:
+        if len(self._values) < FEWEST:
             return []
         values, levels = self._scaled
-        error = Noise(values, self.close).of_mean(self.rows)
+        error = Noise(values, self.close).of_mean(self._rows)
         least = max(TURN * float(np.ptp(levels)), sure * math.sqrt(2) * error, TINY)
         return [self._point(at) for at in _turns(levels, least)]
 
     def _point(self, at: int) -> Point:
-        return Point(float(self.step[at + self.rows // 2]), float(self.levels[at]))
+        return Point(float(self._step[at + self._rows // 2]), float(self.levels[at]))
 
     @cached_property
     def jumps(self) -> dict[int, tuple[float, float]]:
@@ -154,48 +160,49 @@ class Course:
             return {}
         apart = np.diff(self.values)
         usual = float(np.quantile(np.abs(apart), USUAL))
-        found = {}
-        for at in np.flatnonzero(np.abs(apart) > max(JUMPS * usual, TINY)) + 1:
-            before, after = self.values[at - BESIDE : at], self.values[at : at + BESIDE]
-            if at < BESIDE or len(after) < BESIDE:
-                continue
-            gap = max(before.min() - after.max(), after.min() - before.max())
-            level = float(np.median(before)), float(np.median(after))
-            if gap > 0 and abs(float(apart[at - 1])) >= abs(level[1] - level[0]) / 2:
-                found[int(at)] = level
-        return found
+        large = np.flatnonzero(np.abs(apart) > max(JUMPS * usual, TINY)) + 1
+        large = large[(large >= BESIDE) & (large <= len(self.values) - BESIDE)]
+        beside = np.lib.stride_tricks.sliding_window_view(self.values, BESIDE)
+        before, after = beside[large - BESIDE], beside[large]
+        gaps = before.min(axis=1) - after.max(axis=1), after.min(axis=1) - before.max(axis=1)
+        levels = np.median(before, axis=1), np.median(after, axis=1)
+        most = np.abs(apart[large - 1]) >= np.abs(levels[1] - levels[0]) / 2
+        return {
+            int(large[row]): (float(levels[0][row]), float(levels[1][row]))
+            for row in np.flatnonzero(most & (np.maximum(*gaps) > 0))
+        }
 
     @cached_property
     def since(self) -> Point | None:
         """The step since which it stands, and its level there; None where that cannot be said of
         all rows that follow."""
         leg = abs(self.last - (self.turns[-1].value if self.turns else self.first))
-        at = self._stands(self.values, self.levels, leg)
+        at = self._stands(self._values, self.levels, leg)
         if at is None:
             return None
-        return Point(float(self.step[at]), float(self.values[at:].mean()))
+        return Point(float(self._step[at]), float(self._values[at:].mean()))
 
     @cached_property
     def until(self) -> Point | None:
         """The last step of the level that it begins with."""
         leg = abs(self.first - (self.turns[0].value if self.turns else self.last))
-        at = self._stands(self.values[::-1], self.levels[::-1], leg)
+        at = self._stands(self._values[::-1], self.levels[::-1], leg)
         if at is None:
             return None
-        return Point(float(self.step[::-1][at]), float(self.values[::-1][at:].mean()))
+        return Point(float(self._step[::-1][at]), float(self._values[::-1][at:].mean()))
 
     @cached_property
     def most(self) -> tuple[Point | None, Point | None]:
         """Of a column that goes one way: the step from which on it goes nearly all of it, where it
         waits, and the step up to which it does, where it is soon there."""
         gone = (self.levels - self.first) / (self.last - self.first or math.inf)
-        error = Noise(self.values, self.close).of_mean(self.rows)
-        if len(self.values) < FEWEST or self.way < SHOWS * error or np.ptp(gone) > 1 + HARDLY:
+        error = Noise(self._values, self.close).of_mean(self._rows)
+        if len(self._values) < FEWEST or self.way < SHOWS * error or np.ptp(gone) > 1 + HARDLY:
             return None, None
         late = self._point(int(np.flatnonzero(gone <= HARDLY)[-1]) if (gone <= HARDLY).any() else 0)
         there = np.flatnonzero(gone >= 1 - HARDLY)
         early = self._point(int(there[0]) if len(there) else len(gone) - 1)
-        begin, whole = float(self.step[0]), float(np.ptp(self.step))
+        begin, whole = float(self._step[0]), float(np.ptp(self._step))
         waits = late.step - begin >= WAITS * whole and not self.turns
         soon = early.step - begin <= SOON * whole and not self.turns
         return (late if waits else None), (early if soon else None)
@@ -204,12 +211,12 @@ class Course:
     def pace(self) -> int:
         """Of a column that goes one way: 1 where its last third certainly goes on at least as fast
         as the whole, -1 where it certainly goes less than half as fast; else 0."""
-        third = len(self.values) // 3
+        third = len(self._values) // 3
         if self.turns or third < FEWEST:
             return 0
         way = float(np.sign(self.last - self.first))
-        whole = way * (self.last - self.first) / (len(self.values) - self.rows)
-        late = self.values[-third:]
+        whole = way * (self.last - self.first) / (len(self._values) - self._rows)
+        late = self._values[-third:]
         noise = Noise(late, self.close)
         steep, off = slope(late)
         steep, off = way * steep, SURELY * off * noise.longer
@@ -220,19 +227,25 @@ class Course:
     def level_from(self, step: float) -> float | None:
         """This step, or the first one after it and in the first half, since which it is about one
         level."""
-        half = float(self.step[len(self.step) // 2])
-        later = self.step[(self.step >= step) & ((self.step <= half) | (self.step == step))]
-        return next((float(at) for at in later if self._level_holds(float(at))), None)
+        half = float(self._step[len(self._step) // 2])
+        later = self._step[(self._step > step) & (self._step <= half)].tolist()
+        return next((at for at in (step, *later) if self._level_holds(at)), None)
+
+    def level_at(self, step: float) -> float:
+        """Its level around a step."""
+        place = int(np.searchsorted(self._step, step)) - self._rows // 2
+        return float(self.levels[min(max(place, 0), len(self.levels) - 1)])
 
     def _level_holds(self, step: float) -> bool:
         """Whether all rows since a step are about one level, as far as can be seen: the first and
         the last ones are, none in between are far off, and no drift or bend is certain."""
-        values = self.values[self.step >= step]
+        begin = int(np.searchsorted(self._step, step))
+        values, levels = self._values[begin:], self.levels[begin:]
         if len(values) < FEWEST:
             return True
         noise, level = Noise(values, self.close), float(values.mean())
-        off, begins = np.abs(self._levels(values) - level), max(self.rows // 2, 1)
-        error, small = noise.of_mean(self.rows), TURN * CLOSE * self.way
+        off, begins = np.abs(levels - level), max(self._rows // 2, 1)
+        error, small = noise.of_mean(self._rows), TURN * CLOSE * self.way
         return (
             # A level that is told from a later step on is as true: less is allowed where it begins.
             abs(float(values[:begins].mean()) - level) <= max(noise.of_mean(begins), small)
@@ -242,8 +255,8 @@ class Course:
         )
 
     def _stands(self, values: np.ndarray, levels: np.ndarray, way: float) -> int | None:
-        rows, last = len(values), len(values) - max(2 * self.rows, int(LASTS * len(values)))
-        for at in range(self.rows, last + 1, max(rows // PLACES, 1)) if rows >= FEWEST else ():
+        rows, last = len(values), len(values) - max(2 * self._rows, int(LASTS * len(values)))
+        for at in range(self._rows, last + 1, max(rows // PLACES, 1)) if rows >= FEWEST else ():
             if self.holds(values[at:], levels[at:], way):
                 return at
         return None
@@ -253,7 +266,7 @@ class Course:
         beside the way to them is left open."""
         level, noise = float(values.mean()), Noise(values, self.close)
         allowed = min(CLOSE * way, NEAR * abs(level) if values.min() >= 0 else math.inf)
-        error = noise.of_mean(self.rows)
+        error = noise.of_mean(self._rows)
         if values.min() >= 0 and ERRORS * error > NEAR * level:
             return False  # it may be another level throughout
         return (
@@ -264,6 +277,20 @@ class Course:
                 for far, off in _drifts(values, noise)
             )
         )
+
+
+def _rows_of_a_level(rows: int) -> int:
+    return min(max(rows // SHARE, LEAST), max(rows // 3, 1))
+
+
+def _means(values: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of as many stretches as are looked at, each with the step that it begins with."""
+    rows = len(values)
+    if rows <= MOST:
+        return values, step
+    begins = np.arange(MOST) * rows // MOST
+    sizes = np.diff([*begins, rows])
+    return np.add.reduceat(values, begins) / sizes, step[begins]
 
 
 def _drifts(values: np.ndarray, noise: "Noise") -> Iterator[tuple[float, float]]:
@@ -279,7 +306,8 @@ def _drifts(values: np.ndarray, noise: "Noise") -> Iterator[tuple[float, float]]
 
 
 class Noise:
-    """What the steps from row to row say of how far off rows are, which hardly know a course."""
+    """What the steps from row to row say of how far off rows are, which hardly know a course; by
+    rounding at least."""
 
     def __init__(self, values: np.ndarray, close: float = 0.0) -> None:
         rows = len(values)
@@ -288,7 +316,7 @@ class Noise:
         apart = np.abs(np.diff(values))
         usual = float(np.quantile(apart, USUAL)) or math.inf
         size = float(np.mean(np.minimum(apart, WIDEST * usual) ** 2))
-        self.off = math.sqrt(size / 2 / (1 - self.close))
+        self.off = max(math.sqrt(size / 2 / (1 - self.close)), rounding_of(values))
 
     @property
     def longer(self) -> float:

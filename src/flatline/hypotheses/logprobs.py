@@ -47,6 +47,8 @@ class Gaps:
     """Index into `place`."""
     place: Sequence[tuple[int, int]]
     """Step and number of each rollout."""
+    row: np.ndarray
+    """Row of each rollout in `trace.rollouts`."""
     prompt: np.ndarray
     """Index of the group: the independent unit."""
     turn: np.ndarray
@@ -150,6 +152,7 @@ def recorded(trace: Trace, steps: Collection[int] | None) -> Gaps:
     return Gaps(
         rollout=tokens.row[kept],
         place=list(zip(step.tolist(), number.tolist(), strict=True)),
+        row=rows,
         prompt=trace.groups().index[rows][tokens.row[kept]],
         turn=tokens.turn[kept],
         first_of_turn=tokens.first_of_turn[kept],

@@ -11,6 +11,7 @@ import numpy as np
 
 from flatline.trace import Trace
 from flatline.trace.importers.resolve import plain
+from flatline.trace.memo import once
 
 FEWEST = 10
 """Rows below which a column that stands is no news."""
@@ -35,6 +36,7 @@ class Parts:
         return {name: values for name, values in self.columns.items() if np.ptp(values) > 0}
 
 
+@once
 def parts_of(trace: Trace) -> Parts | None:
     """None where there is nothing to speak of."""
     step, reward = trace.steps["step"], trace.steps["reward"]

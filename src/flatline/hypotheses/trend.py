@@ -17,7 +17,8 @@ from flatline.errors import NotRecorded
 from flatline.hypotheses.course import SMOOTH, Stretch, alike, slope, stretches
 from flatline.hypotheses.levels import Course
 from flatline.hypotheses.logs import rows_in_words, spacing
-from flatline.stats import LEVEL, Estimate, difference_of_means, t_score
+from flatline.hypotheses.one_number import one_number_in_words
+from flatline.stats import LEVEL, Estimate, difference_of_means, is_constant, t_score
 from flatline.trace import Trace
 from flatline.trace.memo import once
 
@@ -79,6 +80,8 @@ class Trend:
     show it."""
     more: int | None
     """Steps or rows that would tell, where it cannot be determined yet."""
+    constant: bool = False
+    """It is one number from first to last, which no noise makes; flat, however few steps say so."""
 
     @property
     def rises(self) -> bool:
@@ -109,6 +112,9 @@ def trend_of(trace: Trace) -> Trend | None:
         return None
     smallest = SMALLEST * max(1.0, float(np.ptp(values[np.isfinite(values)])))
     raw = bool(len(trace.rollouts))
+    rescaled = None if raw else rescaled_at(trace.steps["reward"], trace.steps["step"])
+    if rescaled is None and is_constant(values[np.isfinite(values)]):
+        return _never_changes(found, smallest, one_number_in_words(trace))
     rows = 1.0 if raw else rows_in_one(values[np.argsort(step, kind="stable")])
     change = widened(difference_of_means(found.early, found.late, unseen=smallest), rows)
     hardly = change.low > 0 and change.high < HARDLY * min(1.0, abs(found.early.mean()))
@@ -123,11 +129,11 @@ def trend_of(trace: Trace) -> Trend | None:
     units = unit[:-1] if more == 1 else unit
     text = _text(change, smallest, told, f"about {more} more {units} would settle it")
     text += _since(change, lately, smallest, parts, Course(by_step, steps), raw=rows == 1)
-    if not raw and (at := rescaled_at(trace.steps["reward"], trace.steps["step"])) is not None:
-        before = np.nanmedian(trace.steps["reward"][trace.steps["step"] < at])
+    if rescaled is not None:
+        before = np.nanmedian(trace.steps["reward"][trace.steps["step"] < rescaled])
         scales = f"{before:.3g} before, {np.nanmedian(values):.3g} since"
         later = f"From there on, {text[0].lower()}{text[1:]}"
-        text = f"Since step {at:g} the reward is on another scale ({scales}). {later}"
+        text = f"Since step {rescaled:g} the reward is on another scale ({scales}). {later}"
     if hardly:
         text = f"The training reward hardly rises: from {_ends(found)} over {told}."
     return Trend(
@@ -143,6 +149,22 @@ def trend_of(trace: Trace) -> Trend | None:
     )
 
 
+def _never_changes(found: "Thirds", smallest: float, text: str) -> Trend:
+    still = difference_of_means(found.early, found.early, unseen=smallest)
+    return Trend(
+        change=still,
+        lately=still,
+        text=f"The training reward {text}.",
+        flat=True,
+        smallest=smallest,
+        gone=False,
+        rose=False,
+        fell=False,
+        more=None,
+        constant=True,
+    )
+
+
 def too_short(trace: Trace) -> str | None:
     """What to say where there are rewards, and too few of them for a trend."""
     try:
@@ -152,7 +174,9 @@ def too_short(trace: Trace) -> str | None:
     steps = len(np.unique(step[np.isfinite(values)]))
     if steps >= FEWEST:
         return None
-    return f"{steps} steps with a reward are too few to say whether it moves; {FEWEST} are needed."
+    told = f"{steps} steps with a reward are too few to say whether it moves; {FEWEST} are needed."
+    same = steps > 1 and is_constant(values[np.isfinite(values)])
+    return f"{told} It {one_number_in_words(trace)}." if same else told
 
 
 class Thirds(NamedTuple):

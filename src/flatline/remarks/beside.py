@@ -132,9 +132,7 @@ def _solved(reward: Column) -> Iterator[Remark]:
 
 def _at(one: Column, step: float) -> float:
     """Its level around a step."""
-    course = one.shape.course
-    place = int(np.searchsorted(one.shape.step, step)) - course.rows // 2
-    return float(course.levels[min(max(place, 0), len(course.levels) - 1)])
+    return one.shape.course.level_at(step)
 
 
 def _gap(reward: Column, score: Column) -> Iterator[Remark]:

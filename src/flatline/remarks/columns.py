@@ -12,7 +12,7 @@ from flatline.hypotheses.held_out import is_evaluation, is_score
 from flatline.hypotheses.kl_unit import of_answers
 from flatline.hypotheses.part_columns import Parts, parts_of
 from flatline.remarks.shape import Noise, Shape, likeness
-from flatline.trace import Trace
+from flatline.trace import Trace, memo
 from flatline.trace.importers.resolve import plain
 
 
@@ -166,6 +166,7 @@ def once(columns: list[Column]) -> list[Column]:
     return list(kept.values())
 
 
+@memo.once
 def columns_of(trace: Trace) -> list[Column]:
     """All columns that say something of their own, the ones that matter first."""
     named = _named(trace)
@@ -185,7 +186,7 @@ def columns_of(trace: Trace) -> list[Column]:
 
 
 def _order(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(np.nan_to_num(values, nan=-math.inf).tolist())
+    return tuple(np.where(np.isnan(values), -math.inf, values).tolist())
 
 
 def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
@@ -198,11 +199,11 @@ def _named(trace: Trace) -> dict[str, tuple[Words, np.ndarray, bool]]:
             whole = name == "kl" and of_answers(trace)
             found[name] = (words._replace(unit=" nat") if whole else words, values, False)
     own = {*filled.values(), *filled, *KNOWN}
-    parts = _functions(trace)
+    parts, strange = _functions(trace), frozenset(trace.run.get("unrecognised") or ())
     for name in trace.metric_names:
         values = metric(trace, name)
         if name not in own and np.isfinite(values).any() and not _is_clock(values):
-            words = _words(trace, name, parts)
+            words = _words(values, name, parts, strange=name in strange)
             values = np.where(np.abs(values) < ROUNDING, 0.0, values) if words is SPREAD else values
             found[name] = (words, values, name in parts)
     return found
@@ -243,13 +244,13 @@ def _functions(trace: Trace) -> dict[str, str]:
     }
 
 
-def _words(trace: Trace, name: str, parts: dict[str, str]) -> Words:
+def _words(values: np.ndarray, name: str, parts: dict[str, str], *, strange: bool) -> Words:
     text = plain(name)
     subject = f"`{parts.get(name, name)}`"
     if name in parts:
         return Words(subject, PARTS, least=0.05)
-    scored = is_evaluation(name) and is_score(name, metric(trace, name))
-    if name in (trace.run.get("unrecognised") or ()) and not scored:
+    scored = is_evaluation(name) and is_score(name, values)
+    if strange and not scored:
         return Words(subject, OTHER)  # its name may be anything
     if _SPREAD.fullmatch(text):
         return SPREAD

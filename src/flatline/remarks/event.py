@@ -64,13 +64,13 @@ def jumps_of(trace: Trace, columns: list[Column]) -> list[Jump]:
     if rows < NOISE + BEFORE or len(whole) < SEVERAL:
         return []
     far = np.stack([_far(one) for one in whole])
-    many = np.array(
-        [(far[:, max(at - NEAR, 0) : at + NEAR + 1] > FAR).any(axis=1).sum() for at in range(rows)]
-    )
+    hit = np.pad(far > FAR, ((0, 0), (NEAR, NEAR)))
+    many = _windows(hit, 2 * NEAR + 1).any(axis=-1).sum(axis=0)
     if many.max() < SEVERAL:
         return []
     # Of neighbouring rows, the one at which most is far off.
-    at = int(max(range(rows), key=lambda row: (many[row], float(far[:, row].sum()))))
+    most = np.flatnonzero(many == many.max())
+    at = int(most[far[:, most].sum(axis=0).argmax()])
     near = far[:, max(at - NEAR, 0) : at + NEAR + 1].max(axis=1)
     return [_jump(one, at, float(off)) for one, off in zip(whole, near, strict=True) if off > JOINS]
 
@@ -87,11 +87,16 @@ def _far(column: Column) -> np.ndarray:
     if column.shape.constant or column.shape.rare or column.shape.counts_up:
         return found
     least = SMALL * float(np.ptp(values))
-    for at in range(NOISE, rows - AFTER):
-        usual = max(float(values[at - NOISE : at].std()), least)
-        apart = np.median(values[at : at + AFTER]) - np.median(values[at - BEFORE : at])
-        found[at] = abs(float(apart)) / usual
+    usual = np.maximum(_windows(values, NOISE).std(axis=1)[: -AFTER - 1], least)
+    before = np.median(_windows(values, BEFORE), axis=1)[NOISE - BEFORE : -AFTER - 1]
+    after = np.median(_windows(values, AFTER), axis=1)[NOISE:-1]
+    found[NOISE:-AFTER] = np.abs(after - before) / usual
     return found
+
+
+def _windows(values: np.ndarray, rows: int) -> np.ndarray:
+    """So many rows one after the other, for every row that they may begin with."""
+    return np.lib.stride_tricks.sliding_window_view(values, rows, axis=-1)
 
 
 def _jump(column: Column, at: int, far: float) -> Jump:
@@ -102,10 +107,17 @@ def _jump(column: Column, at: int, far: float) -> Jump:
     off = np.abs(scaled[soon] - level)
     first, most = int(soon[off >= off.max() / 2][0]), int(soon[off.argmax()])
     later = range(most + 1, len(values) - AFTER)
-    rest = np.array([np.median(scaled[row : row + 2 * AFTER]) for row in later])
+    rest = _medians(scaled, 2 * AFTER)[most + 1 : len(values) - AFTER]
     back = np.flatnonzero((rest - level) / (scaled[most] - level) <= 1 - BACK)
     returned = _returned(scaled, later[int(back[0])], level, off.max()) if len(back) else None
     return Jump(column, first, float(np.median(values[before])), float(values[most]), returned, far)
+
+
+def _medians(values: np.ndarray, rows: int) -> np.ndarray:
+    """Of so many rows from each one on; of those that are left at the end."""
+    whole = np.median(_windows(values, rows), axis=1)
+    short = [np.median(values[at:]) for at in range(len(whole), len(values))]
+    return np.concatenate([whole, short])
 
 
 def _returned(scaled: np.ndarray, row: int, level: float, far: float) -> int:

@@ -323,7 +323,7 @@ def _was_set(trace: Trace, columns: list[Column], outcome: Column) -> Event | No
     """Settings that were changed at the same step, and what the outcome does there."""
     changed = [one for one in columns if 1 < len(_levels(one)) <= BORDERS + 1]
     changed = [one for one in changed if one is not outcome and not is_evaluation(one.name)]
-    if not changed:
+    if not changed or outcome.shape.constant:
         return None
     first = min(changed, key=_borders)
     together = [one for one in changed if _borders(one) == _borders(first)][: BESIDE + 1]

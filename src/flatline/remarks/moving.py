@@ -6,6 +6,7 @@ import numpy as np
 
 from flatline.hypotheses.column_movement import column
 from flatline.hypotheses.logs import not_numbers
+from flatline.hypotheses.one_number import rewards_differ
 from flatline.hypotheses.trend import Trend, trend_of
 from flatline.remarks.columns import (
     HELD_OUT,
@@ -43,7 +44,7 @@ _ORDER = {0: 2.0, 1: 5.0, PARTS: 21.0, 3: 20.0, 4: 30.0, SETTINGS: 31.0, OTHER: 
 _IN_ONE_LINE, FEW = {20.0, 21.0, 31.0, 32.0, 90.0}, 4
 """What is told in one sentence, and of how many columns at once."""
 NOTHING = 1e-6
-"""A spread of rewards below it is rounding, and so is a KL."""
+"""A KL below it is rounding."""
 
 
 def moving(trace: Trace, columns: list[Column]) -> Iterator[Remark]:
@@ -211,7 +212,7 @@ def _same(trace: Trace, rest: list[Column]) -> Iterator[Remark]:
     still = [one for one in rest if stays(one)]
     known = {name for name in POLICY if np.isfinite(column(trace, name)).sum() >= ENOUGH}
     unmoved = {one.name for one in still} | {name for name in known if _is_nothing(trace, name)}
-    if len(known) > 1 and known <= unmoved and _differ(trace):
+    if len(known) > 1 and known <= unmoved and rewards_differ(trace):
         if policy := [one for one in still if one.name in POLICY]:
             levels = [f"{POLICY[one.name]} {_level(one)}" for one in policy]
             told = f"The policy hardly moves although rewards differ: {', '.join(levels)}."
@@ -247,15 +248,6 @@ def _level(one: Column) -> str:
 def _is_nothing(trace: Trace, name: str) -> bool:
     """A KL that is rounding."""
     return name == "kl" and bool(np.nanmax(column(trace, name)) < NOTHING)
-
-
-def _differ(trace: Trace) -> bool:
-    """Whether rewards differ, inside groups where the log says so."""
-    dead = column(trace, "zero_std_share")
-    if np.isfinite(dead).any():
-        return bool(np.nanmedian(dead) < 1)
-    spread = [trace.metric(name) for name in trace.metric_names if name.endswith("reward_std")]
-    return any(bool(np.nanmedian(each) > NOTHING) for each in spread if np.isfinite(each).any())
 
 
 def _constant(trace: Trace, columns: list[Column]) -> Iterator[Remark]:

@@ -68,8 +68,13 @@ def outages_of(outcome: Column) -> list[Outage]:
 
 def _gone(values: np.ndarray) -> list[tuple[int, int]]:
     """Where rows begin and end that have next to nothing of the level before them."""
-    found, usual, at = [], list(values[:ROWS]), ROWS
+    found: list[tuple[int, int]] = []
+    usual, at = values[:ROWS].tolist(), ROWS
+    low = _below_all(values)
     while at < len(values):
+        if not found or at >= found[-1][1] + ROWS:  # the rows before it are those that are usual
+            begin, at = at, int(low[np.searchsorted(low, at)])
+            usual += values[max(begin, at - ROWS) : at].tolist()
         most = NOTHING * typical(np.array(usual[-ROWS:]))
         back = at
         while back < len(values) and values[back] <= most:
@@ -81,6 +86,16 @@ def _gone(values: np.ndarray) -> list[tuple[int, int]]:
             usual += values[at:back].tolist()
         at = back
     return found
+
+
+def _below_all(values: np.ndarray) -> np.ndarray:
+    """Rows that have next to nothing of the largest before them, as all have that have next to
+    nothing of the level; and the end."""
+    if len(values) <= ROWS:
+        return np.array([len(values)])
+    largest = np.lib.stride_tricks.sliding_window_view(values[:-1], ROWS).max(axis=1)
+    low = np.flatnonzero(values[ROWS:] <= NOTHING * largest) + ROWS
+    return np.append(low, len(values))
 
 
 def _surely(values: np.ndarray, out: Outage) -> bool:

@@ -93,8 +93,13 @@ def _replaced(columns: list[Column], outcome: Column) -> list[int]:
     kl = next((one.shape.values for one in columns if one.name == "kl"), np.zeros(0))
     length = next((one for one in columns if one.name == "completion_length"), None)
     stay = [one.shape.values for one in (outcome, length) if one is not None]
+    if len(kl) < 2 * ROWS:
+        return []
+    # A level is at most twice the row before it, where the KL was near it still.
+    soon = np.lib.stride_tricks.sliding_window_view(kl, AFTER).max(axis=1)
+    falls_far = soon[ROWS : len(kl) - ROWS] < 2 * NOTHING * kl[ROWS - 1 : -ROWS - 1]
     found = []
-    for at in range(ROWS, len(kl) - ROWS):
+    for at in (np.flatnonzero(falls_far) + ROWS).tolist():
         before = typical(kl[at - ROWS : at])
         falls = kl[at : at + AFTER].max() <= NOTHING * before and kl[at - 1] > before / 2
         if falls and before >= GROWN * typical(kl[:AFTER]) and kl[0] >= 0:

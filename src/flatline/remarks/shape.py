@@ -19,7 +19,7 @@ import numpy as np
 
 from flatline.hypotheses.course import alike as steps_alike
 from flatline.hypotheses.levels import Course
-from flatline.stats import t_score
+from flatline.stats import is_constant, rounding_of, t_score
 
 ALPHA = 0.06
 """Logs of noise, as a share, of which a change may be reported."""
@@ -88,7 +88,7 @@ class Shape:
 
     def __init__(self, values: np.ndarray, step: np.ndarray, noise: "Noise") -> None:
         known = np.isfinite(values)
-        self.values, self.step = values[known], step[known]
+        self.values, self.step = _unless_rounding(values[known]), step[known]
         self.noise = noise
 
     def __len__(self) -> int:
@@ -99,11 +99,18 @@ class Shape:
         return bool(len(self) and np.ptp(self.values) == 0)
 
     @cached_property
+    def scores(self) -> np.ndarray:
+        """What normal noise of the same ranks would be."""
+        return _scores(self.values)
+
+    @cached_property
     def levels(self) -> list[int]:
         """Where each level begins, of a column that is constant but for a few jumps."""
-        begins = [0, *(np.flatnonzero(np.diff(self.values)) + 1)]
+        apart = np.abs(np.diff(self.values)) > rounding_of(self.values)
+        begins = [0, *(np.flatnonzero(apart) + 1)]
         shortest = int(np.diff([*begins, len(self)]).min()) if len(begins) <= LEVELS else 0
-        exact = 2 <= len(begins) <= LEVELS and shortest >= min(LAST, len(self) // 4 + 1)
+        lasts = 2 <= len(begins) <= LEVELS and shortest >= min(LAST, len(self) // 4 + 1)
+        exact = lasts and all(map(is_constant, np.split(self.values, begins[1:])))
         return [int(at) for at in begins] if exact else []
 
     @cached_property
@@ -118,7 +125,7 @@ class Shape:
             return [0]
         if self.levels:
             return self.levels
-        scores = _scores(self.values)
+        scores = self.scores
         found = _joined(scores, sorted({0, *_cuts(scores, 0, self.noise, len(scores))}))
         return found if len(found) > 1 else [0, *_far_runs(self.values)]
 
@@ -144,7 +151,7 @@ class Shape:
         """How far, in standard errors; less where neighbours are alike."""
         if len(self) < FEWEST or self.constant or self.rare:
             return 0.0
-        scores, third = _scores(self.values), len(self) // 3
+        scores, third = self.scores, len(self) // 3
         line = _line(scores)
         close = max(_beside_a_change(scores), self.noise.alike)
         error = math.sqrt(max(_variance(line, 2) * 2 * _of_mean(third, close), TINY))
@@ -212,7 +219,7 @@ class Shape:
         if len(self) < FEWEST or self.constant or self.rare:
             return False
         cuts = np.searchsorted(self.step, borders).tolist()
-        scores = _scores(self.values)
+        scores = self.scores
         long = min(np.diff([0, *cuts, len(self)])) >= SHORTEST
         return long and _beyond(scores, cuts, 1, self.noise, len(self)) > 1
 
@@ -255,11 +262,27 @@ def _longest_run(values: np.ndarray) -> int:
     return int(np.diff([0, *changes, len(values)]).max())
 
 
+def _unless_rounding(values: np.ndarray) -> np.ndarray:
+    """One number throughout, where no more than rounding differs."""
+    return np.full(len(values), np.median(values)) if is_constant(values) else values
+
+
 def typical(values: np.ndarray) -> float:
-    """The mean; the median where a few rows make the mean."""
-    middle, mean = float(np.median(values)), float(values.mean())
-    low, high = np.quantile(values, (0.25, 0.75))
+    """The mean; the median where a few rows make the mean, or where all are one number, of which
+    the mean is off by rounding."""
+    ordered, mean = np.sort(values), float(values.mean())
+    low, middle, high = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
+    if is_constant(ordered):
+        return middle
     return middle if low < high and abs(mean - middle) > high - low else mean
+
+
+def _quantile(ordered: np.ndarray, share: float) -> float:
+    """As numpy's, which takes many times as long for the few rows of most stretches."""
+    place = share * (len(ordered) - 1)
+    at = int(place)
+    before, after = float(ordered[at]), float(ordered[min(at + 1, len(ordered) - 1)])
+    return before + (after - before) * (place - at)
 
 
 def _drifts(values: np.ndarray) -> bool:
@@ -278,8 +301,7 @@ def _scores(values: np.ndarray) -> np.ndarray:
     """What normal noise of the same ranks would be."""
     _, which, count = np.unique(values, return_inverse=True, return_counts=True)
     share = (np.cumsum(count) - count / 2) / len(values)
-    normal = NormalDist()
-    return np.array([normal.inv_cdf(float(one)) for one in share])[which]
+    return np.array(list(map(NormalDist().inv_cdf, share.tolist())))[which]
 
 
 def _cuts(scores: np.ndarray, start: int, noise: Noise, rows: int) -> list[int]:

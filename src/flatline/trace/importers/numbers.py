@@ -31,6 +31,8 @@ def number(value: Any) -> float | None:
 
 def whole(value: Any) -> int | None:
     """A step: a whole number that is not negative and fits the trace. "3/250" is step 3 of 250."""
+    if type(value) is int and 0 <= value <= MAX_STEP:  # nearly all of a log
+        return value
     found = number(_OF_STEPS.sub("", value) if isinstance(value, str) else value)
     if found is None or isinstance(value, bool) or not math.isfinite(found):
         return None
@@ -58,6 +60,8 @@ def flat(values: dict[str, Any], prefix: str = "", depth: int = _DEPTH) -> dict[
 
 def unwrapped(values: dict[str, Any]) -> dict[str, Any]:
     """A row whose logger keeps the metrics in an object of their own, as verl's does."""
+    if values.keys().isdisjoint(_WRAPPERS):
+        return values  # nearly every row of a log
     found = dict(values)
     for key in _WRAPPERS:
         inner = found.get(key)

@@ -24,6 +24,18 @@ _DOTTED = re.compile(r"^(eval|val|validation|dev|test|held_?out)\.")
 _NAMES = frozenset(name for names in COLUMNS.values() for name in names)
 
 
+class _OneOf:
+    """Names of the table; a `*` in one of them stands for anything."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = frozenset(names)
+        self._open = re.compile("|".join(_pattern(name).pattern for name in names if "*" in name))
+        self._names = frozenset(name for name in names if "*" not in name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or self._open.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """What became of the metric names of one log."""
@@ -47,9 +59,13 @@ def resolve(names: Iterable[str], *, leave_out: Collection[str] = ()) -> Resolut
     notes: list[str] = []
     for column, wanted in COLUMNS.items():
         _fill(column, wanted, known, aliases, notes)
+    free = {name: _words_of(name) for name in names if _is_free(name)}
     for column in [column for column in WORDS if column not in aliases]:
-        free = [name for name in names if _is_free(name) and name not in aliases.values()]
-        said = ([name for name in free if _says(name, words)] for words in WORDS[column])
+        left = free.keys() - aliases.values()
+        said = (
+            [name for name, words in free.items() if name in left and _says(words, wanted)]
+            for wanted in WORDS[column]
+        )
         found = next((several for several in said if several), [])
         if len(found) == 1 and plain(found[0]) not in leave_out:
             aliases[column] = found[0]
@@ -86,7 +102,7 @@ def _unit(name: str) -> tuple[str, float]:
         bare, _, unit = text.rpartition("_")
         ends = bare and unit in AFTER_A_NAME
         whole = text.removeprefix("train/")
-        has_it = any(names.fullmatch(whole) for names in (_columns(), _kept()))
+        has_it = whole in _columns() or whole in _kept()
         return (bare, UNITS[unit]) if ends and not has_it else (text, 1.0)
     if _POWER.fullmatch(found["unit"]):
         return found["name"], float(found["unit"])
@@ -95,30 +111,34 @@ def _unit(name: str) -> tuple[str, float]:
     return text, 1.0
 
 
+@lru_cache(maxsize=2**17)
 def is_known(name: str) -> bool:
     """Whether the table has the name at all, be it for a column or only for `metrics`."""
     text = plain(name)
-    return text in STEP or any(names.fullmatch(text) for names in (_columns(), _kept()))
+    return text in STEP or text in _columns() or text in _kept()
 
 
 def fills_nothing(name: str) -> bool:
     """Whether the table has the name, and only for `metrics`."""
     text = plain(name)
-    return _kept().fullmatch(text) is not None and _columns().fullmatch(text) is None
+    return text in _kept() and text not in _columns()
 
 
 def _is_free(name: str) -> bool:
     """Whether the words of a name may say what it is: the table says nothing of the name itself."""
     return not is_known(name) or (
-        not _columns().fullmatch(plain(name)) and not _kept_for_sure().fullmatch(plain(name))
+        plain(name) not in _columns() and plain(name) not in _kept_for_sure()
     )
 
 
-def _says(name: str, wanted: Words) -> bool:
+def _words_of(name: str) -> frozenset[str]:
     # What is one letter is a symbol: `H` is an entropy, and `h` are hours.
     bare = name if len(name) == 1 else plain(_HUMP.sub("_", name))
     unit = name.lower().rpartition("_")[2]
-    words = {*re.split(r"[^A-Za-z0-9]+", bare), *({unit} & AFTER_A_NAME)}
+    return frozenset(re.split(r"[^A-Za-z0-9]+", bare)) | ({unit} & AFTER_A_NAME)
+
+
+def _says(words: frozenset[str], wanted: Words) -> bool:
     return all(words & any_of for any_of in wanted.needed) and words <= wanted.beside.union(
         *wanted.needed
     )
@@ -167,19 +187,15 @@ def _pattern(want: str) -> re.Pattern[str]:
 
 
 @cache
-def _columns() -> re.Pattern[str]:
-    return _one_of(name for names in COLUMNS.values() for name in names)
+def _columns() -> _OneOf:
+    return _OneOf(_NAMES)
 
 
 @cache
-def _kept() -> re.Pattern[str]:
-    return _one_of(KEPT)
+def _kept() -> _OneOf:
+    return _OneOf(KEPT)
 
 
 @cache
-def _kept_for_sure() -> re.Pattern[str]:
-    return _one_of([*(KEPT.keys() - FOLDERS), *STEP])
-
-
-def _one_of(wanted: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(_pattern(want).pattern for want in wanted))
+def _kept_for_sure() -> _OneOf:
+    return _OneOf([*(KEPT.keys() - FOLDERS), *STEP])

@@ -91,7 +91,8 @@ def step_table(log: Log, *, scale_rewards: str | None) -> StepTable:
     log.notes.extend(_made_again(merging, resolution.aliases))
     if scale_rewards is None:
         log.notes.extend(_perhaps_of_batches(by_step, resolution.aliases.get("zero_std_share")))
-    rows = [_row(step, by_step[step], resolution) for step in sorted(by_step)]
+    filled = [(column, name, times(name)) for column, name in resolution.aliases.items()]
+    rows = [_row(step, by_step[step], filled) for step in sorted(by_step)]
     clocks = [column for column in _TIMES & resolution.aliases.keys() if _counts_up(rows, column)]
     for column in sorted(clocks):
         _take_differences(rows, column)
@@ -164,13 +165,12 @@ def _perhaps_of_batches(by_step: Mapping[int, Numbers], name: str | None) -> lis
     ]
 
 
-def _row(step: int, numbers: Numbers, resolution: Resolution) -> dict[str, Any]:
-    filled = {
-        column: numbers[name] * times(name)
-        for column, name in resolution.aliases.items()
-        if name in numbers
+def _row(step: int, numbers: Numbers, filled: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
+    """What each column is filled with, and all numbers under their own names."""
+    row: dict[str, Any] = {
+        column: numbers[name] * unit for column, name, unit in filled if name in numbers
     }
-    return {"step": step, **filled, "metrics": numbers}
+    return {"step": step, **row, "metrics": numbers}
 
 
 def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
@@ -189,12 +189,13 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
         numbers = _numbers(log, entry)
         if not numbers.keys() - _BOOKKEEPING:
             continue  # text, tables, empty rows: nothing is lost
-        if names and _outside(entry, names, numbers):
+        name = _step_name(entry, names)
+        if names and name is None and _outside(entry, names, numbers):
             outside += 1
             continue
         named = numbers.keys() - _BOOKKEEPING
         if names:
-            step = _step_of(log, entry, names)
+            step = _step_of(log, entry, name or names[0])
         elif epochs and not named & trained and all(map(_is_no_step, named)):
             step = len(epochs)  # an evaluation, or the end of a run, is of the step before it
         else:
@@ -208,9 +209,7 @@ def _numbered(log: Log, entries: Sequence[Entry]) -> list[tuple[int, Numbers]]:
 
 
 def _outside(entry: Entry, names: Sequence[str], numbers: Numbers) -> bool:
-    """Whether a row is of no step: it says so, or has only what fills no column of one."""
-    if any(_filled(entry, name) for name in names):
-        return False
+    """Whether a row without a step is of none: it says so, or has only what fills no column."""
     # prime-rl samples the load of its sampler by the clock; TRL times its parts between steps.
     says_so = any(name in entry.values and entry.values[name] is None for name in names)
     says_so = says_so or "log_history" in entry.values  # ms-swift ends its log with all of it
@@ -278,10 +277,17 @@ def _filled(entry: Entry, name: str) -> bool:
     return entry.values.get(name) not in (None, "")
 
 
-def _step_of(log: Log, entry: Entry, names: Sequence[str]) -> int | None:
-    name = next((name for name in names if _filled(entry, name)), None)
-    if name is None:
-        log.bad.append(f"{entry.place}: no `{names[0]}`")
+def _step_name(entry: Entry, names: Sequence[str]) -> str | None:
+    """The first of these that the row has."""
+    for name in names:
+        if _filled(entry, name):
+            return name
+    return None
+
+
+def _step_of(log: Log, entry: Entry, name: str) -> int | None:
+    if not _filled(entry, name):
+        log.bad.append(f"{entry.place}: no `{name}`")
         return None
     step = whole(entry.values[name])
     if step is None:
@@ -324,7 +330,13 @@ class _Merging:
         """The row before."""
 
     def add(self, step: int, numbers: Numbers, last: int) -> None:
-        held, names = self.steps.get(step, {}), numbers.keys() - _BOOKKEEPING
+        names = numbers.keys() - _BOOKKEEPING
+        if not self._order or step > self._order[-1]:  # nearly every row of a log
+            self._order.append(step)
+            self.steps[step], self._written = dict(numbers), numbers
+            self._reached |= dict.fromkeys(names, step)
+            return
+        held = self.steps.get(step, {})
         other = any(numbers[name] != held[name] for name in names & held.keys())
         if step < last and (other or (not held and self._in_order and self._passed(step, names))):
             self._go_back(step, _clock(numbers) - _clock(self._written))
