@@ -650,14 +650,18 @@ def test_a_limit_of_a_turn_that_the_trainer_sets_is_known(tmp_path):
     assert "length" in finish and "stop" not in finish
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_clipped_share_is_that_of_the_trainer(tmp_path, level):
+@pytest.mark.parametrize(
+    ("level", "clip", "above"),
+    [("token", 3e-4, None), ("sequence", 3e-4, None), ("token", 0.2, 0.0)],
+)
+def test_the_clipped_share_is_that_of_the_trainer(tmp_path, level, clip, above):
     trainer = trainer_of(
         tmp_path,
         num_iterations=2,
         max_steps=4,
         loss_type="grpo",
-        epsilon=3e-4,
+        epsilon=clip,
+        epsilon_high=above,
         importance_sampling_level=level,
         learning_rate=1e-3,
     )
