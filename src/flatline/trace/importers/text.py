@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -26,9 +27,13 @@ MOST_PACKED, ALWAYS_FINE = 100, 2**20
 times, and a few kilobytes of nothing could fill the memory."""
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without their ends; a byte order mark is dropped."""
-    for number, raw in _raw_lines(path):
+def lines(path: Path, *, returns: bool = False) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; a byte order mark is dropped.
+
+    Where `returns`, a carriage return ends a line as well. Elsewhere it does so in files that have
+    no other line ends, as a classic Mac writes them: a console draws progress bars with it.
+    """
+    for number, raw in _raw_lines(path, returns=returns):
         try:
             yield number, _decoded(number, raw.rstrip(b"\r\n"))
         except ValueError as error:
@@ -91,7 +96,7 @@ def read_jsonl(path: Path, *, source: str) -> Log:
     """One object a line. A line that is none is counted and left out; a last one without its end
     is still being written."""
     log = Log(source=source, path=path)
-    for number, raw in _raw_lines(path):
+    for number, raw in _raw_lines(path, returns=True):
         place = f"line {number}"
         try:
             line = _decoded(number, raw).strip()
@@ -99,7 +104,7 @@ def read_jsonl(path: Path, *, source: str) -> Log:
                 continue
             value = parsed(line)
         except ValueError as error:
-            if log.entries and not raw.endswith(b"\n"):
+            if log.entries and not raw.endswith((b"\n", b"\r")):
                 log.notes.append(f"The file ends in the middle of a row, on {place}.")
                 continue
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
@@ -127,12 +132,12 @@ def _at_once(path: Path) -> str | None:
     return None if "\0" in text else text
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _raw_lines(path: Path, *, returns: bool) -> Iterator[tuple[int, bytes]]:
     try:
         with _unpacked(path) as file:
             number = total = 0
             most = _most(path)
-            while raw := file.readline(MAX_LINE + 1):
+            for raw in _split(file, returns=returns):
                 number += 1
                 if len(raw) > MAX_LINE:
                     raise _too_long(path, number)
@@ -142,6 +147,24 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, raw
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _split(file: IO[bytes], *, returns: bool) -> Iterator[bytes]:
+    """Lines with their ends. One that is too long is cut off where that is certain."""
+    rest = b""
+    first = file.readline(MAX_LINE + 1)
+    returns = returns or not first.endswith(b"\n")
+    for raw in chain([first], iter(lambda: file.readline(MAX_LINE + 1), b"")):
+        if not returns:
+            yield raw
+            continue
+        *whole, rest = (rest + raw).splitlines(keepends=True) or [b""]
+        yield from whole
+        if rest.endswith(b"\n") or len(rest) > MAX_LINE:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 def _most(path: Path) -> float:
