@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from flatline.errors import TraceError
 from flatline.files import json_in, sealed, unsealed, write_atomically
+from flatline.text import encodable
 from flatline.trace.account import Told, accounts_in
 from flatline.trace.checksums import SUMS
 from flatline.trace.chunked_table import Piece, Pieces, Segments
@@ -84,7 +85,11 @@ def read_run(path: Path, warn: Callable[[str], None] = lambda _: None) -> dict[s
             f"{RUN_FILE} has changed since it was written, so its settings may differ from the "
             "run's. If you changed it yourself, take its `checksum` out as well."
         )
-    return facts
+    try:
+        known: dict[str, Any] = encodable(facts)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    return known
 
 
 def write_run(path: Path, facts: Mapping[str, Any]) -> None:

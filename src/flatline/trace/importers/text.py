@@ -12,12 +12,15 @@ import pyarrow as pa
 
 from flatline.errors import TraceError
 from flatline.files import bytes_in, open_plain, refuse_outside
+from flatline.text import encodable
 from flatline.trace.importers.log import SHOWN_TEXT, Entry, Log, quoted
 
 MAX_LINE = 64 * 2**20
 """Bytes. A longer line is no row of a log, and reading it could fill the memory."""
 MAX_DOCUMENT = 512 * 2**20
 """Bytes of a JSON file, which has to be in memory as a whole."""
+_SURROGATES = r"\ud", r"\uD"
+"""In every text whose value may have half of a surrogate pair."""
 ZSTD = ".zst"
 """How a compressed file ends; prime-rl seals its streams so."""
 ANYWHERE = Path("/")
@@ -87,7 +90,8 @@ def document(path: Path) -> str:
 def parsed(text: str) -> Any:
     """JSON, with the NaN and Infinity that Python's own writer leaves; ValueError otherwise."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        return encodable(found) if any(one in text for one in _SURROGATES) else found
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
