@@ -139,10 +139,9 @@ def _at_once(path: Path) -> str | None:
 def _raw_lines(path: Path, *, returns: bool) -> Iterator[tuple[int, bytes]]:
     try:
         with _unpacked(path) as file:
-            number = total = 0
+            total = 0
             most = _most(path)
-            for raw in _split(file, returns=returns):
-                number += 1
+            for number, raw in enumerate(_split(file, returns=returns), 1):
                 if len(raw) > MAX_LINE:
                     raise _too_long(path, number)
                 total += len(raw)
