@@ -123,7 +123,7 @@ class StepWatch(Listener):
             # Before the trace is packed: to read it then costs twice.
             self._attachment.alarms.training_ended(self._attachment)
         self._attachment.close()  # also where the recording has stopped: it lets go of the folder
-        self._attachment.watch(self._attachment.say_what_is_next)
+        self._attachment.say_what_is_next()
 
     def write_pending(self, control: Any = None) -> None:
         """Write the row as it is."""
