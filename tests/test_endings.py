@@ -81,7 +81,7 @@ def test_a_recording_that_broke_off_is_said_to_go_only_so_far(tmp_path, monkeypa
     sink.close(clean=by == "the disk")
     sink.say_recorded()
     said = capsys.readouterr().err
-    assert f"recorded in {tmp_path}, up to step 2 only, where the recording stopped." in said
+    assert f"recorded in {tmp_path}, up to step 2 only, where the recording broke off." in said
 
 
 def test_a_run_that_was_removed_is_not_said_to_be_there(tmp_path, capsys):

@@ -18,8 +18,8 @@ from flatline.trace.schema import SCHEMA_VERSION, TABLES
 from flatline.trace.tokens import Places, Tokens
 
 _NOT_CLOSED = (
-    "This run was not closed: it was interrupted, crashed or was killed, or its folder could not be "
-    "written to any more, or it still goes on on a disk without locks."
+    "This run was not closed: it was interrupted, crashed or was killed, or its folder could no "
+    "longer be written to, or it still goes on on a disk without locks."
 )
 RECENT = 4
 """Sets of steps whose token detail is kept: most hypotheses look at the same few steps."""

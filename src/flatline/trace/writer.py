@@ -270,7 +270,7 @@ class Writer:
             )
             return
         stop = self._account.stop
-        say_recorded(self.folder, stop and f"{stop.until} only, where the recording stopped")
+        say_recorded(self.folder, stop and f"{stop.until} only, where the recording broke off")
 
     @property
     def _alive(self) -> bool:
