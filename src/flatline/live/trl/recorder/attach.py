@@ -290,24 +290,28 @@ class Attachment:
     def _install(self) -> list[Patch]:
         trainer = self.trainer
         return [
-            Patch(trainer, "train", self._train),
+            self._patch(trainer, "train", self._train, always=True),
             self._patch(trainer, _first_of(trainer, PLAYS), self._generate),
             self._patch(trainer, _first_of(trainer, LOSES), self._compute_loss),
             self._patch(trainer.accelerator, "clip_grad_norm_", self._clip),
         ]
 
-    def _patch(self, owner: Any, name: str, hook: Callable[..., None]) -> Patch:
+    def _patch(
+        self, owner: Any, name: str, hook: Callable[..., None], *, always: bool = False
+    ) -> Patch:
+        """`always` also where nothing is recorded at the time of the call."""
+
         def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self._recording is None or self._guard.broken:
+            if not always and (self._recording is None or self._guard.broken):
                 return original(*args, **kwargs)
             return Once(original, self._guard).through(hook, *args, **kwargs)
 
         return Patch(owner, name, around)
 
-    def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """All of a training: what it ends with is told in the trace."""
         try:
-            return original(*args, **kwargs)
+            original(*args, **kwargs)
         except BaseException as error:
             if self._recording is not None:
                 self._recording.sink.died(error)
