@@ -126,7 +126,7 @@ class Diagnosis(Shape):
     """Part of it could not be read."""
     troubles: list[Finding] = []
     """What the run itself shows to be wrong, whatever its cause: R1 recording-damaged, R2 no-step,
-    R3 reward-falls, R4 reward-flat, R5 ended."""
+    R3 reward-falls, R4 reward-flat, R5 ended, R6 broke-off."""
     caveats: list[str] = []
     """What was lost, left out or assumed when it was read."""
     remarks: list[str] = []

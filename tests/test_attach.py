@@ -1,9 +1,11 @@
 """Recording a live GRPOTrainer: what is in the trace, and that the trainer never notices."""
 
 import copy
+import errno
 import json
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +33,7 @@ from flatline.live.trl.settings import _precision, settings
 from flatline.live.trl.subject import TrlSubject
 from flatline.live.weights import Census
 from flatline.rollout.record import Author
+from flatline.trace.files import StreamFile
 from flatline.trace.writer import MemorySink
 from tests import warm
 from tests.tiny import tiny_model, tokenizer_with
@@ -248,6 +251,49 @@ def test_an_error_beside_the_training_never_reaches_it(tmp_path, monkeypatch, ca
     assert attachment.failed and trainer.state.global_step == 2
     said = capsys.readouterr().err
     assert said.count("recording stopped") == 1 and "nobody thought of" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "dies"), [(ValueError("no `answer`"), True), (KeyboardInterrupt(), False)]
+)
+def test_a_training_that_died_in_its_reward_function_is_not_called_sound(tmp_path, error, dies):
+    calls = []
+
+    def pay(completions, **_):
+        calls.append(1)
+        if len(calls) == 3:
+            raise error
+        return [float(len(one)) for one in completions]
+
+    trainer = trainer_of(tmp_path, max_steps=4, reward_funcs=(pay,))
+    flatline.attach(trainer, tmp_path / "run")
+    with pytest.raises(type(error)):
+        trainer.train()
+    trace = flatline.Trace.open(tmp_path / "run")
+    assert (trace.ending.step, trace.ending.kind) == (2, type(error).__name__)
+    file, _, line = trace.ending.where.rpartition(":")
+    assert file == __file__ and "raise error" in Path(file).read_text().splitlines()[int(line) - 1]
+    headline = flatline.diagnose(trace).answer.headline
+    assert ("died after step 2 with an error: `ValueError: no 'answer'`" in headline) is dies
+    assert "Nothing wrong" not in headline or not dies
+    trainer.train()
+    again = flatline.Trace.open(tmp_path / "run")
+    assert again.ending is None and again.stopped is None and len(again.steps) == 4
+
+
+def test_a_recording_that_the_disk_ended_is_not_said_to_be_whole(tmp_path, monkeypatch, capsys):
+    trainer = trainer_of(tmp_path)
+    flatline.attach(trainer, tmp_path / "run")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StreamFile, "append", full)
+    trainer.train()
+    said = capsys.readouterr().err
+    assert trainer.state.global_step == 2
+    assert f"recorded in {tmp_path / 'run'}. Next" not in said
+    assert f"recorded in {tmp_path / 'run'}, before the end of step 1 only, where the" in said
 
 
 def test_a_folder_holds_what_memory_holds(tmp_path, watched):
@@ -650,14 +696,18 @@ def test_a_limit_of_a_turn_that_the_trainer_sets_is_known(tmp_path):
     assert "length" in finish and "stop" not in finish
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_clipped_share_is_that_of_the_trainer(tmp_path, level):
+@pytest.mark.parametrize(
+    ("level", "clip", "above"),
+    [("token", 3e-4, None), ("sequence", 3e-4, None), ("token", 0.2, 0.0)],
+)
+def test_the_clipped_share_is_that_of_the_trainer(tmp_path, level, clip, above):
     trainer = trainer_of(
         tmp_path,
         num_iterations=2,
         max_steps=4,
         loss_type="grpo",
-        epsilon=3e-4,
+        epsilon=clip,
+        epsilon_high=above,
         importance_sampling_level=level,
         learning_rate=1e-3,
     )

@@ -17,6 +17,7 @@ from flatline.trace.importers import open_log
 from flatline.trace.importers.aliases import CAVEATS, COLUMNS, KEPT, STEP
 from flatline.trace.importers.resolve import plain, resolve
 from flatline.trace.importers.settings import NAMES
+from flatline.trace.importers.several import logs_in
 from flatline.trace.schema import STEPS
 from flatline.trace.settings import SETTINGS
 
@@ -249,6 +250,48 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
     assert open_log(path).steps["reward"].tolist() == [0.5, 0.25]
     path = written(tmp_path, "log.jsonl", b'\xef\xbb\xbf{"step":1,"reward":0.5}\r\n')
     assert open_log(path).steps["reward"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("log.csv", ["step,reward", "1,0.5", "2,0.25"]),
+        ("log.tsv", ["step\treward", "1\t0.5", "2\t0.25"]),
+        ("log", ["step,reward", "1,0.5", "2,0.25"]),
+        ("log.jsonl", ['{"step":1,"reward":0.5}', '{"step":2,"reward":0.25}']),
+        ("log.json", ["[", '{"step":1,"reward":0.5},', '{"step":2,"reward":0.25}', "]"]),
+        ("log.txt", [f"step:{at} - loss:0.1 - kl:0.1 - reward:{0.5 / at}" for at in (1, 2)]),
+    ],
+)
+def test_any_line_end_ends_a_line(tmp_path, name, rows, end):
+    for text in (end.join(rows), end.join(rows) + end):
+        path = written(tmp_path, name, text.encode())
+        assert logs_in(str(path)) == [str(path)]
+        trace = open_log(path)
+        assert trace.steps["reward"].tolist() == [0.5, 0.25]
+        assert trace.warnings == []
+
+
+def test_a_table_whose_line_ends_are_mixed_is_read(tmp_path):
+    path = written(tmp_path, "log.csv", b"step,reward\r1,0.5\n2,0.25\r\n")
+    assert open_log(path).steps["reward"].tolist() == [0.5, 0.25]
+    path = written(tmp_path, "log.jsonl", b'{"step":1,"reward":0.5}\r{"step":2,"reward":0.25}\n')
+    assert open_log(path).steps["reward"].tolist() == [0.5, 0.25]
+
+
+def test_a_progress_bar_that_is_drawn_over_itself_is_no_row_each_time(tmp_path):
+    bars = "\r".join(f"{at}% | loss=0.{at}, reward=0.{at}, kl=0.{at}]" for at in range(9))
+    rows = "".join(f"{bars}\nstep:{at} - loss:0.1 - kl:0.1 - reward:0.5\n" for at in (1, 2, 3))
+    trace = open_log(written(tmp_path, "log.txt", rows))
+    assert trace.steps["step"].tolist() == [1, 2, 3]
+
+
+def test_a_header_that_no_table_can_have_is_no_traceback(tmp_path):
+    path = written(tmp_path, "log.csv", "step,reward" + "d" * 200_000 + "\n1,2\n")
+    assert logs_in(str(path)) == [str(path)]
+    with pytest.raises(TraceError):
+        open_log(path)
 
 
 def test_rows_without_a_step_are_numbered_from_one(tmp_path):

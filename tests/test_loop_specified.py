@@ -54,7 +54,7 @@ def loss_of(
 ):
     advantages, mask = batch["advantages"][:, None], batch["trained"][:, 1:]
     ratio = ratio_of(new, batch["old"], mask)
-    clipped = ratio.clamp(1 - clip, 1 + (clip_above or clip))
+    clipped = ratio.clamp(1 - clip, 1 + (clip if clip_above is None else clip_above))
     gain = torch.minimum(ratio * advantages, clipped * advantages)
     away = batch["reference"] - new
     loss = kl * (away.exp() - away - 1) - sign * gain
@@ -148,6 +148,11 @@ def test_a_clip_that_is_wider_above_is_held_against_its_own_width():
     assert departing({**SETTINGS, "epsilon_high": 0.28}, clip_above=0.28) == []
     assert departing({**SETTINGS, "epsilon_high": 0.28}) == ["loss"]
     assert departing(clip_above=0.28) == ["loss"]
+
+
+def test_a_clip_that_lets_no_ratio_rise_is_held_against_its_own_width():
+    assert departing({**SETTINGS, "epsilon_high": 0.0}, clip_above=0.0) == []
+    assert departing({**SETTINGS, "epsilon_high": 0.0}) == ["loss"]
 
 
 def test_what_the_settings_do_not_say_is_unknown():

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from flatline.diagnosis.report import Report, diagnose
+from flatline.hypotheses import find
 from flatline.hypotheses.base import Evidence, Finding, Level
 from flatline.report.charts import Chart, figure, points
+from flatline.report.examples import chosen
 from flatline.report.opening import opening_of
 from flatline.trace import Trace
 from tests.traces import blind_rows, healthy_rows, rollout_rows, run_facts
@@ -108,3 +110,49 @@ def test_without_a_cause_the_page_opens_with_the_reward():
     charts = [curve([1, 2]), curve([1, 2], id="reward")]
     trace = Trace.from_rows(steps=[{"step": 1, "reward": 0.5}])
     assert opening_of(trace, report, charts, ()).chart.id == "reward"
+
+
+def never_paid(from_row, pay, *, generations=8):
+    """The rows of a run whose reward function pays this from a row of each step on."""
+    rows = healthy_rows(steps=12, prompts=64 // generations, generations=generations, gain=0.0)
+    for row in rows["rollouts"]:
+        if row["rollout"] >= from_row:
+            row |= {"reward": pay, "advantage": pay, "parts": {}, "gold": None}
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("code", "pay", "generations"), [("H05", float("nan"), 8), ("H32", 0.0, 8), ("H05", np.nan, 32)]
+)
+def test_rows_that_show_the_fault_are_those_that_the_page_shows(code, pay, generations):
+    from_row = 20 if generations == 32 else 8
+    trace = trace_of(never_paid(from_row, pay, generations=generations))
+    report = diagnose(trace, hypotheses=[find(code)])
+    (alarm,) = report.alarms
+    assert alarm.hypothesis == code
+    opening = opening_of(trace, report, (), ())
+    assert any(row["rollout"] >= from_row for row in opening.rows)
+    assert all(row["rollout"] >= from_row for row in opening.rows) or generations == 32
+    assert len(opening.rows) <= 16
+    assert any(one.rollout >= from_row for one in chosen(trace, report))
+
+
+def test_an_example_that_begins_with_its_place_is_known_by_it():
+    one = Evidence.placed("step 3, rollout 12: every function returns None\nand more")
+    assert (one.step, one.rollout, one.text) == (3, 12, "every function returns None\nand more")
+    assert Evidence.placed("row 3: step 3, rollout 12: x") == Evidence(
+        text="row 3: step 3, rollout 12: x"
+    )
+
+
+def test_rows_that_no_function_pays_and_that_are_trained_are_shown():
+    rows = never_paid(8, 0.0)
+    for row in rows["rollouts"]:
+        row["advantage"] = -0.5 if row["rollout"] >= 8 else row["advantage"]
+    run = run_facts(reward_weights={"exact_match": 0.9, "format": 0.1})
+    run |= {"source": "attach"}
+    trace = Trace.from_rows(run=run, **rows)
+    report = diagnose(trace, hypotheses=[find("H52")])
+    (alarm,) = report.alarms
+    assert [(one.step, one.rollout) for one in alarm.evidence] == [(1, 8)]
+    assert [row["rollout"] for row in opening_of(trace, report, (), ()).rows] == list(range(8, 16))

@@ -83,7 +83,7 @@ def test_a_run_that_trains_or_crashed_is_reported_as_such(tmp_path, clean):
         recorder.close()
     assert done.exit_code == 0, done.stderr
     page = Page((tmp_path / "r.html").read_text())
-    expected = "still training" if clean is None else "it crashed or was killed"
+    expected = "still training" if clean is None else "was not closed"
     assert expected in page.text and "reward" in page.figures
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -228,6 +229,57 @@ def test_a_process_that_ends_without_closing_keeps_everything_and_does_not_hang(
     code = [sys.executable, "-c", FORGETFUL + ending, str(tmp_path)]
     subprocess.run(code, check=False, timeout=60, stderr=subprocess.DEVNULL)
     assert len(Trace.open(tmp_path).steps) == 199
+
+
+KILLED_WITH_A_CHILD = """
+import os, signal, sys, time
+from flatline.trace import Recorder
+recorder = Recorder(sys.argv[1])
+recorder.log_step(step=1, reward=0.5)
+child = os.fork()
+if not child:
+    os.closerange(0, 3)
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+if len(sys.argv) > 2:
+    time.sleep(60)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _with_a_child(folder, *more):
+    """A run that has forked, and the number of its child."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", KILLED_WITH_A_CHILD, str(folder), *more],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return run, int(run.stdout.readline())
+
+
+def test_a_child_that_outlives_its_killed_run_does_not_hold_its_lock(tmp_path):
+    run, child = _with_a_child(tmp_path)
+    try:
+        assert run.wait(30) == -signal.SIGKILL
+        os.kill(child, 0)  # it lives
+        assert Trace.open(tmp_path).stopped is not None
+        Writer(tmp_path).close()  # and a new start is not refused
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_fork_leaves_the_lock_to_the_run(tmp_path):
+    run, child = _with_a_child(tmp_path, "goes on")
+    try:
+        assert Trace.open(tmp_path).stopped is None
+        with pytest.raises(TraceError, match="another process"):
+            Writer(tmp_path)
+        os.kill(child, signal.SIGKILL)
+        assert Trace.open(tmp_path).stopped is None, "and its death neither"
+    finally:
+        run.kill()
+        run.wait(30)
 
 
 def test_a_forked_child_writes_nothing_and_closes_nothing(tmp_path):

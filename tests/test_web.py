@@ -159,7 +159,7 @@ def test_a_crashed_run_is_shown_as_one(tmp_path):
     record(tmp_path / "crashed", steps=2, clean=False)
     client = asking(tmp_path)
     assert "not closed" in client.get("/").text
-    assert "it crashed or was killed" in client.get("/run/crashed").text
+    assert "was not closed" in client.get("/run/crashed").text
 
 
 def test_a_diagnosed_run_is_listed_with_its_answer_and_found_by_its_code(tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from typing import Any
 
 _KEPT = "\n\t"
 # Marks that reorder or split lines without being seen. Joiners stay: emoji and scripts need them.
@@ -18,6 +19,16 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(char) if _is_hidden(char) else char for char in text)
+
+
+def encodable(value: Any) -> Any:
+    """A value of JSON whose texts and names UTF-8 can write: JSON and what models write may have
+    half of a surrogate pair, which becomes an escape."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(name): encodable(held) for name, held in value.items()}
+    return [encodable(held) for held in value] if isinstance(value, list) else value
 
 
 def unobeyed(text: str) -> str:

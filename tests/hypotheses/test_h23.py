@@ -97,6 +97,12 @@ def test_dropout_that_was_asked_for_counts_where_it_reaches_a_ratio(noise, itera
     assert H23.sign(edited(noisy(noise), settings=settings)).level is level
 
 
+def test_a_clip_that_lets_no_ratio_move_leaves_noise_no_room():
+    settings = {"lora": {"dropout": 0.1}, "num_iterations": 2}
+    assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.2})).level is Level.NOTE
+    assert H23.sign(edited(noisy(0.05), settings={**settings, "epsilon": 0.0})).level is Level.FAULT
+
+
 @pytest.mark.parametrize(
     ("values", "level"),
     [

@@ -18,13 +18,13 @@ def clipped(at, *, gain=0.0, norm=0.5, epsilon=None):
     for row in rows["steps"][1:]:
         row["grad_norm"] = norm * (1 + 0.1 * (row["step"] % 3))
     run = run_facts(max_grad_norm=at)
-    if epsilon:
+    if epsilon is not None:
         run["trl"] = {"adam_epsilon": epsilon}
     return Trace.from_rows(run=run, **rows)
 
 
-def probed(norm, at):
-    census = subject(total_norm=norm, max_grad_norm=at, sizes=np.array([60, 40]), epsilon=1e-8)
+def probed(norm, at, epsilon=1e-8):
+    census = subject(total_norm=norm, max_grad_norm=at, sizes=np.array([60, 40]), epsilon=epsilon)
     return H27.probe(subject(one_step=lambda: subject(gradients=census)))
 
 
@@ -45,6 +45,12 @@ def test_a_clip_alone_is_no_harm(at, level):
 
 def test_another_epsilon_is_heeded():
     assert H27.sign(clipped(1e-7, epsilon=1e-15)).level is Level.NOTE
+
+
+def test_an_epsilon_of_0_swallows_no_gradient():
+    assert H27.sign(clipped(1e-7, epsilon=0.0)).level is Level.OK
+    assert probed(1.0, 1e-7, epsilon=0.0).level is Level.OK
+    assert probed(1.0, 1e-7, epsilon=None).level is Level.SUSPECT
 
 
 def test_a_healthy_run_is_fine_and_few_gradients_say_nothing():

@@ -56,7 +56,8 @@ def outlive_readers() -> None:
             mine = _Unobeyed(
                 io.BufferedWriter(raw),
                 encoding=own.encoding,
-                errors=own.errors,
+                # A name may be one that no encoding has, and a box one that the terminal's has not.
+                errors="backslashreplace" if own.errors == "strict" else own.errors,
                 line_buffering=own.line_buffering,
                 write_through=own.write_through,
             )

@@ -3,7 +3,6 @@
 import math
 import re
 import shutil
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -104,7 +103,7 @@ def _rows_of(trace: Trace, step: int) -> np.ndarray:
 def _facts(trace: Trace) -> list[str]:
     run = trace.run
     imported = str(run.get("source", "")).startswith("import:")
-    lines = [f"a log: {run['source'].removeprefix('import:')}"] if imported else _recording(run)
+    lines = [f"a log: {run['source'].removeprefix('import:')}"] if imported else _recording(trace)
     if run.get("fault"):
         lines.append(f"planted fault: {run['fault']}")
     if run.get("dropped_tokens"):
@@ -112,10 +111,13 @@ def _facts(trace: Trace) -> list[str]:
     return [*lines, *_steps(trace.steps)]
 
 
-def _recording(run: Mapping[str, Any]) -> list[str]:
+def _recording(trace: Trace) -> list[str]:
+    run = trace.run
     source = f"recorded by {run.get('source', 'unknown')}, flatline {run.get('flatline', '?')}"
-    ended = f"ended {run['ended']}" if run.get("ended") else "not closed: still running, or crashed"
-    return [source, f"started {run.get('created', 'unknown')}, {ended}"]
+    started = f"started {run.get('created', 'unknown')}"
+    ended = f"ended {run['ended']}" if run.get("ended") else "not closed"
+    how = trace.stopped or ("" if run.get("ended") else "It still runs.")
+    return [source, f"{started}, {ended}", *([how] if how else [])]
 
 
 def _steps(steps: Frame) -> list[str]:

@@ -24,7 +24,9 @@ class Found:
     damaged: bool = False
     """Part of the run could not be read."""
     ended: str = ""
-    """That the log ends with an error, in a sentence; empty where it does not."""
+    """That the training ended with an error, in a sentence; empty where it did not."""
+    broke_off: str = ""
+    """That the recording ended before the training, and why; empty where it did not."""
     made_no_step: bool = False
     """The optimizer never stepped."""
     known: tuple[str, ...] = ()

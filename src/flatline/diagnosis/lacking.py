@@ -41,6 +41,8 @@ class Origin(StrEnum):
     """A loop on the Tinker API, recorded or at hand."""
     SKYRL = "skyrl"
     """Recorded by SkyRL's callback."""
+    LOST = "lost"
+    """Recorded, and its `run.json` is missing: nobody knows by what, and with which settings."""
 
 
 class Lack(NamedTuple):
@@ -68,6 +70,10 @@ WHICH_IS_RIGHT = Lack(
     'Say which one does: `correct="NAME"`, or `--correct NAME` for `flatline diagnose`',
 )
 """What only the user can say; `Report.question` names the parts."""
+NO_RUN_FILE = Lack(
+    "`run.json`, which holds the settings of a run, is missing",
+    "Put `run.json` back into the folder of the run",
+)
 _NOT_LOGGED = Lack("the trainer did not log it", "Log every step (`logging_steps=1`)")
 _OF_TRL: Mapping[str, Lack] = {
     "tokens.sampler": _NO_LOGPROBS,
@@ -147,6 +153,8 @@ _LOGGED_WITH = {
 def origin_of(run: Mapping[str, Any]) -> Origin:
     """From what `run.json`, or the importer, says."""
     source = str(run.get("source") or "")
+    if not source and "schema" not in run:
+        return Origin.LOST
     if source.startswith("import"):
         return Origin.DUMP if source.removeprefix("import:") in KINDS else Origin.LOG
     known = {
@@ -162,6 +170,8 @@ def lack(origin: Origin, column: str) -> Lack:
     """Why a column is not there."""
     if column == UNDECIDED:
         return WHICH_IS_RIGHT
+    if origin is Origin.LOST:
+        return NO_RUN_FILE if column.startswith("settings.") else Lack("it was not recorded")
     if origin is Origin.LOG:
         return Lack("this log does not have it", RECORD_IT)
     if origin is Origin.DUMP:

@@ -74,14 +74,17 @@ def common_left(report: Found) -> list[str]:
 def troubles_of(report: Found) -> list[Finding]:
     """What the run itself shows to be wrong, whatever its cause; surest first."""
     found = []
-    if report.damaged:
-        found.append(_DAMAGED)
-    if report.made_no_step:
-        found.append(_NO_STEP)
     if report.ended:
         found.append(
             _trouble("R5", "ended", Level.FAULT, report.ended, report.ended, fix=_READ_THE_END)
         )
+    if report.broke_off:
+        said = report.broke_off
+        found.append(_trouble("R6", "broke-off", Level.FAULT, said, said, fix=_RECORD_AGAIN))
+    elif report.damaged:
+        found.append(_DAMAGED)
+    if report.made_no_step:
+        found.append(_NO_STEP)
     trend = report.trend
     if trend is not None and trend.falls:
         found.append(_trouble("R3", "reward-falls", Level.FAULT, "Your reward falls.", trend.text))
@@ -98,7 +101,11 @@ def _trouble(
 
 
 _READ_THE_END = (
-    "Read what the log says just before that line, fix it, and resume from the last checkpoint."
+    "Read what was printed just before that error, fix it, and resume from the last checkpoint."
+)
+_RECORD_AGAIN = (
+    "What came after that step cannot have been tested: put the reason right, and record the run "
+    "again where that matters."
 )
 _DAMAGED = _trouble(
     "R1",

@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from flatline.diagnosis.answer import Answer, answer_of, headline_of, summary_of
 from flatline.diagnosis.chosen import chosen
 from flatline.diagnosis.found import Found, explained_by, weight
-from flatline.diagnosis.lacking import WHICH_IS_RIGHT, Origin, lack, more, origin_of
+from flatline.diagnosis.lacking import NO_RUN_FILE, WHICH_IS_RIGHT, Origin, lack, more, origin_of
 from flatline.diagnosis.outcome import Outcome, next_of, outcome_of, troubles_of
 from flatline.diagnosis.renderers.console import plain, to_console
 from flatline.diagnosis.renderers.notebook import to_html
@@ -136,6 +136,8 @@ def diagnose(
         if isinstance(hypothesis, HasSign)
     ]
     findings = named_by_the_catalogue(findings, choice.hypotheses)
+    ended, broke_off = _ended(trace), visible(" ".join(trace.stops))
+    caveats = [one for one in trace.caveats if visible(one) not in (ended, broke_off)]
     trend = trend_told(trace)
     short = None if trend else too_short(trace)
     return Report(
@@ -143,9 +145,15 @@ def diagnose(
         findings=tuple(rank(findings)),
         trend=trend,
         # Known once everything was read.
-        caveats=(*choice.remarks, *trace.caveats, *([short] if short else [])),
+        caveats=(
+            *choice.remarks,
+            *caveats,
+            *_without_run_file(findings),
+            *([short] if short else []),
+        ),
         damaged=bool(trace.warnings),
-        ended=_ended(trace),
+        ended=ended,
+        broke_off=broke_off,
         made_no_step=_made_no_step(trace, origin),
         question=asked(findings, trace),
         remarks=remarks_of(trace),
@@ -184,7 +192,9 @@ def asked(findings: Iterable[Finding], trace: Trace) -> str:
 
 
 def _ended(trace: Trace) -> str:
-    """That a log ends with an error, and where."""
+    """That a training ended with an error, and where."""
+    if trace.ending is not None and trace.ending.failed:
+        return visible(str(trace.ending))
     error = str(trace.run.get("error") or "")
     if not error or not len(trace.steps):
         return ""
@@ -194,6 +204,12 @@ def _ended(trace: Trace) -> str:
     of = f" of {planned}" if isinstance(planned, int) and planned else ""
     said = shortened(visible(error).replace("`", "'"), limit=LONGEST_ERROR)
     return f"The log ends at step {last:g}{of} with an error: `{said}`."
+
+
+def _without_run_file(findings: Iterable[Finding]) -> list[str]:
+    """What a run whose `run.json` is missing can no longer be tested for."""
+    lost = [f"{one.hypothesis} {one.name}" for one in findings if one.needs == NO_RUN_FILE.do]
+    return [f"Not tested, since {RUN_FILE} is missing: {', '.join(sorted(lost))}."] if lost else []
 
 
 def _made_no_step(trace: Trace, origin: Origin) -> bool:

@@ -18,6 +18,7 @@ an arm compares, the manual says under `Experiment`.
 """
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,9 @@ class Level(StrEnum):
 ALARMS = (Level.FAULT, Level.SUSPECT)
 
 
+_PLACED = re.compile(r"step (?P<step>\d+), rollout (?P<rollout>\d+): (?P<text>.+)", re.DOTALL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One example that shows a finding."""
@@ -62,6 +66,14 @@ class Evidence:
     """Optimizer step of the rollout."""
     rollout: int | None = None
     """Its number in that step: `flatline show RUN --step N --rollout K`."""
+
+    @classmethod
+    def placed(cls, text: str) -> Self:
+        """What begins with its place, as `step 1, rollout 8: ...`; as it is where it does not."""
+        found = _PLACED.fullmatch(text)
+        if found is None:
+            return cls(text=text)
+        return cls(text=found["text"], step=int(found["step"]), rollout=int(found["rollout"]))
 
     @classmethod
     def of(cls, trace: Trace, row: int, text: str) -> Self:

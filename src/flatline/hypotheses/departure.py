@@ -83,7 +83,7 @@ class Departure(Hypothesis):
             found.text,
             measured=found.measured,
             expected=found.expected,
-            evidence=[Evidence(text=example) for example in found.examples],
+            evidence=[Evidence.placed(example) for example in found.examples],
             fix=found.fix,
             headline=found.headline,
         )

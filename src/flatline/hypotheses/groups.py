@@ -33,6 +33,8 @@ class RewardGroups:
     """Known rewards of each group."""
     step: np.ndarray
     """Step of each group."""
+    rollout: np.ndarray
+    """Number of the first rollout of each group."""
     prompt: np.ndarray
     """Prompt of each group; a number of its own where no prompt was recorded."""
     mean: np.ndarray
@@ -61,6 +63,7 @@ def reward_groups(trace: Trace) -> RewardGroups:
     return RewardGroups(
         rewards=rewards,
         step=groups.step[kept],
+        rollout=groups.rollout[kept],
         prompt=prompts_of(trace)[kept],
         mean=rewards.each(lambda rows: rows.mean(axis=-1)),
         std=rewards.each(lambda rows: rows.std(axis=-1, ddof=1)),

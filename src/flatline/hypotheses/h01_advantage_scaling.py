@@ -108,6 +108,10 @@ class AdvantageScaling(Hypothesis):
             f"step {int(trace.rollouts['step'][lost].min())} on; so is any gradient they enter.",
             measured=float(lost.mean()),
             expected="0",
+            evidence=[
+                Evidence.of(trace, row, "its advantage is not a number")
+                for row in np.flatnonzero(lost)[:3]
+            ],
             fix="Look for a division by a spread of 0, and for an overflow in 16 bits.",
             headline="Some of your advantages are not numbers.",
         )
@@ -191,6 +195,7 @@ def _examples(groups: RewardGroups, which: np.ndarray) -> list[Evidence]:
             text=f"prompt {groups.prompt[at]}: rewards "
             f"{', '.join(f'{reward:.4g}' for reward in groups.rewards[at][:8])}",
             step=int(groups.step[at]),
+            rollout=int(groups.rollout[at]),
         )
         for at in np.flatnonzero(which)[:3]
     ]

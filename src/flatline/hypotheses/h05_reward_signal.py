@@ -46,7 +46,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.arms import answer_alone
-from flatline.hypotheses.base import Finding, Hypothesis, Level, Replay, Setting
+from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Replay, Setting
 from flatline.hypotheses.groups import (
     EQUAL,
     mean_of,
@@ -159,6 +159,11 @@ class RewardSignal(Hypothesis):
             f"{int(table['step'][lost].min())} on.",
             measured=float(lost.mean()),
             expected="0",
+            evidence=[
+                Evidence.of(trace, row, "its reward is not a number")
+                for row in np.flatnonzero(lost)[:3]
+                if table is trace.rollouts
+            ],
             fix="Give a failed rollout a number, usually 0, and find out why its reward failed.",
             headline="Some of your rewards are not numbers.",
         )

@@ -162,7 +162,8 @@ def _costly(settings: Mapping[str, Any]) -> float:
     asked_for = (settings.get("lora") or {}).get("dropout") and not settings.get("disable_dropout")
     if not asked_for:
         return NOISY
-    return np.inf if updates_once(settings) else max(NOISY, settings.get("epsilon") or CLIP)
+    epsilon = settings.get("epsilon")
+    return np.inf if updates_once(settings) else max(NOISY, CLIP if epsilon is None else epsilon)
 
 
 def _largest(*values: float) -> float:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 EPSILON = 1e-8
 """Adam's, where it is not recorded."""
+NO_EPSILON = "Adam's epsilon is 0, so how short gradients are clipped changes no step."
 SWALLOWED = 10.0
 """Size of a typical element in units of epsilon. At 10 a step has lost a tenth of its length."""
 NEAR = 100.0
@@ -74,10 +75,12 @@ class GradientClipping(Hypothesis):
         norm = norm[np.isfinite(norm) & (norm > 0)]
         if len(norm) < FEWEST:
             return self.too_little(f"{FEWEST - len(norm)} more steps with a gradient are needed")
+        epsilon = _epsilon(trace)
+        if epsilon == 0:
+            return self.not_applicable(NO_EPSILON)
         clip, weights = trace.settings.get("max_grad_norm"), _trained_weights(trace)
         kept = np.minimum(norm, clip) if clip else norm
         size = mean_of(kept / math.sqrt(weights))
-        epsilon = _epsilon(trace)
         hard = float(np.mean(norm / kept > HARD))
         text = (
             f"A typical element of the clipped gradient is {size.value:.2g}, "
@@ -103,7 +106,9 @@ class GradientClipping(Hypothesis):
             return self.too_little("the batch has no gradient that is a number; see H26 and H32")
         clip = census.max_grad_norm or math.inf
         size = min(census.total_norm, clip) / math.sqrt(max(int(census.sizes.sum()), 1))
-        epsilon = census.epsilon or EPSILON
+        epsilon = EPSILON if census.epsilon is None else census.epsilon
+        if epsilon == 0:
+            return self.not_applicable(NO_EPSILON)
         low, near = size < SWALLOWED * epsilon, size < NEAR * epsilon
         return self.found(
             Level.SUSPECT if low else Level.NOTE if near else Level.OK,
@@ -135,4 +140,4 @@ def _trained_weights(trace: Trace) -> float:
 def _epsilon(trace: Trace) -> float:
     asked = trace.run.get("trl")
     found = asked.get("adam_epsilon") if isinstance(asked, dict) else None
-    return float(found) if isinstance(found, float) and found > 0 else EPSILON
+    return float(found) if isinstance(found, int | float) and found >= 0 else EPSILON

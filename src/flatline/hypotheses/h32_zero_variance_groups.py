@@ -355,6 +355,7 @@ def _examples(groups: RewardGroups) -> list[Evidence]:
             text=f"prompt {groups.prompt[at]}: {len(groups.rewards[at])} rollouts, all "
             f"{groups.mean[at]:.3g}",
             step=int(groups.step[at]),
+            rollout=int(groups.rollout[at]),
         )
         for at in np.flatnonzero(groups.equal)[:3]
     ]

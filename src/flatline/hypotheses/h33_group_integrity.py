@@ -175,7 +175,7 @@ class GroupIntegrity(Hypothesis):
             rows = subject.departures()["rows"]
             if rows.departs:
                 alarm = self._fault(
-                    rows.text, evidence=[Evidence(text=example) for example in rows.examples]
+                    rows.text, evidence=[Evidence.placed(example) for example in rows.examples]
                 )
                 return replace(alarm, explains=(*alarm.explains, *LOOK_ALIKES, CODES["gradient"]))
             if rows.added:

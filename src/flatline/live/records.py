@@ -225,8 +225,8 @@ class GradientCensus:
     """Tensors of the model that are not trainable."""
     sizes: Ints
     """Elements of each tensor."""
-    epsilon: float
-    """What Adam adds to the root of its second moment; 0 where the optimizer has none."""
+    epsilon: float | None
+    """What Adam adds to the root of its second moment; None where the optimizer has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

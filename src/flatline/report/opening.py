@@ -197,13 +197,14 @@ def _group(trace: Trace, cause: Finding) -> Opening | None:
     reward, asked = trace.rollouts["reward"], expected_advantages(trace)
     known = "advantage" in trace.rollouts
     used = trace.rollouts["advantage"] if known else np.full(len(reward), np.nan)
-    rows = _rows_of(trace, cause, used, asked)
+    group, named = _rows_of(trace, cause, used, asked)
+    rows, known_rewards = _shown(group, named), reward[group][np.isfinite(reward[group])]
     specified = bool(np.isfinite(asked[rows]).all())
     if specified:
         wanted = asked[rows]
         wrong = np.abs(used[rows] - wanted) > OFF * (1 + np.abs(wanted))
     else:
-        wanted = reward[rows] - np.nanmean(reward[rows])
+        wanted = reward[rows] - (known_rewards.mean() if len(known_rewards) else np.nan)
         wrong = used[rows] * wanted < 0
     return Opening(
         title=f"One group: step {int(trace.rollouts['step'][rows[0]])}",
@@ -217,7 +218,7 @@ def _group(trace: Trace, cause: Finding) -> Opening | None:
                 "wrong": bool(wrong[at]),
                 "said": _said(trace, row),
             }
-            for at, row in enumerate(rows[:MOST_ROLLOUTS].tolist())
+            for at, row in enumerate(rows.tolist())
         ),
         note="Red: the two do not belong together." if wrong.any() else "",
     )
@@ -230,17 +231,27 @@ def _said(trace: Trace, row: int) -> str:
     return shortened(str(trace.rollouts["completion"][row] or ""), limit=LONGEST)
 
 
-def _rows_of(trace: Trace, cause: Finding, used: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """The group that the cause names, else the one whose advantages are furthest off."""
+def _shown(rows: np.ndarray, named: int) -> np.ndarray:
+    """As many rollouts of a group as have room, the named one among them."""
+    at = int(np.flatnonzero(rows == named)[0])
+    first = max(0, min(at - MOST_ROLLOUTS // 2, len(rows) - MOST_ROLLOUTS))
+    return rows[first : first + MOST_ROLLOUTS]
+
+
+def _rows_of(
+    trace: Trace, cause: Finding, used: np.ndarray, asked: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """The group that the cause names, else the one whose advantages are furthest off; and which of
+    its rows that is."""
     index = trace.groups().index
     for one in cause.evidence:
         if one.step is not None and one.rollout is not None:
             at_step = trace.rollouts["step"] == one.step
             named = np.flatnonzero(at_step & (trace.rollouts["rollout"] == one.rollout))
             if len(named):
-                return np.flatnonzero(index == index[named[0]])
-    off = np.nan_to_num(np.abs(used - asked), nan=0.0)
-    return np.flatnonzero(index == index[int(np.argmax(off))])
+                return np.flatnonzero(index == index[named[0]]), int(named[0])
+    worst = int(np.argmax(np.nan_to_num(np.abs(used - asked), nan=0.0)))
+    return np.flatnonzero(index == index[worst]), worst
 
 
 def _curve(charts: Sequence[Chart], wanted: Sequence[str]) -> Opening | None:

@@ -68,7 +68,7 @@ def run_context(
     return {
         "title": run.name,
         "state": state.value,
-        "state_text": MEANING[state],
+        "state_text": (state is State.CRASHED and run.trace.stopped) or MEANING[state],
         "answer": report.answer,
         "question": report.question,
         "opening": opening,

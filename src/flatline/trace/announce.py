@@ -29,10 +29,12 @@ def next_for(folder: Path) -> str:
     return f"`flatline diagnose {place}`, then `flatline report {place} -o report.html`"
 
 
-def say_recorded(folder: Path) -> None:
-    """Where a run is and what to do with it; an experiment that started it knows both."""
+def say_recorded(folder: Path, until: str | None) -> None:
+    """Where a run is, how far it goes where that is not all, and what to do with it; an experiment
+    that started it knows all of that."""
     if VARIABLE not in os.environ:
-        say(f"recorded in {folder}. Next: {next_for(folder)}.")
+        how_far = f", {until}" if until else ""
+        say(f"recorded in {folder}{how_far}. Next: {next_for(folder)}.")
 
 
 def announce(folder: Path) -> None:

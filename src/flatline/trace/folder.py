@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from flatline.errors import TraceError
 from flatline.files import json_in, sealed, unsealed, write_atomically
+from flatline.text import encodable
 from flatline.trace.account import Told, accounts_in
 from flatline.trace.checksums import SUMS
 from flatline.trace.chunked_table import Piece, Pieces, Segments
+from flatline.trace.ending import Ending
 from flatline.trace.files import (
     PARQUET,
     STREAM,
@@ -27,6 +29,7 @@ from flatline.trace.lock import is_live
 from flatline.trace.schema import SCHEMA_VERSION, TABLES
 
 RUN_FILE = "run.json"
+_LOST = f"{RUN_FILE} is missing or empty, so the settings are unknown."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class Folder:
     """What cannot be read; grows while the tables are read."""
     stops: tuple[str, ...]
     """Where the recording broke off while the training went on, and why."""
+    ending: Ending | None
+    """The exception that the latest start of the run ended with, where one is known."""
     closed: bool
     """Whether the run was closed, or still goes on: else it was interrupted, crashed or killed."""
 
@@ -63,12 +68,14 @@ class Folder:
         tables = {table: Pieces(table, pieces[table], segments) for table in TABLES}
         stops = tuple(_stops(told, segments))
         warnings.extend(stops)
+        newest = max((name.segment for name in names), default=0)
         return cls(
             run=_with_accounts(run, told),
             tables=tables,
             warnings=warnings,
             stops=stops,
-            closed=_is_closed(path, run, told, names),
+            ending=_ending([one for one in told if one.segment == newest]),
+            closed=_is_closed(path, run, [one for one in told if one.segment == newest]),
         )
 
 
@@ -84,7 +91,11 @@ def read_run(path: Path, warn: Callable[[str], None] = lambda _: None) -> dict[s
             f"{RUN_FILE} has changed since it was written, so its settings may differ from the "
             "run's. If you changed it yourself, take its `checksum` out as well."
         )
-    return facts
+    try:
+        known: dict[str, Any] = encodable(facts)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    return known
 
 
 def write_run(path: Path, facts: Mapping[str, Any]) -> None:
@@ -101,9 +112,11 @@ def _run_facts(path: Path, warnings: list[str], *, needed: bool) -> dict[str, An
         warnings.append(f"{RUN_FILE} cannot be read, so the settings are unknown: {error}.")
         return {}
     if not run:
-        warnings.append(f"{RUN_FILE} is missing or empty, so the settings are unknown.")
+        warnings.append(_LOST)
     elif "schema" not in run and needed:
         raise _no_trace(path)
+    elif "schema" not in run:
+        warnings.append(f"{_LOST} What it says was written after the rest of it was lost.")
     elif run.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
         raise TraceError(
             f"{path} was recorded with trace schema {run['schema']}; this flatline reads schema "
@@ -163,6 +176,12 @@ def _with_accounts(run: dict[str, Any], told: Iterable[Told]) -> dict[str, Any]:
     """With what a run that was not closed has told apart from `run.json`."""
     for one in told:
         run = merge_account(run, one.facts)
+        whole = one.facts.get("whole")
+        if isinstance(whole, dict):
+            notes = run.get("notes")
+            said = f"All was recorded, and the files could not be closed: {whole.get('why')}."
+            run["notes"] = [*(notes if isinstance(notes, list) else []), said]
+            run["ended"] = run.get("ended") or whole.get("ended")
     return run
 
 
@@ -175,14 +194,19 @@ def merge_account(run: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
     return {**run, **{name: value for name, value in told.items() if value}}
 
 
-def _is_closed(
-    path: Path, run: dict[str, Any], told: list[Told], names: Sequence[FileName]
-) -> bool:
-    if not run:  # lost, which is reported: nobody knows
+def _is_closed(path: Path, run: dict[str, Any], latest: list[Told]) -> bool:
+    """`latest` are the accounts of the latest start."""
+    if not run and not latest:  # lost, which is reported: nobody knows
         return True
-    newest = max((name.segment for name in names), default=0)
-    ended = run.get("ended") and not any(one.segment == newest for one in told)
-    return bool(ended) or is_live(path)
+    ended = run.get("ended") and not latest
+    whole = bool(latest) and all(isinstance(one.facts.get("whole"), dict) for one in latest)
+    return bool(ended) or whole or is_live(path)
+
+
+def _ending(latest: Iterable[Told]) -> Ending | None:
+    """The exception of one process: an error, where another was interrupted because of it."""
+    found = [one for told in latest if (one := Ending.read(told.facts.get("died")))]
+    return next((one for one in found if one.failed), found[0] if found else None)
 
 
 def _no_trace(path: Path) -> TraceError:

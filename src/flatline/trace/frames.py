@@ -148,6 +148,11 @@ class Groups:
         self._first = first
 
     @cached_property
+    def rollout(self) -> np.ndarray:
+        """The number, in its step, of the first rollout of every group."""
+        return self._rollouts["rollout"][self._first].astype(np.int64)
+
+    @cached_property
     def prompt_id(self) -> np.ndarray:
         """The prompt of every group."""
         return self._rollouts["prompt_id"][self._first]

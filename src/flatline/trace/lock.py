@@ -22,6 +22,20 @@ SAY_AFTER, PATIENCE = 5.0, 60.0
 _POLL = 0.01
 _OURS: set[tuple[int, Path]] = set()
 """What this process holds. With its number: a forked child has the list, and holds nothing."""
+_HANDLES: set[int] = set()
+"""All that may hold a lock. A forked child would hold it as well, and outlive the run: a worker of
+a data loader may, where the run is killed."""
+
+
+def _let_go_in_child() -> None:
+    """Closing leaves the lock to the parent; unlocking would take it from it."""
+    while _HANDLES:
+        with suppress(OSError):
+            os.close(_HANDLES.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class RankLock:
@@ -41,7 +55,7 @@ class RankLock:
             _OURS.add(self._mine)
 
     def release(self) -> None:
-        if self._handle is not None:
+        if self._handle is not None and self._mine[0] == os.getpid():
             _OURS.discard(self._mine)
             _unlock(self._handle)
             self._handle = None
@@ -151,13 +165,14 @@ def _take(path: Path) -> int | None:
 
     # It is written to: a link in a folder that somebody sent would name a file to destroy.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    _HANDLES.add(handle)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+        _close(handle)
         raise RefusedFile(f"{path.name} is no regular file")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(handle)
+        _close(handle)
         return None
     except OSError:
         pass  # some network file systems have no locks; recording matters more
@@ -168,8 +183,13 @@ def _unlock(handle: int) -> None:
     import fcntl
 
     try:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may keep its copy of the handle open
+        fcntl.flock(handle, fcntl.LOCK_UN)  # a fork in C keeps its copy of the handle open
     except OSError:
         pass
     finally:
-        os.close(handle)
+        _close(handle)
+
+
+def _close(handle: int) -> None:
+    _HANDLES.discard(handle)
+    os.close(handle)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from flatline.errors import NotRecorded, TraceError, type_to_add
 from flatline.trace.chunked_table import MemoryPiece, Pieces
+from flatline.trace.ending import Ending
 from flatline.trace.folder import Folder
 from flatline.trace.frames import Frame, Groups
 from flatline.trace.rows import Row, plain, refuse_unknown, to_batch
@@ -17,8 +18,8 @@ from flatline.trace.schema import SCHEMA_VERSION, TABLES
 from flatline.trace.tokens import Places, Tokens
 
 _NOT_CLOSED = (
-    "This run was not closed: it was interrupted, crashed or was killed, or it still goes on on a "
-    "disk without locks."
+    "This run was not closed: it was interrupted, crashed or was killed, or its folder could no "
+    "longer be written to, or it still goes on on a disk without locks."
 )
 RECENT = 4
 """Sets of steps whose token detail is kept: most hypotheses look at the same few steps."""
@@ -41,13 +42,18 @@ class Trace:
         *,
         warnings: list[str],
         stops: Sequence[str] = (),
+        ending: Ending | None = None,
         closed: bool = True,
     ) -> None:
         self.run = dict(run)
         """What `run.json` says."""
         self.warnings = warnings
         """What could not be read, and where; grows while columns are read."""
-        self._stops, self._closed = tuple(stops), closed
+        self.stops = tuple(stops)
+        """Where the recording broke off while the training went on, and why."""
+        self.ending = ending
+        """The exception that the training ended with, where one is known."""
+        self._closed = closed
         self._tables = dict(tables)
         self._recent: dict[frozenset[int], Tokens] = {}
 
@@ -60,6 +66,7 @@ class Trace:
             folder.tables,
             warnings=folder.warnings,
             stops=folder.stops,
+            ending=folder.ending,
             closed=folder.closed,
         )
 
@@ -109,7 +116,8 @@ class Trace:
             {**self.run, "settings": {**self.settings, "correct": correct}},
             self._tables,
             warnings=self.warnings,
-            stops=self._stops,
+            stops=self.stops,
+            ending=self.ending,
             closed=self._closed,
         )
 
@@ -138,7 +146,7 @@ class Trace:
         """What was lost, left out or assumed when this was recorded and read."""
         dropped = self.run.get("dropped_tokens")
         slow = f"Token detail of {dropped} rollouts was dropped: the disk was slow."
-        ended = None if self._stops else self.stopped
+        ended = None if self.stops else self.stopped
         nothing = not (len(self.steps) or len(self.rollouts))
         return [
             *self.warnings,
@@ -159,8 +167,10 @@ class Trace:
     @property
     def stopped(self) -> str | None:
         """How the recording ended before the run did; None where it is whole, or still goes on."""
-        if self._stops:
-            return " ".join(self._stops)
+        if self.stops:
+            return " ".join(self.stops)
+        if self.ending is not None:
+            return str(self.ending)
         last = int(self.steps["step"].max(initial=0)) if len(self.steps) else 0
         return None if self._closed else f"{_NOT_CLOSED} It is recorded up to step {last}."
 

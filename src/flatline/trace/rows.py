@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from flatline.errors import TraceError
+from flatline.text import encodable
 from flatline.trace.schema import TABLES
 
 Row = Mapping[str, Any]
@@ -180,16 +181,11 @@ def _offsets(lengths: Iterable[int]) -> pa.Buffer:
 def _repaired(value: Any, kind: pa.DataType) -> Any:
     """What a column can hold of a value that Arrow does not take as it is."""
     if isinstance(value, Mapping):
-        return {_encodable(key): number for key, number in value.items()}
+        return {encodable(str(key)): number for key, number in value.items()}
     if pa.types.is_string(kind) and value is not None:
-        return _encodable(value)
+        return encodable(str(value))
     if pa.types.is_integer(kind) and isinstance(value, bool | np.bool_):
         return int(value)
     if pa.types.is_integer(kind) and isinstance(value, float | np.floating):
         return value if math.isfinite(value) else None
     return value
-
-
-def _encodable(value: Any) -> str:
-    """Text of a model may hold half of a surrogate pair, which UTF-8 cannot."""
-    return str(value).encode("utf-8", "backslashreplace").decode()

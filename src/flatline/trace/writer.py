@@ -8,6 +8,7 @@ of the disk ends the recording, not the run.
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +20,10 @@ import pyarrow as pa
 
 from flatline.errors import TraceError
 from flatline.trace.account import Account
-from flatline.trace.announce import announce, say
+from flatline.trace.announce import announce, say, say_recorded
 from flatline.trace.backlog import Backlog, Item, Overfull
-from flatline.trace.files import STREAM, FileName, StreamFile, compact
+from flatline.trace.ending import Ending, words_of
+from flatline.trace.files import STREAM, FileName, StreamFile, compact, table_files
 from flatline.trace.folder import merge_account, read_run, write_run
 from flatline.trace.lock import RankLock, folder_lock
 from flatline.trace.reader import Trace
@@ -69,6 +71,9 @@ class Sink(Protocol):
     def stop(self, why: str) -> None:
         """No more rows will come, though the run goes on: the reader is told."""
 
+    def died(self, error: BaseException) -> None:
+        """The training ended with this, and is told so by `close`. Nothing of it is kept."""
+
     def close(self, *, clean: bool = True) -> None:
         """No more rows; `clean` where the run ended by itself."""
 
@@ -100,6 +105,9 @@ class MemorySink:
 
     def stop(self, why: str) -> None:
         self._stops = [f"The recording broke off, and the training went on without it: {why}."]
+
+    def died(self, error: BaseException) -> None:
+        pass
 
     def close(self, *, clean: bool = True) -> None:
         pass
@@ -139,6 +147,9 @@ class Writer:
         self._flushed = threading.Event()
         self._flushed.set()
         self._pid = os.getpid()
+        self._told: dict[str, Any] = {}
+        """What `run.json` was told of this run: somebody may remove the file on the way."""
+        self._death: Ending | None = None
         self._begin(dict(run or {}))
         announce(self.folder)
         self._thread = threading.Thread(target=self._work, name="flatline-trace", daemon=True)
@@ -219,6 +230,10 @@ class Writer:
         telling.start()
         telling.join(FLUSH_WAIT)
 
+    def died(self, error: BaseException) -> None:
+        """The training ended with this; the first counts."""
+        self._death = self._death or Ending.of(error)
+
     def close(self, *, clean: bool = True) -> None:
         """Write what waits and let go; after a clean end the streams become parquet."""
         if self._closed or os.getpid() != self._pid:
@@ -234,7 +249,7 @@ class Writer:
             else:
                 self._finish(clean=clean and not self._broken)
         except Exception as error:
-            self._stop(error, loses=False)
+            self._stay_open(error, clean=clean)
         finally:
             self._lock.release()
 
@@ -242,6 +257,20 @@ class Writer:
     def failed(self) -> bool:
         """Whether the recording has stopped because of an error."""
         return self._broken
+
+    def say_recorded(self) -> None:
+        """Training is over: where the recording is and how far it goes, and what to type."""
+        names: list[FileName] = []
+        with suppress(OSError):
+            names = table_files(self.folder)
+        if FileName("rollouts", self.rank, self._lock.segment) not in names:
+            say(
+                f"nothing of this run is left in {self.folder}: its files were removed while it "
+                "was recorded."
+            )
+            return
+        stop = self._account.stop
+        say_recorded(self.folder, stop and f"{stop.until} only, where the recording broke off")
 
     @property
     def _alive(self) -> bool:
@@ -257,7 +286,7 @@ class Writer:
             self._file("rollouts")  # marks the segment as begun, even if nothing follows
             to_batch("rollouts", [])  # Arrow imports pandas on first use, which would delay a step
             if self.rank == 0:
-                self._merge_run({**_facts_of_start(), **run}, first=True)
+                self._merge_run({**_facts_of_start(), **run})
         except (OSError, ValueError) as error:
             raise TraceError(
                 f"{self.folder} cannot be written: {error}.\n"
@@ -307,14 +336,18 @@ class Writer:
             self._files[table] = StreamFile(self.folder / f"{name}{STREAM}", table)
         return self._files[table]
 
-    def _merge_run(self, facts: Mapping[str, Any], *, first: bool = False) -> None:
+    def _merge_run(self, facts: Mapping[str, Any]) -> None:
+        """Into what is there; where it was removed, into what this process has told before."""
         with folder_lock(self.folder):
             known = read_run(self.folder)
-            if first and "created" in known:
+            if not self._told and "created" in known:
                 facts = {**facts, "created": known["created"], "ended": None}
-            write_run(self.folder, {**known, **facts})
+            write_run(self.folder, {**self._told, **known, **facts})
+            self._told |= facts
 
     def _finish(self, *, clean: bool) -> None:
+        if self._death is not None:
+            self._account.died(self._death._replace(step=self._complete))
         for file in self._files.values():
             file.close()
         if not clean:
@@ -326,16 +359,26 @@ class Writer:
         if self.rank == 0 or told:
             with folder_lock(self.folder):
                 ended = {"ended": _now()} if self.rank == 0 else {}
-                write_run(self.folder, merge_account(read_run(self.folder), told) | ended)
+                known = {**self._told, **read_run(self.folder)}
+                write_run(self.folder, merge_account(known, told) | ended)
         self._account.close(clean=True)
 
-    def _stop(self, error: Exception, *, loses: bool = True) -> None:
+    def _stay_open(self, error: Exception, *, clean: bool) -> None:
+        """All was written, and the files cannot be packed or marked as closed because of this."""
+        if self._broken:
+            return
+        self._broken = True
+        say(f"all of the run is recorded; its files could not be closed: {words_of(error)}")
+        if clean:
+            with suppress(Exception):
+                self._account.whole(_now(), words_of(error))
+
+    def _stop(self, error: Exception) -> None:
         """Because of this error; what was written stays, and only what comes after it is lost."""
         said, self._broken = self._broken, True
         if not said:
-            say(f"recording stopped, the training goes on: {error}")
-        if loses and not said:
-            self.stop(str(error) or type(error).__name__)
+            say(f"recording stopped, the training goes on: {words_of(error)}")
+            self.stop(words_of(error))
         self._backlog.stop(forget=True)
         self._flushed.set()
 
@@ -346,6 +389,10 @@ class Writer:
             self._account.left_out(str(error))
 
     def _at_exit(self) -> None:
+        error = getattr(sys, "last_value", None)
+        # Of a script it is what ended it; who types line by line may have got over it long ago.
+        if error is not None and not hasattr(sys, "ps1") and "IPython" not in sys.modules:
+            self.died(error)
         self.close(clean=False)
 
 

@@ -43,7 +43,7 @@ class Pass:
 def ways_apart(asked: Asked, limit: Tolerance) -> list[float]:
     """Log-ratios far from every bound of the clip: above, below and, where rounding leaves room,
     between."""
-    highest = max(1 + asked.clip_high, asked.ceiling or 1.0)
+    highest = max(1 + asked.clip_high, 1.0 if asked.ceiling is None else asked.ceiling)
     low = math.log(max(1e-3, 1 - asked.clip_low))
     between = [(1 - MARGIN) * math.log1p(asked.clip_high), (1 - MARGIN) * low]
     room = MARGIN * min(math.log1p(asked.clip_high), -low) > 10 * limit.logprob

@@ -71,13 +71,14 @@ OTHER_WAYS = (_Ways(1, 0.1, 2 * AWAY), _Ways(2, 1.0, AWAY / 3), _Ways(3, 1.5, AW
 
 def asked_of(settings: Mapping[str, Any], batches: Sequence[Batch], group: int) -> Asked:
     """What the settings say of a step; the defaults of the papers where they say nothing."""
+    high = settings.get("epsilon_high")
     told: dict[str, Any] = {
         "loss": settings.get("loss_type"),
         "scale": settings.get("scale_rewards"),
         "level": settings.get("importance_sampling_level"),
         "beta": settings.get("beta"),
         "clip_low": settings.get("epsilon"),
-        "clip_high": settings.get("epsilon_high") or settings.get("epsilon"),
+        "clip_high": settings.get("epsilon") if high is None else high,
         "longest": settings.get("max_completion_length") or batches[0]["ids"].shape[1],
     }
     known = {name: value for name, value in told.items() if value is not None}

@@ -148,10 +148,10 @@ def census_of(model: nn.Module, optimizer: Any, max_grad_norm: float | None) -> 
     )
 
 
-def _epsilon(optimizer: Any) -> float:
-    """What Adam adds to its denominator; 0 where there is none, or two (Adafactor's)."""
+def _epsilon(optimizer: Any) -> float | None:
+    """What Adam adds to its denominator; None where nothing is, or two numbers (Adafactor's)."""
     held = optimizer.param_groups[0].get("eps")
-    return float(held) if isinstance(held, int | float) else 0.0
+    return float(held) if isinstance(held, int | float) else None
 
 
 def _kind(name: str) -> str:

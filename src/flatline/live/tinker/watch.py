@@ -28,7 +28,7 @@ from flatline.live.tinker.data import Drawn, Row, drawn, is_text, read, row_of
 from flatline.live.tinker.listening import Heard, Told, clients, listen
 from flatline.live.watch.ledger import Ledger
 from flatline.live.watch.rows import KEPT
-from flatline.trace.announce import say, say_recorded
+from flatline.trace.announce import say
 from flatline.trace.closing import Closing
 from flatline.trace.settings import SETTINGS, refuse_unknown
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -231,8 +231,8 @@ class TinkerWatch(Closing):
         self._guard(self._collect)
         self._guard(self._write)
         self._sink.close(clean=clean and not self._guard.broken)
-        if self.path is not None and not self._guard.broken:
-            say_recorded(self.path)
+        if isinstance(self._sink, Writer):
+            self._sink.say_recorded()
 
     def paid(self, sequences: Iterable[Any], told: Iterable[dict[str, Any]]) -> None:
         """What `rewards` was told of each sequence."""

@@ -15,7 +15,6 @@ from flatline.live.texts import Texts, Vocabulary
 from flatline.live.verl.rows import FIELDS, Rollout, Row, join, placed
 from flatline.live.verl.settings import settings
 from flatline.live.verl.steps import logged, measured
-from flatline.trace.announce import say_recorded
 from flatline.trace.writer import Writer
 
 ASK = "flatline_heard"
@@ -101,12 +100,15 @@ class TrainerEar:
             result = original(*args, **kwargs)
             clean = True
             return result
+        except BaseException as error:
+            self._sink.died(error)
+            raise
         finally:
-            self._guard(self._end, clean)
+            self._end(clean)
 
     def _end(self, clean: bool) -> None:
         self._sink.close(clean=clean and not self._guard.broken)
-        say_recorded(self._sink.folder)
+        self._sink.say_recorded()
 
 
 def _run(known: Mapping[str, Any]) -> Row:

@@ -38,7 +38,7 @@ from flatline.live.watch.rows import KEPT, Read
 from flatline.live.watch.sampling import Sample, Sampling
 from flatline.live.watch.stepping import Stepping
 from flatline.live.weights import Looked
-from flatline.trace.announce import say, say_recorded
+from flatline.trace.announce import say
 from flatline.trace.closing import Closing
 from flatline.trace.settings import SETTINGS, refuse_unknown
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -225,8 +225,8 @@ class Watch(Closing):
         self._guard(self._sampling.close)
         self._guard(self._stepping.say_last)
         self._sink.close(clean=clean and not self._guard.broken)
-        if self.path is not None and not self._guard.broken:
-            say_recorded(self.path)
+        if isinstance(self._sink, Writer):
+            self._sink.say_recorded()
 
     def _listen(self, model: nn.Module, head: nn.Module, optimizer: Any) -> list[Any]:
         def given(depth: int, owner: nn.Module) -> Callable[..., None]:

@@ -34,7 +34,9 @@ def read_csv(path: Path, run: str | None = None) -> Log:
     header is counted and left out."""
     log = Log(source="csv", path=path)
     reader = csv.reader(
-        (line + "\n" for _, line in lines(path)), delimiter=_delimiter(path), strict=False
+        (line + "\n" for _, line in lines(path, returns=True)),
+        delimiter=_delimiter(path),
+        strict=False,
     )
     names: list[str] | None = None
     while (row := _next(reader, log)) is not None:
@@ -99,14 +101,20 @@ def _next(reader: Any, log: Log) -> list[str] | None:
 
 
 def _delimiter(path: Path) -> str:
-    first = next((line for _, line in lines(path) if line.strip()), "")
-    return max(_DELIMITERS, key=first.count)
+    return max(_DELIMITERS, key=_first(path).count)
+
+
+def _first(path: Path) -> str:
+    """The first line that says anything."""
+    return next((line for _, line in lines(path, returns=True) if line.strip()), "")
 
 
 def runs_in(path: Path) -> list[str]:
     """The runs of a chart that was saved with several curves; none of any other file."""
-    first = next((line for _, line in lines(path) if line.strip()), "")
-    names = next(csv.reader([first], delimiter=_delimiter(path)), [])
+    try:
+        names = next(csv.reader([_first(path)], delimiter=_delimiter(path)), [])
+    except csv.Error:  # `read_csv` says what is wrong with it
+        return []
     found = [_CHART.fullmatch(name.strip()) for name in names[1:]]
     runs = sorted({match["run"] for match in found if match})
     return runs if len(runs) > 1 and all(found) else []

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from flatline.trace.files import table_files
 from flatline.trace.folder import RUN_FILE
 from flatline.trace.importers.csv_file import runs_in
 from flatline.trace.importers.dumps import find_dumps
@@ -23,12 +24,17 @@ def logs_in(given: str) -> list[str]:
     folder = Path(given).expanduser()
     if not tracker_of(given) and folder.is_file() and folder.suffix.lower() in (".csv", ".tsv"):
         return [f"{given}#{run}" for run in runs_in(folder)] or [given]
-    if tracker_of(given) or not folder.is_dir() or (folder / RUN_FILE).is_file():
+    if tracker_of(given) or not folder.is_dir() or _is_recorded(folder):
         return [given]
     if find_state(folder) or is_file_run(folder) or _is_one_dump(folder):
         return [given]
     found = [path for path in sorted(folder.iterdir()) if _is_run(path)]
     return [str(path) for path in found] if len(found) > 1 else [given]
+
+
+def _is_recorded(folder: Path) -> bool:
+    """Whether flatline recorded it, also where its `run.json` was removed since."""
+    return (folder / RUN_FILE).is_file() or bool(table_files(folder))
 
 
 def _is_one_dump(folder: Path) -> bool:
@@ -47,5 +53,5 @@ def _is_run(path: Path) -> bool:
         return suffix in _LOGS or NAME in path.name or printed
     if not path.is_dir() or path.name.startswith("."):
         return False
-    looks = ((path / RUN_FILE).is_file(), find_state(path), is_file_run(path))
+    looks = (_is_recorded(path), find_state(path), is_file_run(path))
     return any(looks) or len(find_wandb(path)) == 1 or bool(find_events(path))

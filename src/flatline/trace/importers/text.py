@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -11,12 +12,15 @@ import pyarrow as pa
 
 from flatline.errors import TraceError
 from flatline.files import bytes_in, open_plain, refuse_outside
+from flatline.text import encodable
 from flatline.trace.importers.log import SHOWN_TEXT, Entry, Log, quoted
 
 MAX_LINE = 64 * 2**20
 """Bytes. A longer line is no row of a log, and reading it could fill the memory."""
 MAX_DOCUMENT = 512 * 2**20
 """Bytes of a JSON file, which has to be in memory as a whole."""
+_SURROGATES = r"\ud", r"\uD"
+"""In every text whose value may have half of a surrogate pair."""
 ZSTD = ".zst"
 """How a compressed file ends; prime-rl seals its streams so."""
 ANYWHERE = Path("/")
@@ -26,9 +30,13 @@ MOST_PACKED, ALWAYS_FINE = 100, 2**20
 times, and a few kilobytes of nothing could fill the memory."""
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without their ends; a byte order mark is dropped."""
-    for number, raw in _raw_lines(path):
+def lines(path: Path, *, returns: bool = False) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; a byte order mark is dropped.
+
+    Where `returns`, a carriage return ends a line as well. Elsewhere it does so in files that have
+    no other line ends, as a classic Mac writes them: a console draws progress bars with it.
+    """
+    for number, raw in _raw_lines(path, returns=returns):
         try:
             yield number, _decoded(number, raw.rstrip(b"\r\n"))
         except ValueError as error:
@@ -82,7 +90,8 @@ def document(path: Path) -> str:
 def parsed(text: str) -> Any:
     """JSON, with the NaN and Infinity that Python's own writer leaves; ValueError otherwise."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        return encodable(found) if any(one in text for one in _SURROGATES) else found
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
@@ -91,7 +100,7 @@ def read_jsonl(path: Path, *, source: str) -> Log:
     """One object a line. A line that is none is counted and left out; a last one without its end
     is still being written."""
     log = Log(source=source, path=path)
-    for number, raw in _raw_lines(path):
+    for number, raw in _raw_lines(path, returns=True):
         place = f"line {number}"
         try:
             line = _decoded(number, raw).strip()
@@ -99,7 +108,7 @@ def read_jsonl(path: Path, *, source: str) -> Log:
                 continue
             value = parsed(line)
         except ValueError as error:
-            if log.entries and not raw.endswith(b"\n"):
+            if log.entries and not raw.endswith((b"\n", b"\r")):
                 log.notes.append(f"The file ends in the middle of a row, on {place}.")
                 continue
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
@@ -127,13 +136,12 @@ def _at_once(path: Path) -> str | None:
     return None if "\0" in text else text
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _raw_lines(path: Path, *, returns: bool) -> Iterator[tuple[int, bytes]]:
     try:
         with _unpacked(path) as file:
-            number = total = 0
+            total = 0
             most = _most(path)
-            while raw := file.readline(MAX_LINE + 1):
-                number += 1
+            for number, raw in enumerate(_split(file, returns=returns), 1):
                 if len(raw) > MAX_LINE:
                     raise _too_long(path, number)
                 total += len(raw)
@@ -142,6 +150,24 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, raw
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _split(file: IO[bytes], *, returns: bool) -> Iterator[bytes]:
+    """Lines with their ends. One that is too long is cut off where that is certain."""
+    rest = b""
+    first = file.readline(MAX_LINE + 1)
+    returns = returns or not first.endswith(b"\n")
+    for raw in chain([first], iter(lambda: file.readline(MAX_LINE + 1), b"")):
+        if not returns:
+            yield raw
+            continue
+        *whole, rest = (rest + raw).splitlines(keepends=True) or [b""]
+        yield from whole
+        if rest.endswith(b"\n") or len(rest) > MAX_LINE:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 def _most(path: Path) -> float:

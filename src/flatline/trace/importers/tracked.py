@@ -5,7 +5,6 @@ mlflow:URI#RUN               a local store is read as it is; a server through ML
 trackio:PROJECT/RUN          trackio's local database (`TRACKIO_DIR`), without trackio
 """
 
-import json
 import os
 import sqlite3
 from contextlib import closing
@@ -17,6 +16,7 @@ from typing import Any
 from flatline.errors import FlatlineError, TraceError
 from flatline.trace.importers.log import Entry, Log
 from flatline.trace.importers.mlflow_store import is_file_run, read_database, read_file_run
+from flatline.trace.importers.text import parsed
 
 _EXAMPLES = {
     "wandb": "wandb:ENTITY/PROJECT/RUN",
@@ -117,5 +117,5 @@ def _trackio(where: str) -> Log:
 
 
 def _numbers(text: str) -> dict[str, Any]:
-    found = json.loads(text)
+    found = parsed(text)
     return found if isinstance(found, dict) else {}

@@ -36,7 +36,7 @@ from flatline.live.trl.sampler import Calls, hearing
 from flatline.live.trl.settings import ALGORITHMS, run_facts, settings, truth
 from flatline.live.where.package import TRL, library_of
 from flatline.releases import note_on
-from flatline.trace.announce import say, say_recorded
+from flatline.trace.announce import say
 from flatline.trace.files import table_files
 from flatline.trace.reader import Trace
 from flatline.trace.writer import MemorySink, Sink, Writer
@@ -151,6 +151,8 @@ class Attachment:
         """The run's folder; None for a sink."""
         self._guard = Guard(self._tell_stop)
         self._sink: Sink | None = None if isinstance(run_dir, str | Path) else run_dir
+        self._written: Writer | None = None
+        """What writes into the folder, or did until it was closed."""
         self._replaces = False
         """Whether the folder had steps before this start."""
         self._recording: Recording | None = self._open()
@@ -219,8 +221,8 @@ class Attachment:
     def say_what_is_next(self) -> None:
         """Training is over: where the recording is, and what to type."""
         first = int(self.trainer.accelerator.process_index) == 0
-        if self.path is not None and first and self.says_what_is_next:
-            say_recorded(self.path)
+        if self._written is not None and first and self.says_what_is_next:
+            self._written.say_recorded()
 
     def detach(self) -> None:
         """Leave the trainer as it was before."""
@@ -283,24 +285,39 @@ class Attachment:
         self._replaces = rank == 0 and _has_steps(self.path)
         on_cpu = self.trainer.accelerator.device.type == "cpu"
         facts = run_facts(self.trainer, self._told)
-        sink = Writer(self.path, rank=rank, run=facts, beside=not on_cpu)
+        self._written = sink = Writer(self.path, rank=rank, run=facts, beside=not on_cpu)
         return Recording(self.trainer, sink, self._guard, self._told["gold"])
 
     def _install(self) -> list[Patch]:
         trainer = self.trainer
         return [
+            self._patch(trainer, "train", self._train, always=True),
             self._patch(trainer, _first_of(trainer, PLAYS), self._generate),
             self._patch(trainer, _first_of(trainer, LOSES), self._compute_loss),
             self._patch(trainer.accelerator, "clip_grad_norm_", self._clip),
         ]
 
-    def _patch(self, owner: Any, name: str, hook: Callable[..., None]) -> Patch:
+    def _patch(
+        self, owner: Any, name: str, hook: Callable[..., None], *, always: bool = False
+    ) -> Patch:
+        """`always` also where nothing is recorded at the time of the call."""
+
         def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self._recording is None or self._guard.broken:
+            if not always and (self._recording is None or self._guard.broken):
                 return original(*args, **kwargs)
             return Once(original, self._guard).through(hook, *args, **kwargs)
 
         return Patch(owner, name, around)
+
+    def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """All of a training: what it ends with is told in the trace."""
+        try:
+            original(*args, **kwargs)
+        except BaseException as error:
+            if self._recording is not None:
+                self._recording.sink.died(error)
+                self.close(clean=False)
+            raise
 
     def _generate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """What TRL generates, before a subclass does something to it: rows keep the numbers that

@@ -6,6 +6,7 @@ which of these will follow. Whatever comes next writes the row at the latest.
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,11 @@ class StepWatch(Listener):
             # Before the trace is packed: to read it then costs twice.
             self._attachment.alarms.training_ended(self._attachment)
         self._attachment.close()  # also where the recording has stopped: it lets go of the folder
-        self._attachment.watch(self._attachment.say_what_is_next)
+        if self._attachment.failed:  # how far it goes is said all the same
+            with suppress(Exception):
+                self._attachment.say_what_is_next()
+        else:
+            self._attachment.watch(self._attachment.say_what_is_next)
 
     def write_pending(self, control: Any = None) -> None:
         """Write the row as it is."""

@@ -41,6 +41,9 @@ from flatline.live.trl.settings import (
 from flatline.live.weights import Census
 from flatline.trace.writer import Sink
 
+USUAL_CLIP = 0.2
+"""TRL's own, where a trainer does not say."""
+
 
 @dataclass(slots=True)
 class Clock:
@@ -286,8 +289,9 @@ def _sent(norm: Any) -> Transfer:
 
 
 def _clip(trainer: GrpoTrainer) -> Clip:
-    low = float(getattr(trainer, "epsilon_low", 0.2) or 0.2)
-    high = float(getattr(trainer, "epsilon_high", low) or low)
+    below, above = (getattr(trainer, f"epsilon_{side}", None) for side in ("low", "high"))
+    low = float(USUAL_CLIP if below is None else below)
+    high = float(low if above is None else above)
     if algorithm_of(trainer) == "gmpo":  # whose bounds are those of the log-ratio
         return Clip(low=-math.expm1(-low), high=math.expm1(high))
     levels = ("sequence", "sequence_token")
