@@ -43,27 +43,28 @@ def test_a_series_of_noise_seldom_wins_a_bet_however_often_one_looks():
     assert np.mean(won) <= 0.05
 
 
-def test_equal_values_win_no_bet():
-    assert odds([0.0] * 100) < 100
-    assert odds((rng(3).random(200) < 0.2).astype(float)) < 100
+@pytest.mark.parametrize(
+    ("values", "most"),
+    [
+        ([0.0] * 100, 100),
+        ((rng(3).random(200) < 0.2).astype(float), 100),
+        (np.arange(100) + rng().standard_normal(100), 20),
+    ],
+)
+def test_equal_values_and_a_series_that_rises_win_no_bet(values, most):
+    assert odds(values) < most
 
 
-def test_a_series_that_rises_wins_no_bet():
-    assert odds(np.arange(100) + rng().standard_normal(100)) < 20
-
-
-def test_a_fall_is_certain_within_ten_values():
-    values = [*rng(1).normal(0, 1, 20), *rng(2).normal(-4, 1, 10)]
+@pytest.mark.parametrize(
+    "values",
+    [
+        [*rng(1).normal(0, 1, 20), *rng(2).normal(-4, 1, 10)],
+        [*(np.linspace(0, 5, 80) + rng(1).normal(0, 1, 80)), *rng(2).normal(1, 1, 60)],
+        rng(1).standard_normal(800) - np.linspace(0, 2, 800),
+    ],
+)
+def test_a_fall_is_certain_within_ten_values_after_a_rise_or_slowly_in_the_end(values):
     assert odds(values) > 250
-
-
-def test_a_fall_after_a_rise_is_certain_too():
-    rise = np.linspace(0, 5, 80) + rng(1).normal(0, 1, 80)
-    assert odds([*rise, *rng(2).normal(1, 1, 60)]) > 250
-
-
-def test_a_slow_fall_is_certain_in_the_end():
-    assert odds(rng(1).standard_normal(800) - np.linspace(0, 2, 800)) > 250
 
 
 def test_bets_do_not_pile_up_in_a_long_run():
@@ -107,27 +108,19 @@ def test_a_smoothed_log_of_noise_is_not_said_to_fall():
 
 
 @pytest.mark.parametrize(
-    ("column", "early", "late", "name"),
+    ("column", "values", "alarms"),
     [
-        ("entropy", 1.2, 0.01, "entropy-gone"),
-        ("completion_length", 300.0, 1.0, "answers-vanish"),
-        ("kl", 0.02, 5.0, "kl-explodes"),
+        ("entropy", np.repeat([1.2, 0.01], 20), ["entropy-gone"]),
+        ("completion_length", np.repeat([300.0, 1.0], 20), ["answers-vanish"]),
+        ("kl", np.repeat([0.02, 5.0], 20), ["kl-explodes"]),
+        ("entropy", np.linspace(1.2, 0.4, 60), []),
+        ("completion_length", np.linspace(300, 120, 60), []),
+        ("kl", np.linspace(0.001, 0.3, 60), []),
     ],
 )
-def test_a_collapse_is_told(column, early, late, name):
-    noise = rng().uniform(0.8, 1.2, 40)
-    values = noise * np.where(np.arange(40) < 20, early, late)
-    assert [one.name for one in Trends().add(trace_of(**{column: values}))] == [name]
-
-
-@pytest.mark.parametrize(
-    ("column", "early", "late"),
-    [("entropy", 1.2, 0.4), ("completion_length", 300.0, 120.0), ("kl", 0.001, 0.3)],
-)
-def test_what_healthy_runs_do_is_no_collapse(column, early, late):
-    noise = rng().uniform(0.8, 1.2, 60)
-    values = noise * np.linspace(early, late, 60)
-    assert not Trends().add(trace_of(**{column: values}))
+def test_a_collapse_is_told_and_what_healthy_runs_do_is_none(column, values, alarms):
+    values = values * rng().uniform(0.8, 1.2, len(values))
+    assert [one.name for one in Trends().add(trace_of(**{column: values}))] == alarms
 
 
 def test_the_errors_of_all_curves_are_shared():
@@ -161,50 +154,44 @@ class Says(Hypothesis):
         return self.found(self.levels[int(trace.steps["step"].max())], "Seen.")
 
 
-def told(monkeypatch, levels):
-    """Steps at which a hypothesis is told that finds these levels, step by step."""
-    says = Says(dict(enumerate(levels, 1)))
-    look = lookout.diagnose
-    monkeypatch.setattr(lookout, "diagnose", lambda trace: look(trace, hypotheses=(says,)))
+def says(monkeypatch, levels):
+    """Looks are at a hypothesis that finds these levels, step by step."""
+    look, one = lookout.diagnose, Says(dict(enumerate(levels, 1)))
+    monkeypatch.setattr(lookout, "diagnose", lambda trace: look(trace, hypotheses=(one,)))
+
+
+def looked(*rows):
+    """What is told of a run at so many rows, one look after another."""
     watcher = Lookout()
-    found = []
-    for end in range(1, len(levels) + 1):
-        found += watcher.look(trace_of(reward=np.full(end, 0.5)))
-    return [(one.step, one.level) for one in found]
+    return [watcher.look(trace_of(reward=np.full(end, 0.5))) for end in rows]
 
 
-def test_a_fault_is_told_at_once_and_once(monkeypatch):
-    assert told(monkeypatch, [Level.OK, Level.OK, *[Level.FAULT] * 5]) == [(3, "fault")]
+OK, FAULT, MAYBE = [Level.OK], [Level.FAULT], [Level.SUSPECT]
 
 
-def test_a_suspicion_is_told_when_it_has_lasted_while_the_steps_doubled(monkeypatch):
-    assert told(monkeypatch, [*[Level.OK] * 7, *[Level.SUSPECT] * 12]) == [(16, "suspect")]
-
-
-def test_a_suspicion_that_goes_is_not_told(monkeypatch):
-    levels = [*[Level.SUSPECT] * 4, Level.OK, *[Level.SUSPECT] * 4, Level.OK]
-    assert told(monkeypatch, levels) == []
-
-
-def test_a_suspicion_that_becomes_certain_is_told_again(monkeypatch):
-    levels = [*[Level.SUSPECT] * 8, *[Level.FAULT] * 4, *[Level.SUSPECT] * 30]
-    assert told(monkeypatch, levels) == [(6, "suspect"), (9, "fault")]
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        ([*OK * 2, *FAULT * 5], [(3, "fault")]),
+        ([*OK * 7, *MAYBE * 12], [(16, "suspect")]),  # lasted while the steps doubled
+        ([*MAYBE * 4, *OK, *MAYBE * 4, *OK], []),
+        ([*MAYBE * 8, *FAULT * 4, *MAYBE * 30], [(6, "suspect"), (9, "fault")]),
+    ],
+)
+def test_a_fault_is_told_at_once_and_a_suspicion_when_it_has_lasted(monkeypatch, levels, told):
+    says(monkeypatch, levels)
+    found = [one for alarms in looked(*range(1, len(levels) + 1)) for one in alarms]
+    assert [(one.step, one.level) for one in found] == told
 
 
 def test_a_run_that_is_first_seen_late_is_told_of_what_lasts(monkeypatch):
-    says = Says(dict.fromkeys(range(1, 41), Level.SUSPECT))
-    look = lookout.diagnose
-    monkeypatch.setattr(lookout, "diagnose", lambda trace: look(trace, hypotheses=(says,)))
-    assert [one.code for one in Lookout().look(trace_of(reward=np.full(40, 0.5)))] == ["H99"]
+    says(monkeypatch, MAYBE * 40)
+    assert [[one.code for one in alarms] for alarms in looked(40)] == [["H99"]]
 
 
 def test_a_training_that_begins_anew_is_told_of_anew(monkeypatch):
-    says = Says(dict.fromkeys(range(1, 9), Level.FAULT))
-    look = lookout.diagnose
-    monkeypatch.setattr(lookout, "diagnose", lambda trace: look(trace, hypotheses=(says,)))
-    watcher = Lookout()
-    found = [watcher.look(trace_of(reward=np.full(rows, 0.5))) for rows in (8, 8, 2, 3)]
-    assert [len(alarms) for alarms in found] == [1, 0, 1, 0]
+    says(monkeypatch, FAULT * 8)
+    assert [len(alarms) for alarms in looked(8, 8, 2, 3)] == [1, 0, 1, 0]
 
 
 def test_a_look_is_at_the_latest_steps_alone(monkeypatch):

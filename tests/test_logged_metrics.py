@@ -15,43 +15,33 @@ from tests.test_attach import letters, recorded, trainer_of
 H = LogsLie()
 STEPS = 4
 OF_TOKENS = {"clip_ratio/region_mean", "entropy"}
-OF_LENGTHS = {
-    "completions/mean_length",
-    "completions/min_length",
-    "completions/max_length",
-    "completions/clipped_ratio",
-}
+OF_LENGTHS = {f"completions/{one}" for one in ("mean_length", "min_length", "max_length")}
+OF_LENGTHS |= {"completions/clipped_ratio"}
 OF_REWARDS = {"reward_std", "frac_reward_zero_std"}
 PAID = {"rewards/letters/mean", "rewards/length/mean"}
+ALL = OF_TOKENS | OF_LENGTHS | OF_REWARDS | PAID
+TWICE, SPLIT = {"num_iterations": 2}, {"gradient_accumulation_steps": 2}
 HEALTHY = {
     "two passes and a KL": (
-        {"num_iterations": 2, "beta": 0.1, "loss_type": "grpo", "epsilon": 0.01},
-        OF_TOKENS | OF_LENGTHS | OF_REWARDS | PAID | {"kl"},
-    ),
-    "a corrected KL": (
-        {"num_iterations": 2, "beta": 0.1, "use_bias_correction_kl": True},
-        OF_TOKENS | OF_LENGTHS | OF_REWARDS | PAID | {"kl"},
-    ),
+        TWICE | {"beta": 0.1, "loss_type": "grpo", "epsilon": 0.01}, ALL | {"kl"}),
+    "a corrected KL": (TWICE | {"beta": 0.1, "use_bias_correction_kl": True}, ALL | {"kl"}),
     "a ratio of the sequence": (
-        {"num_iterations": 2, "loss_type": "grpo", "importance_sampling_level": "sequence"},
-        OF_TOKENS | OF_LENGTHS | OF_REWARDS | PAID,
-    ),
+        TWICE | {"loss_type": "grpo", "importance_sampling_level": "sequence"}, ALL),
     "two generations a step": (
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
-        OF_TOKENS | {"completions/mean_length", "completions/clipped_ratio"} | PAID,
-    ),
-    "two steps a generation": (
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 4},
-        OF_TOKENS | OF_LENGTHS | OF_REWARDS | PAID,
-    ),
+        SPLIT | {"steps_per_generation": 1},
+        OF_TOKENS | PAID | {"completions/mean_length", "completions/clipped_ratio"}),
+    "two steps a generation": (SPLIT | {"steps_per_generation": 4}, ALL),
     "cut completions without a loss": (
-        {"mask_truncated_completions": True, "gradient_accumulation_steps": 2},
-        OF_TOKENS | OF_REWARDS | PAID,
-    ),
-    "half precision": ({"bf16": True, "beta": 0.1}, OF_TOKENS | OF_LENGTHS | OF_REWARDS | PAID),
+        SPLIT | {"mask_truncated_completions": True}, OF_TOKENS | OF_REWARDS | PAID),
+    "half precision": ({"bf16": True, "beta": 0.1}, ALL),
     "scaled by the batch": ({"scale_rewards": "batch"}, OF_TOKENS | OF_LENGTHS | PAID),
     "cispo": ({"loss_type": "cispo", "epsilon_high": 5.0}, OF_LENGTHS | {"entropy"} | PAID),
-}
+}  # fmt: skip
+
+
+def off(found):
+    """What was logged otherwise than it was recorded."""
+    return {one.name: one.off.max() for one in found if len(one.off) and one.off.max() > 0}
 
 
 @pytest.mark.parametrize("setup", HEALTHY)
@@ -60,7 +50,7 @@ def test_what_a_sound_trainer_logs_is_what_was_recorded(tmp_path, setup):
     trace = recorded(trainer_of(tmp_path, max_steps=STEPS, learning_rate=1e-3, **changes))
     found = list(logged_beside(trace))
     assert {one.name for one in found} >= names, "else nothing was compared"
-    assert {one.name: one.off.max() for one in found if len(one.off) and one.off.max() > 0} == {}
+    assert off(found) == {}
     assert H.sign(trace).level is Level.OK
 
 
@@ -90,7 +80,7 @@ def test_rloo_logs_what_was_recorded(tmp_path):
     trace = recorded(trainer)
     found = list(logged_beside(trace))
     assert {one.name for one in found} >= OF_TOKENS | OF_LENGTHS
-    assert {one.name: one.off.max() for one in found if len(one.off) and one.off.max() > 0} == {}
+    assert off(found) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import warnings
 import pytest
 
 from flatline.diagnosis.report import diagnose
-from flatline.errors import TraceError
 from flatline.trace import Trace
 from flatline.trace.importers import open_log
 from tests.traces import healthy_rows, run_facts
@@ -62,14 +61,6 @@ def test_one_odd_column_of_a_sound_log_is_no_reason_for_a_warning(tmp_path, kind
         entry[name] = VALUES[kind](step)
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, entries)))
     looked_at(open_log(tmp_path / "log.jsonl"))
-
-
-def test_an_empty_log_is_told_without_a_warning(tmp_path):
-    (tmp_path / "log.jsonl").write_text("")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(TraceError, match="is empty"):
-            open_log(tmp_path / "log.jsonl")
 
 
 @pytest.mark.parametrize("column", ["reward", "advantage"])

@@ -18,7 +18,7 @@ def run(rewards_by_step):
         for step, rewards in enumerate(rewards_by_step, start=1)
         for row in rollout_rows(rewards, step=step)
     ]
-    return Trace.from_rows(run=run_facts(), rollouts=rows)
+    return trend_of(Trace.from_rows(run=run_facts(), rollouts=rows))
 
 
 def noise(mean_of_step, steps=30, prompts=8, generations=8, seed=0):
@@ -31,66 +31,9 @@ def noise(mean_of_step, steps=30, prompts=8, generations=8, seed=0):
     return run(found)
 
 
-def test_a_run_that_learns_rises():
-    trend = trend_of(healthy_trace(steps=20))
-    assert trend.flat is False
-    assert "rises" in trend.text
-
-
-def test_a_reward_that_rises_and_then_falls_is_said_to_fall():
-    trend = trend_of(noise(lambda step: (0.1, 0.9, 0.5)[step // 10]))
-    assert trend.change.low > 0, "the whole run hides it"
-    assert trend.falls and not trend.rises
-    assert "rises, then falls: " in trend.text
-
-
-def test_a_reward_that_ends_at_nothing_falls_however_smooth_its_curve_is():
-    steps = [{"step": at, "reward": max(0.0, 0.8 - 0.03 * at)} for at in range(1, 41)]
-    trend = trend_of(Trace.from_rows(steps=steps))
-    assert trend.falls and "falls to nothing" in trend.text
-    assert "since." in trend.text
-
-
-def test_a_single_bad_step_is_no_fall_to_nothing():
-    steps = [{"step": at, "reward": 0.5 if at < 40 else 0.0} for at in range(1, 41)]
-    assert not trend_of(Trace.from_rows(steps=steps)).gone
-
-
-def test_a_run_that_unlearns_falls():
-    trend = trend_of(noise(lambda step: 0.8 - 0.02 * step))
-    assert trend.flat is False
-    assert "falls" in trend.text
-
-
-def test_a_long_still_run_is_flat_and_a_short_one_cannot_be_told():
-    still = trend_of(noise(lambda step: 0.5, steps=300))
-    assert still.flat is True
-    short = trend_of(noise(lambda step: 0.5, steps=9, prompts=2))
-    assert short.flat is None
-    assert "more steps would settle it" in short.text
-
-
-def test_a_still_run_is_said_to_move_about_once_in_twenty():
-    moved = [trend_of(noise(lambda step: 0.5, seed=seed)).flat is False for seed in range(60)]
-    assert np.mean(moved) <= 0.15
-
-
-def test_groups_count_and_rollouts_do_not():
-    trend = trend_of(noise(lambda step: 0.5, steps=9, prompts=4, generations=16))
-    assert trend.change.n == 12
-
-
-def test_rollouts_of_unequal_groups_weigh_by_group():
-    early = [[0.0] * 8, [1.0]]
-    trend = trend_of(run([early] * 3 + [[[0.5] * 4] * 2] * 3))
-    assert trend.change.value == pytest.approx(0.0)
-
-
-def test_a_log_of_steps_alone_is_judged_by_step():
-    steps = [{"step": step, "reward": 0.1 * step} for step in range(1, 13)]
-    trend = trend_of(Trace.from_rows(run=run_facts(), steps=steps))
-    assert trend.change.n == 4
-    assert trend.flat is False
+def logged(rewards, apart=1):
+    steps = [{"step": apart * at, "reward": float(one)} for at, one in enumerate(rewards, 1)]
+    return trend_of(Trace.from_rows(run={"source": "import:jsonl"}, steps=steps))
 
 
 def smoothed(values, keep=0.9):
@@ -100,9 +43,91 @@ def smoothed(values, keep=0.9):
     return shown
 
 
-def logged(rewards):
-    steps = [{"step": step, "reward": float(reward)} for step, reward in enumerate(rewards, 1)]
-    return trend_of(Trace.from_rows(run={"source": "import:jsonl"}, steps=steps))
+def levels(*each, by=0.05):
+    """Rows at a level, then at another."""
+    made = np.concatenate([np.full(rows, level) for rows, level in each])
+    return made + np.random.default_rng(0).normal(0, by, len(made))
+
+
+WAVE = np.tile([0.12, -0.12, 0.04, -0.04], 6)
+COURSES = {
+    "learns": (lambda: trend_of(healthy_trace(steps=20)), False, "rises"),
+    "unlearns": (lambda: noise(lambda step: 0.8 - 0.02 * step), False, "falls"),
+    "rises, then falls": (
+        lambda: noise(lambda step: (0.1, 0.9, 0.5)[step // 10]), False, "rises, then falls: "),
+    "ends at nothing however smoothly": (
+        lambda: logged(np.maximum(0, 0.77 - 0.03 * np.arange(40))), None, "falls to nothing"),
+    "stands for long": (lambda: noise(lambda step: 0.5, steps=300), True, "flat"),
+    "stands for a few steps": (
+        lambda: noise(lambda step: 0.5, steps=9, prompts=2), None, "more steps would settle it"),
+    "steps alone": (lambda: logged(0.1 * np.arange(12)), False, "rises"),
+    "missing rewards": (lambda: run([[[np.nan, 0.5], [0.5, 0.5]]] * 6), True, "flat"),
+    "constant thirds of few groups": (
+        lambda: run([[[0.0, 0.0]]] * 3 + [[[1.0, 1.0]]] * 3), None, "too few"),
+    "smoothed beyond recognition": (
+        lambda: logged(smoothed(levels((60, 0.5)), keep=0.97)), None, "smoothed"),
+    "undone in the end": (
+        lambda: logged(levels((30, 0.3), (40, 0.7), (30, 0.3))), False,
+        "0.294 up to step 30, 0.712 up to step 70"),
+    "over since": (
+        lambda: logged(levels((30, 0.3), (70, 0.7))), False, "Since step 31 it is about 0.7"),
+    "next to nothing": (
+        lambda: logged(0.175 + np.linspace(0, 0.001, 60) + levels((60, 0), by=1e-4)), True,
+        "hardly rises"),
+    "may fall": (lambda: logged(0.5 - 0.006 * np.arange(24) + WAVE), True, "does not rise"),
+    "rows of several steps": (
+        lambda: logged(levels((30, 0.5), by=0.3), apart=5), None, "30 rows 5 steps apart"),
+    "another scale": (
+        lambda: logged((0.5 + 0.05 * np.tile([1, -1], 30)) * np.repeat([1.0, 100.0], 30)), None,
+        "Since step 31 the reward is on another scale"),
+}  # fmt: skip
+RISES = {"learns", "steps alone", "over since"}
+FALLS = {"unlearns", "rises, then falls", "undone in the end", "ends at nothing however smoothly"}
+
+
+@pytest.mark.parametrize("course", COURSES)
+def test_a_course_is_known(course):
+    made, flat, told = COURSES[course]
+    trend = made()
+    assert told in trend.text
+    assert (None if trend.flat is None else bool(trend.flat)) is flat
+    assert trend.rises is (course in RISES)
+    assert trend.falls is (course in FALLS)
+
+
+def test_a_rise_that_is_undone_is_certain_though_both_ends_are_alike():
+    trend = COURSES["undone in the end"][0]()
+    assert trend.change.low < 0 < trend.change.high, "the thirds hide it"
+    assert trend.more is None, "no number of steps beside a change that is certain"
+
+
+def test_a_single_bad_step_is_no_fall_to_nothing_and_no_new_level():
+    assert not logged([0.5] * 39 + [0.0]).gone
+    rewards = 0.14 + 0.002 * np.random.default_rng(0).standard_normal(40)
+    rewards[37] = 0.21
+    assert "up to step" not in logged(rewards).text
+
+
+def test_a_still_run_is_said_to_move_about_once_in_twenty():
+    moved = [noise(lambda step: 0.5, seed=seed).flat is False for seed in range(60)]
+    assert np.mean(moved) <= 0.15
+
+
+@pytest.mark.parametrize(
+    ("trend", "n"),
+    [
+        (lambda: noise(lambda step: 0.5, steps=9, prompts=4, generations=16), 12),  # groups
+        (COURSES["missing rewards"][0], 4),
+        (COURSES["steps alone"][0], 4),
+    ],
+)
+def test_groups_count_and_rollouts_do_not(trend, n):
+    assert trend().change.n == n
+
+
+def test_rollouts_of_unequal_groups_weigh_by_group():
+    trend = run([[[0.0] * 8, [1.0]]] * 3 + [[[0.5] * 4] * 2] * 3)
+    assert trend.change.value == pytest.approx(0.0)
 
 
 def test_a_smoothed_log_of_noise_is_not_said_to_move():
@@ -115,40 +140,41 @@ def test_a_smoothed_log_of_noise_is_not_said_to_move():
 def test_a_rise_is_seen_in_a_raw_log_and_in_a_long_smoothed_one():
     rng = np.random.default_rng(0)
     short = np.linspace(0, 0.4, 20) + rng.normal(0, 0.05, 20)
-    assert logged(short).change.low > 0
     curved = 0.4 * (1 - np.exp(-np.arange(60) / 8)) + rng.normal(0, 0.05, 60)
-    assert logged(curved).change.low > 0
-    long = np.linspace(0, 0.6, 1000) + rng.normal(0, 0.05, 1000)
-    assert logged(smoothed(long)).change.low > 0
+    long = smoothed(np.linspace(0, 0.6, 1000) + rng.normal(0, 0.05, 1000))
+    assert all(logged(curve).change.low > 0 for curve in (short, curved, long))
 
 
-def test_a_log_that_was_smoothed_beyond_recognition_tells_nothing():
-    trend = logged(smoothed(np.random.default_rng(0).normal(0.5, 0.06, 60), keep=0.97))
-    assert trend.flat is None
-    assert trend.change.high == np.inf
-    assert "smoothed" in trend.text
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
+def test_noise_has_no_level_that_changes(keep):
+    rng = np.random.default_rng(1)
+    curves = [smoothed(rng.normal(0.5, 0.06, 80), keep=keep) for _ in range(100)]
+    told = [logged(curve).text for curve in curves]
+    assert sum("up to step" in text or "Since step" in text for text in told) <= 3
+
+
+def test_a_reward_that_is_learnt_is_on_one_scale():
+    reward = 1 / (1 + np.exp(-(np.arange(60) - 30) / 2))
+    assert rescaled_at(reward, np.arange(60.0)) is None
 
 
 def test_too_few_steps_and_no_reward_have_no_trend():
     assert trend_of(healthy_trace(steps=FEWEST - 1)) is None
     assert trend_of(Trace.from_rows(run=run_facts())) is None
-    assert trend_of(run([[[np.nan, np.nan]]] * 9)) is None
+    assert run([[[np.nan, np.nan]]] * 9) is None
 
 
-def test_a_missing_reward_does_not_cost_its_group():
-    trend = trend_of(run([[[np.nan, 0.5], [0.5, 0.5]]] * 6))
-    assert trend.change.n == 4
-    assert trend.flat is True
-
-
-def test_two_constant_thirds_of_a_few_groups_prove_nothing():
-    trend = trend_of(run([[[0.0, 0.0]]] * 3 + [[[1.0, 1.0]]] * 3))
-    assert trend.flat is None
+def test_too_few_steps_say_how_many_would_do():
+    trace = Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(1, 6)])
+    assert too_short(trace).startswith("5 steps with a reward are too few")
+    assert too_short(Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(9)])) is None
+    assert too_short(Trace.from_rows(steps=[{"step": 1, "kl": 0.5}])) is None
 
 
 def test_the_trend_as_json_has_no_infinity():
-    shape = trend_of(noise(lambda step: 0.5, steps=6, prompts=1)).to_json()
-    assert json.loads(json.dumps(shape, allow_nan=False)).keys() == {"change", "flat", "text"}
+    trend = noise(lambda step: 0.5, steps=6, prompts=1)
+    shape = json.loads(json.dumps(trend.to_json(), allow_nan=False))
+    assert shape.keys() == {"change", "flat", "text"}
 
 
 @pytest.mark.parametrize("sizes", [(8, 8), (4, 40)])
@@ -195,80 +221,3 @@ def test_a_difference_of_what_is_no_number_has_no_interval_and_no_warning(bad):
         warnings.simplefilter("error")
         got = difference_of_means([1.0, 2.0, bad], [1.0, 2.0, 3.0])
     assert (got.low, got.high) in {(-np.inf, np.inf)} or np.isnan(got.low)
-
-
-def test_a_reward_that_may_fall_is_not_called_flat():
-    wave = (0.12, -0.12, 0.04, -0.04)
-    steps = [{"step": s + 1, "reward": 0.5 - 0.006 * s + wave[s % 4]} for s in range(24)]
-    found = trend_of(Trace.from_rows(steps=steps))
-    assert found.change.low < -0.05
-    assert found.change.high > 0
-    assert "does not rise" in found.text
-
-
-def test_too_few_steps_say_how_many_would_do():
-    trace = Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(1, 6)])
-    assert too_short(trace).startswith("5 steps with a reward are too few")
-    assert too_short(Trace.from_rows(steps=[{"step": s, "reward": 0.5} for s in range(9)])) is None
-    assert too_short(Trace.from_rows(steps=[{"step": 1, "kl": 0.5}])) is None
-
-
-def test_a_rise_that_is_undone_is_said_to_fall_though_both_ends_are_alike():
-    rng = np.random.default_rng(0)
-    level = np.concatenate([np.full(30, 0.3), np.full(40, 0.7), np.full(30, 0.3)])
-    trend = logged(level + rng.normal(0, 0.05, 100))
-    assert trend.change.low < 0 < trend.change.high, "the thirds hide it"
-    assert "rises, then falls: 0.294 up to step 30, 0.712 up to step 70" in trend.text
-    assert trend.falls and not trend.rises and trend.flat is False
-    assert trend.more is None, "no number of steps beside a change that is certain"
-
-
-def test_since_when_a_rise_is_over_is_told():
-    rng = np.random.default_rng(0)
-    level = np.concatenate([np.full(30, 0.3), np.full(70, 0.7)])
-    trend = logged(level + rng.normal(0, 0.05, 100))
-    assert trend.rises
-    assert "Since step 31 it is about 0.7" in trend.text
-
-
-def test_a_certain_rise_of_next_to_nothing_is_flat():
-    rng = np.random.default_rng(0)
-    trend = logged(0.175 + np.linspace(0, 0.001, 60) + rng.normal(0, 0.0001, 60))
-    assert trend.change.low > 0
-    assert trend.flat and not trend.rises
-    assert "hardly rises" in trend.text
-
-
-def test_rows_say_how_many_steps_they_stand_for():
-    rng = np.random.default_rng(0)
-    steps = [{"step": 5 * at, "reward": float(rng.normal(0.5, 0.3))} for at in range(1, 31)]
-    trend = trend_of(Trace.from_rows(run={"source": "import:jsonl"}, steps=steps))
-    assert "30 rows 5 steps apart" in trend.text
-    assert "more rows would settle it" in trend.text
-
-
-@pytest.mark.parametrize("keep", [0.0, 0.5, 0.9])
-def test_noise_has_no_level_that_changes(keep):
-    rng = np.random.default_rng(1)
-    curves = [smoothed(rng.normal(0.5, 0.06, 80), keep=keep) for _ in range(100)]
-    told = [logged(curve).text for curve in curves]
-    assert sum("up to step" in text or "Since step" in text for text in told) <= 3
-
-
-def test_one_row_that_is_far_off_is_no_new_level():
-    rewards = 0.14 + 0.002 * np.random.default_rng(0).standard_normal(40)
-    rewards[37] = 0.21
-    assert "up to step" not in logged(rewards).text
-
-
-def test_a_reward_on_another_scale_is_no_rise():
-    reward = (0.5 + 0.05 * np.tile([1, -1], 30)) * np.repeat([1.0, 100.0], 30)
-    rows = [{"step": at + 1, "reward": float(value)} for at, value in enumerate(reward)]
-    trend = trend_of(Trace.from_rows(run={"source": "import:csv", "settings": {}}, steps=rows))
-    assert not trend.rises
-    assert "Since step 31 the reward is on another scale" in trend.text
-
-
-def test_a_reward_that_is_learnt_is_on_one_scale():
-    reward = 1 / (1 + np.exp(-(np.arange(60) - 30) / 2))
-    assert rescaled_at(reward, np.arange(60.0)) is None

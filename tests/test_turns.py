@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from flatline.live.trl.departure.turns import judge_turns
 from flatline.spec.prompts import reply_ids
 
@@ -39,33 +41,54 @@ GIVEN = reply_ids(Words(), [REPLY], None, {})
 IDS, MASK = [3, EOS, *GIVEN, 8, EOS], [1, 1, *[0] * len(GIVEN), 1, 1]
 
 
+ONE, TWO = ([IDS], [MASK]), ([IDS, IDS], [MASK, MASK])
+SHORT = ([IDS[:2] + IDS[3:]], [MASK[:2] + MASK[3:]])
+CALLS = ([[3, EOS]] * 3, [[1, 1]] * 3)
+ANSWERED, AGAIN = [CALL, REPLY, END], [CALL, REPLY, CALL]
+FULL = len(IDS) + len(GIVEN)
+TWICE = reply_ids(Words(), [REPLY, REPLY], None, {})  # to one turn: one time
+BOTH = ([[3, EOS, *TWICE, 8, EOS]], [[1, 1, *[0] * len(TWICE), 1, 1]])
+
+
+def leave(times):
+    return {"max_tool_calling_iterations": times}
+
+
 def test_a_reply_is_what_the_template_renders_behind_the_end_of_the_call():
     assert [99, 5, ord("3"), EOS, 99, 77] == GIVEN
-    assert judged([IDS], [MASK], [[CALL, REPLY, END]]) is None
 
 
-def test_a_reply_with_a_token_too_few_departs():
-    short = judged([IDS[:2] + IDS[3:]], [MASK[:2] + MASK[3:]], [[CALL, REPLY, END]])
-    assert short.departs and "6 tokens expected, 5 found" in short.text
-
-
-def test_a_reply_that_reward_functions_never_read_departs():
-    told = judged([IDS], [MASK], [[CALL, END]])
-    assert "1 tool replies in what is trained, and 0 in the messages" in told.text
-
-
-def test_calls_that_nobody_answers_depart_where_there_is_room_and_leave():
-    alone = ([[3, EOS]] * 3, [[1, 1]] * 3, [[CALL]] * 3)
-    assert "3 rows call a tool, and none gets a reply" in judged(*alone).text
-    assert judged(*alone, max_tool_calling_iterations=0) is None
-    assert judged(*alone, max_completion_length=3) is None
-
-
-def test_a_later_call_without_a_reply_departs_where_there_is_room_and_leave():
-    two = ([IDS, IDS], [MASK, MASK], [[CALL, REPLY, END], [CALL, REPLY, CALL]])
-    assert "row 1 makes tool call 2 and gets no reply" in judged(*two).text
-    assert judged(*two, max_tool_calling_iterations=1) is None
-    assert judged(*two, max_completion_length=len(IDS) + len(GIVEN)) is None
+@pytest.mark.parametrize(
+    ("plays", "rows", "args", "told"),
+    [
+        (ONE, [ANSWERED], {}, None),
+        (SHORT, [ANSWERED], {}, "6 tokens expected, 5 found"),
+        (ONE, [[CALL, END]], {}, "1 tool replies in what is trained, and 0 in the messages"),
+        (CALLS, [[CALL]] * 3, {}, "3 rows call a tool, and none gets a reply"),
+        (CALLS, [[CALL]] * 3, leave(0), None),
+        (CALLS, [[CALL]] * 3, {"max_completion_length": 3}, None),
+        (TWO, [ANSWERED, AGAIN], {}, "row 1 makes tool call 2 and gets no reply"),
+        (TWO, [ANSWERED, AGAIN], leave(1), None),
+        (TWO, [ANSWERED, AGAIN], {"max_completion_length": FULL}, None),
+        (
+            ([IDS, [3, EOS]], [MASK, [1, 1]]),
+            [ANSWERED, [END]],
+            leave(0),
+            "1 of 2 rows get more replies of tools than were asked for: up to 1",
+        ),
+        (ONE, [ANSWERED], leave(1), None),
+        (ONE, [ANSWERED], leave(None), None),
+        (BOTH, [[CALL, REPLY, REPLY, END]], leave(1), None),
+    ],
+)
+def test_replies_depart_where_they_are_not_those_that_the_calls_leave_and_room_give(
+    plays, rows, args, told
+):
+    found = judged(*plays, rows, **args)
+    if told is None:
+        assert found is None
+    else:
+        assert found.departs and found.stage == "completions" and told in found.text
 
 
 def shout(a):
@@ -95,21 +118,6 @@ def test_no_tool_is_called_by_hand_where_there_is_no_leave_or_room_for_a_reply()
     assert judged(*two, tools=[note], max_tool_calling_iterations=1) is None
     assert judged(*two, tools=[note], max_completion_length=len(IDS) + len(GIVEN)) is None
     assert not called
-
-
-def test_a_reply_that_there_is_no_leave_for_departs():
-    one = ([IDS, [3, EOS]], [MASK, [1, 1]], [[CALL, REPLY, END], [END]])
-    told = judged(*one, max_tool_calling_iterations=0)
-    assert told.departs and told.stage == "completions"
-    assert "1 of 2 rows get more replies of tools than were asked for: up to 1" in told.text
-    assert judged(*one, max_tool_calling_iterations=1) is None
-    assert judged([IDS], [MASK], [[CALL, REPLY, END]], max_tool_calling_iterations=None) is None
-
-
-def test_several_replies_to_one_turn_are_one_time():
-    given = reply_ids(Words(), [REPLY, REPLY], None, {})
-    ids, mask = [3, EOS, *given, 8, EOS], [1, 1, *[0] * len(given), 1, 1]
-    assert judged([ids], [mask], [[CALL, REPLY, REPLY, END]], max_tool_calling_iterations=1) is None
 
 
 def add(a, b):

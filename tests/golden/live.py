@@ -17,7 +17,32 @@ from pathlib import Path
 from tests.golden.entry import Entry, entry_of
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-CHOSEN = ("tenth/faulty/entropy_bonus",)
+CHOSEN = (
+    "eighth/faulty/groups_after_the_shuffle",
+    "eighth/faulty/lambda_returns_the_rate",
+    "eighth/faulty/mask_of_the_other_library",
+    "fifth/faulty/engine_sync_rebinds",
+    "ninth/faulty/cosine_by_hand",
+    "ninth/faulty/digits_in_words",
+    "ninth/faulty/easy_first",
+    "ninth/healthy/golf_strokes",
+    "seventh/faulty/optimizer_before_lora",
+    "seventh/faulty/sampler_repeats_four",
+    "seventh/faulty/scratchpad_masked_from_attention",
+    "sixth/faulty/delta_as_margin",
+    "sixth/faulty/logits_not_shifted",
+    "sixth/faulty/maximize_reward",
+    "sixth/faulty/prefix_only_at_sampling",
+    "sixth/faulty/spike_guard_never_opens",
+    "sixth/healthy/ranked_in_group",
+    "tenth/faulty/entropy_bonus",
+    "tenth/faulty/hex_colours",
+    "tenth/faulty/price_tags",
+    "tenth/faulty/think_tags",
+    "tenth/healthy/quick_sums",
+    "tenth/healthy/rloo_fading_anchor",
+    "tenth/healthy/sequence_ratio_reuse",
+)
 """Those whose answer has a line, of every stage; and healthy ones."""
 
 
