@@ -124,12 +124,18 @@ class SamplingParameters(Hypothesis):
             return finding
         if cuts:
             return self._settings(cuts)
+        text = (
+            f"the trainer's log-probs follow the sampler's with slope {1 + slope.value:.3f} "
+            f"(R² {straight:.3f})"
+        )
+        if straight < STRAIGHT or slope.low > SLOPE or slope.high < -SLOPE:
+            return self.too_little(f"{text}, so that something else than a temperature parts them")
         return self.found(
             Level.OK,
-            f"The trainer's log-probs follow the sampler's with slope {1 + slope.value:.3f} "
-            f"(R² {straight:.3f}).",
+            f"T{text[1:]}.",
             measured=1 + slope.value,
             expected=f"1 ± {SLOPE:g}",
+            looked_at=slope.n,
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -225,6 +231,7 @@ class SamplingParameters(Hypothesis):
                 f"{seen.favours}.",
                 measured=seen.drawn,
                 expected=f"{seen.taken:g}",
+                looked_at=seen.rollouts,
             )
         return self.found(
             Level.SUSPECT,

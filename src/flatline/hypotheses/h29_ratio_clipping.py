@@ -104,12 +104,14 @@ class RatioClipping(Hypothesis):
         if capped is not None:
             return capped
         share, ratio = trace.steps["clip_share"], trace.steps["ratio_max"]
-        moved = np.isfinite(share) & (ratio > MOVED)
-        if not moved.any():
+        left, known = ratio > MOVED, int(np.isfinite(ratio).sum())
+        if not left.any():
             return self.not_applicable(
-                f"the ratio is 1 at all {np.isfinite(ratio).sum()} steps, so nothing is clipped "
-                "and epsilon has no effect."
+                f"the ratio is 1 at all {known} steps, so nothing is clipped and epsilon has no "
+                "effect.",
+                looked_at=known,
             )
+        moved = np.isfinite(share) & left
         found = mean_of(share[moved])
         if found.n < FEWEST:
             return self.too_little(f"{FEWEST - found.n} more steps with a ratio are needed")
@@ -134,16 +136,21 @@ class RatioClipping(Hypothesis):
         if capped is not None:
             return capped
         if updates_once(settings):
-            return self.not_applicable("with one update per batch the ratio is 1.")
-        low = float(settings.get("epsilon") or 0.0)
-        if not _narrow(settings):
             return self.not_applicable(
-                f"epsilon {low:g} is a usual one, and no step has shown more."
+                "with one update per batch the ratio is 1.", excluded_by="num_iterations"
             )
-        high = subject.epsilon_high
-        share = subject.one_step().stopped(low, low if high is None else high)
+        low = float(settings.get("epsilon") or 0.0)
+        if not low or settings.get("importance_sampling_level") in WHOLE:
+            return self.too_little("a clip of single tokens at a known epsilon is looked at")
+        high, step = subject.epsilon_high, subject.one_step()
+        share = step.stopped(low, low if high is None else high)
         if not np.isfinite(share):
             return self.too_little("the batch has no gradient; see H26 and H32")
+        if share > STOPPED and not _narrow(settings):
+            return self.too_little(
+                f"epsilon {low:g} is a usual one, and would stop {share:.0%} of a second update on "
+                "this batch; the recorded steps of a run would tell"
+            )
         return self.found(
             Level.SUSPECT if share > STOPPED else Level.OK,
             f"After the first update on a batch the clip would stop {share:.0%} of the second "
@@ -151,6 +158,7 @@ class RatioClipping(Hypothesis):
             measured=share,
             expected=f"below {STOPPED:.0%}",
             severity=share / STOPPED,
+            looked_at=int(step.tokens.sum()),
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
