@@ -186,8 +186,9 @@ class EndOfSequence(Hypothesis):
         )
 
     def _fine(self, trace: Trace, finish: np.ndarray) -> Finding:
-        known = np.isfinite(trace.rollouts["trained_tokens"])
-        ended = int((np.isin(finish, ENDED) & known).sum())
+        trained = trace.rollouts["trained_tokens"]
+        by_itself = np.isin(finish, ENDED) & np.isfinite(trained)
+        ended = int((by_itself | (finish == STOPPED) & (trained > 0)).sum())
         if not ended:
             return self.too_little("no rollout is known to have ended by itself, and to be trained")
         return self.found(

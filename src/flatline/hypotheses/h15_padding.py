@@ -72,6 +72,11 @@ class Padding(Hypothesis):
         """Do rollouts with padding differ from the sampler, and those without agree?"""
         gaps = at_equal_weights(trace)
         longest, doubt = _longest(trace, gaps), gaps.unsure
+        lengths = trace.rollouts["prompt_tokens"]
+        if np.ptp(lengths[np.isfinite(lengths)]) == 0:
+            return self.not_applicable(
+                "all prompts have one length, so none is padded.", looked_at=len(lengths)
+            )
         if gaps.mean(~longest & doubt).n < FEWEST:
             gaps = _first_padded(trace) or gaps
             longest, doubt = _longest(trace, gaps), gaps.unsure

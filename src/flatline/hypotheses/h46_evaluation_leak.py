@@ -151,8 +151,21 @@ def _same_rows(train: Sequence[DatasetSpec], heldout: Sequence[DatasetSpec]) -> 
 
 
 def _slices_of_one(train: Sequence[DatasetSpec], heldout: Sequence[DatasetSpec]) -> bool:
-    """Whether parts of one split are trained on and held out: where they end is not compared."""
-    return any(_of_one_split(other, one) for one in heldout for other in train)
+    """Whether parts of one split are trained on and held out that are not certainly apart."""
+    return any(
+        _of_one_split(other, one) and not (_ends_before(other, one) or _ends_before(one, other))
+        for one in heldout
+        for other in train
+    )
+
+
+def _ends_before(first: DatasetSpec, second: DatasetSpec) -> bool:
+    """Whether one slice ends where the other begins, or before, in one unit."""
+    ends = [first.stop or "", second.start or ""]
+    if ends[0].endswith("%") != ends[1].endswith("%"):
+        return False
+    numbers = [end.removesuffix("%") for end in ends]
+    return all(one.isdigit() for one in numbers) and int(numbers[0]) <= int(numbers[1])
 
 
 def _of_one_split(train: DatasetSpec, heldout: DatasetSpec) -> bool:
