@@ -315,7 +315,7 @@ class OptimizerNotStepping(Hypothesis):
         table = trace.weights
         step, update = table["step"], table["update_norm"]
         grad = table["grad_norm"] if "grad_norm" in table else np.full(len(step), np.nan)
-        active = np.isin(step, active_steps(trace)) & looked_at(table)
+        active = np.isin(step, active_steps(trace)) & looked_at(table) & np.isfinite(update)
         steps = len(np.unique(step[active]))
         if steps < FEWEST_STEPS:
             return self.too_little(
