@@ -46,7 +46,9 @@ def run_of(folder, drawn, scored, *, seed=0, copies=False):
             rewards = (ids[:, PROMPT:] * 37 % 97 / 97).mean(1)
             watch.rewards(rewards.tolist())
             paid = rewards.view(PROMPTS, GROUP)
-            gain = ((paid - paid.mean(1, keepdim=True)) / (paid.std(1, keepdim=True) + 1e-4)).view(-1)
+            gain = ((paid - paid.mean(1, keepdim=True)) / (paid.std(1, keepdim=True) + 1e-4)).view(
+                -1
+            )
             logps = (model(input_ids=ids).logits[:, :-1] / scored).log_softmax(-1)
             own = logps.gather(2, ids[:, 1:, None])[:, PROMPT - 1 :, 0]
             optimizer.zero_grad()

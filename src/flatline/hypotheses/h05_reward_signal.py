@@ -126,9 +126,7 @@ class RewardSignal(Hypothesis):
                 expected="0",
                 severity=scatter / SCATTER,
             )
-        steady = self.found(
-            Level.OK, text, measured=scatter, expected="0", looked_at=len(gold)
-        )
+        steady = self.found(Level.OK, text, measured=scatter, expected="0", looked_at=len(gold))
         return unless_batch_alarms(steady, self.sign, subject.trace)
 
     def replay(self, trace: Trace) -> Replay:

@@ -83,9 +83,7 @@ class TemplateDrift(Hypothesis):
         gaps = at_equal_weights(trace)
         if not len(gaps):
             return self.too_little("no trained token has both log-probs; one more step is needed")
-        return (
-            self._between_turns(trace, gaps) or self._prompt(trace, gaps) or self._agrees(gaps)
-        )
+        return self._between_turns(trace, gaps) or self._prompt(trace, gaps) or self._agrees(gaps)
 
     def _agrees(self, gaps: Gaps) -> Finding:
         apart = gaps.mean()

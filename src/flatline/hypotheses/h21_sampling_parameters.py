@@ -52,8 +52,8 @@ model's own file, top-k 20.
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
-from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.drawn_at import DrawnAt, drawn_at, is_watched
+from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
 from flatline.hypotheses.sampling_bent import asked_to_bend, bent_by
 from flatline.trace import Trace

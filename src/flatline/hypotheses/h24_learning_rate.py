@@ -53,7 +53,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
-from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
+from flatline.hypotheses.groups import mean_of, reward_groups
 from flatline.hypotheses.logs import spacing
 from flatline.hypotheses.trend import trend_of
 from flatline.spec.schedule import GIVEN
