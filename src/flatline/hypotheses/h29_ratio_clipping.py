@@ -15,10 +15,11 @@ which the ratio never leaves 1 are ruled out. Healthy: 0.005 with two passes and
 one of 26 runs that has a ratio (0 of 26 alarm, interval 0 to 13 %).
 
 ## Probe
-Several updates on each batch under an epsilon below 0.02: one real step, undone, and the share of
-the next update that the clip would stop (tokens that have moved beyond it in the direction of their
-advantage, in units of what they could still move). Above 0.3 is suspected. With a usual epsilon it
-is not tested: Adam's first step is its largest, and healthy setups lose 19 to 58 % of a second.
+Several updates on each batch: one real step, undone, and the share of the next update that the clip
+would stop (tokens that have moved beyond it in the direction of their advantage, in units of what
+they could still move). Above 0.3 is suspected under an epsilon below 0.02. With a usual epsilon
+less rules it out, and more leaves it open: Adam's first step is its largest, and healthy setups
+lose 19 to 58 % of a second.
 
 A `delta` of at most 1 is a fault: it is the upper bound of a ratio that begins at 1.
 
