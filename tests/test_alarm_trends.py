@@ -151,7 +151,7 @@ class Says(Hypothesis):
         self.levels = levels
 
     def sign(self, trace):
-        return self.found(self.levels[int(trace.steps["step"].max())], "Seen.")
+        return self.found(self.levels[int(trace.steps["step"].max())], "Seen.", looked_at=1)
 
 
 def says(monkeypatch, levels):

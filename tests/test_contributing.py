@@ -65,7 +65,8 @@ class RewardsByTheDozen(Hypothesis):
             return self.too_little("one rollout would do")
         share = float(np.mean((reward != 0) & (reward % 12 == 0)))
         level = Level.FAULT if share > MOST else Level.OK
-        return self.found(level, f"{share:.0%} of the rewards are dozens.", expected="none")
+        text = f"{share:.0%} of the rewards are dozens."
+        return self.found(level, text, expected="none", looked_at=len(reward))
 '''
 FAULT = '''"""Rewards are multiplied by twelve.
 

@@ -12,13 +12,12 @@ from flatline.diagnosis.report import Report, diagnose, guarded, rank
 from flatline.errors import NotRecorded
 from flatline.hypotheses import HYPOTHESES
 from flatline.hypotheses.base import ALARMS, HasSign, Hypothesis, Level
-from flatline.stats import UNKNOWN
 from flatline.trace import Trace
 from tests.traces import healthy_trace, run_facts
 
 
 def hypothesis(
-    code, level=Level.OK, *, explains=(), severity=1.0, raises=None, proven=False, measured=UNKNOWN
+    code, level=Level.OK, *, explains=(), severity=1.0, raises=None, proven=False, measured=None
 ):
     """One that always finds the same."""
 
@@ -29,7 +28,12 @@ def hypothesis(
             if raises:
                 raise raises
             return self.found(
-                level, f"text of {code}", severity=severity, measured=measured, proven=proven
+                level,
+                f"text of {code}",
+                severity=severity,
+                measured=measured,
+                proven=proven,
+                looked_at=1,
             )
 
     found = Fixed()

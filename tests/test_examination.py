@@ -37,7 +37,8 @@ class Sees(Hypothesis):
 
     def probe(self, subject):
         gap = float(abs(at_equal_weights(subject.trace).gap).max())
-        return self.found(Level.OK if gap < 1e-4 else Level.FAULT, f"gap {gap}", measured=gap)
+        level = Level.OK if gap < 1e-4 else Level.FAULT
+        return self.found(level, f"gap {gap}", measured=gap, looked_at=1)
 
 
 class Breaks(Hypothesis):
@@ -66,7 +67,8 @@ class SignOnBatch(Hypothesis):
     id, name, on_one_batch = "H94", "sign-on-batch", True
 
     def sign(self, trace):
-        return self.found(Level.OK, f"{len(trace.rollouts)} rollouts")
+        rollouts = len(trace.rollouts)
+        return self.found(Level.OK, f"{rollouts} rollouts", looked_at=rollouts)
 
 
 class NeedsHistory(Hypothesis):

@@ -546,7 +546,7 @@ def test_a_token_whose_ratio_is_clipped_is_not_taken_for_one_without_loss(tmp_pa
 
 ANSWERED = (
     *("H01", "H02", "H04", "H05", "H06", "H07", "H09", "H10", "H11", "H12", "H13", "H14", "H15"),
-    *("H16", "H17", "H20", "H21", "H23", "H25", "H26", "H27", "H32", "H33", "H34", "H35", "H42"),
+    *("H16", "H17", "H20", "H23", "H25", "H26", "H27", "H32", "H33", "H34", "H35", "H42"),
 )
 
 

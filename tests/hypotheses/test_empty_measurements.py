@@ -3,7 +3,7 @@ nothing for a finding.
 
 Every hypothesis is shown traces and live trainers of which one thing, or everything, is missing, no
 number, always the same, or there only once. It may say that it cannot tell. It may not fail, warn,
-or say "nan"; and of what is missing it may raise no alarm.
+or say "nan"; and of what is missing it may raise no alarm and give no all-clear.
 """
 
 import math
@@ -213,6 +213,134 @@ def test_a_trace_without_a_trained_token_is_an_alarm_of_its_cause_alone(hypothes
             assert hypothesis.id in SAY_NO_LOSS, (name, finding.text)
 
 
+# -- all-clears
+
+
+LONG = {**SIZE, "steps": 12}
+MUST_SEE = {
+    "H01": ["rollouts.reward"],
+    "H02": ["tokens.author", "tokens.trained"],
+    "H03": ["steps.kl"],
+    "H04": ["rollouts.finish"],
+    "H05": ["rollouts.reward", "rollouts.parts"],
+    "H06": ["tokens.author", "tokens.trained", "tokens.sampler", "tokens.trainer"],
+    "H07": ["tokens.author", "tokens.trained"],
+    "H08": ["rollouts.reward", "steps.heldout_reward"],
+    "H09": ["tokens.trained"],
+    "H10": ["rollouts.as_sampled+tokens.sampler", "rollouts.as_sampled+tokens.trainer"],
+    "H11": ["rollouts.as_sampled+tokens.sampler", "rollouts.as_sampled+tokens.trainer"],
+    "H12": ["rollouts.as_sampled"],
+    "H13": ["rollouts.finish", "rollouts.completion_tokens"],
+    "H14": ["rollouts.finish", "rollouts.trained_tokens"],
+    "H15": ["rollouts.prompt_tokens", "tokens.sampler", "tokens.trainer"],
+    "H17": ["rollouts.weight_version"],
+    "H19": ["steps.logprob_gap"],
+    "H20": ["tokens.author", "tokens.trained", "tokens.sampler", "tokens.trainer"],
+    "H21": ["tokens.author", "tokens.trained", "tokens.sampler", "tokens.trainer"],
+    "H24": ["rollouts.reward"],
+    "H25": ["weights.changed_share"],
+    "H26": ["weights.update_norm"],
+    "H27": ["steps.grad_norm", "weights.size"],
+    "H29": ["steps.ratio_max"],
+    "H30": ["steps.entropy"],
+    "H31": ["steps.kl", "rollouts.advantage"],
+    "H32": ["rollouts.reward"],
+    "H33": ["rollouts.prompt_id"],
+    "H35": ["rollouts.reward", "rollouts.advantage", "rollouts.model_tokens"],
+    "H36": ["rollouts.reward", "rollouts.parts", "rollouts.supporting_seen"],
+    "H37": ["rollouts.reward", "rollouts.parts"],
+    "H38": ["rollouts.parts"],
+    "H39": ["rollouts.completion", "rollouts.gold"],
+    "H40": ["rollouts.hops", "rollouts.reward", "rollouts.parts"],
+    "H41": ["rollouts.tool_calls", "rollouts.tool_errors+rollouts.malformed_calls"],
+    "H42": ["rollouts.finish"],
+    "H43": ["rollouts.tool_calls"],
+    "H44": ["rollouts.hops"],
+    "H45": ["rollouts.parts"],
+    "H47": ["rollouts.reward"],
+    "H48": ["rollouts.reward", "steps.metrics"],
+    "H60": ["rollouts.prompt_id"],
+    "H63": ["steps.logprob_gap"],
+    "H65": ["rollouts.trained_tokens"],
+    "H68": ["rollouts.reward", "rollouts.completion"],
+}
+"""What each hypothesis must have seen before it rules itself out in a healthy run: any of these
+alone, or those joined by a plus together, is missing, and there is no all-clear."""
+OF_IDS = {"H16": "ids of prompts", "H34": "ids of completions"}
+"""Signs that look at ids alone, without which there is no trace of tokens."""
+BY_SETTING = {"H18": "lora", "H22": "engine"}
+"""Signs that a setting of the healthy run excludes."""
+ELSEWHERE = {
+    "H23": "test_h23",
+    "H28": "test_h28",
+    "H46": "test_h46",
+    "H61": "test_h61",
+    **dict.fromkeys(("H51", "H52", "H53", "H54", "H55", "H58"), "test_recorded_steps"),
+}
+"""Signs that the healthy run does not show enough to, and where they are shown it."""
+
+
+def rich(value=None, *places):
+    """A longer healthy run of rollouts that differ in length and in what they found."""
+    rows = healthy_rows(**LONG)
+    for row in rows["rollouts"]:
+        right = row["parts"]["exact_match"]
+        row |= {"model_tokens": 4 + row["rollout"] % 5, "supporting_seen": 1 + int(right)}
+    for table, column in places:
+        for row in rows[table]:
+            if column in row:
+                row[column] = with_value(value, row[column])
+    return Trace.from_rows(run=run_facts(num_generations=4), **rows)
+
+
+def is_clear(finding):
+    return finding is not None and finding.level is Level.OK
+
+
+@signs
+def test_an_all_clear_has_looked_at_something_or_a_recorded_setting_excludes_it(hypothesis, traces):
+    for name, trace in traces.items():
+        finding = looked(hypothesis.sign, trace)
+        if is_clear(finding) and finding.excluded_by:
+            assert finding.excluded_by in trace.settings, (name, finding)
+        elif is_clear(finding):
+            assert finding.looked_at > 0, (name, finding)
+
+
+@signs
+def test_what_a_hypothesis_must_see_is_written_down(hypothesis):
+    places = [MUST_SEE, OF_IDS, BY_SETTING, ELSEWHERE]
+    assert [hypothesis.id in place for place in places].count(True) == 1
+    if hypothesis.id not in ELSEWHERE:
+        found = looked(hypothesis.sign, rich())
+        assert is_clear(found), found
+        assert found.excluded_by == BY_SETTING.get(hypothesis.id, found.excluded_by)
+
+
+@each("kind", MISSING)
+@each("code", MUST_SEE)
+def test_without_what_it_must_see_no_hypothesis_gives_an_all_clear(code, kind):
+    hypothesis = next(one for one in HYPOTHESES if one.id == code)
+    for together in MUST_SEE[code]:
+        places = [tuple(place.split(".")) for place in together.split("+")]
+        finding = looked(hypothesis.sign, rich(MISSING[kind], *places))
+        assert not is_clear(finding), (together, finding)
+
+
+@signs
+def test_settings_that_were_not_recorded_exclude_nothing(hypothesis):
+    rows = healthy_rows(**SIZE)
+    unsaid = Trace.from_rows(run={"source": "recorder", "settings": {}}, **rows)
+    finding = looked(hypothesis.sign, unsaid)
+    assert not is_clear(finding) or not finding.excluded_by, finding
+
+
+@signs
+def test_a_trace_of_nothing_but_settings_is_no_all_clear(hypothesis):
+    finding = looked(hypothesis.sign, Trace.from_rows(run=run_facts()))
+    assert not is_clear(finding) or finding.excluded_by, finding
+
+
 # -- live trainers
 
 
@@ -277,6 +405,8 @@ def live(length: int, value: float, trace: Trace) -> Any:
     )
 
 
+OF_NO_NUMBERS = {"H12", "H15", "H17", "H33", "H42", "H46"}
+"""Probes that look at texts, names or whole numbers, which are there where others are not."""
 probes = each(
     "hypothesis", [one for one in HYPOTHESES if isinstance(one, HasProbe)], ids=lambda one: one.id
 )
@@ -288,6 +418,7 @@ def test_measurements_of_a_live_trainer_that_are_no_numbers_raise_no_alarm(hypot
     finding = looked(hypothesis.probe, live(length, math.nan, Trace.from_rows(run=run_facts())))
     assert_in_words(finding)
     assert finding is None or finding.level not in ALARMS, finding.text
+    assert not is_clear(finding) or finding.excluded_by or hypothesis.id in OF_NO_NUMBERS, finding
 
 
 @probes

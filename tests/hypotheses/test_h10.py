@@ -57,7 +57,7 @@ def test_a_temperature_is_not_another_prompt():
     def hotter(row):
         row["trainer"] = np.asarray(row["trainer"]) * 1.5
 
-    assert H10.sign(edited(hotter)).level is Level.OK
+    assert H10.sign(edited(hotter)).level is Level.UNKNOWN
 
 
 def test_noise_is_not_another_prompt():
@@ -65,7 +65,7 @@ def test_noise_is_not_another_prompt():
         row["prompt_ids"], row["ids"] = np.zeros(6, int), np.arange(14)
         row["trainer"] = np.asarray(row["trainer"]) - rng_of(row).exponential(1.0, 14)
 
-    assert H10.sign(edited(noisy)).level is Level.OK
+    assert H10.sign(edited(noisy)).level is Level.UNKNOWN
 
 
 def test_a_jump_inside_a_turn_is_left_to_h11():

@@ -28,7 +28,7 @@ def test_ended_completions_without_a_trained_token_are_a_fault_that_nothing_expl
 
 def test_cut_completions_are_left_out_on_purpose():
     trace = changed(lambda row: row.update(finish="turn_length", trained_tokens=0))
-    assert H14.sign(trace).level is Level.OK
+    assert H14.sign(trace).level is Level.UNKNOWN, "none is known to have ended"
 
 
 def test_a_few_are_noted():
@@ -55,15 +55,16 @@ def test_cut_at_many_lengths_below_the_limit_means_that_the_end_is_not_recognise
 
 
 def test_cut_at_the_limit_or_at_one_length_is_really_cut():
-    assert H14.sign(of_lengths([256])).level is Level.OK
-    assert H14.sign(of_lengths([80])).level is Level.OK
+    assert H14.sign(of_lengths([256])).level is Level.UNKNOWN, "none is known to have ended"
+    assert H14.sign(of_lengths([80])).level is Level.UNKNOWN
 
 
 def test_what_a_stop_string_ended_is_fine_unless_the_loss_leaves_it_out():
     assert H14.sign(of_lengths(range(20, 120), finish="stop")).level is Level.OK
     left_out = H14.sign(of_lengths(range(20, 120), finish="stop", trained=0))
     assert left_out.level is Level.SUSPECT
-    assert H14.sign(of_lengths([80], finish="stop", trained=0)).level is Level.OK, "a limit"
+    a_limit = H14.sign(of_lengths([80], finish="stop", trained=0))
+    assert a_limit.level is Level.UNKNOWN
 
 
 def test_a_healthy_run_is_fine():
@@ -88,5 +89,5 @@ def test_completions_that_go_on_behind_the_end_of_the_turn_are_a_fault():
 
 
 def test_completions_that_a_limit_cuts_before_the_end_of_the_turn_are_not():
-    assert going_on(past=lambda at: at % 32 == 0).level is Level.OK
-    assert going_on(past=lambda at: True, turn_end=None).level is Level.OK
+    assert going_on(past=lambda at: at % 32 == 0).level is Level.UNKNOWN
+    assert going_on(past=lambda at: True, turn_end=None).level is Level.UNKNOWN

@@ -59,7 +59,7 @@ def test_another_context_is_no_temperature():
     def far(row):
         row["trainer"] = np.asarray(row["trainer"]) * 0.5 - rng_of(row).exponential(4.0, 14)
 
-    assert H21.sign(edited(far)).level is Level.OK
+    assert H21.sign(edited(far)).level is Level.UNKNOWN
 
 
 def test_few_prompts_and_missing_log_probs_cannot_be_told():

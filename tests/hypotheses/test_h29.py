@@ -54,7 +54,9 @@ def probed(share, **settings):
         subject(
             settings={**given, **settings},
             epsilon_high=0.4,
-            one_step=lambda: SimpleNamespace(stopped=lambda low, high: share),
+            one_step=lambda: SimpleNamespace(
+                stopped=lambda low, high: share, tokens=np.array([4, 4])
+            ),
         )
     )
 
@@ -78,12 +80,29 @@ def test_where_whole_sequences_are_clipped_many_are_usual(share, level):
     assert "of the trained sequences" in finding.text
 
 
+def test_the_probe_has_nothing_to_ask_of_one_update_per_batch():
+    found = probed(0.9, num_iterations=1)
+    assert found.level is Level.OK and found.excluded_by == "num_iterations"
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [{"num_iterations": 1}, {"epsilon": 0.2}, {"importance_sampling_level": "sequence"}],
+    ("share", "settings", "level"),
+    [
+        (0.9, {"epsilon": 0.2}, Level.UNKNOWN),
+        (0.1, {"epsilon": 0.2}, Level.OK),
+        (0.1, {"epsilon": None}, Level.UNKNOWN),
+        (0.1, {"importance_sampling_level": "sequence"}, Level.UNKNOWN),
+    ],
 )
-def test_the_probe_is_silent_where_the_clip_is_a_usual_one(settings):
-    assert "Does not apply" in probed(0.9, **settings).text
+def test_the_probe_of_a_usual_clip_rules_out_and_does_not_accuse(share, settings, level):
+    assert probed(share, **settings).level is level
+
+
+def test_steps_without_a_ratio_are_not_steps_whose_ratio_is_one():
+    rows = healthy_rows(steps=6)
+    for row in rows["steps"]:
+        row["ratio_max"] = math.nan
+    assert H29.sign(Trace.from_rows(run=run_facts(), **rows)).level is Level.UNKNOWN
 
 
 def a_step(change, advantage, probability):

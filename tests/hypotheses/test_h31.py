@@ -71,7 +71,8 @@ def test_a_reward_that_stands_at_the_end_of_learning_is_not_the_anchors():
 
 @pytest.mark.parametrize("beta", [0.04, 5.0])
 def test_a_light_beta_cannot_hold_and_a_heavy_one_is_h03s(beta):
-    assert H31.sign(held(plateau, beta=beta)).level is Level.OK
+    level = Level.OK if beta < 1 else Level.UNKNOWN
+    assert H31.sign(held(plateau, beta=beta)).level is level
 
 
 def test_without_a_kl_term_it_does_not_apply():

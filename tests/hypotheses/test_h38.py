@@ -90,7 +90,7 @@ def test_tricks_that_earn_what_gold_earns_are_a_fault():
 
 def test_honest_mistakes_that_earn_as_much_are_left_to_h39():
     assert H.probe(oracle("cite_everything", "wrong_answer")).level is Level.OK
-    assert H.probe(oracle("cite_everything", gold=0.5)).level is Level.OK
+    assert H.probe(oracle("cite_everything", gold=0.5)).level is Level.UNKNOWN
     assert H.probe(oracle()).level is Level.OK
 
 

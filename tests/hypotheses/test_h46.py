@@ -41,6 +41,8 @@ def test_other_splits_are_ruled_out(heldout):
 
 def test_two_slices_of_one_split_may_be_apart():
     assert sign(datasets="d,,train[:50]", eval_datasets="d,,train[50:]").level is Level.OK
+    across = sign(datasets="d,,train[:50]", eval_datasets="d,,train[40:60]")
+    assert across.level is Level.UNKNOWN
     same = sign(datasets="d,,train[:50]", eval_datasets="d,,train[:50]")
     assert same.level is Level.FAULT
 

@@ -136,7 +136,8 @@ def tool_use(
 def with_tool_use(report: Report, use: ToolUse | None, task: str) -> Report:
     """The report of a checkup with what the tool is worth; in place of what it could not tell."""
     hypothesis = BehaviourCollapse()
-    found = hypothesis.not_applicable(f"{task} has no tools.") if use is None else use.finding()
+    none = hypothesis.not_applicable(f"{task} has no tools.", excluded_by="the task")
+    found = none if use is None else use.finding()
     others = [f for f in report.findings if f.hypothesis != found.hypothesis or f.level in ALARMS]
     return replace(report, findings=tuple(rank([*others, found])))
 

@@ -45,7 +45,9 @@ class Level(StrEnum):
     NOTE = "note"
     """Worth knowing; not an explanation of a flat reward by itself."""
     OK = "ok"
-    """Looked at and ruled out, or cannot apply to this run; the text says which."""
+    """Looked at and ruled out, or cannot apply to this run; the text says which. A look that could
+    not be taken, because a column is absent, a guard abstains or too little was recorded, is
+    `UNKNOWN`: `Finding.looked_at` counts what was seen."""
     UNKNOWN = "unknown"
     """Cannot tell from this; the text says what would be needed."""
 
@@ -119,6 +121,11 @@ class Finding:
     healthy beside it unless the reward rises."""
     needs: str = ""
     """What would let it be tested, as something to do; of level `unknown` alone."""
+    looked_at: int = 0
+    """How many things were looked at (tokens, rollouts, groups, steps, tensors); an all-clear has
+    one or more, or `excluded_by`."""
+    excluded_by: str = ""
+    """The setting that excludes it, or the part of the setup that is not there to be wrong."""
 
     @property
     def bearing(self) -> str:
@@ -232,9 +239,21 @@ class Hypothesis:
         proven: bool = False,
         points_at_cause: bool = False,
         needs: str = "",
+        looked_at: int | None = None,
+        excluded_by: str = "",
     ) -> Finding:
         """A finding of this hypothesis. `headline` and `fix` stand in for its own where it saw
-        more exactly what is wrong."""
+        more exactly what is wrong.
+
+        An all-clear says how many things were `looked_at`, by itself or by the `n` of what was
+        `measured`, or what it is `excluded_by`. One that has looked at nothing is unknown.
+        """
+        if looked_at is None:
+            looked_at = measured.n if isinstance(measured, Estimate) else 0
+        value = measured.value if isinstance(measured, Estimate) else measured
+        seen = looked_at > 0 and not (value is not None and math.isnan(value))
+        if level is Level.OK and not seen and not excluded_by:
+            return self.too_little("there was nothing to look at")
         alarm = level in ALARMS
         pointer = points_at_cause and level is Level.NOTE
         return Finding(
@@ -253,6 +272,8 @@ class Hypothesis:
             proven=proven and alarm,
             points_at_cause=pointer,
             needs=needs,
+            looked_at=looked_at,
+            excluded_by=excluded_by if level is Level.OK else "",
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -285,9 +306,11 @@ class Hypothesis:
         left = without(config.fault, self.id)
         return Setting("fault", left, control=f"with {theirs}", treated=f"without {theirs}")
 
-    def not_applicable(self, why: str) -> Finding:
-        """It cannot be the cause here, whatever the numbers say."""
-        return self.found(Level.OK, f"Does not apply: {why}")
+    def not_applicable(self, why: str, *, excluded_by: str = "", looked_at: int = 0) -> Finding:
+        """It cannot be the cause here, whatever the numbers say: a setting excludes it, or so many
+        things were looked at and none of them can have it."""
+        text = f"Does not apply: {why}"
+        return self.found(Level.OK, text, looked_at=looked_at, excluded_by=excluded_by)
 
     def too_little(self, what: str) -> Finding:
         """Not enough data; `what` says how much more is needed."""

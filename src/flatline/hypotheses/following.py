@@ -46,6 +46,8 @@ class Following(NamedTuple):
     """The gap after an update, in nats."""
     text: str
     """The same in words."""
+    steps: int
+    """After which the gap was looked at."""
 
 
 def followed(trace: Trace) -> Following | str:
@@ -72,7 +74,7 @@ def followed(trace: Trace) -> Following | str:
         f"Sampler and trainer agree before the first update ({gap[0]:.2g} nat per token), differ "
         f"by {gap[1]:.2g} after it and by {late:.2g} later, with {_named(trace)}."
     )
-    return Following(nearly, late, text)
+    return Following(nearly, late, text, len(gap) - 1)
 
 
 def _named(trace: Trace) -> str:
@@ -83,7 +85,7 @@ def _named(trace: Trace) -> str:
 def followed_one_step(subject: "Subject") -> Following | str:
     """From one real optimizer step of a live trainer."""
     done = subject.stepped_delivery()
-    if not np.isfinite(done.gap_new):
+    if not np.isfinite([done.gap_new, done.gap_old]).all():
         return "the sampler gives no log-probs"
     exact = is_half(subject.settings) is False
     if done.visible < APART or done.gap_before > (ROUNDING if exact else done.visible / 2):
@@ -99,4 +101,6 @@ def followed_one_step(subject: "Subject") -> Following | str:
         f"to within {done.gap_new:.2g} ({share:.1%}) and is {done.gap_old:.2g} from the old "
         "weights."
     )
-    return Following(nearly, share, text)
+    if share > least and not nearly:
+        return f"the sampler has other weights after a step, or still the old ones; see H06. {text}"
+    return Following(nearly, share, text, 1)

@@ -140,7 +140,10 @@ class PositiveControl(Hypothesis):
         undecided = [climb.rung.part for climb in climbs if climb.outcome == "undecided"]
         if undecided:
             return self.too_little(f"{', '.join(undecided)} may or may not have moved; more steps.")
-        return self.found(Level.OK, "Every rung with room was climbed.", evidence=evidence)
+        climbed = sum(climb.outcome == "climbed" for climb in climbs)
+        return self.found(
+            Level.OK, "Every rung with room was climbed.", evidence=evidence, looked_at=climbed
+        )
 
 
 def _line(climb: Climb) -> str:

@@ -136,7 +136,10 @@ class AdvantageScaling(Hypothesis):
     def _judge(self, trace: Trace, size: float) -> Finding:
         scaling = trace.settings.get("scale_rewards", "group")
         if scaling in ("none", "batch", False):
-            return self.not_applicable(f"advantages are not divided by a group's std ({scaling}).")
+            return self.not_applicable(
+                f"advantages are not divided by a group's std ({scaling}).",
+                excluded_by="scale_rewards",
+            )
         groups = reward_groups(trace)
         differ = ~groups.equal
         span = max(groups.span, size)

@@ -124,12 +124,15 @@ class TokenMasking(Hypothesis):
                 evidence=_examples(trace, tokens, stretches),
                 severity=share / NEVER_SAMPLED,
             )
+        whose = int((trained & known).sum())
+        some = "" if whose == trained.sum() else f" of {trained.sum()} whose author is known"
         return self.found(
             Level.OK,
-            f"All {int(trained.sum())} trained tokens{in_steps(trace, steps)} were written by the "
+            f"All {whose} trained tokens{some}{in_steps(trace, steps)} were written by the "
             "model, and none of its tokens is left out.",
             measured=0.0,
             expected="0 others",
+            looked_at=whose,
         )
 
     def _nothing(self, trace: Trace, tokens: Tokens) -> Finding:

@@ -126,7 +126,7 @@ class KlDivergence(Hypothesis):
         """Is the KL 0 at the start, of the right sign, and bounded?"""
         beta = trace.settings.get("beta")
         if beta == 0 and "kl" not in trace.steps:
-            return self.not_applicable("beta is 0, so there is no KL term.")
+            return self.not_applicable("beta is 0, so there is no KL term.", excluded_by="beta")
         if beta is not None and beta < 0:
             return self.found(
                 Level.FAULT,
@@ -158,7 +158,9 @@ class KlDivergence(Hypothesis):
         """Is every token's gap 0 while the adapters are untrained?"""
         gap = subject.reference_gap()
         if gap is None:
-            return self.not_applicable("beta is 0, and there is no adapter to switch off.")
+            return self.not_applicable(
+                "beta is 0, and there is no adapter to switch off.", excluded_by="beta"
+            )
         if not np.isfinite(gap.gap_T).any():
             return self.too_little(
                 "no trained token of the batch has a log-prob; another batch is needed"
@@ -176,6 +178,7 @@ class KlDivergence(Hypothesis):
                 f"Policy and reference differ by a KL of {kl:.2g} per token.",
                 measured=kl,
                 expected="0 before the first update",
+                looked_at=int(np.isfinite(gap.gap_T).sum()),
             )
         worst = np.argsort(-kl_T)[:3]
         return self.found(
@@ -345,6 +348,7 @@ class KlDivergence(Hypothesis):
             f"{_FROM_ANSWERS if of_answers(trace) else ''}.",
             measured=typical,
             expected=f"below {BROKEN:g}",
+            looked_at=len(kl),
         )
 
 

@@ -64,7 +64,7 @@ from flatline.hypotheses.arms import longer_turns
 from flatline.hypotheses.base import ALARMS, Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.column_movement import change_of, column, surely
 from flatline.hypotheses.groups import mean_of, reward_rises, trains_nothing
-from flatline.hypotheses.lengths import cut_off, length_parts
+from flatline.hypotheses.lengths import cut_off, length_parts, tells_limits
 from flatline.hypotheses.logprobs import some_steps
 from flatline.hypotheses.prompt_ends import cut_prompts, prompt_texts
 from flatline.hypotheses.trend import thirds
@@ -157,13 +157,14 @@ class ContextTruncation(Hypothesis):
         if missing is not None and not known:
             raise missing
         if all(finding.level is Level.UNKNOWN for finding in known):
-            return known[0] if known else self.not_applicable("nothing here has a limited length.")
+            return known[0] if known else self.too_little("nothing that a limit cuts was recorded")
         looked = [finding for finding in known if finding.level is not Level.UNKNOWN]
         return self.found(
             Level.OK,
             " ".join(finding.text for finding in looked),
             measured=looked[0].measured,
             expected=looked[0].expected,
+            looked_at=looked[0].looked_at,
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -200,10 +201,12 @@ class ContextTruncation(Hypothesis):
         )
         return replace(found, explains=(*self.explains, *OF_NO_LOSS))
 
-    def _documents(self, trace: Trace) -> Finding:
-        finish = trace.rollouts["finish"]
+    def _documents(self, trace: Trace) -> Finding | None:
+        finish, counted = trace.rollouts["finish"], "documents_dropped" in trace.rollouts
+        if not counted and not tells_limits(trace):
+            return None
         lost = finish == "context"
-        if "documents_dropped" in trace.rollouts:
+        if counted:
             lost = lost | (np.nan_to_num(trace.rollouts["documents_dropped"]) > 0)
         return self._share(trace, lost, LOST, "of the episodes lost documents or had no room left.")
 

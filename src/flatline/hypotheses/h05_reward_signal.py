@@ -126,7 +126,7 @@ class RewardSignal(Hypothesis):
                 expected="0",
                 severity=scatter / SCATTER,
             )
-        steady = self.found(Level.OK, text, measured=scatter, expected="0")
+        steady = self.found(Level.OK, text, measured=scatter, expected="0", looked_at=len(gold))
         return unless_batch_alarms(steady, self.sign, subject.trace)
 
     def replay(self, trace: Trace) -> Replay:
@@ -222,7 +222,10 @@ class RewardSignal(Hypothesis):
         parts = single_parts(trace)
         alone = [part for part in parts if part != name and _is(parts[part], reward)]
         if alone and not _is(parts[name], reward):
-            return self.not_applicable(f"the run is trained on `{alone[0]}` alone.")
+            return self.not_applicable(
+                f"the run is trained on `{alone[0]}` alone.",
+                looked_at=int(np.isfinite(reward).sum()),
+            )
         group = trace.groups().index
         right = within_correlation(reward, parts[name], group)
         if not np.isfinite(right.value):

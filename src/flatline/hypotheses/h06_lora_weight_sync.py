@@ -201,6 +201,7 @@ class LoraWeightSync(Hypothesis):
             f"The sampler follows moved weights and comes back: {told}.",
             measured=done.gap_moved,
             expected=f"below {limit:.2g}",
+            looked_at=len((done.gap_before, done.gap_moved, done.gap_restored)),
         )
 
     def _by_tokens(self, done: "Delivery") -> Finding:

@@ -69,7 +69,10 @@ class MultiStep(Hypothesis):
         turns, lead, kept = _turns(tokens)
         several = turns > 1
         if not several.any():
-            return self.not_applicable("no recorded rollout has more than one turn of the model.")
+            return self.not_applicable(
+                "no recorded rollout has more than one turn of the model.",
+                looked_at=int((turns > 0).sum()),
+            )
         kept_several = several & kept
         if kept_several.sum() < FEWEST:
             return self.too_little(
@@ -93,7 +96,7 @@ class MultiStep(Hypothesis):
         if told or cut.any():
             lost = " Which turns do not differs between rollouts: see H02." if cut.any() else ""
             return self.found(Level.NOTE, f"{every}{lost} {told}".strip())
-        return self.found(Level.OK, every, measured=1.0, expected="all")
+        return self.found(Level.OK, every, measured=1.0, expected="all", looked_at=whole)
 
     def _by_turn(self, trace: Trace) -> str:
         """The gap of the first step in later turns, where it stands out."""

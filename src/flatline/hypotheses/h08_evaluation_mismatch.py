@@ -103,7 +103,7 @@ class EvaluationMismatch(Hypothesis):
             return self.too_little(
                 "there was no held-out evaluation before training, or no training step after it"
             )
-        span = groups.span or 1.0
+        span = groups.span
         early = groups.mean[groups.step < max(first + 1, start) + FIRST_STEPS]
         before = float(heldout[known][np.argmin(step[known])])
         gap = mean_of(early - before)
@@ -111,6 +111,8 @@ class EvaluationMismatch(Hypothesis):
             f"Training earns {before + gap.value:.3f} in its first steps and held-out problems "
             f"{before:.3f} at step {first}: {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]."
         )
+        if not span and gap.value:
+            return self.too_little(f"{text} Training pays one reward: the unit is not known.")
         if gap.low > APART * span or gap.high < -APART * span:
             level = Level.SUSPECT
         elif max(-gap.low, gap.high) > 2 * APART * span:
@@ -122,7 +124,7 @@ class EvaluationMismatch(Hypothesis):
             text,
             measured=gap,
             expected=f"within {APART * span:.2g}",
-            severity=abs(gap.value) / (APART * span),
+            severity=abs(gap.value) / max(APART * span, SAME),
         )
 
     def _left_behind(self, trace: Trace) -> Finding | None:
@@ -181,6 +183,7 @@ class EvaluationMismatch(Hypothesis):
             f"{path.same_completion:.0%} of the completions are the same.",
             measured=gap,
             expected="0",
+            looked_at=path.problems,
         )
 
 

@@ -133,6 +133,7 @@ class LossMaskAsAttention(Hypothesis):
             f"Other tokens in the context move the trainer's log-probs (mean change: {told} nat).",
             measured=min(effect.mean for effect in known),
             expected="not 0",
+            looked_at=sum(effect.change_T.size for effect in known),
         )
 
     def _by_mask(self, trace: Trace) -> Finding:
@@ -169,6 +170,7 @@ class LossMaskAsAttention(Hypothesis):
             text,
             measured=share,
             expected="0 hidden",
+            looked_at=sum(total),
             headline=_unseen(trace, _mostly(hidden[1], total[1]), _mostly(hidden[0], total[0])),
             evidence=evidence,
             severity=share / HIDDEN,

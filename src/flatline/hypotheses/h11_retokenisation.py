@@ -93,7 +93,7 @@ class Retokenisation(Hypothesis):
         # The first token of all proves the prompt; at later turns the template may be to blame.
         begun = np.where(gaps.turn > 0, gaps.offset >= EDGE, gaps.offset > 0)[jumps]
         if prompts < FEWEST or begun.mean() < INSIDE:
-            return self._none(gaps, size)
+            return self._none(gaps, size, prompts)
         rollouts = len(np.unique(gaps.rollout[jumps]))
         return self.found(
             Level.FAULT if exact else Level.SUSPECT,
@@ -118,7 +118,11 @@ class Retokenisation(Hypothesis):
         proven = exchanged_rows(trace) is None
         return judged(self, trace, known, known.inside, text, proven=proven)
 
-    def _none(self, gaps: Gaps, size: np.ndarray) -> Finding:
+    def _none(self, gaps: Gaps, size: np.ndarray, prompts: int) -> Finding:
+        """No jump inside a turn; what jumps elsewhere, or once, leaves it open."""
+        if prompts:
+            where = "where a turn begins; see H10" if prompts >= FEWEST else "of one prompt alone"
+            return self.too_little(f"log-probs jump by up to {size.max():.2g} nat {where}")
         if not gaps.exact and np.median(size) >= MOST_AGREE:
             return self.too_little(
                 "sampler and trainer disagree on most tokens, so single ones do not stand out; see "
@@ -129,6 +133,7 @@ class Retokenisation(Hypothesis):
             f"No rollout that starts clean jumps inside a turn (largest gap {size.max():.2g} nat).",
             measured=float(size.max()),
             expected=f"below {JUMP:g}",
+            looked_at=len(np.unique(gaps.rollout)),
         )
 
 

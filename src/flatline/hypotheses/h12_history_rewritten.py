@@ -77,7 +77,7 @@ class HistoryRewritten(Hypothesis):
         if dropped is None:
             return seen or self.too_little("the tokenizer has no chat template to try")
         if not dropped:
-            return seen or self.found(Level.OK, "The chat template only ever appends.")
+            return seen or self.found(Level.OK, "The chat template only ever appends.", looked_at=1)
         return self.found(
             Level.NOTE,
             "The chat template drops the thinking of earlier turns. Harmless where ids are "

@@ -71,7 +71,7 @@ class SamplerLimits(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """How many rollouts of the start did a limit of the sampler cut?"""
         group = trace.groups().index
-        first = _start(trace)
+        first = _start(trace) & _known(trace)
         cut = _cut(trace)[first]
         share = cluster_mean(cut.astype(float), group[first])
         if share.n < FEWEST:
@@ -107,6 +107,12 @@ def _start(trace: Trace) -> np.ndarray:
     steps = trace.groups().step
     enough = steps[min(FEWEST, len(steps)) - 1] if len(steps) else 0
     return np.asarray(trace.rollouts["step"] <= enough)
+
+
+def _known(trace: Trace) -> np.ndarray:
+    """Rollouts of which it is said what ended them, or that hold nothing."""
+    told = np.array([end is not None for end in trace.rollouts["finish"]], dtype=bool)
+    return np.asarray(told | (trace.rollouts["completion_tokens"] == 0))
 
 
 def _cut(trace: Trace) -> np.ndarray:

@@ -88,7 +88,7 @@ class EndOfSequence(Hypothesis):
         """Do ended completions carry loss, and are cut ones really cut?"""
         finish = trace.rollouts["finish"].astype(str)
         found = self._left_out(trace, finish) or self._never_ends(trace, finish)
-        return found or self._plays_both(trace, finish) or self._fine(finish)
+        return found or self._plays_both(trace, finish) or self._fine(trace, finish)
 
     def probe(self, subject: "Subject") -> Finding:
         """The sign on one batch; and does the model end its turn without being stopped?"""
@@ -185,14 +185,19 @@ class EndOfSequence(Hypothesis):
             severity=share.value / NEARLY_ALL,
         )
 
-    def _fine(self, finish: np.ndarray) -> Finding:
-        ended = int(np.isin(finish, ENDED).sum())
+    def _fine(self, trace: Trace, finish: np.ndarray) -> Finding:
+        trained = trace.rollouts["trained_tokens"]
+        by_itself = np.isin(finish, ENDED) & np.isfinite(trained)
+        ended = int((by_itself | (finish == STOPPED) & (trained > 0)).sum())
+        if not ended:
+            return self.too_little("no rollout is known to have ended by itself, and to be trained")
         return self.found(
             Level.OK,
             f"{ended} of {len(finish)} rollouts ended by themselves, and none of these is left "
             "out of the loss.",
             measured=0.0,
             expected="0 left out",
+            looked_at=ended,
         )
 
 

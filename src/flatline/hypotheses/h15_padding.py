@@ -75,14 +75,19 @@ class Padding(Hypothesis):
         """Do rollouts with padding differ from the sampler, and those without agree?"""
         gaps = at_equal_weights(trace)
         longest, doubt = _longest(trace, gaps), gaps.unsure
+        lengths = trace.rollouts["prompt_tokens"]
+        if np.ptp(lengths[np.isfinite(lengths)]) == 0:
+            return self.not_applicable(
+                "all prompts have one length, so none is padded.", looked_at=len(lengths)
+            )
         if gaps.mean(~longest & doubt).n < FEWEST:
             gaps = _first_padded(trace) or gaps
             longest, doubt = _longest(trace, gaps), gaps.unsure
         padded, whole = gaps.mean(~longest & doubt), np.abs(gaps.gap[longest & doubt])
         if padded.n < FEWEST:
-            return self.not_applicable(
+            return self.too_little(
                 f"{padded.n} of the prompts of a step are padded and in doubt; {FEWEST} of "
-                "different length would show it."
+                "different length would show it"
             )
         if len(whole) < FEWEST_UNSURE:
             return self.too_little(f"the longest prompt has {len(whole)} tokens in doubt only")
@@ -108,8 +113,12 @@ class Padding(Hypothesis):
         """Has a rollout the same log-probs alone as in the batch?"""
         alone = subject.alone_vs_batch(ROLLOUTS)
         known = np.isfinite(alone.difference) & (alone.padding > 0)
+        if not known.any() and (alone.padding > 0).any():
+            return self.too_little("no rollout with padding has a log-prob")
         if not known.any():
-            return self.not_applicable("no rollout of the batch is padded.")
+            return self.not_applicable(
+                "no rollout of the batch is padded.", looked_at=len(alone.padding)
+            )
         worst = float(alone.difference[known].max())
         limit = rounding(subject.settings)
         return self.found(
@@ -119,6 +128,7 @@ class Padding(Hypothesis):
             measured=worst,
             expected=f"below {limit:.2g}",
             severity=worst / limit,
+            looked_at=int(known.sum()),
         )
 
 

@@ -103,6 +103,7 @@ class SpecialTokens(Hypothesis):
             evidence=_examples(trace, tokens, rows[doubled]),
             severity=20 * share,
             proven=True,
+            looked_at=len(doubled),
         )
 
     def probe(self, subject: "Subject") -> Finding:

@@ -93,6 +93,7 @@ class StaleSampler(Hypothesis):
                 f"Rollouts of {len(steps)} steps were sampled {told} ({allowed:.0f} by design).",
                 measured=float(behind.max()),
                 expected=f"{allowed:.0f} steps behind",
+                looked_at=len(steps),
             )
         worst = int(np.argmax(behind))
         return self.found(
@@ -127,6 +128,7 @@ class StaleSampler(Hypothesis):
                 f"Rollouts of the next step name its weights (step {again.version_expected}).",
                 measured=0.0,
                 expected="0 steps behind",
+                looked_at=again.versions.size,
             )
         return self.found(
             Level.FAULT,

@@ -60,7 +60,7 @@ class MergeRounding(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Do sampler and trainer part with the first update?"""
         if not setting(trace, "lora"):
-            return self.not_applicable("there is no adapter to merge.")
+            return self.not_applicable("there is no adapter to merge.", excluded_by="lora")
         if setting(trace, "lora").get("dropout"):
             # It shows with the first update too: before that, the adapter adds nothing to drop.
             return self.too_little("the adapter's dropout moves the trainer's log-probs as well")
@@ -69,7 +69,7 @@ class MergeRounding(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """Does the sampler follow one real step?"""
         if not subject.settings.get("lora"):
-            return self.not_applicable("there is no adapter to merge.")
+            return self.not_applicable("there is no adapter to merge.", excluded_by="lora")
         return self._judge(followed_one_step(subject), NEARLY)
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -92,4 +92,5 @@ class MergeRounding(Hypothesis):
             measured=found.value,
             expected=f"below {limit:g}",
             severity=found.value / limit,
+            looked_at=found.steps,
         )

@@ -132,6 +132,7 @@ class StaleCache(Hypothesis):
             measured=found.value,
             expected=f"below {limit:g}",
             severity=found.value / limit,
+            looked_at=found.steps,
         )
 
 

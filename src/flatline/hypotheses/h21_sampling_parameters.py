@@ -17,7 +17,9 @@ The log-probs of the first step, where both sides hold the same weights. Suspect
 - a `temperature` other than that of the loss, if the run says both: a server may give log-probs at
   the loss's temperature whatever it draws at;
 - in a watched loop, drawn tokens that are likelier at another temperature than the gradient of the
-  loss shows (by 20 nats and 30 %), a tenth of them from the least likely tenth there;
+  loss shows (by 20 nats and 30 %), a tenth of them from the least likely tenth there. Both of its
+  log-probs are the model's own at temperature 1, so that their slope says nothing: where the tokens
+  do not tell, it is unknown, and said what they favour;
 - by name, what `generate` has in force and nobody asked for (a penalty, a cut or a temperature of
   the model's own `generation_config`), if sampler and trainer are as far apart as H20 needs and the
   sampler's own processors change at least half of that.
@@ -50,9 +52,10 @@ model's own file, top-k 20.
 from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
+from flatline.hypotheses.drawn_at import DrawnAt, drawn_at, is_watched
 from flatline.hypotheses.h20_numeric_mismatch import APART, APART_BF16
 from flatline.hypotheses.logprobs import Gaps, at_equal_weights, mean_over, prefix_spread
-from flatline.hypotheses.sampling_bent import DrawnAt, asked_to_bend, bent_by, drawn_at_another
+from flatline.hypotheses.sampling_bent import asked_to_bend, bent_by
 from flatline.trace import Trace
 
 SLOPE = 0.05
@@ -98,9 +101,8 @@ class SamplingParameters(Hypothesis):
         drawn, taken = (trace.settings.get(name) for name in TEMPERATURES)
         if drawn is not None and taken is not None and drawn != taken:
             return self._other_temperature(drawn, taken)
-        watched = drawn_at_another(trace)
-        if watched is not None:
-            return self._drawn_at(watched)
+        if is_watched(trace):
+            return self._drawn_at(drawn_at(trace))
         cuts = asked_to_bend(trace)
         try:
             gaps = at_equal_weights(trace)
@@ -122,12 +124,18 @@ class SamplingParameters(Hypothesis):
             return finding
         if cuts:
             return self._settings(cuts)
+        text = (
+            f"the trainer's log-probs follow the sampler's with slope {1 + slope.value:.3f} "
+            f"(R² {straight:.3f})"
+        )
+        if straight < STRAIGHT or slope.low > SLOPE or slope.high < -SLOPE:
+            return self.too_little(f"{text}, so that something else than a temperature parts them")
         return self.found(
             Level.OK,
-            f"The trainer's log-probs follow the sampler's with slope {1 + slope.value:.3f} "
-            f"(R² {straight:.3f}).",
+            f"T{text[1:]}.",
             measured=1 + slope.value,
             expected=f"1 ± {SLOPE:g}",
+            looked_at=slope.n,
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -214,11 +222,22 @@ class SamplingParameters(Hypothesis):
         )
 
     def _drawn_at(self, seen: DrawnAt) -> Finding:
+        """The logits are heard before the loop changes them: its tokens alone can tell."""
+        if seen.unsure:
+            return self.found(Level.UNKNOWN, f"{seen.favours}, but {seen.unsure}.")
+        if not seen.another:
+            return self.found(
+                Level.OK,
+                f"{seen.favours}.",
+                measured=seen.drawn,
+                expected=f"{seen.taken:g}",
+                looked_at=seen.rollouts,
+            )
         return self.found(
             Level.SUSPECT,
             f"The loop draws its tokens as at a temperature of about {seen.drawn:.2g}, and its "
-            f"loss takes their log-probs at {seen.taken:g}: {seen.tokens} tokens are "
-            f"{seen.nats:.0f} nats likelier at the former.",
+            f"loss takes their log-probs at {seen.taken:g}: {seen.tokens} tokens of "
+            f"{seen.rollouts} rollouts are {seen.nats:.0f} nats likelier at the former.",
             measured=seen.drawn,
             expected=f"{seen.taken:g}",
             severity=abs(seen.drawn - seen.taken) / SLOPE,

@@ -42,6 +42,8 @@ from flatline.trace import Trace
 
 METRIC = "sampling/importance_sampling_ratio/mean"
 """What TRL calls the mean weight of a step."""
+CORRECTION = "vllm_importance_sampling_correction"
+"""The setting that turns it on."""
 HALF, NOTED = 0.5, 0.8
 """Mean weight that is too small, and one that is worth a note."""
 FEWEST = 3
@@ -63,9 +65,11 @@ class ImportanceWeights(Hypothesis):
             return self._judge(mean_of(trace.metric(METRIC)))
         engine = trace.settings.get("engine")
         if engine is not None and not str(engine).startswith("vllm"):
-            return self.not_applicable(f"the engine {engine!r} has no such correction.")
-        if trace.settings.get("vllm_importance_sampling_correction") is False:
-            return self.not_applicable("vllm_importance_sampling_correction is off.")
+            return self.not_applicable(
+                f"the engine {engine!r} has no such correction.", excluded_by="engine"
+            )
+        if trace.settings.get(CORRECTION) is False:
+            return self.not_applicable(f"{CORRECTION} is off.", excluded_by=CORRECTION)
         # Where it is on, TRL logs it. Weights computed here might be ones that nobody applies.
         raise NotRecorded(f"steps.metrics[{METRIC!r}]")
 

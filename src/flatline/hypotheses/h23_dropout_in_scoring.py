@@ -118,7 +118,7 @@ class DropoutInScoring(Hypothesis):
         if not _largest(*here) > allowed:
             told += " once the weights have moved"
         if worst <= allowed:
-            return self.found(Level.OK, f"{told}.", measured=worst, expected="0")
+            return self.found(Level.OK, f"{told}.", measured=worst, expected="0", looked_at=2)
         if not twice.dropout:
             return self.found(
                 Level.FAULT,

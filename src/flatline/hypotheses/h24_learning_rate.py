@@ -53,7 +53,7 @@ import numpy as np
 
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
-from flatline.hypotheses.groups import mean_of, reward_groups, reward_rises
+from flatline.hypotheses.groups import mean_of, reward_groups
 from flatline.hypotheses.logs import spacing
 from flatline.hypotheses.trend import trend_of
 from flatline.spec.schedule import GIVEN
@@ -126,8 +126,13 @@ class LearningRate(Hypothesis):
 
     def sign(self, trace: Trace) -> Finding:
         """Has the behaviour moved, and not too far?"""
-        if reward_rises(trace):
-            return self.found(Level.OK, "The reward rises, so the rate moves the policy.")
+        trend = trend_of(trace)
+        if trend is not None and trend.rises:
+            return self.found(
+                Level.OK,
+                "The reward rises, so the rate moves the policy.",
+                looked_at=trend.change.n,
+            )
         steps = trace.settings.get("max_steps")
         warming = self._only_warms_up(trace.settings, steps)
         return self._too_high(trace) or warming or self._too_low(trace)
@@ -137,7 +142,7 @@ class LearningRate(Hypothesis):
         step = subject.one_step()
         kl, rate = step.kl, step.learning_rate
         if rate == 0:
-            return self.not_applicable("the learning rate is 0, see H26 optimizer-not-stepping.")
+            return self.too_little("the learning rate is 0, see H26 optimizer-not-stepping")
         if not step.tokens.sum():
             return self.too_little("no token was scored before and after the step")
         if kl == 0:
@@ -169,6 +174,7 @@ class LearningRate(Hypothesis):
             f"{told} That is too little to show.{_tried(better)}" if low else told,
             measured=kl,
             expected=f"1e-4 to 1e-2 a step, and above {ENOUGH_KL} in reach",
+            looked_at=int(step.tokens.sum()),
             severity=ENOUGH_KL / max(reach, 1e-12),
             headline=TOO_LOW,
             fix=_advice(better) or MORE_TO_MOVE,

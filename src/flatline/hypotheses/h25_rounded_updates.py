@@ -127,6 +127,7 @@ class RoundedUpdates(Hypothesis):
             measured=share,
             expected="nearly 100 %",
             severity=HALF / max(share, 1e-3),
+            looked_at=int(moved.sum()),
         )
 
 

@@ -189,7 +189,12 @@ class OptimizerNotStepping(Hypothesis):
             level = Level.NOTE
         names = [census.names[at] for at in np.flatnonzero(dead | still)]
         return self.found(
-            level, text, measured=changed, expected="nearly 100 %", evidence=_named(names)
+            level,
+            text,
+            measured=changed,
+            expected="nearly 100 %",
+            evidence=_named(names),
+            looked_at=int(due.sum()),
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -310,7 +315,7 @@ class OptimizerNotStepping(Hypothesis):
         table = trace.weights
         step, update = table["step"], table["update_norm"]
         grad = table["grad_norm"] if "grad_norm" in table else np.full(len(step), np.nan)
-        active = np.isin(step, active_steps(trace)) & looked_at(table)
+        active = np.isin(step, active_steps(trace)) & looked_at(table) & np.isfinite(update)
         steps = len(np.unique(step[active]))
         if steps < FEWEST_STEPS:
             return self.too_little(
@@ -388,7 +393,12 @@ class OptimizerNotStepping(Hypothesis):
             text += f" {share:.0%} of the elements get no gradient, or one that is rounded away."
         level = Level.SUSPECT if share >= MANY else Level.NOTE if unmoved else Level.OK
         return self.found(
-            level, text, measured=1 - share, expected="all", evidence=_named(sorted(unmoved))
+            level,
+            text,
+            measured=1 - share,
+            expected="all",
+            evidence=_named(sorted(unmoved)),
+            looked_at=len(size),
         )
 
     def _without_weights(self, trace: Trace) -> Finding:
@@ -402,6 +412,7 @@ class OptimizerNotStepping(Hypothesis):
                     f"{known.max():.2g}.",
                     measured=float(known.max()),
                     expected="above 0",
+                    looked_at=len(known),
                 )
         if "grad_norm" in trace.steps and "zero_std_share" in trace.steps:
             known = trace.steps["grad_norm"][trace.steps["zero_std_share"] < 1]

@@ -40,6 +40,7 @@ import numpy as np
 from flatline.config import RunConfig
 from flatline.hypotheses.base import Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.groups import mean_of, reward_rises
+from flatline.hypotheses.logs import setting
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class GradientClipping(Hypothesis):
         epsilon = _epsilon(trace)
         if epsilon == 0:
             return self.not_applicable(NO_EPSILON)
-        clip, weights = trace.settings.get("max_grad_norm"), _trained_weights(trace)
+        clip, weights = _clip(trace), _trained_weights(trace)
         kept = np.minimum(norm, clip) if clip else norm
         size = mean_of(kept / math.sqrt(weights))
         hard = float(np.mean(norm / kept > HARD))
@@ -117,6 +118,7 @@ class GradientClipping(Hypothesis):
             measured=size,
             expected=f"above {NEAR * epsilon:.0e}",
             severity=SWALLOWED * epsilon / size,
+            looked_at=len(census.sizes),
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:
@@ -129,6 +131,15 @@ class GradientClipping(Hypothesis):
             control=f"gradients clipped at {config.max_grad_norm:g}",
             treated=f"gradients clipped at {USUAL:g}",
         )
+
+
+def _clip(trace: Trace) -> float | None:
+    """None where nothing is clipped. Hooks on the optimizer hear a clip; a loop that records itself
+    says it."""
+    if trace.run.get("source") == "watch":
+        return trace.settings.get("max_grad_norm")
+    found: float | None = setting(trace, "max_grad_norm")
+    return found
 
 
 def _trained_weights(trace: Trace) -> float:

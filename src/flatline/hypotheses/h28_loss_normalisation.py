@@ -125,6 +125,7 @@ class LossNormalisation(Hypothesis):
             measured=found.ratio,
             expected="1.00",
             severity=off / BROKEN,
+            looked_at=sum(found.passes),
         )
 
     def _short(self, short: "ShortStep") -> Finding:

@@ -15,10 +15,11 @@ which the ratio never leaves 1 are ruled out. Healthy: 0.005 with two passes and
 one of 26 runs that has a ratio (0 of 26 alarm, interval 0 to 13 %).
 
 ## Probe
-Several updates on each batch under an epsilon below 0.02: one real step, undone, and the share of
-the next update that the clip would stop (tokens that have moved beyond it in the direction of their
-advantage, in units of what they could still move). Above 0.3 is suspected. With a usual epsilon it
-is not tested: Adam's first step is its largest, and healthy setups lose 19 to 58 % of a second.
+Several updates on each batch: one real step, undone, and the share of the next update that the clip
+would stop (tokens that have moved beyond it in the direction of their advantage, in units of what
+they could still move). Above 0.3 is suspected under an epsilon below 0.02. With a usual epsilon
+less rules it out, and more leaves it open: Adam's first step is its largest, and healthy setups
+lose 19 to 58 % of a second.
 
 A `delta` of at most 1 is a fault: it is the upper bound of a ratio that begins at 1.
 
@@ -104,12 +105,14 @@ class RatioClipping(Hypothesis):
         if capped is not None:
             return capped
         share, ratio = trace.steps["clip_share"], trace.steps["ratio_max"]
-        moved = np.isfinite(share) & (ratio > MOVED)
-        if not moved.any():
+        left, known = ratio > MOVED, int(np.isfinite(ratio).sum())
+        if not left.any():
             return self.not_applicable(
-                f"the ratio is 1 at all {np.isfinite(ratio).sum()} steps, so nothing is clipped "
-                "and epsilon has no effect."
+                f"the ratio is 1 at all {known} steps, so nothing is clipped and epsilon has no "
+                "effect.",
+                looked_at=known,
             )
+        moved = np.isfinite(share) & left
         found = mean_of(share[moved])
         if found.n < FEWEST:
             return self.too_little(f"{FEWEST - found.n} more steps with a ratio are needed")
@@ -134,16 +137,21 @@ class RatioClipping(Hypothesis):
         if capped is not None:
             return capped
         if updates_once(settings):
-            return self.not_applicable("with one update per batch the ratio is 1.")
-        low = float(settings.get("epsilon") or 0.0)
-        if not _narrow(settings):
             return self.not_applicable(
-                f"epsilon {low:g} is a usual one, and no step has shown more."
+                "with one update per batch the ratio is 1.", excluded_by="num_iterations"
             )
-        high = subject.epsilon_high
-        share = subject.one_step().stopped(low, low if high is None else high)
+        low = float(settings.get("epsilon") or 0.0)
+        if not low or settings.get("importance_sampling_level") in WHOLE:
+            return self.too_little("a clip of single tokens at a known epsilon is looked at")
+        high, step = subject.epsilon_high, subject.one_step()
+        share = step.stopped(low, low if high is None else high)
         if not np.isfinite(share):
             return self.too_little("the batch has no gradient; see H26 and H32")
+        if share > STOPPED and not _narrow(settings):
+            return self.too_little(
+                f"epsilon {low:g} is a usual one, and would stop {share:.0%} of a second update on "
+                "this batch; the recorded steps of a run would tell"
+            )
         return self.found(
             Level.SUSPECT if share > STOPPED else Level.OK,
             f"After the first update on a batch the clip would stop {share:.0%} of the second "
@@ -151,6 +159,7 @@ class RatioClipping(Hypothesis):
             measured=share,
             expected=f"below {STOPPED:.0%}",
             severity=share / STOPPED,
+            looked_at=int(step.tokens.sum()),
         )
 
     def suspected(self, config: RunConfig) -> Setting | None:

@@ -83,9 +83,9 @@ class KlAnchor(Hypothesis):
         """Does the KL stand still under a beta that can hold it, and the reward with it?"""
         beta = setting(trace, "beta")
         if not beta:
-            return self.not_applicable(f"beta is {beta}: there is no KL term.")
+            return self.not_applicable(f"beta is {beta}: there is no KL term.", excluded_by="beta")
         if kl_in_reward(trace.settings):
-            return self.not_applicable(IN_REWARD)
+            return self.not_applicable(IN_REWARD, excluded_by="algorithm")
         step, kl = trace.steps["step"], trace.steps["kl"]
         kl = kl[np.isfinite(kl) & (step > 0)]
         advantage = np.abs(trace.rollouts["advantage"])
@@ -95,8 +95,15 @@ class KlAnchor(Hypothesis):
         weight = beta / typical
         text = f"Beta is {weight:.2g} of a typical advantage"
         if not LIGHT <= weight <= HEAVY:
-            where = "too light to hold" if weight < LIGHT else "a case for H03"
-            return self.found(Level.OK, f"{text}, {where}.", measured=weight, expected="below 0.1")
+            if weight > HEAVY:
+                return self.found(Level.UNKNOWN, f"{text}, which is a case for H03.")
+            return self.found(
+                Level.OK,
+                f"{text}, too light to hold.",
+                measured=weight,
+                expected="below 0.1",
+                looked_at=int((advantage > 0).sum()),
+            )
         held = _stands(kl) and _reward_stands(trace, weight)
         return self.found(
             Level.SUSPECT if held else Level.NOTE,
@@ -110,10 +117,10 @@ class KlAnchor(Hypothesis):
     def probe(self, subject: "Subject") -> Finding:
         """How hard does the KL pull after one step?"""
         if kl_in_reward(subject.settings):
-            return self.not_applicable(IN_REWARD)
+            return self.not_applicable(IN_REWARD, excluded_by="algorithm")
         pull = subject.kl_pull()
         if pull is None:
-            return self.not_applicable("beta is 0: there is no KL term.")
+            return self.not_applicable("beta is 0: there is no KL term.", excluded_by="beta")
         if not np.isfinite(pull.ratio):
             return self.too_little("the batch has no gradient; see H26 and H32")
         if pull.ratio > HOLDS and pull.growth < GROWS:
@@ -128,6 +135,7 @@ class KlAnchor(Hypothesis):
             measured=pull.ratio,
             expected=f"below {HOLDS:g}",
             severity=pull.ratio / HOLDS,
+            looked_at=1,
         )
         # No KL has held anything yet: a rate that is wrong in the first step is so by itself.
         return replace(found, explains=())

@@ -165,7 +165,13 @@ class GroupIntegrity(Hypothesis):
             return self.found(
                 Level.SUSPECT, text, measured=order.visited_share, expected=f"above {VISITED:.0%}"
             )
-        whole = self.found(Level.OK, text, measured=order.visited_share, expected="nearly all")
+        whole = self.found(
+            Level.OK,
+            text,
+            measured=order.visited_share,
+            expected="nearly all",
+            looked_at=order.dataset_size,
+        )
         seen = unless_batch_alarms(whole, self.sign, subject.trace)
         return seen if seen.level in ALARMS else self._specified(subject) or seen
 
@@ -372,10 +378,15 @@ class GroupIntegrity(Hypothesis):
         groups = trace.groups()
         if groups.size.max() < 2:
             return self.too_little("every group has one rollout; two or more are compared.")
+        named = np.array([name is not None for name in groups.prompt_id])
+        several = int((named & (groups.size > 1)).sum())
+        paid = [name for name in ("advantage", "gold") if name in trace.rollouts]
+        belongs = "What was recorded of advantages and answers belongs to its rollouts."
         return self.found(
             Level.OK,
-            f"All {groups.n} groups are one prompt each, and what was recorded of advantages and "
-            "answers belongs to its rollouts.",
+            f"All {several} groups are one prompt each. "
+            f"{belongs if paid else 'Advantages and right answers were not recorded.'}",
+            looked_at=several,
         )
 
     def _fault(

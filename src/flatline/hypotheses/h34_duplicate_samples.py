@@ -9,9 +9,11 @@ price of 8. A low temperature does the same more gently.
 How often two rollouts of a group are the same, against how often they should be. The sampler's own
 log-probs say the latter: a completion of probability p has a copy among others with chance p. A
 fault where the surplus is certainly above 0.1, and a suspicion where a temperature or a cut of the
-distribution may make those log-probs another distribution's. Without log-probs the share of copies
-is noted at most: on easy tasks most completions of a sharp policy are the same, with reason (70 %
-in healthy toolmath runs of the lab, and the log-probs say 70 %).
+distribution may make those log-probs another distribution's. Where hardly any two are the same,
+nothing needs to allow it. Without log-probs of the temperature that is drawn at, the share of
+copies is noted at most: on easy tasks most completions of a sharp policy are the same, with reason
+(70 % in healthy toolmath runs of the lab, and the log-probs say 70 %). A watched loop's are taken
+at temperature 1; where its loss divides by another, those of the loss count.
 
 ## Probe
 The same, on one batch.
@@ -42,6 +44,7 @@ from flatline.config import RunConfig
 from flatline.errors import NotRecorded
 from flatline.hypotheses.arms import at_temperature_one
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
+from flatline.hypotheses.drawn_at import LIKELIER, drawn_at, is_watched, loss_temperature
 from flatline.hypotheses.groups import mean_of
 from flatline.hypotheses.logprobs import some_steps
 from flatline.rollout.record import Author
@@ -57,6 +60,8 @@ MANY = 0.5
 SIDES = ("sampler", "trainer")
 """Whose log-probs say how likely a copy is: the sampler's own, else those of the policy that is
 trained, which it should have drawn from."""
+WHOSE = {"scored": "trainer"}
+"""Columns that are not named by whose log-probs they hold."""
 FEWEST = 8
 """Groups that must have been compared, unless fewer rule it out."""
 
@@ -73,9 +78,9 @@ class DuplicateSamples(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Are there more copies than chance makes?"""
         tokens = trace.tokens(some_steps(trace, STEPS)) if len(trace.token_steps) else None
-        sides = [] if tokens is None else [one for one in SIDES if _is_known(tokens, one)]
+        sides = [] if tokens is None else [x for x in _sides(trace) if _is_known(tokens, x)]
         if tokens is None or not sides:
-            return self._from_texts(trace)
+            return self._told_by_none(_completions(trace, tokens))
         chance = _chances(tokens, sides[0])
         texts = np.array([hash(ids.tobytes()) for ids in _each(tokens)])
         group = trace.groups().index[tokens.rollout_rows]
@@ -85,7 +90,7 @@ class DuplicateSamples(Hypothesis):
             return self.too_little(f"{FEWEST - surplus.n} more groups with log-probs are needed")
         text = (
             f"{same.sum() / sizes.sum():.0%} of the {sizes.sum():.0f} pairs inside {surplus.n} "
-            f"groups are equal; the {sides[0]}'s log-probs allow "
+            f"groups are equal; the {WHOSE.get(sides[0], sides[0])}'s log-probs allow "
             f"{expected.sum() / sizes.sum():.0%}."
         )
         certain = sides[0] == "sampler" and _draws_as_it_says(trace)
@@ -104,38 +109,73 @@ class DuplicateSamples(Hypothesis):
         """A low temperature against 1."""
         return at_temperature_one(config)
 
-    def _from_texts(self, trace: Trace) -> Finding:
-        copies = np.array(
-            [1 - len({str(text) for text in one}) / len(one) for one in _texts(trace)]
-        )
-        share = mean_of(copies)
+    def _told_by_none(self, groups: list[np.ndarray]) -> Finding:
+        """What can be said without log-probs of what is drawn from."""
+        share = mean_of(np.array([_repeated(one) for one in groups]))
+        if not share.n:
+            return self.too_little("groups of two completions or more are needed")
+        level = Level.NOTE if share.low > MANY else Level.UNKNOWN
         return self.found(
-            Level.NOTE if share.low > MANY else Level.OK,
-            f"{share.value:.0%} of the completions repeat another of their group. Whether that is "
-            "more than chance makes, only the sampler's log-probs could say.",
+            Level.OK if share.high < SURPLUS else level,
+            f"{share.value:.0%} of the completions of {share.n} groups repeat another of their "
+            "group. Whether more is than chance makes, only log-probs at the temperature that they "
+            "are drawn at could say.",
             measured=share,
         )
 
 
-def _texts(trace: Trace) -> list[np.ndarray]:
-    return trace.groups().each("completion")
+def _repeated(texts: np.ndarray) -> float:
+    """The share of a group's completions that stand in it before; NaN where there is nothing to
+    compare."""
+    known = [str(text) for text in texts if text is not None]
+    return 1 - len(set(known)) / len(known) if len(known) > 1 else np.nan
+
+
+def _completions(trace: Trace, tokens: Tokens | None) -> list[np.ndarray]:
+    """The completions of each group, as texts or, where these were not recorded, as ids."""
+    if "completion" in trace.rollouts or tokens is None:
+        return trace.groups().each("completion")
+    texts = np.array([ids.tobytes().hex() for ids in _each(tokens)], dtype=object)
+    group = trace.groups().index[tokens.rollout_rows]
+    return [texts[group == one] for one in np.unique(group)]
+
+
+def _sides(trace: Trace) -> tuple[str, ...]:
+    """Columns with log-probs of the distribution that is drawn from, the surest first."""
+    if not is_watched(trace):
+        return SIDES
+    if _drawn_otherwise(trace):
+        return ()
+    taken = loss_temperature(trace)
+    return () if taken is None else SIDES if taken == 1 else ("scored",)
+
+
+def _drawn_otherwise(trace: Trace) -> bool:
+    """Whether a watched loop seems to draw at another temperature than its loss takes."""
+    try:
+        return drawn_at(trace).nats > LIKELIER
+    except NotRecorded:
+        return False
 
 
 def _is_known(tokens: Tokens, side: str) -> bool:
     """Whether one side's log-probs, and who wrote what, were recorded."""
     try:
         own = tokens.author == Author.MODEL
-        return bool(np.isfinite(getattr(tokens, side)[own]).any())
+        # Some engines give 0 for what they do not know; certainty to the last bit is no policy's.
+        return bool((getattr(tokens, side)[own] < 0).any())
     except NotRecorded:
         return False
 
 
 def _chances(tokens: Tokens, side: str) -> np.ndarray:
-    """The probability of each completion; a token without a log-prob counts as certain."""
-    own = tokens.author == Author.MODEL
-    found = np.where(own, np.nan_to_num(getattr(tokens, side)), 0.0)
-    total = np.bincount(tokens.row, found, minlength=len(tokens.rollout_rows))
-    return np.asarray(np.exp(np.minimum(total, 0.0)))
+    """The probability of each completion, NaN where no token has a log-prob; one that has none
+    beside others counts as certain."""
+    own, rows = tokens.author == Author.MODEL, len(tokens.rollout_rows)
+    logps = np.where(own, getattr(tokens, side), np.nan)
+    total = np.bincount(tokens.row, np.nan_to_num(logps), minlength=rows)
+    known = np.bincount(tokens.row, np.isfinite(logps), minlength=rows) > 0
+    return np.where(known, np.exp(np.minimum(total, 0.0)), np.nan)
 
 
 def _each(tokens: Tokens) -> list[np.ndarray]:

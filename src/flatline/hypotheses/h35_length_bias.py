@@ -132,6 +132,11 @@ class LengthBias(Hypothesis):
         found = within_correlation(trained(trace), length, trace.groups().index)
         if not math.isfinite(found.value):
             return self.too_little("advantages and lengths never differ inside the same group")
+        if kl_in_reward(trace.settings):
+            return self.too_little("RLOO takes the KL off the reward: what is due is not known")
+        telling = int(_telling(trace, length).sum())
+        if telling < FEWEST:
+            return self.too_little(f"{FEWEST - telling} more rollouts with an advantage are needed")
         text = f"Inside groups the advantage follows the length with a correlation of {found}."
         return self.found(Level.OK, text, measured=found)
 
@@ -149,10 +154,16 @@ def _length(trace: Trace) -> np.ndarray:
     raise NotRecorded("rollouts.model_tokens")
 
 
+def _telling(trace: Trace, length: np.ndarray) -> np.ndarray:
+    """Rollouts whose advantage is large enough to see a factor."""
+    due = advantages(trace, trace.rollouts["reward"])
+    return np.asarray((np.abs(due) > TELLING) & (np.abs(trained(trace)) > 0) & (length > 0))
+
+
 def _factor(trace: Trace, length: np.ndarray) -> Estimate:
     """Correlation of length with what advantages were multiplied by; unknown where that is 1."""
     done, due = trained(trace), advantages(trace, trace.rollouts["reward"])
-    told = (np.abs(due) > TELLING) & (np.abs(done) > 0) & (length > 0)
+    told = _telling(trace, length)
     if told.sum() < FEWEST or kl_in_reward(trace.settings):
         return UNKNOWN
     factor, log_length = np.log(np.abs(done[told] / due[told])), np.log(length[told])

@@ -68,7 +68,7 @@ class TurnCredit(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Is finding paid for?"""
         if one_turn_only(trace):
-            return self.not_applicable("every completion is one turn.")
+            return self.not_applicable("every completion is one turn.", excluded_by="tools")
         name = needed_part(trace)
         found, reward = _found(trace), trace.rollouts["reward"]
         group, right = trace.groups().index, trace.parts()[name]
@@ -83,7 +83,9 @@ class TurnCredit(Hypothesis):
         )
         if paid.high < PAID and needed.low > NEEDED and about.low > FOLLOWS:
             level = Level.SUSPECT
-        elif paid.low > PAID or needed.high < NEEDED or about.high < FOLLOWS:
+        elif about.high < FOLLOWS:
+            return self.too_little(f"{text} The reward does not follow the right answer; see H05.")
+        elif paid.low > PAID or needed.high < NEEDED:
             level = Level.OK
         else:
             return self.too_little(f"{text} Twice as many groups are needed.")

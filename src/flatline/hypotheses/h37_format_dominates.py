@@ -87,11 +87,15 @@ class FormatDominates(Hypothesis):
         if not trace.parts():
             raise NotRecorded("rollouts.parts")
         if len(single_parts(trace)) < 2:
-            return self.not_applicable("the reward has one part only.")
+            return self.not_applicable(
+                "the reward has one part only.", looked_at=len(trace.parts())
+            )
         name = needed_part(trace)
         form = _form_part(trace, name)
         if form is None:
-            return self.not_applicable("no part of the reward is about form.")
+            return self.not_applicable(
+                "no part of the reward is about form.", looked_at=len(trace.parts())
+            )
         reward, group, parts = trace.rollouts["reward"], trace.groups().index, trace.parts()
         by_form = within_correlation(reward, parts[form], group)
         by_answer = within_correlation(reward, parts[name], group)
@@ -102,6 +106,8 @@ class FormatDominates(Hypothesis):
             f"`{name}` with {by_answer.value:.2f}."
         )
         alarm = by_form.low > max(DOMINATES, by_answer.high)
+        if not alarm and by_form.value > max(DOMINATES, by_answer.value):
+            return self.too_little(f"{text} More groups are needed.")
         return self.found(
             Level.SUSPECT if alarm else Level.OK,
             text,

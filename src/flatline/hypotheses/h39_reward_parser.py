@@ -141,6 +141,8 @@ class RewardParser(Hypothesis):
             f"by {judged.source} ({share.value:.0%} of answers, on {prompts} prompts)."
         )
         level = Level.NOTE if missed.any() else Level.OK
+        if level is Level.OK and share.n < FEWEST:
+            return self.too_little(f"{text} {FEWEST - share.n} more prompts are needed.")
         if share.low > MISREAD and prompts >= FEWEST:
             level = Level.SUSPECT
         return self.found(
@@ -269,7 +271,11 @@ class RewardParser(Hypothesis):
                 expected="0",
                 evidence=_cases(oracle.not_below_gold),
             )
-        sound = self.found(Level.OK, f"{text}, and {oracle.played} wrong answers earn less.")
+        sound = self.found(
+            Level.OK,
+            f"{text}, and {oracle.played} wrong answers earn less.",
+            looked_at=oracle.problems,
+        )
         return unless_batch_alarms(sound, self.sign, subject.trace)
 
     def replay(self, trace: Trace) -> Replay:

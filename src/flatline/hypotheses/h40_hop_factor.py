@@ -89,9 +89,11 @@ class HopFactor(Hypothesis):
                 f"fewer than two levels of difficulty have {least} right answers"
             )
         paid = list(best.values())
-        ratio = max(paid) / min(paid) if min(paid) > 0 else 1.0
         told = ", ".join(f"{top:.3g} at {n}" for n, top in best.items())
         text = f"The best right answer earns {told} hops."
+        if min(paid) <= 0:
+            return self.too_little(f"{text} What earns nothing shows no factor.")
+        ratio = max(paid) / min(paid)
         # Paid more for more hops, not by chance somewhere in between.
         factor = ratio > APART and bool(np.all(np.diff(paid) > 0) or np.all(np.diff(paid) < 0))
         if factor and scaling in CANCELS:
@@ -102,6 +104,7 @@ class HopFactor(Hypothesis):
             text,
             measured=ratio,
             expected=f"below {APART}",
+            looked_at=len(reward),
             severity=ratio / APART,
         )
 

@@ -83,6 +83,10 @@ _FAILING = re.compile(
 """Names of the share of calls that fail."""
 
 
+FAILURES = ("tool_errors", "malformed_calls")
+"""Columns that count calls which failed."""
+
+
 class ToolErrors(Hypothesis):
     id = "H41"
     name = "tool-errors"
@@ -107,10 +111,20 @@ class ToolErrors(Hypothesis):
         if unread is not None:
             return unread
         if not tried[rows].any():
-            return self.not_applicable("no rollout calls a tool.")
+            return self._none(trace, len(rows))
+        if not any(name in trace.rollouts for name in FAILURES):
+            raise NotRecorded(f"rollouts.{FAILURES[0]}")
         begun = self._failing(trace, rows, failed, tried)
         alone = self._failing(trace, first_rows(trace, TOOL_ALONE), errors, tried)
         return alone if begun.level is Level.OK and alone.level is Level.SUSPECT else begun
+
+    def _none(self, trace: Trace, rows: int) -> Finding:
+        """Calls that nobody read are no calls either: texts must have been looked at for them."""
+        if trace.settings.get("tools") == 0:
+            return self.not_applicable("no rollout calls a tool.", excluded_by="tools")
+        if "completion" not in trace.rollouts:
+            raise NotRecorded("rollouts.completion")
+        return self.not_applicable("no rollout calls a tool.", looked_at=rows)
 
     def _failing(
         self, trace: Trace, rows: np.ndarray, failed: np.ndarray, tried: np.ndarray

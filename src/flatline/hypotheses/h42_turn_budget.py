@@ -39,6 +39,7 @@ from flatline.config import RunConfig
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level, Setting
 from flatline.hypotheses.drift import began_with
 from flatline.hypotheses.groups import mean_of, one_turn_only
+from flatline.hypotheses.lengths import tells_limits
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ class TurnBudget(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Do episodes run out of turns, and pay for it?"""
         if one_turn_only(trace):
-            return self.not_applicable("every completion is one turn.")
+            return self.not_applicable("every completion is one turn.", excluded_by="tools")
         finish, reward = trace.rollouts["finish"], trace.rollouts["reward"]
+        if not tells_limits(trace):
+            return self._untold(trace)
         out = np.array([one == LIMITED for one in finish], dtype=bool)
         shares = began_with(trace, out, BEGINNING)
         share = mean_of(shares)
@@ -89,6 +92,15 @@ class TurnBudget(Hypothesis):
             evidence=_examples(trace, np.flatnonzero(out)),
         )
 
+    def _untold(self, trace: Trace) -> Finding:
+        """Where nothing says that turns ran out, episodes of one turn alone have none to run out
+        of."""
+        turns = trace.rollouts["turns"]
+        known = int(np.isfinite(turns).sum())
+        if known < len(turns) or (turns > 1).any():
+            return self.too_little("the sampler does not say when an episode runs out of turns")
+        return self.not_applicable("every completion is one turn.", looked_at=known)
+
     def probe(self, subject: "Subject") -> Finding:
         """Does gold fit into the turns that there are?"""
         gold = subject.gold_turns(PROBLEMS)
@@ -105,6 +117,7 @@ class TurnBudget(Hypothesis):
             text,
             measured=float(short.mean()),
             expected="0",
+            looked_at=len(needed),
             severity=float(short.mean()) / OUT_OF_TURNS,
         )
 

@@ -130,7 +130,12 @@ class BehaviourCollapse(Hypothesis):
             return self._without_tool(trace)
         text = f"Calls per rollout go from {drift.before:.2f} to {drift.after:.2f}"
         if not _given_up(drift):
-            return self.found(Level.OK, f"{text}.", measured=drift.after / drift.before)
+            return self.found(
+                Level.OK,
+                f"{text}.",
+                measured=drift.after / drift.before,
+                looked_at=drift.change.n,
+            )
         if reward_rises(trace):
             return self.found(Level.NOTE, f"{text}, and the reward rises.", measured=drift.change)
         return self.found(
@@ -147,10 +152,14 @@ class BehaviourCollapse(Hypothesis):
         tokens = since_start(trace, trace.rollouts["model_tokens"])
         if tokens is None or "completion" not in trace.rollouts:
             raise NotRecorded("rollouts.completion")
+        prompts = _prompts(trace)
+        if prompts < FEWEST_PROMPTS:
+            return self.too_little(f"{FEWEST_PROMPTS - prompts} more prompts are needed")
         return self.found(
             Level.OK,
             f"A rollout has {tokens.after:.0f} tokens of its own, at first {tokens.before:.0f}, "
             "and different prompts get different answers. There is no tool to give up.",
+            looked_at=tokens.change.n,
         )
 
     def _terse(self, trace: Trace) -> Finding | None:

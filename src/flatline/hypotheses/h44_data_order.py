@@ -33,7 +33,8 @@ The seeds' `prepare_dataset` sorts by `n_hops`, the script sets `shuffle_dataset
 reward is multiplied by `n_hops / 2`.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,7 +67,9 @@ class DataOrder(Hypothesis):
     def sign(self, trace: Trace) -> Finding:
         """Does difficulty drift with the steps?"""
         hops = trace.groups().known("hops").each(lambda rows: rows.mean(axis=-1))
-        return self._judge(trace.groups().step, hops, _asked_for(trace), _factor(trace))
+        return self._judge(
+            trace.groups().step, hops, _asked_for(trace), _factor(trace), trace.settings
+        )
 
     def probe(self, subject: "Subject") -> Finding:
         """Will difficulty drift with the steps?"""
@@ -75,7 +78,7 @@ class DataOrder(Hypothesis):
         if order.hops_N is None:
             return self._by_rows(order.step_N, order.prompt_N)
         asked = (subject.requested or {}).get("order") == "hops"
-        return self._judge(order.step_N, order.hops_N, asked, "")
+        return self._judge(order.step_N, order.hops_N, asked, "", subject.settings)
 
     def suspected(self, config: RunConfig) -> Setting | None:
         """The order of the data against shuffled."""
@@ -100,7 +103,14 @@ class DataOrder(Hypothesis):
             expected="0",
         )
 
-    def _judge(self, step: np.ndarray, hops: np.ndarray, asked: bool, factor: str) -> Finding:
+    def _judge(
+        self,
+        step: np.ndarray,
+        hops: np.ndarray,
+        asked: bool,
+        factor: str,
+        settings: Mapping[str, Any],
+    ) -> Finding:
         known = np.isfinite(hops)
         step, hops = step[known].astype(float), hops[known]
         levels = np.unique(hops).astype(int).tolist()
@@ -112,9 +122,10 @@ class DataOrder(Hypothesis):
                 expected="shuffled data",
             )
         if len(levels) < 2:
-            return self.not_applicable(
-                f"all problems have {_listed(levels)} hops. {factor}".strip()
-            )
+            seen = f"all problems have {_listed(levels)} hops. {factor}".strip()
+            if not settings.get("shuffle_dataset"):  # sorted data begins with one level, too
+                return self.too_little(seen)
+            return self.not_applicable(seen, looked_at=len(hops))
         if len(np.unique(step)) < 2:
             return self.too_little("one step has no order; more steps are needed")
         drift = _correlation(step, hops)

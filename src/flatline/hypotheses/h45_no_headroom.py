@@ -178,7 +178,10 @@ def _share_solved(subject: "Subject") -> Estimate:
 def _paid_for_answer(trace: Trace) -> np.ndarray:
     """How right each rollout is, as the run's own part says."""
     name = needed_part(trace)
-    return np.asarray(np.nan_to_num(trace.parts()[name]))
+    paid = trace.parts()[name]
+    if not np.isfinite(paid).any():
+        raise NotRecorded(f"rollouts.parts[{name!r}]")
+    return np.asarray(np.nan_to_num(paid))
 
 
 def _or_read_as_right(trace: Trace, paid: np.ndarray) -> np.ndarray:

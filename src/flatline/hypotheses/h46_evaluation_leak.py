@@ -35,6 +35,7 @@ Threshold: by reason; the splits of the 26 healthy lab runs are drawn apart, and
 (interval 0 to 13 %).
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,13 +71,27 @@ class EvaluationLeak(Hypothesis):
         if not isinstance(requested, dict) or not requested.get("datasets"):
             raise NotRecorded("run.requested.datasets")
         if not requested.get("eval_limit"):
-            return self.not_applicable("nothing is held out.")
+            return self.not_applicable("nothing is held out.", excluded_by="eval_limit")
         given = requested.get("eval_datasets")
         if given is None:
-            return self.found(Level.OK, "The validation split of the training data is held out.")
-        shared = _same_rows(str(requested["datasets"]), str(given))
+            return self.found(
+                Level.OK,
+                "The validation split of the training data is held out.",
+                excluded_by="eval_datasets",
+            )
+        try:
+            known, asked = parse_specs(str(requested["datasets"])), parse_specs(str(given))
+        except FlatlineError:
+            return self.too_little(f"`{given}` and the training data cannot be read as datasets")
+        shared = _same_rows(known, asked)
+        if not shared and _slices_of_one(known, asked):
+            return self.too_little(f"`{given}` is a slice of what is trained on; see the probe")
         if not shared:
-            return self.found(Level.OK, f"`{given}` is held out, which is not trained on.")
+            return self.found(
+                Level.OK,
+                f"`{given}` is held out, which is not trained on.",
+                excluded_by="eval_datasets",
+            )
         return self.found(
             Level.FAULT,
             f"`{shared}` is trained on and held out.",
@@ -104,8 +119,10 @@ class EvaluationLeak(Hypothesis):
         problems = subject.problems()
         rows, heldout = problems.training, problems.heldout
         if not heldout:
-            return self.not_applicable("nothing is held out.")
+            return self.not_applicable("nothing is held out.", excluded_by="eval_dataset")
         train = set(rows)
+        if not rows:
+            return self.too_little("the training data has no rows that could be compared")
         if len(train) < NAMED * len(rows):
             return self.too_little(
                 f"{len(rows)} training rows have {len(train)} prompts, so that a prompt names no "
@@ -118,31 +135,49 @@ class EvaluationLeak(Hypothesis):
             f"{len(both)} of {len(heldout)} held-out problems are also trained on.",
             measured=share,
             expected="0",
+            looked_at=len(heldout),
             severity=share / SHARED,
             evidence=[Evidence(text=f"in both: {name[:120]!r}") for name in both[:3]],
             proven=True,
         )
 
 
-def _same_rows(train: str, heldout: str) -> str | None:
+def _same_rows(train: Sequence[DatasetSpec], heldout: Sequence[DatasetSpec]) -> str | None:
     """The held-out spec whose rows are certainly among the training rows."""
-    try:
-        known = parse_specs(train)
-        asked = parse_specs(heldout)
-    except FlatlineError:
-        return None
-    for one in asked:
-        if any(_covers(other, one) for other in known):
+    for one in heldout:
+        if any(_covers(other, one) for other in train):
             return one.text
     return None
 
 
+def _slices_of_one(train: Sequence[DatasetSpec], heldout: Sequence[DatasetSpec]) -> bool:
+    """Whether parts of one split are trained on and held out that are not certainly apart."""
+    return any(
+        _of_one_split(other, one) and not (_ends_before(other, one) or _ends_before(one, other))
+        for one in heldout
+        for other in train
+    )
+
+
+def _ends_before(first: DatasetSpec, second: DatasetSpec) -> bool:
+    """Whether one slice ends where the other begins, or before, in one unit."""
+    ends = [first.stop or "", second.start or ""]
+    if ends[0].endswith("%") != ends[1].endswith("%"):
+        return False
+    numbers = [end.removesuffix("%") for end in ends]
+    return all(one.isdigit() for one in numbers) and int(numbers[0]) <= int(numbers[1])
+
+
+def _of_one_split(train: DatasetSpec, heldout: DatasetSpec) -> bool:
+    names = [(s.path, s.config or None, s.split_or(d)) for s, d in _with_default(train, heldout)]
+    return names[0] == names[1]
+
+
 def _covers(train: DatasetSpec, heldout: DatasetSpec) -> bool:
     """Whether both name the same rows, or all rows of a split against some of them."""
-    names = [(s.path, s.config or None, s.split_or(d)) for s, d in _with_default(train, heldout)]
     whole = (None, None) in ((train.start, train.stop), (heldout.start, heldout.stop))
     same = (train.start, train.stop) == (heldout.start, heldout.stop)
-    return names[0] == names[1] and (whole or same)
+    return _of_one_split(train, heldout) and (whole or same)
 
 
 def _with_default(train: DatasetSpec, heldout: DatasetSpec) -> list[tuple[DatasetSpec, str]]:

@@ -78,7 +78,11 @@ class SeedNoise(Hypothesis):
             return self.too_little(f"a run of at least {FEWEST} steps is needed")
         moves = trend.rises or trend.falls
         if not math.isfinite(trend.change.high):
-            return self.found(Level.OK if moves else Level.NOTE, smoothed or trend.text)
+            return self.found(
+                Level.OK if moves else Level.NOTE,
+                smoothed or trend.text,
+                looked_at=trend.change.n,
+            )
         half = (trend.change.high - trend.change.low) / 2
         text = (
             f"A change of {half:.3f} between the first and the last third would have shown; "
@@ -87,7 +91,7 @@ class SeedNoise(Hypothesis):
         if smoothed:
             return self.found(Level.NOTE, f"{smoothed} {text}", measured=half)
         if half <= trend.smallest or moves or trend.change.low > 0:
-            return self.found(Level.OK, text, measured=half)
+            return self.found(Level.OK, text, measured=half, looked_at=trend.change.n)
         return self.found(
             Level.NOTE,
             f"{text} What matters is {trend.smallest:.2g}: that takes more steps, or more prompts "

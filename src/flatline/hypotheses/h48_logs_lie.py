@@ -100,7 +100,13 @@ class LogsLie(Hypothesis):
         if lying:
             return self._other(lying)
         agree = f", and {len(others)} other metrics agree with the recording" if others else ""
-        return self.found(Level.OK, f"{text}{agree}.", measured=float(wrong.mean()), expected="0")
+        return self.found(
+            Level.OK,
+            f"{text}{agree}.",
+            measured=float(wrong.mean()) if len(wrong) else None,
+            expected="0",
+            looked_at=len(step),
+        )
 
     def _other(self, lying: list[Logged]) -> Finding:
         """Metrics besides the reward that are not those of the recorded steps."""

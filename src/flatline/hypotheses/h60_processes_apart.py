@@ -46,6 +46,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from flatline.hypotheses.base import Evidence, Finding, Hypothesis, Level
+from flatline.hypotheses.logs import setting
 from flatline.trace import Trace
 
 if TYPE_CHECKING:
@@ -83,14 +84,17 @@ class ProcessesApart(Hypothesis):
         for rank, step, group, prompt in zip(rank_R, step_R, group_R, prompt_R, strict=True):
             drawn.setdefault(int(rank), {})[int(step), int(group)] = str(prompt)
         if len(drawn) < 2:
-            return self.found(Level.OK, ONE)
+            processes = setting(trace, "world_size")
+            if processes == 1:
+                return self.found(Level.OK, ONE, excluded_by="world_size")
+            return self.too_little(f"the rollouts of {len(drawn)} of {processes} processes")
         return self._judge_prompts(drawn) or self._other_prompts(drawn)
 
     def probe(self, subject: "Subject") -> Finding:
         """Is a step of all processes the step that one would take?"""
         found = subject.between()
         if found is None:
-            return self.found(Level.OK, ONE)
+            return self.found(Level.OK, ONE, excluded_by="world_size")
         return (
             self._judge_weights(found)
             or self._judge_groups(found)
@@ -191,6 +195,7 @@ class ProcessesApart(Hypothesis):
             f"{found.processes} processes draw different prompts, gather in order and hold the "
             "gradient of a single process, to "
             f"{max(abs(1 - one) for one in found.lengths):.1g} of its length.",
+            looked_at=found.processes,
         )
 
     def _other_prompts(self, drawn: Drawn) -> Finding:
@@ -198,7 +203,9 @@ class ProcessesApart(Hypothesis):
         if 0 < fewest < FEWEST:
             what = f"Not enough data: {FEWEST} groups of each process are needed."
             return self.found(Level.UNKNOWN, what)
-        return self.found(Level.OK, f"{len(drawn)} processes do not draw the same prompts.")
+        return self.found(
+            Level.OK, f"{len(drawn)} processes do not draw the same prompts.", looked_at=fewest
+        )
 
 
 def _drawn(found: "Between") -> Drawn:

@@ -116,6 +116,7 @@ class PackedNeighbours(Hypothesis):
             f"rollouts change by {found.change:.2g} nat at most.",
             measured=found.change,
             expected="0",
+            looked_at=found.rollouts,
             severity=found.change / limit,
         )
 

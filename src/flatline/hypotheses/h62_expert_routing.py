@@ -70,7 +70,7 @@ class ExpertRouting(Hypothesis):
         """Do both sides choose the same experts, and does it matter where they do not?"""
         found = subject.routing()
         if found is None:
-            return self.not_applicable("the model has no experts.")
+            return self.not_applicable("the model has no experts.", excluded_by="the model")
         if np.isfinite(found.differing_R).sum() < FEWEST:
             return self.found(
                 Level.UNKNOWN,

@@ -147,6 +147,8 @@ class GrowingMismatch(Hypothesis):
         limit = _limit(trace, what)
         began = float(gap[: min(BEGINNING, len(parts.early))].mean())
         grown = times.low > GROWN and began <= limit < late.low
+        if times.low > GROWN and began > limit:
+            return self.too_little(f"the two are {began:.2g} apart from the start; see H20 and H21")
         other = _other_reason(trace, step, gap) if grown else ""
         if other:
             return self.too_little(other)

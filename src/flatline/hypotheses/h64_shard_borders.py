@@ -75,7 +75,9 @@ class ShardBorders(Hypothesis):
         borders = [(one, at) for one in found for at in _borders(one)]
         if not borders:
             text = f"A change of early words reaches the end of {len(found)} completions."
-            return self.found(Level.OK, text, measured=0.0, expected="every later token")
+            return self.found(
+                Level.OK, text, measured=0.0, expected="every later token", looked_at=len(found)
+            )
         one, at = borders[0]
         whole = one.prompt + len(one.logp_T)
         return self.found(

@@ -83,12 +83,18 @@ class SlowDropped(Hypothesis):
             return self._dropped(trace, lost, share)
         if counted:
             return self._noted(counted)
+        if share > LEFT_OUT:
+            return self.too_little(
+                f"{share:.1%} of the rollouts that no limit cut are never trained, and whether "
+                "these are the longer ones is not certain; see H14"
+            )
         return self.found(
             Level.OK,
             f"{share:.1%} of the rollouts that no limit cut are never trained"
             + (", and they are not certainly the longer ones." if share else "."),
             measured=share,
             expected=f"below {LEFT_OUT:g}",
+            looked_at=len(lost),
         )
 
     def _dropped(self, trace: Trace, lost: np.ndarray, share: float) -> Finding:

@@ -76,7 +76,7 @@ class SpeculativeDrafts(Hypothesis):
         """Are sampled tokens as likely as the entropy of the policy says?"""
         cut = [name for name, kept in CUTS.items() if subject.settings.get(name) not in kept]
         if cut:
-            return self.not_applicable(f"{', '.join(cut)} cut tokens off, which is H21's.")
+            return self.too_little(f"{', '.join(cut)} cut tokens off, which is H21's")
         found = subject.surprise()
         off, entropy = float(found.off_R.sum()), float(found.entropy_R.sum())
         if not entropy >= FEWEST_NATS:
@@ -94,12 +94,18 @@ class SpeculativeDrafts(Hypothesis):
         along = np.bincount(found.group_R, found.off_R)[prompts] * share > 0
         most = cluster_mean(along.astype(float), prompts)
         alarm = abs(sure) > SURE and abs(share) > SHARE and most.low > 0.5
-        return self.found(
-            Level.SUSPECT if alarm else Level.OK,
+        text = (
             f"Sampled tokens are {abs(share):.0%} {'more' if share > 0 else 'less'} likely than "
             f"the entropy of the policy says ({sure:+.1f} standard deviations; {along.sum()} of "
-            f"{len(along)} prompts).",
+            f"{len(along)} prompts)."
+        )
+        if abs(share) > SHARE and not alarm:
+            return self.too_little(f"{text} More tokens are needed.")
+        return self.found(
+            Level.SUSPECT if alarm else Level.OK,
+            text,
             measured=share,
             expected=f"within {SHARE:.0%}",
             severity=abs(share) / SHARE,
+            looked_at=found.tokens,
         )

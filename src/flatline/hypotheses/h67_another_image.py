@@ -64,7 +64,7 @@ class AnotherImage(Hypothesis):
         """Whose image gives the sampler's log-probs?"""
         found = subject.image_gaps()
         if found is None:
-            return self.not_applicable("the model is shown no images.")
+            return self.not_applicable("the model is shown no images.", excluded_by="the model")
         if found.seen < UNSEEN:
             return self.found(
                 Level.FAULT,
@@ -88,6 +88,7 @@ class AnotherImage(Hypothesis):
                 f"{text}was sampled; blank images are worth {found.seen:.2g}.",
                 measured=found.own,
                 expected=f"below {APART:g}",
+                looked_at=1,
             )
         if nearest is None or nearest * NEARER >= found.own:
             why = "no other prompt has images of that size" if nearest is None else "no other fits"

@@ -103,6 +103,7 @@ class VerifierFailures(Hypothesis):
             f"fewer than {FEWEST} prompts.",
             measured=0.0,
             expected="0",
+            looked_at=len(pairs),
         )
 
     def probe(self, subject: "Subject") -> Finding:
@@ -113,7 +114,8 @@ class VerifierFailures(Hypothesis):
         changed = np.abs(before - now) > EQUAL
         if not changed.any():
             text = f"Asked again, the reward functions pay all {len(now)} rows the same."
-            steady = self.found(Level.OK, text, measured=0.0, expected="0")
+            known = int(np.isfinite(before - now).sum())
+            steady = self.found(Level.OK, text, measured=0.0, expected="0", looked_at=known)
             return unless_batch_alarms(steady, self.sign, subject.trace)
         if flips.sum() >= FEWEST and flips.mean() > FLIPS:
             return self._failing(before, now, flips)

@@ -68,7 +68,9 @@ class AdaptersMixedUp(Hypothesis):
         """Whose log-probs are the sampler's and the trainer's?"""
         found = subject.adapter_gaps()
         if not found.trained:
-            return self.not_applicable("the model has fewer than two adapters, or trains none.")
+            return self.not_applicable(
+                "the model has fewer than two adapters, or trains none.", excluded_by="the model"
+            )
         for who, gaps in (("sampler", found.sampler), ("scorer", found.scorer)):
             other = _other(gaps, found.trained)
             if other is not None:
@@ -82,6 +84,7 @@ class AdaptersMixedUp(Hypothesis):
             f"no other one is nearer to what samples and scores ({own:.1g} nat off).",
             measured=own,
             expected=f"below {APART:g}",
+            looked_at=len(found.scorer),
         )
 
     def _mixed_up(

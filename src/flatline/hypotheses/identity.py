@@ -89,6 +89,7 @@ def judged(
         severity=10 * share if wrong else 1.0,
         proven=proven,
         points_at_cause=True,
+        looked_at=known.rollouts,
     )
 
 

@@ -3,11 +3,14 @@
 import numpy as np
 
 from flatline.hypotheses.right import single_parts
+from flatline.rollout.record import Finish
 from flatline.trace import Trace
 from flatline.trace.memo import once
 
 ENDED_BY_LENGTH = ("length", "turn_length")
 """What rollouts that a limit cut off are said to end with."""
+OF_EPISODES = tuple(str(one) for one in Finish)
+"""What a player of several turns says that an episode ended with."""
 IS_LENGTH = 0.9
 """Correlation of a part with length from which on it pays length itself. Seen: a part that counts
 words has 0.93 and more with tokens in each of 8 small batches, other parts at most 0.57."""
@@ -18,6 +21,11 @@ FEWEST = 3
 def cut_off(trace: Trace) -> np.ndarray:
     """Whether a limit ended each rollout."""
     return np.isin(trace.rollouts["finish"].astype(str), ENDED_BY_LENGTH)
+
+
+def tells_limits(trace: Trace) -> bool:
+    """Whether the sampler says which limit ended an episode, and not only that tokens ran out."""
+    return bool(np.isin(trace.rollouts["finish"].astype(str), OF_EPISODES).any())
 
 
 @once

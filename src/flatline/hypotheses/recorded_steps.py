@@ -197,6 +197,8 @@ def _weighted(trace: Trace, asked: Asked) -> StageFound | None:
     reward_B = trace.rollouts["reward"]
     expected_B = np.nansum(paid_BF * np.array(asked.reward_weights), axis=1)
     known_B = np.isfinite(reward_B) & np.isfinite(paid_BF).any(axis=1)
+    if not known_B.any():
+        return unknown("rewards", "No rollout has both its reward and the parts of it.")
     off_B = np.abs(reward_B - expected_B) > PAID * (1 + np.abs(expected_B))
     wrong = np.flatnonzero(known_B & off_B)
     first = trace.rollouts["step"] == trace.rollouts["step"].min()
@@ -471,14 +473,25 @@ def update(trace: Trace, asked: Asked) -> StageFound:
         found = look(trace, asked)
         if found is not None:
             return replace(found, direct=True)
+    if not _rates_tell(trace, asked):
+        return unknown("update", "The rate in force cannot be compared with the one asked for.")
     steps = int((trace.steps["step"] > 0).sum())
-    text = f"The rate of all {steps} steps is the one asked for, and nothing else moves a weight."
-    return same("update", text)
+    still = "between" in trace.weights and "update_norm" in trace.weights
+    also = ", and nothing else moves a weight" if still else ""
+    return same("update", f"The rate of all {steps} steps is the one asked for{also}.")
+
+
+def _rates_tell(trace: Trace, asked: Asked) -> bool:
+    """Whether a step's rate says what the schedule is. In float16 a scaler skips steps, and the
+    schedule waits with it."""
+    if trace.settings.get("precision") == "float16" or asked.steps <= 0:
+        return False
+    rates = trace.steps["learning_rate"][trace.steps["step"] > 0]
+    return bool(np.isfinite(rates).any())
 
 
 def _rates(trace: Trace, asked: Asked) -> StageFound | None:
-    """In float16 a scaler skips steps, and the schedule waits with it."""
-    if trace.settings.get("precision") == "float16" or asked.steps <= 0:
+    if not _rates_tell(trace, asked):
         return None
     known = np.isfinite(trace.steps["learning_rate"]) & (trace.steps["step"] > 0)
     steps = [int(step) - 1 for step in trace.steps["step"][known]]

@@ -98,6 +98,8 @@ TOKENS = pa.schema(
         ("attended", pa.list_(pa.uint8())),
         ("sampler", pa.list_(pa.float32())),  # log-prob when it was sampled
         ("trainer", pa.list_(pa.float32())),  # log-prob in the pass that is trained through
+        # The same at the temperature of the loss, where that is not 1 and `trainer` is taken at 1.
+        ("scored", pa.list_(pa.float32())),
         ("old", pa.list_(pa.float32())),  # log-prob that the ratio is taken against
         ("reference", pa.list_(pa.float32())),
         ("weight", pa.list_(pa.float32())),  # in the loss: minus its derivative by the log-prob

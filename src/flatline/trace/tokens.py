@@ -98,6 +98,11 @@ class Tokens:
         return self._flat("trainer", fill=np.nan, dtype=np.float32)
 
     @cached_property
+    def scored(self) -> np.ndarray:
+        """The same at the temperature of the loss, where `trainer` is taken at another."""
+        return self._flat("scored", fill=np.nan, dtype=np.float32)
+
+    @cached_property
     def old(self) -> np.ndarray:
         """Log-prob that the ratio is taken against."""
         return self._flat("old", fill=np.nan, dtype=np.float32)

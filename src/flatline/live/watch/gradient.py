@@ -68,7 +68,8 @@ class Pass:
         self.label = torch.cat([labels, labels.new_full((rows, 1), -1)], dim=1)
         """The next token; behind the last input it is known from the gradient alone."""
         self.logp = _logprobs(logits, self.label, 1.0)
-        self._scaled = self.logp if temperature == 1 else _logprobs(logits, self.label, temperature)
+        self.scored = self.logp if temperature == 1 else _logprobs(logits, self.label, temperature)
+        """The same at the temperature of the loss, as far as that was known then."""
         most = min(POSITIONS, max(1, PROBE // vocabulary))
         self._places = _late(inputs, self.first, width, most)
         self._kept = logits.reshape(-1, vocabulary)[self._places].float()
@@ -94,7 +95,7 @@ class Pass:
         self.pushes_given = self.trained & apart & (given >= peak) & (next_one < SURELY * peak)
         """Whether it is surely that one: who is pushed has the largest gradient of all."""
         self.pushes_next = self.trained & apart & (next_one >= peak) & (given < SURELY * peak)
-        rest = -torch.expm1(self._scaled)
+        rest = -torch.expm1(self.scored)
         self.weight = torch.where(rest > CERTAIN, -self.temperature * at_label / rest, torch.nan)
         """How much the loss falls for each nat that the token becomes more likely."""
         self._examine(gradient.reshape(-1, gradient.shape[-1])[self._places].float())

@@ -52,6 +52,8 @@ class Read:
     trainer: np.ndarray
     entropy: np.ndarray
     """At some trained positions."""
+    scored: np.ndarray | None = None
+    """As `trainer`, at the temperature of the loss; None where that is 1 or not yet known."""
     advantage: np.ndarray | None = None
     """As the loss was given it; None where it is read off the weights."""
     old: np.ndarray | None = None
@@ -94,6 +96,7 @@ class Read:
             weight=weight[:, :end],
             trainer=logp[:, :end],
             entropy=one.entropy.cpu().numpy(),
+            scored=None if one.scored is one.logp else placed(one.scored, np.nan)[:, :end],
             cleared=one.cleared,
         )
 
@@ -204,6 +207,7 @@ class Seen:
     """`as_sampled`, and what the sampler had where it was something else."""
     advantage: float | None = None
     """As the loss was given it."""
+    scored: np.ndarray | None = None
     old: np.ndarray | None = None
     place: tuple[int, int] | None = None
     """Step and number of its rollout in the trace."""
@@ -230,6 +234,10 @@ class Seen:
         known = self.weight[np.isfinite(self.weight) & (self.weight != 0)]
         return float(known.mean()) if self.trained is not None and len(known) else 0.0
 
+    def _scored(self) -> np.ndarray | None:
+        known = self.scored is not None and not self.moved_on
+        return np.asarray(self.scored, dtype=np.float32) if known else None
+
     def token_row(self) -> Row:
         unknown = self.author == UNKNOWN_AUTHOR
         return {
@@ -241,6 +249,7 @@ class Seen:
             "attended": self.attended,
             "sampler": None if self.sample is None else self.sampler.astype(np.float32),
             "trainer": None if self.moved_on else self.trainer.astype(np.float32),
+            "scored": self._scored(),
             "old": None if self.old is None else self.old.astype(np.float32),
             "weight": None if self.trained is None else self.weight.astype(np.float32),
             **{name: value for name, value in self.sampled.items() if name != "as_sampled"},
@@ -292,6 +301,7 @@ def read_row(
         finish=finish,
         sampled=told,
         advantage=_advantage(one, row, trained),
+        scored=None if one.scored is None else one.scored[row, cut],
         old=None if one.old is None else one.old[row, cut],
     )
 
