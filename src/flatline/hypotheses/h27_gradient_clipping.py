@@ -78,7 +78,7 @@ class GradientClipping(Hypothesis):
             return self.too_little(f"{FEWEST - len(norm)} more steps with a gradient are needed")
         epsilon = _epsilon(trace)
         if epsilon == 0:
-            return self.not_applicable(NO_EPSILON)
+            return self.not_applicable(NO_EPSILON, excluded_by="adam_epsilon")
         clip, weights = _clip(trace), _trained_weights(trace)
         kept = np.minimum(norm, clip) if clip else norm
         size = mean_of(kept / math.sqrt(weights))
@@ -109,7 +109,7 @@ class GradientClipping(Hypothesis):
         size = min(census.total_norm, clip) / math.sqrt(max(int(census.sizes.sum()), 1))
         epsilon = EPSILON if census.epsilon is None else census.epsilon
         if epsilon == 0:
-            return self.not_applicable(NO_EPSILON)
+            return self.not_applicable(NO_EPSILON, excluded_by="adam_epsilon")
         low, near = size < SWALLOWED * epsilon, size < NEAR * epsilon
         return self.found(
             Level.SUSPECT if low else Level.NOTE if near else Level.OK,

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatline.journal.entry import OPEN, Entry, Status
+from flatline.journal.entry import CONTROL, OPEN, Entry, Status
 from flatline.journal.folder import RESULTS, Journal, Reading, load_json, part
-from flatline.journal.roadmap import CONTROL, plan
+from flatline.journal.roadmap import plan
 from flatline.report.experiment_page import LEVELS
 
 OUTCOMES = {"heldout_reward": "held-out reward", "reward": "training reward"}
