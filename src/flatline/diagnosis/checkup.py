@@ -19,7 +19,9 @@ from flatline.diagnosis.report import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotReached
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import Departure, named_by_the_catalogue, placed
+from flatline.live import ranks
 from flatline.live.loop.loop import Loop
+from flatline.live.restore.tell import PutBack
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.tinker.training import Training
@@ -93,13 +95,24 @@ def _look(
         judged = [choice.judged(one) for one in findings]
         named = rank(named_by_the_catalogue(judged, choice.hypotheses))
         named = placed(named, choice.hypotheses, subject)
+    put_back = _of_all(subject.put_back)
     return Report(
         subject="this trainer",
         findings=tuple(named),
         trend=None,
-        caveats=(*choice.remarks, *_not_reached(named, budget)),
+        caveats=(*put_back.caveats, *choice.remarks, *_not_reached(named, budget)),
+        put_back=put_back,
         question=asked(findings, subject.trace),
     )
+
+
+def _of_all(own: PutBack | None) -> PutBack:
+    """That of all processes: what one of them did not put back, the training has lost."""
+    assert own is not None
+    differs = ranks.told(list(own.differs))
+    where = [f"{place} (process {number})" for number, each in enumerate(differs) for place in each]
+    calls = ranks.told(dict(own.calls))[0]
+    return replace(own, differs=tuple(where if len(differs) > 1 else differs[0]), calls=calls)
 
 
 def _cost(hypothesis: Hypothesis) -> int:
