@@ -30,6 +30,8 @@ class Found:
     place: Place
     must: bool
     """A step changes it: it is copied, however large it is."""
+    alias: bool = False
+    """Its memory is that of another, which is found already."""
 
 
 class Tensors:
@@ -37,11 +39,11 @@ class Tensors:
 
     def __init__(self, found: Sequence[Found]) -> None:
         kept = [one for one in found if _can_be_written(one.tensor)]
-        room = COPIED_UP_TO
+        self._all, room = kept, COPIED_UP_TO
         copied: list[Found] = []
         self.watched: list[Found] = []
         """Too many to copy."""
-        for one in kept:
+        for one in (one for one in kept if not one.alias):
             room -= 0 if one.must else elements(one.tensor)
             if one.must or room >= 0:
                 copied.append(one)
@@ -52,11 +54,11 @@ class Tensors:
         self._plain = [one for one in copied if not one.tensor.is_inference()]
         self._others = [one for one in copied if one.tensor.is_inference()]
         self._own = [part for one in self._plain for part in parts(one.tensor)]
+        own = [one.tensor for one in kept if type(one.tensor) in (Tensor, torch.nn.Parameter)]
         self._movable = [
-            (one.tensor, one.tensor.detach())
-            for one in self._plain
-            if type(one.tensor) in (Tensor, torch.nn.Parameter)
-            and not hasattr(one.tensor, "ds_tensor")
+            (tensor, tensor.detach())
+            for tensor in own
+            if not tensor.is_inference() and not hasattr(tensor, "ds_tensor")
         ]
         """Each with the memory that it had: `p.data = other` gives it another."""
         self._saved = copies(self._own)
@@ -74,8 +76,9 @@ class Tensors:
 
     def states(self) -> list[tuple[Place, str]]:
         """By place, what can be compared."""
-        each = [*self.copied, *self.watched]
-        return [(one.place, str([checksum(part) for part in parts(one.tensor)])) for one in each]
+        return [
+            (one.place, str([checksum(part) for part in parts(one.tensor)])) for one in self._all
+        ]
 
 
 class Gradient:

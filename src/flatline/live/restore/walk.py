@@ -148,12 +148,12 @@ class Walk:
 
     def _add_tensor(self, tensor: Tensor, place: Place, *, must: bool) -> None:
         plain = not tensor.is_meta and tensor.layout is torch.strided
+        alias = False
         if plain and not hasattr(tensor, "ds_tensor") and not hasattr(tensor, "to_local"):
             key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            if key in self._memory:
-                return
+            alias = key in self._memory
             self._memory.add(key)
-        self.tensors.append(Found(tensor, place, must))
+        self.tensors.append(Found(tensor, place, must, alias))
 
     def _buffer(self, thing: Any, place: Place) -> None:
         if isinstance(thing, np.ndarray):
