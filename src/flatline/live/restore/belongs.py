@@ -106,8 +106,8 @@ def is_users(module: str) -> bool:
         return False
     known = sys.modules.get(module)
     file = getattr(known, "__file__", None)
-    if file is None:  # a notebook has no file; neither has what is built in
-        return top == "__main__" or known is None
+    if file is None:  # neither has a notebook, but what is built in has a specification
+        return getattr(known, "__spec__", None) is None
     return not in_library(str(file))
 
 
