@@ -191,20 +191,22 @@ class Helped(torch.optim.SGD):
 class Factored(torch.optim.SGD):
     """As SOAP and Shampoo do, with lists and dictionaries of tensors for each weight."""
 
+    def __init__(self, weights):
+        super().__init__(weights, lr=1e-1)
+        for one in weights:
+            self.state[one] = {"factors": [torch.ones_like(one)], "kept": {"n": torch.zeros(())}}
+
     @torch.no_grad()
     def step(self, closure=None):
-        for group in self.param_groups:
-            for weight in group["params"]:
-                state = self.state[weight]
-                factors = state.setdefault("factors", [torch.ones_like(weight)])
-                steps = state.setdefault("kept", {"steps": torch.zeros(())})
-                factors[0].add_(weight.grad.square())
-                steps["steps"].add_(1)
-                weight.add_(weight.grad / factors[0].sqrt() / steps["steps"], alpha=-1e-1)
+        for weight, state in self.state.items():
+            (factor,), steps = state["factors"], state["kept"]["n"]
+            factor.add_(weight.grad.square())
+            steps.add_(1)
+            weight.add_(weight.grad / factor.sqrt() / steps, alpha=-1e-1)
 
     def own(self):
         state = list(self.state.values())
-        return [one["factors"][0] for one in state], [one["kept"]["steps"] for one in state]
+        return [one["factors"][0] for one in state], [one["kept"]["n"] for one in state]
 
 
 # -- callbacks
@@ -213,18 +215,14 @@ class Factored(torch.optim.SGD):
 class Ema(TrainerCallback):
     """Averages the weights in place, and pulls them towards the average."""
 
-    def __init__(self):
-        self.shadow = {}
+    def on_init_end(self, args, state, control, model=None, **_):
+        self.shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
 
     @torch.no_grad()
     def on_optimizer_step(self, args, state, control, model=None, **_):
-        for name, weight in self.weights(model):
-            mean = self.shadow.setdefault(name, weight.detach().clone())
-            mean.lerp_(weight, 0.5)
+        for name, weight in model.named_parameters():
+            mean = self.shadow[name].lerp_(weight, 0.5)
             weight.lerp_(mean, 0.5)
-
-    def weights(self, model):
-        return (self.model if model is None else model).named_parameters()
 
     def own(self):
         return list(self.shadow.values())
