@@ -1,4 +1,4 @@
-"""Trainings that keep state where a trainer does not: in optimizers, callbacks, data and rewards."""
+"""Trainings that keep state in optimizers, callbacks, data and rewards of the user's own."""
 
 import itertools
 import random

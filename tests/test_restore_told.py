@@ -1,4 +1,4 @@
-"""What a checkup cannot put back is named before it begins; what it did not put back, afterwards."""
+"""What a checkup cannot put back is named before it begins; what it did not, afterwards."""
 
 import json
 

@@ -23,7 +23,7 @@ NOTES = []
 
 
 class Plain:
-    kinds = {}
+    kinds = {}  # noqa: RUF012
 
     def __init__(self, **held):
         vars(self).update(held)
@@ -74,7 +74,7 @@ def note():
 def counted():
     calls, held = 0, {"times": []}
 
-    def reward(x=collections.Counter()):  # noqa: B006, B008
+    def reward(x=collections.Counter()):  # noqa: B006
         nonlocal calls
         calls += 1
         held["times"].append(calls)
@@ -204,7 +204,11 @@ KINDS = {
         lambda t: t.mul_(3),
         torch.Tensor.tolist,
     ),
-    "a part of a tensor": (lambda: torch.zeros(4, 4)[:, 1], lambda t: t.add_(1), torch.Tensor.tolist),
+    "a part of a tensor": (
+        lambda: torch.zeros(4, 4)[:, 1],
+        lambda t: t.add_(1),
+        torch.Tensor.tolist,
+    ),
     "a tensor made for inference": (
         lambda: made_for_inference(),
         lambda t: change_for_inference(t),
@@ -323,7 +327,9 @@ LOST = {
 
 @pytest.mark.parametrize("what", LOST)
 def test_what_cannot_be_kept_is_named_with_its_place(what, tmp_path):
-    snapshot = snapshot_of(**{"your reward function `Paid`": Paid(inner={"one": LOST[what](tmp_path)})})
+    snapshot = snapshot_of(
+        **{"your reward function `Paid`": Paid(inner={"one": LOST[what](tmp_path)})}
+    )
     (found,) = snapshot.not_kept
     assert "your reward function `Paid`" in found.where and ".inner['one']" in found.where
     assert found.what.startswith(what)
@@ -331,7 +337,7 @@ def test_what_cannot_be_kept_is_named_with_its_place(what, tmp_path):
 
 def test_a_client_in_the_module_of_a_reward_function_is_named():
     module = types.ModuleType("judge_of_mine")
-    code = "import socket\ndef reward(completions):\n    return socket.create_connection(completions)\n"
+    code = "import socket\ndef reward(where):\n    return socket.create_connection(where)\n"
     exec(code, vars(module))
     sys.modules["judge_of_mine"] = module
     try:

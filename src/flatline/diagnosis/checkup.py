@@ -55,12 +55,13 @@ def checkup(
 
     Everything that can be reached from the trainer is put back bit for bit, and a digest verifies
     it. What cannot be, such as a generator that a reward function draws from, is said on stderr
-    before anything is tried, and in the report (`put_back`). `correct` names the reward function that says whether an answer is right, `gold` the
-    column of the dataset with the right answer. After `budget` seconds nothing more is measured
-    but the first batch: what is cheap comes first, and what was not reached is said. `on_probe` is
-    told of each hypothesis before it looks. Without `hypotheses`, all are asked, as `flatline.toml`
-    says. Of several processes each must ask for it; all get the
-    same report.
+    before anything is tried, and in the report (`put_back`).
+
+    `correct` names the reward function that says whether an answer is right, `gold` the column of
+    the dataset with the right answer. After `budget` seconds nothing more is measured but the first
+    batch: what is cheap comes first, and what was not reached is said. `on_probe` is told of each
+    hypothesis before it looks. Without `hypotheses`, all are asked, as `flatline.toml` says. Of
+    several processes each must ask for it; all get the same report.
     """
     begun = time.perf_counter()
     subject = subject_of(trainer, correct=correct, gold=gold)

@@ -72,8 +72,8 @@ OUTSIDE = {
     "a network client": (
         "requests", "httpx", "httpcore", "aiohttp", "urllib3", "urllib.request", "http.client",
         "socket", "ssl", "websockets", "websocket", "grpc", "openai", "anthropic", "litellm",
-        "google", "cohere", "mistralai", "groq", "together", "huggingface_hub", "boto3",
-        "botocore", "tinker", "xmlrpc", "smtplib", "ftplib",
+        "google.genai", "google.generativeai", "google.cloud", "cohere", "mistralai", "groq",
+        "together", "boto3", "botocore", "xmlrpc", "smtplib", "ftplib",
     ),
     "a database": (
         "sqlite3", "psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "mysql", "pymongo",

@@ -46,9 +46,9 @@ class PutBack:
         said = []
         if self.differs:
             said.append(
-                "This trainer was not put back as it was: a digest from before the checkup and one "
-                f"from after it differ at {listed(self.differs)}. Build the trainer anew before you "
-                "train it."
+                "This trainer was not put back as it was: a digest from before the checkup and "
+                f"one from after it differ at {listed(self.differs)}. Build the trainer anew "
+                "before you train it."
             )
         if self.not_kept:
             called = ", ".join(f"`{name}` {times} times" for name, times in self.calls.items())
@@ -78,8 +78,8 @@ def beforehand(not_kept: Sequence[NotKept]) -> str:
         return ""
     return (
         "a checkup calls your reward functions and callbacks more times, and then puts everything "
-        f"back but this, which it cannot: {listed(not_kept)}. If your training depends on it, build "
-        "the trainer anew after the checkup."
+        f"back but this: {listed(not_kept)}. If your training depends on it, build the trainer "
+        "anew after the checkup."
     )
 
 

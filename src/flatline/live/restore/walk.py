@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import (
     BuiltinFunctionType,
-    CellType,
     FunctionType,
     MappingProxyType,
     MethodType,
@@ -21,37 +20,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatline.live.restore import belongs, keep
-from flatline.live.restore.code import referred
+from flatline.live.restore import belongs, buffers, callables, keep
 from flatline.live.restore.place import Place
 from flatline.live.restore.tell import NotKept
 from flatline.live.restore.tensors import COPIED_UP_TO, Found, Gradient
 
 MANY = 10_000
-"""Entries of a container that is data rather than state: it is kept, its entries are not looked
-into."""
+"""Entries of a container that is data rather than state: only which they are is kept."""
 MOST = 100_000
-"""Things that are looked at; one of a model or of its optimizer, of which large ones have hundreds
-of thousands, counts as a fiftieth."""
+"""Things that are looked at. One of a model or of its optimizer counts as a fiftieth: large ones
+have hundreds of thousands."""
 
 _Visit = Callable[["Walk", Any, Place], None]
 
 
 class Walk:
-    """What was found. Roots are followed in their order: the first that reaches a thing names it."""
+    """What was found. Roots are followed in their order: the first to reach a thing names it."""
 
-    def __init__(self, *, without: Sequence[Any] = (), few_weights: Sequence[nn.Module] = ()) -> None:
-        """Nothing of `without` is looked into; of `few_weights` those that are frozen are only
-        watched."""
+    def __init__(
+        self, *, without: Sequence[Any] = (), few_weights: Sequence[nn.Module] = ()
+    ) -> None:
+        """Nothing of `without` is looked into; of the weights of `few_weights`, those that are
+        frozen are only watched."""
         self.kept: list[keep.Kept] = []
         self.tensors: list[Found] = []
         self.iterators = keep.Iterators()
         self.not_kept: list[NotKept] = []
         self.not_looked_into: list[str] = []
-        self._seen: dict[int, Any] = {id(one): one for one in without}
+        self.seen: dict[int, Any] = {id(one): one for one in without}
         """Kept alive: another thing may not have its identity."""
         self._memory: set[Any] = set()
-        self._names: dict[int, tuple[dict[str, Any], dict[str, None], Place]] = {}
+        self.names: dict[int, tuple[dict[str, Any], dict[str, None], Place]] = {}
         self._few = {id(weight) for one in few_weights for weight in one.parameters()}
         self._waiting: deque[tuple[Any, Place]] = deque()
         self._left = float(MOST)
@@ -65,33 +64,33 @@ class Walk:
 
     def finish(self) -> None:
         """Names of modules: only now are all of them known."""
-        for module, names, place in self._names.values():
-            self._hold(place, keep.of_module(module, list(names)))
-        self._names = {}
+        for module, names, place in self.names.values():
+            self.hold(place, keep.of_module(module, list(names)))
+        self.names = {}
 
     # -- one thing
 
     def _visit(self, thing: Any, place: Place) -> None:
         kind = type(thing)
-        if kind in keep.ATOMS or id(thing) in self._seen or kind in _NOTHING:
+        if kind in keep.ATOMS or id(thing) in self.seen or self._left <= 0:
             return
-        if self._left <= 0:
+        if issubclass(kind, ModuleType):
             return
         self._left -= 0.02 if place.must else 1
         if self._left <= 0:
             self.not_looked_into.append(f"{place}: more than {MOST:,} things are reachable")
-        self._seen[id(thing)] = thing
+        self.seen[id(thing)] = thing
         for kinds, visit in _HOW:
             if issubclass(kind, kinds):
                 visit(self, thing, place)
                 return
         self._object(thing, place)
 
-    def _next(self, thing: Any, place: Place) -> None:
+    def reach(self, thing: Any, place: Place) -> None:
         if type(thing) not in keep.ATOMS:
             self._waiting.append((thing, place))
 
-    def _hold(self, place: Place, how: Any) -> None:
+    def hold(self, place: Place, how: Any) -> None:
         self.kept.append(keep.Held(place, *how, self.iterators))
 
     def _entries(self, entries: Iterable[tuple[str, Any]], size: int, place: Place) -> None:
@@ -103,25 +102,25 @@ class Walk:
             return
         for step, one in listed:
             if not place.shallow or isinstance(one, dict | list | set | deque | tuple):
-                self._next(one, place.at(step))
+                self.reach(one, place.at(step))
 
     def _dict(self, value: dict[Any, Any], place: Place) -> None:
-        self._hold(place, keep.of_dict(value))
-        self._attributes(value, place)
+        self.hold(place, keep.of_dict(value))
+        self.attributes(value, place)
         self._entries(((f"[{_short(k)}]", v) for k, v in list(value.items())), len(value), place)
         self._entries(((".keys()", k) for k in list(value)), len(value), place)
         if isinstance(value, defaultdict):
-            self._next(value.default_factory, place.at(".default_factory"))
+            self.reach(value.default_factory, place.at(".default_factory"))
 
     def _list(self, value: Any, place: Place) -> None:
         how = keep.of_list(value) if isinstance(value, list) else keep.of_deque(value)
-        self._hold(place, how)
-        self._attributes(value, place)
+        self.hold(place, how)
+        self.attributes(value, place)
         self._entries(((f"[{k}]", one) for k, one in enumerate(list(value))), len(value), place)
 
     def _set(self, value: set[Any], place: Place) -> None:
-        self._hold(place, keep.of_set(value))
-        self._attributes(value, place)
+        self.hold(place, keep.of_set(value))
+        self.attributes(value, place)
         self._entries((("{}", one) for one in list(value)), len(value), place)
 
     def _fixed(self, value: Any, place: Place) -> None:
@@ -131,7 +130,7 @@ class Walk:
         self._entries(((f"[{k}]", one) for k, one in enumerate(value)), len(value), place)
         for one in value if len(value) <= MANY else ():
             if type(one) in keep.RENEWED:
-                self._cannot(one, place, "an iterator in a tuple, which cannot be turned back")
+                self.cannot(one, place, "an iterator in a tuple, which cannot be turned back")
 
     def _tensor(self, tensor: Tensor, place: Place) -> None:
         if not place.shallow:
@@ -142,9 +141,9 @@ class Walk:
         if tensor.is_leaf and weight and not tensor.is_meta:
             self.kept.append(Gradient(tensor, place.at(".grad")))
             if tensor.grad is not None:
-                self._seen[id(tensor.grad)] = tensor.grad
+                self.seen[id(tensor.grad)] = tensor.grad
         if not sharded:
-            self._attributes(tensor, place)
+            self.attributes(tensor, place)
 
     def _add_tensor(self, tensor: Tensor, place: Place, *, must: bool) -> None:
         plain = not tensor.is_meta and tensor.layout is torch.strided
@@ -159,104 +158,31 @@ class Walk:
         if isinstance(thing, np.ndarray):
             if isinstance(thing, np.memmap):
                 if thing.flags.writeable and place.users:
-                    self._cannot(thing, place, "an array in a file, which is written in place")
+                    self.cannot(thing, place, "an array in a file, which is written in place")
                 return
             if thing.dtype.hasobject:
                 self._fixed(tuple(thing.flat), place)
             self._elements += thing.size
             if not thing.flags.writeable or self._elements > COPIED_UP_TO:
                 return
-        self.kept.append(keep.OfBuffer(place, thing))
+        self.kept.append(buffers.OfBuffer(place, thing))
 
     def _iterator(self, thing: Any, place: Place) -> None:
         try:
             self.iterators.add(thing)
         except Exception:  # newer Pythons copy fewer of them
-            self._cannot(thing, place, "an iterator, which cannot be turned back")
+            self.cannot(thing, place, "an iterator, which cannot be turned back")
         self._fixed(tuple(thing.__reduce__()[1]), place)
-
-    def _function(self, function: FunctionType, place: Place) -> None:
-        module = belongs.module_of(function)
-        if module.startswith("flatline.") and not belongs.within(module, belongs.OF_A_TRAINING):
-            self._next(vars(function).get("__wrapped__"), place)
-            return
-        users = place.users or belongs.is_users(module)
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            self._cell(cell, place.at(f"'s {name}", users=users))
-        self._next(function.__defaults__, place.at("'s defaults", users=users))
-        self._next(function.__kwdefaults__, place.at("'s defaults", users=users))
-        self._attributes(function, place.at("", users=users))
-        if belongs.is_users(module):
-            for names, name in referred(function):
-                self._global(names, name, place.at("", users=True))
-
-    def _global(self, module: dict[str, Any], name: str, place: Place) -> None:
-        called = module.get("__name__", "its module")
-        here = Place(f"{place.root}, module `{called}`", users=True)
-        names = self._names.setdefault(id(module), (module, {}, here))[1]
-        if name in names:
-            return
-        names[name] = None
-        found = module.get(name)
-        if isinstance(found, ModuleType):
-            what = belongs.refers_outside(found)
-            if what:
-                self._cannot(found, here.at(f".{name}"), what)
-        else:
-            self._next(found, here.at(f".{name}"))
-
-    def _cell(self, cell: CellType, place: Place) -> None:
-        if id(cell) not in self._seen:
-            self._seen[id(cell)] = cell
-            how = keep.of_cell(cell)
-            self._hold(place, how)
-            for one in how[0]():
-                self._next(one, place)
-
-    def _method(self, method: MethodType, place: Place) -> None:
-        self._next(method.__self__, place)
-        self._next(method.__func__, place)
-
-    def _builtin(self, one: BuiltinFunctionType, place: Place) -> None:
-        """`seen.append` changes `seen`."""
-        if not isinstance(one.__self__, ModuleType):
-            self._next(one.__self__, place)
-
-    def _partial(self, one: Any, place: Place) -> None:
-        self._next(one.func, place)
-        self._next(one.args, place.at(".args"))
-        self._next(one.keywords, place.at(".keywords"))
-        self._attributes(one, place)
-
-    def _class(self, kind: type, place: Place) -> None:
-        """A class of the user's; libraries' are not looked into."""
-        if not belongs.is_users(belongs.module_of(kind)):
-            return
-        own = Place(f"{place.root}, class `{kind.__name__}`", users=True)
-        found = keep.OfClass(own, kind)
-        self.kept.append(found)
-        methods = {name: one for name, one in vars(kind).items() if type(one) is FunctionType}
-        for name, one in (methods | found.entries()).items():
-            self._next(one, own.at(f".{name}"))
-        for base in kind.__bases__:
-            self._next(base, place)
-
-    def _descriptor(self, one: Any, place: Place) -> None:
-        parts = ("fget", "fset", "fdel") if isinstance(one, property) else ("__func__",)
-        for name in parts:
-            self._next(getattr(one, name), place)
 
     def _object(self, thing: Any, place: Place) -> None:
         kind = type(thing)
         what = belongs.lost(thing)
         if what:
             if place.users:
-                self._cannot(thing, place, what)
+                self.cannot(thing, place, what)
             return
         if belongs.is_opaque(kind) and not place.shallow:
-            self._next((_dictionary(thing) or {}).get("__wrapped__"), place)
+            self.reach((_dictionary(thing) or {}).get("__wrapped__"), place)
             return
         module = belongs.module_of(kind)
         users = belongs.is_users(module) or (
@@ -264,22 +190,22 @@ class Walk:
         )
         inside = place.at("", users=users)
         slots = list(keep.slots_of(kind))
-        self._attributes(thing, inside)
+        self.attributes(thing, inside)
         if slots:
             how = keep.of_slots(thing, slots)
-            self._hold(inside, how)
+            self.hold(inside, how)
             names = [f".{slot.__name__}" for slot in slots]
             self._entries(zip(names, how[0](), strict=True), len(names), inside)
         if not slots and not hasattr(thing, "__dict__") and place.users:
             self._unknown(kind, place)
-        self._next(kind, place)
+        self.reach(kind, place)
 
-    def _attributes(self, thing: Any, place: Place) -> None:
+    def attributes(self, thing: Any, place: Place) -> None:
         """What an object keeps in its own dictionary."""
         own = _dictionary(thing)
-        if own is not None and id(own) not in self._seen:
-            self._seen[id(own)] = own
-            self._hold(place, keep.of_dict(own))
+        if own is not None and id(own) not in self.seen:
+            self.seen[id(own)] = own
+            self.hold(place, keep.of_dict(own))
             self._entries(((f".{name}", one) for name, one in list(own.items())), 0, place)
 
     def _unknown(self, kind: type, place: Place) -> None:
@@ -287,8 +213,8 @@ class Walk:
             said = f"{place}: {belongs.module_of(kind)}.{kind.__name__}"
             self.not_looked_into.append(said)
 
-    def _cannot(self, thing: Any, place: Place, what: str) -> None:
-        self._seen[id(thing)] = thing
+    def cannot(self, thing: Any, place: Place, what: str) -> None:
+        self.seen[id(thing)] = thing
         self.not_kept.append(NotKept(str(place), what))
 
 
@@ -305,21 +231,20 @@ def _short(key: Any) -> str:
     return repr(key)[:40] if type(key) in keep.ATOMS else type(key).__name__
 
 
-_NOTHING = frozenset({ModuleType})
 _HARMLESS = ("builtins", "datetime", "decimal", "torch", "numpy", "re", "regex", "_thread", "types")
 _HOW: tuple[tuple[Any, _Visit], ...] = (
     (Tensor, Walk._tensor),
-    (keep.BUFFERS, Walk._buffer),
+    (buffers.BUFFERS, Walk._buffer),
     (keep.RENEWED, Walk._iterator),
     (dict, Walk._dict),
     (list | deque, Walk._list),
     (set, Walk._set),
     (tuple | frozenset | MappingProxyType, Walk._fixed),
-    (FunctionType, Walk._function),
-    (MethodType, Walk._method),
-    (BuiltinFunctionType, Walk._builtin),
-    (partial, Walk._partial),
-    (type, Walk._class),
-    (property | staticmethod | classmethod, Walk._descriptor),
+    (FunctionType, callables.of_function),
+    (MethodType, callables.of_method),
+    (BuiltinFunctionType, callables.of_builtin),
+    (partial, callables.of_partial),
+    (type, callables.of_class),
+    (property | staticmethod | classmethod, callables.of_descriptor),
 )
 """By the class of a thing; anything else is an object with attributes."""
