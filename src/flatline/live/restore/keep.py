@@ -16,7 +16,13 @@ from typing import Any, Protocol
 from flatline.live.restore.place import Place
 
 ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), type(Ellipsis), range, slice})
-RENEWED: tuple[type[Any], ...] = (count, type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")))
+RENEWED: tuple[type[Any], ...] = (
+    count,
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+    type(iter("")),
+)
 """Iterators that can be copied and not turned back: whoever holds one is given the copy."""
 _ABSENT = object()
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from flatline.live.held import at_rest, elements
 from flatline.live.restore import numbers
 from flatline.live.restore.belongs import is_opaque
+from flatline.live.restore.keep import Kept
 from flatline.live.restore.place import Place
 from flatline.live.restore.tell import NotKept
 from flatline.live.restore.tensors import COPIED_UP_TO, Tensors
@@ -79,19 +80,27 @@ class Snapshot:
         self._rest()
         self._iterators.renew()
         for one in self._kept:
-            one.put_back()
+            with suppress(Exception):  # the digest tells; the others are put back all the same
+                one.put_back()
         self._tensors.put_back()
         self._numbers()
 
     def digests(self) -> Digests:
         """What everything holds now. Tensors that were too large to copy are in it."""
-        found = [(str(one.place), _short(one.state())) for one in self._kept]
+        found = [(str(one.place), _short(_state(one))) for one in self._kept]
         found += [(str(place), _short(state)) for place, state in self._tensors.states()]
         return [*found, (NUMBERS, _short(numbers.state_of_all()))]
 
     def _rest(self) -> None:
         for model in self._models:
             at_rest(model)
+
+
+def _state(one: Kept) -> str:
+    try:
+        return one.state()
+    except Exception as error:
+        return type(error).__name__
 
 
 def _short(state: str) -> str:

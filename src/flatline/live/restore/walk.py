@@ -60,7 +60,11 @@ class Walk:
         """This, and all that can be reached from it."""
         self._waiting.append((thing, place))
         while self._waiting:
-            self._visit(*self._waiting.popleft())
+            one, where = self._waiting.popleft()
+            try:
+                self._visit(one, where)
+            except Exception as error:  # what somebody's class does when it is looked at
+                self.not_looked_into.append(f"{where}: {type(error).__name__}")
 
     def finish(self) -> None:
         """Names of modules: only now are all of them known."""
@@ -182,6 +186,8 @@ class Walk:
                 self.cannot(thing, place, what)
             return
         if belongs.is_opaque(kind) and not place.shallow:
+            if place.users and belongs.within(belongs.module_of(kind), ("pandas",)):
+                self._unknown(kind, place)
             self.reach((_dictionary(thing) or {}).get("__wrapped__"), place)
             return
         module = belongs.module_of(kind)
