@@ -392,3 +392,47 @@ def test_what_is_too_large_to_copy_is_watched(monkeypatch):
     snapshot.put_back()
     assert small.sum() == 0
     assert differing(before, snapshot.digests()) == ("one, `.large`",)
+
+
+def test_a_frozen_reference_is_watched_and_not_copied():
+    model, reference = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
+    snapshot = Snapshot(models=[model, reference], users={}, machinery={})
+    before = snapshot.digests()
+    with torch.no_grad():
+        model.weight.add_(1), reference.weight.add_(1)
+    snapshot.put_back()
+    assert differing(before, snapshot.digests()) == (
+        "the reference model, `._parameters['weight']`",
+    )
+
+
+def test_state_of_an_optimizer_of_many_weights_is_put_back():
+    weights = [nn.Parameter(torch.ones(1)) for _ in range(10_050)]
+    optimizer = torch.optim.SGD(weights, lr=1.0)
+    for one in weights:
+        optimizer.state[one]["mean"] = torch.zeros(1)
+    snapshot = Snapshot(models=[nn.Module()], optimizer=optimizer, users={}, machinery={})
+    weights[-1].data.add_(1)
+    optimizer.state[weights[-1]]["mean"].add_(1)
+    snapshot.put_back()
+    assert (float(weights[-1]), float(optimizer.state[weights[-1]]["mean"])) == (1, 0)
+    assert snapshot.not_looked_into == ()
+
+
+class Hostile:
+    """Nothing about it can be read."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError
+
+    def __getattribute__(self, name):
+        raise RuntimeError
+
+
+def test_an_object_that_cannot_be_read_costs_no_other(monkeypatch):
+    paid = Paid(first=Hostile(), then=[1])
+    snapshot = snapshot_of(paid=paid)
+    paid.then.append(2)
+    snapshot.put_back()
+    assert paid.then == [1]

@@ -14,6 +14,8 @@ class Place:
     """Whether it is the user's, or in the hands of something that is."""
     must: bool = False
     """Whether a step changes the tensors that lie here."""
+    many: bool = False
+    """Whether it belongs to a model or its optimizer, which are as large as they are."""
     shallow: bool = False
     """Whether only containers are kept below: the object belongs to a machinery."""
 

@@ -43,12 +43,13 @@ class Snapshot:
         anything is tried."""
         self._pause, self._models = pause, models
         self._rest()
-        walk = Walk(without=without, few_weights=_only_watched(models))
+        walk = Walk(without=without, models=models, few_weights=_only_watched(models))
         for number, model in enumerate(models):
             what = "the model" if number == 0 else "the reference model"
-            walk.follow(model, Place(what, must=True))
-        walk.follow(optimizer, Place(f"your optimizer `{type(optimizer).__name__}`", must=True))
-        walk.follow(list(tensors), Place("the sampler's copy", must=True))
+            walk.follow(model, Place(what, many=True))
+        name = f"your optimizer `{type(optimizer).__name__}`"
+        walk.follow(optimizer, Place(name, must=True, many=True))
+        walk.follow(list(tensors), Place("the sampler's copy", must=True, many=True))
         for name, one in users.items():
             walk.follow(one, Place(name, users=True, shallow=is_opaque(type(one))))
         for name, one in machinery.items():

@@ -14,8 +14,8 @@ from flatline.live.held import copies, elements, parts, read
 from flatline.live.restore.place import Place
 
 COPIED_UP_TO = 1_000_000_000
-"""Elements that are copied of what no optimizer step changes: frozen weights of the model, and
-tensors that others keep. Beyond, a change is told but cannot be put back."""
+"""Elements that are copied of tensors that neither model nor optimizer hold, and weights of a model
+of which frozen ones are. Beyond, a change is told and cannot be put back."""
 PIECE = 1 << 22
 """Elements that are summed at a time."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -30,6 +30,8 @@ class Found:
     place: Place
     must: bool
     """A step changes it: it is copied, however large it is."""
+    watched: bool = False
+    """Nothing changes it: it is compared, and not copied."""
     alias: bool = False
     """Its memory is that of another, which is found already."""
 
@@ -44,12 +46,10 @@ class Tensors:
         self.watched: list[Found] = []
         """Too many to copy."""
         for one in (one for one in kept if not one.alias):
-            room -= 0 if one.must else elements(one.tensor)
-            if one.must or room >= 0:
-                copied.append(one)
-            else:
-                room += elements(one.tensor)
-                self.watched.append(one)
+            size = 0 if one.must else elements(one.tensor)
+            fits = size <= room and not one.watched
+            room -= size if fits else 0
+            (copied if fits else self.watched).append(one)
         self.copied = copied
         self._plain = [one for one in copied if not one.tensor.is_inference()]
         self._others = [one for one in copied if one.tensor.is_inference()]

@@ -38,10 +38,14 @@ class Walk:
     """What was found. Roots are followed in their order: the first to reach a thing names it."""
 
     def __init__(
-        self, *, without: Sequence[Any] = (), few_weights: Sequence[nn.Module] = ()
+        self,
+        *,
+        without: Sequence[Any] = (),
+        models: Sequence[nn.Module] = (),
+        few_weights: Sequence[nn.Module] = (),
     ) -> None:
-        """Nothing of `without` is looked into; of the weights of `few_weights`, those that are
-        frozen are only watched."""
+        """Nothing of `without` is looked into. Weights and buffers of `models` are copied, however
+        large they are; but frozen weights of `few_weights` are only watched."""
         self.kept: list[keep.Kept] = []
         self.tensors: list[Found] = []
         self.iterators = keep.Iterators()
@@ -51,6 +55,7 @@ class Walk:
         """Kept alive: another thing may not have its identity."""
         self._memory: set[Any] = set()
         self.names: dict[int, tuple[dict[str, Any], dict[str, None], Place]] = {}
+        self._own = {id(x) for one in models for x in (*one.parameters(), *one.buffers())}
         self._few = {id(weight) for one in few_weights for weight in one.parameters()}
         self._waiting: deque[tuple[Any, Place]] = deque()
         self._left = float(MOST)
@@ -80,7 +85,7 @@ class Walk:
             return
         if issubclass(kind, ModuleType):
             return
-        self._left -= 0.02 if place.must else 1
+        self._left -= 0.02 if place.many else 1
         if self._left <= 0:
             self.not_looked_into.append(f"{place}: more than {MOST:,} things are reachable")
         self.seen[id(thing)] = thing
@@ -100,7 +105,7 @@ class Walk:
     def _entries(self, entries: Iterable[tuple[str, Any]], size: int, place: Place) -> None:
         """What a container holds; in the hands of a machinery, only further containers."""
         listed = [pair for pair in entries if type(pair[1]) not in keep.ATOMS]
-        if size > MANY and listed:
+        if size > MANY and listed and not place.many:
             said = f"{place}: entries of a container of {size:,}"
             self.not_looked_into += [said] if place.users else []
             return
@@ -139,7 +144,7 @@ class Walk:
     def _tensor(self, tensor: Tensor, place: Place) -> None:
         if not place.shallow:
             frozen = id(tensor) in self._few and not tensor.requires_grad
-            self._add_tensor(tensor, place, must=place.must and not frozen)
+            self._add_tensor(tensor, place, watched=frozen)
         sharded = any(hasattr(tensor, name) for name in ("ds_numel", "_hp_mapping", "to_local"))
         weight = tensor.requires_grad or isinstance(tensor, nn.Parameter)
         if tensor.is_leaf and weight and not tensor.is_meta:
@@ -149,14 +154,15 @@ class Walk:
         if not sharded:
             self.attributes(tensor, place)
 
-    def _add_tensor(self, tensor: Tensor, place: Place, *, must: bool) -> None:
+    def _add_tensor(self, tensor: Tensor, place: Place, *, watched: bool) -> None:
         plain = not tensor.is_meta and tensor.layout is torch.strided
         alias = False
         if plain and not hasattr(tensor, "ds_tensor") and not hasattr(tensor, "to_local"):
             key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             alias = key in self._memory
             self._memory.add(key)
-        self.tensors.append(Found(tensor, place, must, alias))
+        must = not watched and (place.must or id(tensor) in self._own)
+        self.tensors.append(Found(tensor, place, must, watched, alias))
 
     def _buffer(self, thing: Any, place: Place) -> None:
         if isinstance(thing, np.ndarray):
