@@ -111,13 +111,17 @@ def is_users(module: str) -> bool:
     return not in_library(str(file))
 
 
-@functools.cache
 def is_opaque(kind: type) -> bool:
     """Whether nothing of an object of this class is looked into."""
-    modules = [module_of(kind)]
-    if within(modules[0], ("flatline",)):  # what looks at a training of ours is in its package
-        modules = [name for name in map(module_of, kind.__mro__) if within(name, ("flatline",))]
-    return any(within(one, OPAQUE) and not within(one, OF_A_TRAINING) for one in modules)
+    return _is_machinery(tuple(map(module_of, kind.__mro__)))
+
+
+@functools.cache
+def _is_machinery(modules: tuple[str, ...]) -> bool:
+    """By the modules of a class and its bases."""
+    ours = within(modules[0], ("flatline",))  # what looks at a training of ours is in its package
+    asked = [one for one in modules if within(one, ("flatline",))] if ours else modules[:1]
+    return any(within(one, OPAQUE) and not within(one, OF_A_TRAINING) for one in asked)
 
 
 def outside(module: str) -> str:

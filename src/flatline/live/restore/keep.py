@@ -192,12 +192,7 @@ class OfClass:
         self._held = self.entries()
 
     def entries(self) -> dict[str, Any]:
-        dunder = lambda name: name.startswith("__") and name.endswith("__")  # noqa: E731
-        return {
-            name: one
-            for name, one in vars(self._kind).items()
-            if not dunder(name) and not name.startswith("_abc_")
-        }
+        return {name: one for name, one in vars(self._kind).items() if not _of_python(name)}
 
     def put_back(self) -> None:
         now = self.entries()
@@ -209,6 +204,10 @@ class OfClass:
 
     def state(self) -> str:
         return ",".join(f"{name}={mark(one)}" for name, one in sorted(self.entries().items()))
+
+
+def _of_python(name: str) -> bool:
+    return (name.startswith("__") and name.endswith("__")) or name.startswith("_abc_")
 
 
 def mark(one: Any) -> str:

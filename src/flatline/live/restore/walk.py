@@ -100,7 +100,8 @@ class Walk:
             self._waiting.append((thing, place))
 
     def hold(self, place: Place, how: Any) -> None:
-        self.kept.append(keep.Held(place, *how, self.iterators))
+        read, write = how
+        self.kept.append(keep.Held(place, read, write, self.iterators))
 
     def _entries(self, entries: Iterable[tuple[str, Any]], size: int, place: Place) -> None:
         """What a container holds; in the hands of a machinery, only further containers."""
