@@ -407,7 +407,7 @@ def test_a_frozen_reference_is_watched_and_not_copied():
 
 
 def test_state_of_an_optimizer_of_many_weights_is_put_back():
-    weights = [nn.Parameter(torch.ones(1)) for _ in range(10_050)]
+    weights = [nn.Parameter(torch.ones(1)) for _ in range(10_010)]
     optimizer = torch.optim.SGD(weights, lr=1.0)
     for one in weights:
         optimizer.state[one]["mean"] = torch.zeros(1)
@@ -415,7 +415,7 @@ def test_state_of_an_optimizer_of_many_weights_is_put_back():
     weights[-1].data.add_(1)
     optimizer.state[weights[-1]]["mean"].add_(1)
     snapshot.put_back()
-    assert (float(weights[-1]), float(optimizer.state[weights[-1]]["mean"])) == (1, 0)
+    assert (weights[-1].item(), float(optimizer.state[weights[-1]]["mean"])) == (1, 0)
     assert snapshot.not_looked_into == ()
 
 
