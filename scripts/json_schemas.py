@@ -103,6 +103,36 @@ class Trend(Shape):
     """The same in words."""
 
 
+class NotKept(Shape):
+    """Something that a checkup could not put back."""
+
+    where: str
+    """The way to it, from what the user gave."""
+    what: str
+    """What it is: a generator, an open file, a network client."""
+
+
+class PutBack(Shape):
+    """How a checkup left the trainer."""
+
+    verified: bool
+    """Everything that was kept is as it was: the two digests are the same."""
+    kept: int
+    """Objects and tensors that were kept."""
+    digest_before: str
+    """Of all of them, before anything was tried; comparable within one checkup alone."""
+    digest_after: str
+    """After the last putting back."""
+    differs: list[str]
+    """Where they are not the same; the trainer should then be built anew."""
+    not_kept: list[NotKept]
+    """What cannot be put back; it was named on stderr before anything was tried."""
+    not_looked_into: list[str]
+    """What was too large, or whose inside nobody knows."""
+    calls: dict[str, int]
+    """By name: how often a function of the user's was called for the checkup."""
+
+
 class Diagnosis(Shape):
     """`flatline diagnose --json`, `flatline checkup --json`, and `diagnosis.json` of a run."""
 
@@ -129,6 +159,8 @@ class Diagnosis(Shape):
     R3 reward-falls, R4 reward-flat, R5 ended, R6 broke-off."""
     caveats: list[str] = []
     """What was lost, left out or assumed when it was read."""
+    put_back: PutBack | None = None
+    """Of a checkup alone; null of a run or a log."""
     remarks: list[str] = []
     """What the numbers of a log say beside any cause: parts of the reward, settings, plan."""
     known: list[str] = []

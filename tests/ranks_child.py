@@ -60,13 +60,13 @@ def briefness(completion_ids, **_):
 def fingerprint(trainer):
     """Of all bits that this process holds of weights and of what the optimizer knows of them."""
     from flatline.live.held import at_rest, parts
-    from flatline.live.measure.untouched import _state_tensors
 
     at_rest(trainer.model)
     found = hashlib.sha256()
     own = [part for weight in trainer.model.parameters() for part in parts(weight)]
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-    own += [] if optimizer is None else list(_state_tensors([optimizer]))
+    states = [] if optimizer is None else optimizer.state.values()
+    own += [one for state in states for one in state.values() if isinstance(one, torch.Tensor)]
     for tensor in own:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         found.update(local.detach().contiguous().cpu().numpy().tobytes())

@@ -19,7 +19,9 @@ from flatline.diagnosis.report import Report, asked, guarded, rank
 from flatline.errors import ConfigError, FlatlineError, NotReached, needing
 from flatline.hypotheses.base import Finding, HasProbe, HasSign, Hypothesis, Level
 from flatline.hypotheses.departure import Departure, named_by_the_catalogue, placed
+from flatline.live import ranks
 from flatline.live.loop.loop import Loop
+from flatline.live.restore.tell import PutBack
 from flatline.live.stage_found import NOT_REACHED
 from flatline.live.subject import Subject
 from flatline.live.tinker.training import Training
@@ -51,13 +53,15 @@ def checkup(
     """Look at a TRL `GRPOTrainer`, a `flatline.Loop`, a `flatline.verl.Engine`, a
     `flatline.tinker.Training`, or at what `training.trainer.build` made.
 
-    The trainer is left as it was, bit for bit, but for what a reward function of yours keeps for
-    itself. `correct` names the reward function that says whether an answer is right, `gold` the
-    column of the dataset with the right answer. After `budget` seconds nothing more is measured
-    but the first batch: what is cheap comes first, and what was not reached is said. `on_probe` is
-    told of each hypothesis before it looks. Without `hypotheses`, all are asked, as `flatline.toml`
-    says. Of several processes each must ask for it; all get the
-    same report.
+    Everything that can be reached from the trainer is put back bit for bit, and a digest verifies
+    it. What cannot be, such as a generator that a reward function draws from, is said on stderr
+    before anything is tried, and in the report (`put_back`).
+
+    `correct` names the reward function that says whether an answer is right, `gold` the column of
+    the dataset with the right answer. After `budget` seconds nothing more is measured but the first
+    batch: what is cheap comes first, and what was not reached is said. `on_probe` is told of each
+    hypothesis before it looks. Without `hypotheses`, all are asked, as `flatline.toml` says. Of
+    several processes each must ask for it; all get the same report.
     """
     begun = time.perf_counter()
     subject = subject_of(trainer, correct=correct, gold=gold)
@@ -93,13 +97,24 @@ def _look(
         judged = [choice.judged(one) for one in findings]
         named = rank(named_by_the_catalogue(judged, choice.hypotheses))
         named = placed(named, choice.hypotheses, subject)
+    put_back = _of_all(subject.put_back)
     return Report(
         subject="this trainer",
         findings=tuple(named),
         trend=None,
-        caveats=(*choice.remarks, *_not_reached(named, budget)),
+        caveats=(*put_back.caveats, *choice.remarks, *_not_reached(named, budget)),
+        put_back=put_back,
         question=asked(findings, subject.trace),
     )
+
+
+def _of_all(own: PutBack | None) -> PutBack:
+    """That of all processes: what one of them did not put back, the training has lost."""
+    assert own is not None
+    differs = ranks.told(list(own.differs))
+    where = [f"{place} (process {number})" for number, each in enumerate(differs) for place in each]
+    calls = ranks.told(dict(own.calls))[0]
+    return replace(own, differs=tuple(where if len(differs) > 1 else differs[0]), calls=calls)
 
 
 def _cost(hypothesis: Hypothesis) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flatline.hypotheses.base import ALARMS, Finding, Level
 from flatline.hypotheses.trend import Trend
+from flatline.live.restore.tell import PutBack
 from flatline.remarks.remark import Event
 
 
@@ -35,6 +36,8 @@ class Found:
     """What only the user can say, where something hangs on it."""
     event: Event | None = None
     """What happened on the way, of a log."""
+    put_back: PutBack | None = None
+    """How a checkup left the trainer; None of a run or a log."""
     remarks: tuple[str, ...] = ()
     """What the numbers of a log say beside any cause."""
 

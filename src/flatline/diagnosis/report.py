@@ -103,6 +103,7 @@ class Report(Found):
             "damaged": self.damaged,
             "troubles": [trouble.to_json() for trouble in self.troubles],
             "caveats": list(self.caveats),
+            "put_back": self.put_back and self.put_back.to_json(),
             "remarks": list(self.remarks),
             "known": list(self.known),
             "explained_by": explained_by(self.findings),

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from flatline.live.measure.moving import Move
     from flatline.live.measure.played import Played, Recorded
     from flatline.live.measure.step import Backward
-    from flatline.live.measure.untouched import Snapshot
     from flatline.live.records import AdapterGaps, DataOrder, PaidAgain, Problems, Surprise
+    from flatline.live.restore.calls import Calls
+    from flatline.live.restore.snapshot import Snapshot
     from flatline.live.stage_found import StageFound
     from flatline.live.step_records import Between, ShortStep
     from flatline.live.where.place import Where
@@ -201,6 +202,10 @@ class Trainer:
     def snapshot(self) -> "Snapshot":
         """Everything that a measurement may change, as it is now."""
         raise NotImplementedError
+
+    def counting(self, calls: "Calls") -> AbstractContextManager[None]:
+        """Inside, it is counted how often functions of the user's are called."""
+        return nullcontext()
 
     def standing_still(self) -> AbstractContextManager[None]:
         """Nobody trains inside; what is costly to make is made once."""

@@ -20,7 +20,6 @@ from flatline.live.measure.played import Played, Recorded, batch_of, fixed_logps
 from flatline.live.measure.reach import reaches
 from flatline.live.measure.routing import routing
 from flatline.live.measure.tokenizer import tokenizer_fit
-from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer, needs
 from flatline.live.records import (
     AdapterGaps,
@@ -46,10 +45,14 @@ from flatline.live.records import (
     Surprise,
     TokenizerFit,
 )
+from flatline.live.restore.calls import Calls
+from flatline.live.restore.snapshot import Snapshot, differing, digest_of
+from flatline.live.restore.tell import PutBack, beforehand, listed
 from flatline.live.stage_found import StageFound
 from flatline.live.step_records import Accumulation, Between, KlPull, SteppedDelivery
 from flatline.live.where.place import Where
 from flatline.trace import Trace
+from flatline.trace.announce import say
 
 T = TypeVar("T")
 
@@ -69,6 +72,10 @@ class Subject:
         self._taken: dict[Any, Any] = {}
         self._snapshot: Snapshot | None = None
         """What measurements go back to while nobody trains."""
+        self._told = False
+        """Whether it was said what cannot be put back."""
+        self.put_back: PutBack | None = None
+        """How this process was left; None until somebody stood still."""
 
     # -- settings: free
 
@@ -302,14 +309,37 @@ class Subject:
         """Nobody trains inside: every measurement goes back to one and the same snapshot, which
         takes longer to make than many a measurement. They share the engine too: on a GPU it records
         its steps, and a new one would have to record them again."""
-        with suppress(Exception):
-            self.between()
-        with self.live.standing_still():
-            self._snapshot = self.live.snapshot()
-            try:
-                yield
-            finally:
-                self._snapshot = None
+        calls = Calls()
+        with self.live.counting(calls):
+            with suppress(Exception):
+                self.between()
+            with self.live.standing_still():
+                snapshot = self._snapshot = self._said(self.live.snapshot())
+                before = snapshot.digests()
+                try:
+                    yield
+                finally:
+                    self._snapshot = None
+                    after = snapshot.digests()
+                    self.put_back = PutBack(
+                        kept=snapshot.size,
+                        before=digest_of(before),
+                        after=digest_of(after),
+                        differs=differing(before, after),
+                        not_kept=snapshot.not_kept,
+                        not_looked_into=snapshot.not_looked_into,
+                        calls=dict(calls.counted),
+                    )
+                    if self.put_back.differs:
+                        say(f"not put back as it was: {listed(self.put_back.differs)}.")
+
+    def _said(self, snapshot: Snapshot) -> Snapshot:
+        """What it cannot keep is said once, before anything is tried."""
+        text = "" if self._told or ranks.number() else beforehand(snapshot.not_kept)
+        self._told = True
+        if text:
+            say(text)
+        return snapshot
 
     def between(self) -> Between | None:
         """One real step of all processes together; None where there is one. It is taken before
@@ -318,7 +348,7 @@ class Subject:
             return None
         if "between" not in self._taken:
             try:
-                with ranks.agreeing(), self.live.snapshot().kept():
+                with ranks.agreeing(), self._said(self.live.snapshot()).kept():
                     self._taken["between"] = self.live.between()
             except Exception as error:
                 self._taken["between"] = error

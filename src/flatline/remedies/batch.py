@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from flatline.errors import ConfigError
 from flatline.live.departure.loss import trained
 from flatline.live.hooks import Patch
-from flatline.live.measure.untouched import random_numbers
+from flatline.live.restore.numbers import random_numbers
 from flatline.live.trl.departure.asked import asked_of, tolerance_of
 from flatline.live.trl.grpo import scored, scorer_of
 from flatline.live.trl.settings import stop_ids

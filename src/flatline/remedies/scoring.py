@@ -9,7 +9,7 @@ from torch import Tensor
 from flatline.live.departure.loss import specified_loss, trained
 from flatline.live.hooks import Patch
 from flatline.live.inputs import Inputs
-from flatline.live.measure.untouched import random_numbers
+from flatline.live.restore.numbers import random_numbers
 from flatline.live.trl.departure.asked import asked_of, tolerance_of
 from flatline.live.trl.grpo import scored, scorer_of
 from flatline.remedies.base import Tally, Undo

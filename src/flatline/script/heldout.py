@@ -18,7 +18,7 @@ from flatline.errors import ConfigError
 from flatline.files import write_atomically
 from flatline.heldout import FILE, HeldOutScore, lines_of
 from flatline.live.hooks import Patch, swapped
-from flatline.live.measure.untouched import random_numbers
+from flatline.live.restore.numbers import random_numbers
 from flatline.live.trl.departure.asked import asked_of
 from flatline.remedies import remedied
 from flatline.script.stock import as_shipped

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flatline.live.loop.loop import Loop
-from flatline.live.measure.untouched import Snapshot
+from flatline.live.restore.snapshot import Snapshot
 from flatline.live.stage_found import StageFound, departs
 
 OPENING = "A step also takes the gradients of the step before"

@@ -6,7 +6,8 @@ loop's functions are given tensors as wide as their own, or what is left of thes
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,9 +34,10 @@ from flatline.live.loop.written import Written, written
 from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.step import Backward, census_of
-from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import PLAYS_AND_STEPS, Capability, Trainer
 from flatline.live.records import DataOrder
+from flatline.live.restore.calls import Calls
+from flatline.live.restore.snapshot import Snapshot
 from flatline.live.stage_found import StageFound
 from flatline.live.watch.head import head_of
 from flatline.live.watch.heard import ends_of
@@ -136,7 +138,24 @@ class LoopTrainer(Trainer):
         return True
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(models=[self.model], optimizer=self._loop.optimizer, objects=[self._loop])
+        loop = self._loop
+        functions = ("sample", "logprobs", "loss", "step", "prompts")
+        return Snapshot(
+            models=[self.model],
+            optimizer=loop.optimizer,
+            users={f"your `{name}`": getattr(loop, name) for name in functions},
+            machinery={"your tokenizer": loop.tokenizer},
+        )
+
+    @contextmanager
+    def counting(self, calls: Calls) -> Iterator[None]:
+        loop = self._loop
+        own = {name: calls.of(name, getattr(loop, name)) for name in ("sample", "step")}
+        self._loop = replace(loop, **own)  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            self._loop = loop
 
     def record(self) -> Recorded:
         """One step of the loop, and one of its functions from the same random numbers; the second

@@ -16,9 +16,9 @@ from flatline.live.measure.moving import Move, moved
 from flatline.live.measure.passes import no_dropout
 from flatline.live.measure.played import Played, fixed_logps
 from flatline.live.measure.short_plays import MOVED_TURN, MOVED_TURNS, turns_of
-from flatline.live.measure.untouched import Undo, random_numbers
 from flatline.live.protocol import Trainer
 from flatline.live.records import Delivery, Ints, Replay
+from flatline.live.restore.numbers import Undo, random_numbers
 from flatline.rollout.engine import Engine
 from flatline.rollout.record import Author, Rollout
 from flatline.rollout.table import evaluating

@@ -8,8 +8,9 @@ and steps the client that it is given. A step of the API cannot be taken back, s
 of the training, made from its saved state; the client itself only scores.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +20,9 @@ from torch import Tensor, nn
 from flatline.errors import ConfigError
 from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played, Recorded
-from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
+from flatline.live.restore.calls import Calls
+from flatline.live.restore.snapshot import Snapshot
 from flatline.live.stage_found import StageFound
 from flatline.live.tinker.data import column
 from flatline.live.tinker.listening import clients
@@ -95,8 +97,20 @@ class TinkerTrainer(Trainer):
         return self._settings
 
     def snapshot(self) -> Snapshot:
-        """Of the random numbers here: nothing on the server is changed."""
-        return Snapshot(models=[self.model], optimizer=None, objects=[self._training])
+        """Of what the step keeps here: nothing on the server is changed."""
+        training = self._training
+        clients = [training.service_client, training.training_client]
+        users = {"your `step`": training.step}
+        return Snapshot(models=[self.model], users=users, machinery={}, without=clients)
+
+    @contextmanager
+    def counting(self, calls: Calls) -> Iterator[None]:
+        given = self._training
+        self._training = replace(given, step=calls.of("step", given.step))
+        try:
+            yield
+        finally:
+            self._training = given
 
     def record(self) -> Recorded:
         """Steps of the loop on a copy; the first is the batch."""

@@ -21,8 +21,8 @@ from flatline.errors import Lacking
 from flatline.live import ranks
 from flatline.live.held import steps_in_backward
 from flatline.live.hooks import Patch
-from flatline.live.measure.untouched import random_numbers
 from flatline.live.protocol import Capability
+from flatline.live.restore.numbers import random_numbers
 from flatline.live.trl.grpo import GrpoTrainer
 
 Changes = Mapping[str, Any]

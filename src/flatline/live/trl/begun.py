@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from flatline.errors import ConfigError
 from flatline.live import ranks
-from flatline.live.measure.untouched import random_numbers
+from flatline.live.restore.numbers import random_numbers
 from flatline.live.trl.grpo import GrpoTrainer
 
 T = TypeVar("T")

@@ -8,15 +8,16 @@ from torch import Tensor
 
 from flatline.errors import ConfigError
 from flatline.live import ranks
-from flatline.live.held import keeps_order, steps_in_backward
+from flatline.live.held import steps_in_backward
 from flatline.live.hooks import swapped
 from flatline.live.inputs import Inputs
 from flatline.live.measure.moving import Move
 from flatline.live.measure.played import Played, Recorded, without_dropout
 from flatline.live.measure.step import Backward
-from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import Capability, Trainer
 from flatline.live.records import AdapterGaps, DataOrder, PaidAgain, Problems, Surprise
+from flatline.live.restore.calls import Calls
+from flatline.live.restore.snapshot import Snapshot
 from flatline.live.stage_found import StageFound
 from flatline.live.step_records import Between, ShortStep
 from flatline.live.trl.alone import WITHOUT, alone, without_hidden_steps
@@ -24,6 +25,7 @@ from flatline.live.trl.departure import examine
 from flatline.live.trl.departure.lines import lines
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.grpo import GrpoTrainer
+from flatline.live.trl.kept import snapshot_of
 from flatline.live.trl.measure import backward
 from flatline.live.trl.measure.between import between
 from flatline.live.trl.measure.order import data_order, planned_steps, problems, short_step
@@ -37,12 +39,10 @@ from flatline.live.trl.measure.scoring import (
     trained_logps,
 )
 from flatline.live.trl.recorder.attach import another_algorithm, another_inside
-from flatline.live.trl.recorder.callback import StepWatch
-from flatline.live.trl.settings import settings, truth
+from flatline.live.trl.settings import reward_names, settings, truth
 from flatline.live.where.package import part_of_trl
 from flatline.live.where.place import Where
 from flatline.rollout.engine import Engine
-from flatline.rollout.weights import WeightCopy
 from flatline.rollout.writable import unwritable
 
 HIDDEN_STEPS = (Capability.GRADIENT, Capability.PASSES, Capability.STEP)
@@ -125,33 +125,17 @@ class TrlTrainer(Trainer):
         return self.rollouts is not None
 
     def snapshot(self) -> Snapshot:
-        trainer, rollouts = self.trl, self.rollouts
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        state, handler = trainer.accelerator.gradient_state, trainer.callback_handler
-        watches = [one for one in handler.callbacks if isinstance(one, StepWatch)]
-        attachments = [watch._attachment for watch in watches]
-        objects = [trainer, trainer.args, trainer.state, trainer.control, trainer.accelerator]
-        objects += [state, handler, *handler.callbacks, *attachments]
-        objects += [] if trainer.lr_scheduler is None else [trainer.lr_scheduler]
-        objects += keeps_order(optimizer)
-        tensors: list[Tensor] = []
-        if rollouts is not None:
-            objects += [rollouts, *(one for one in (rollouts.weights, rollouts.engine) if one)]
-            if isinstance(rollouts.weights, WeightCopy):
-                tensors += rollouts.weights._tensors.values()
+        return snapshot_of(self.trl, self.rollouts)
 
-        def pause() -> None:
-            for one in attachments:  # a run's trace holds what was trained, not what was tried
-                one._recording = None
-
-        models = [trainer.model, getattr(trainer, "ref_model", None)]
-        return Snapshot(
-            models=[model for model in models if model is not None],
-            optimizer=optimizer,
-            objects=objects,
-            tensors=tensors,
-            pause=pause,
-        )
+    @contextmanager
+    def counting(self, calls: Calls) -> Iterator[None]:
+        functions = list(self.trl.reward_funcs)
+        named = zip(reward_names(self.trl), functions, strict=True)
+        self.trl.reward_funcs[:] = [calls.of(name, function) for name, function in named]
+        try:
+            yield
+        finally:
+            self.trl.reward_funcs[:] = functions
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:

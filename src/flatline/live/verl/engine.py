@@ -10,7 +10,7 @@ process, so it is asked through two functions of verl's own words: `play` gives 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -24,8 +24,9 @@ from flatline.live.hooks import Guard
 from flatline.live.inputs import Inputs
 from flatline.live.measure.played import Played, Recorded
 from flatline.live.measure.step import Backward, census_of
-from flatline.live.measure.untouched import Snapshot
 from flatline.live.protocol import PLAYS_AND_STEPS, Capability, Trainer
+from flatline.live.restore.calls import Calls
+from flatline.live.restore.snapshot import Snapshot
 from flatline.live.verl import batches
 from flatline.live.verl.rows import Rollout, join, placed
 from flatline.live.verl.settings import settings
@@ -125,7 +126,21 @@ class EngineTrainer(Trainer):
 
     def snapshot(self) -> Snapshot:
         engine, worker = self._engine, self._given.worker
-        return Snapshot(models=[self.model], optimizer=engine.optimizer, objects=[engine, worker])
+        return Snapshot(
+            models=[self.model],
+            optimizer=engine.optimizer,
+            users={"your `play`": self._given.play, "your `send`": self._given.send},
+            machinery={"verl's engine": engine, "verl's worker": worker},
+        )
+
+    @contextmanager
+    def counting(self, calls: Calls) -> Iterator[None]:
+        given = self._given
+        self._given = replace(given, play=calls.of("play", given.play))
+        try:
+            yield
+        finally:
+            self._given = given
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from flatline.errors import ConfigError
 from flatline.live.batch import Padded, to_numpy
 from flatline.live.hooks import Patch
 from flatline.live.measure.played import Played, Recorded
-from flatline.live.measure.untouched import random_numbers
+from flatline.live.restore.numbers import random_numbers
 from flatline.live.trl.engine import Rollouts
 from flatline.live.trl.grpo import GrpoTrainer
 from flatline.live.trl.measure.scoring import first_rows, play, trained_logps
