@@ -6,7 +6,7 @@ import sys
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 from typing import Any
 
-from flatline.live.where.place import in_library
+from flatline.live.where.package import in_library
 
 OPAQUE = (
     "torch._C",
