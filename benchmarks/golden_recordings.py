@@ -125,7 +125,6 @@ def recompressible(file: Path, copy: Path) -> None:
         use_dictionary=rest,
         column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         write_statistics=False,
-        store_schema=False,
     )
 
 

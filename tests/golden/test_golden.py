@@ -29,3 +29,9 @@ def test_the_answer_is_the_kept_one(group, name):
     assert before is not None, "python -m tests.golden --write keeps the answer to a new case"
     assert found.strict == before.strict
     assert found.text == before.text
+
+
+@pytest.mark.parametrize("group", ["scripts", "museum"])
+def test_a_recording_of_the_corpus_is_read(group):
+    answers = [kept(group, name).strict["outcome"] for of, name in CASES if of == group]
+    assert not [outcome for outcome in answers if outcome.startswith("refused")]
