@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint chromium quality museum verl family audit bench investigation lab docs schemas clean
+.PHONY: demo test lint golden chromium quality museum verl family audit bench investigation lab docs schemas clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
@@ -17,6 +17,10 @@ lint: $(READY)
 	$(BIN)/ruff check src bench tests benchmarks museum recipes scripts environments
 	$(BIN)/ruff format --check src bench tests benchmarks museum recipes scripts environments
 	$(BIN)/mypy
+
+# What flatline answers to every kept log, recording and live script, against the kept answers.
+golden: $(READY)
+	$(BIN)/python -m tests.golden
 
 # For the tests of the pages; without it they are skipped. Debian and Ubuntu, as root.
 chromium:
