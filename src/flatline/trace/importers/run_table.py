@@ -28,8 +28,10 @@ WHOLE_HISTORY = (
 
 def refuse_runs(log: Log) -> None:
     """Raises `TraceError` for a table whose rows are runs and not steps."""
-    rows = [_lower(entry.values) for entry in log.entries]
-    name = next((one for one in NAMES if rows and all(row.get(one) for row in rows)), None)
+    first = _lower(log.entries[0].values) if log.entries else {}
+    names = [one for one in NAMES if first.get(one)]
+    rows = [_lower(entry.values) for entry in log.entries] if names else []
+    name = next((one for one in names if all(row.get(one) for row in rows)), None)
     if name is None or not _are_runs(rows, name):
         return
     shown = [_told(*one, name) for one in zip(log.entries[:SHOWN], rows, strict=False)]
