@@ -12,6 +12,7 @@ from torch import nn
 from transformers import GenerationConfig
 
 import flatline
+from flatline.hypotheses import find
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h02_token_masking import TokenMasking
 from flatline.hypotheses.h39_reward_parser import RewardParser
@@ -22,7 +23,7 @@ from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
 from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
-from tests.test_trl_breadth import trainer_in
+from tests.test_trl_breadth import asked, trainer_in
 from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
 
@@ -31,10 +32,6 @@ torch.set_num_threads(1)
 
 def holds(text, tokens):
     return any(token in text for token in tokens)
-
-
-def checked(trainer, code):
-    return {one.hypothesis: one for one in flatline.checkup(trainer).findings}[code]
 
 
 @pytest.mark.parametrize(("off", "level"), [(-0.005, Level.FAULT), (-1e-7, Level.OK)])
@@ -98,7 +95,7 @@ def marked(tmp_path, wants):
     ids=["the token", "something else as well", "nothing"],
 )
 def test_a_function_that_pays_for_special_tokens_alone_never_sees_them(tmp_path, wants, named):
-    found = checked(marked(tmp_path, wants), "H52")
+    found = asked(marked(tmp_path, wants), "H52")
     assert ("decoded without them" in found.headline) is named, found.text
     assert (found.level in ALARMS) is named
 
@@ -117,7 +114,7 @@ def test_a_schedule_that_is_handed_over_must_leave_something_of_the_rate(tmp_pat
     trainer = trainer_in(tmp_path, max_steps=10)
     trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=9e-3)
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, factor)
-    found = checked(trainer, "H58")
+    found = asked(trainer, "H58")
     assert (found.level is Level.FAULT) is named, found.text
     assert ("return a factor" in found.fix) is (named and factor(0) < 0.01)
 
@@ -187,7 +184,7 @@ def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, nam
     found = judge_reset(trainer, heard, Played(rows, {}, generated))
     assert (found is not None) is named
     if found is not None:
-        assert "`opened` stays True" in found.text and "8 of 8 environments" in found.text
+        assert "`opened`" in found.text and "8 of 8" in found.text
 
 
 GOLDS = ["small", "rich", "new", "weak", "tame", "bold", "cold", "fine"]
@@ -212,7 +209,7 @@ def by_letters(answer, gold, at):
 def test_right_answers_that_one_form_never_pays_for_some_gold_are_misread(form):
     found = in_a_form(by_letters, form)
     assert found.level is Level.SUSPECT and "always the same ones" in found.headline
-    assert "12 right answers on 4 prompts" in found.text and "'weak'" in found.text
+    assert "12 right answers" in found.text and "'weak'" in found.text
 
 
 @pytest.mark.parametrize(
@@ -258,11 +255,8 @@ def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliv
             optimizer.step()
             if step % 2:
                 deliver(engine, model)
-    found = flatline.diagnose(flatline.Trace.open(tmp_path)).findings
-    (found,) = [one for one in found if one.hypothesis == "H06"]
-    named = deliver is nothing and steps > 8
-    assert (found.level is Level.SUSPECT) is named, found.text
-    assert not named or "not one of its weights has changed" in found.text
+    found = find("H06").sign(flatline.Trace.open(tmp_path))
+    assert (found.level is Level.SUSPECT) is (deliver is nothing and steps > 8), found.text
     assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
 
 
@@ -299,25 +293,23 @@ def played(folder, *, cleared, trained_from=None):
             optimizer.zero_grad()
             (-logp.gather(2, rows[:, 1:, None]).mean()).backward()
             optimizer.step()
-    trace = flatline.Trace.open(folder)
-    (found,) = [one for one in flatline.diagnose(trace).findings if one.hypothesis == "H19"]
-    return found, trace
+    return flatline.Trace.open(folder)
 
 
-def test_a_hidden_state_that_a_sampler_never_clears_is_a_stale_cache(tmp_path):
-    found, _ = played(tmp_path, cleared=False)
-    assert found.level is Level.SUSPECT and "hidden state" in found.text
-    assert "Clear the hidden state" in found.fix
-
-
-@pytest.mark.parametrize("same", [{"cleared": True}, {"cleared": False, "trained_from": True}])
-def test_a_state_that_is_cleared_or_trained_from_as_well_is_none(tmp_path, same):
-    assert played(tmp_path, **same)[0].level not in ALARMS
-
-
-def test_a_policy_that_reads_more_tokens_than_it_writes_is_not_called_sliced(tmp_path):
-    notes = " ".join(played(tmp_path, cleared=True)[1].run["notes"])
-    assert "not taken for logits" in notes and "slices" not in notes
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ({"cleared": False}, True),
+        ({"cleared": True}, False),
+        ({"cleared": False, "trained_from": True}, False),
+    ],
+)
+def test_a_hidden_state_that_a_sampler_alone_keeps_is_a_stale_cache(tmp_path, how, named):
+    trace = played(tmp_path, **how)
+    found = find("H19").sign(trace)
+    assert (found.level is Level.SUSPECT) is named and (named or found.level not in ALARMS)
+    assert named is ("hidden state" in found.fix)
+    assert "slices" not in " ".join(trace.run["notes"]), "it reads more tokens than it writes"
 
 
 @pytest.mark.parametrize(("shown", "named"), [(0, True), (1, False)])

@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import log_softmax
 
 import flatline
+from flatline.hypotheses import find
 from flatline.hypotheses.answers import same_answer
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
@@ -65,7 +66,7 @@ def loop(
     sampler=None,
     model=None,
 ):
-    """REINFORCE with the rewards of the rows' places; returns what is found."""
+    """REINFORCE with the rewards of the rows' places."""
     model = model or model_of()
     optimizer = torch.optim.SGD([w for w in model.parameters() if w.requires_grad], lr=1e-3)
     torch.manual_seed(1)
@@ -82,8 +83,7 @@ def loop(
             gain = (reward.view(-1, 8) - reward.view(-1, 8).mean(1, keepdim=True)).flatten()
             (-(logp.sum(1) * gain).mean()).backward()
             optimizer.step()
-    found = flatline.diagnose(flatline.Trace.open(folder)).findings
-    return {one.hypothesis: one for one in found}
+    return flatline.Trace.open(folder)
 
 
 @pytest.mark.parametrize(
@@ -98,28 +98,28 @@ def loop(
     ],
 )
 def test_a_loop_that_draws_at_another_temperature_than_it_scores_is_named(tmp_path, how, named):
-    found = loop(tmp_path, **how)["H21"]
+    found = find("H21").sign(loop(tmp_path, **how))
     assert (found.level is Level.SUSPECT) is named, found.text
-    assert not named or "as at a temperature of about" in found.text
 
 
 def test_logits_that_are_not_shifted_are_a_fault_of_their_own_and_no_wrong_mask(tmp_path):
-    found = loop(tmp_path, shift=0)
-    assert found["H54"].level is Level.FAULT and "off by one" in found["H54"].headline
-    assert "H02" in found["H54"].explains
+    found = find("H54").sign(loop(tmp_path, shift=0))
+    assert found.level is Level.FAULT and "off by one" in found.headline
+    assert "H02" in found.explains
 
 
 def test_gradients_that_are_never_cleared_are_a_fault(tmp_path):
-    assert "never cleared" in loop(tmp_path / "kept", clears=False)["H26"].headline
-    assert loop(tmp_path / "cleared")["H26"].level is Level.OK
+    kept, cleared = (loop(tmp_path / str(clears), clears=clears) for clears in (False, True))
+    assert "never cleared" in find("H26").sign(kept).headline
+    assert find("H26").sign(cleared).level is Level.OK
 
 
 def test_a_copy_without_the_adapter_that_samples_and_never_gets_it_is_named(tmp_path):
     base = model_of()
     engine = copy.deepcopy(base)
     policy = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
-    found = loop(tmp_path, model=policy, sampler=engine)["H06"]
-    assert found.level is Level.SUSPECT and "not one of its weights has changed" in found.text
+    found = find("H06").sign(loop(tmp_path, model=policy, sampler=engine))
+    assert found.level is Level.SUSPECT and "not one of its weights" in found.text
 
 
 GOLDS = [
@@ -186,7 +186,6 @@ def test_right_answers_are_found_by_what_they_earn_and_pieces_of_them_must_earn_
     asked = SimpleNamespace(reward_weights=None)
     found = judge_exchanged(trainer, asked, heard)
     assert (found is not None) is (rule in PAY_PIECES), found
-    assert found is None or "no more than the first half" in found.text
 
 
 def test_a_column_that_must_not_be_said_holds_no_right_answers():

@@ -99,6 +99,11 @@ def found(report, code):
     return next(one for one in report.findings if one.hypothesis == code)
 
 
+def asked(trainer, code):
+    """What one hypothesis says of a live trainer. A checkup by all of them costs far more."""
+    return found(flatline.checkup(trainer, hypotheses=[find(code)]), code)
+
+
 # -- a run of TRL as it is
 
 
