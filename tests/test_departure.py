@@ -1,6 +1,7 @@
 """One real step of a user's trainer beside the specified one: silent where it is healthy, the first
 stage that departs where it is not, and nothing left changed."""
 
+import functools
 import gc
 import inspect
 import math
@@ -385,15 +386,19 @@ def test_a_generation_that_is_dealt_out_in_the_order_of_its_groups_departs(monke
     assert not rows_found(build(script_of("a-generation-a-pass"))).departs
 
 
+@functools.cache
+def ground_of(module):
+    gc.unfreeze()  # conftest froze what it imported, and functions are looked for
+    ground = Ground(module)
+    gc.freeze()  # else every training of the tests to come looks through all of it
+    return ground
+
+
 @pytest.fixture
 def library(request):
-    """TRL's trainer or another module, in which one change can be planted."""
-    gc.unfreeze()  # conftest froze what it imported, and functions are looked for
-    ground = Ground(getattr(request, "param", "trl.trainer.grpo_trainer"))
-    gc.collect()
-    gc.freeze()  # else every training of the tests to come looks through all of it
-    yield ground
-    ground.clear()
+    """A module in which one change can be planted."""
+    yield ground_of(request.param)
+    ground_of(request.param).clear()
 
 
 def two_steps():

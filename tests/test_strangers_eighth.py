@@ -12,7 +12,6 @@ from torch import nn
 from transformers import GenerationConfig
 
 import flatline
-from flatline.hypotheses import find
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h02_token_masking import TokenMasking
 from flatline.hypotheses.h39_reward_parser import RewardParser
@@ -23,7 +22,7 @@ from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
 from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
-from tests.test_trl_breadth import asked, trainer_in
+from tests.test_trl_breadth import asked, told, trainer_in
 from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
 
@@ -255,7 +254,7 @@ def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliv
             optimizer.step()
             if step % 2:
                 deliver(engine, model)
-    found = find("H06").sign(flatline.Trace.open(tmp_path))
+    found = told(flatline.Trace.open(tmp_path), "H06")
     assert (found.level is Level.SUSPECT) is (deliver is nothing and steps > 8), found.text
     assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
 
@@ -306,7 +305,7 @@ def played(folder, *, cleared, trained_from=None):
 )
 def test_a_hidden_state_that_a_sampler_alone_keeps_is_a_stale_cache(tmp_path, how, named):
     trace = played(tmp_path, **how)
-    found = find("H19").sign(trace)
+    found = told(trace, "H19")
     assert (found.level is Level.SUSPECT) is named and (named or found.level not in ALARMS)
     assert named is ("hidden state" in found.fix)
     assert "slices" not in " ".join(trace.run["notes"]), "it reads more tokens than it writes"

@@ -13,7 +13,6 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import log_softmax
 
 import flatline
-from flatline.hypotheses import find
 from flatline.hypotheses.answers import same_answer
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
@@ -27,6 +26,7 @@ from flatline.live.trl.departure.unearned import judge_shared
 from flatline.live.trl.recorder.reference import Anchor
 from flatline.live.trl.recorder.seen_gold import MOST, FitOfGold, SeenGold
 from flatline.trace import Trace
+from tests.test_trl_breadth import told
 from tests.tiny import tiny_model
 from tests.traces import run_facts
 
@@ -98,27 +98,27 @@ def loop(
     ],
 )
 def test_a_loop_that_draws_at_another_temperature_than_it_scores_is_named(tmp_path, how, named):
-    found = find("H21").sign(loop(tmp_path, **how))
+    found = told(loop(tmp_path, **how), "H21")
     assert (found.level is Level.SUSPECT) is named, found.text
 
 
 def test_logits_that_are_not_shifted_are_a_fault_of_their_own_and_no_wrong_mask(tmp_path):
-    found = find("H54").sign(loop(tmp_path, shift=0))
+    found = told(loop(tmp_path, shift=0), "H54")
     assert found.level is Level.FAULT and "off by one" in found.headline
     assert "H02" in found.explains
 
 
 def test_gradients_that_are_never_cleared_are_a_fault(tmp_path):
     kept, cleared = (loop(tmp_path / str(clears), clears=clears) for clears in (False, True))
-    assert "never cleared" in find("H26").sign(kept).headline
-    assert find("H26").sign(cleared).level is Level.OK
+    assert "never cleared" in told(kept, "H26").headline
+    assert told(cleared, "H26").level is Level.OK
 
 
 def test_a_copy_without_the_adapter_that_samples_and_never_gets_it_is_named(tmp_path):
     base = model_of()
     engine = copy.deepcopy(base)
     policy = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
-    found = find("H06").sign(loop(tmp_path, model=policy, sampler=engine))
+    found = told(loop(tmp_path, model=policy, sampler=engine), "H06")
     assert found.level is Level.SUSPECT and "not one of its weights" in found.text
 
 

@@ -7,7 +7,6 @@ import torch
 from trl import GRPOConfig, GRPOTrainer
 
 import flatline
-from flatline.hypotheses import find
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.h14_end_of_sequence import EndOfSequence
 from flatline.hypotheses.h32_zero_variance_groups import ZeroVarianceGroups
@@ -17,7 +16,7 @@ from flatline.live.batch import Padded
 from flatline.live.trl.settings import settings
 from flatline.trace.writer import MemorySink
 from tests.test_strangers import CHATML, OPENING, chatting
-from tests.test_trl_breadth import asked, trainer_in
+from tests.test_trl_breadth import asked, told, trainer_in
 from tests.test_watch_heads import LIMIT, PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import run_facts, trace_of
 
@@ -80,10 +79,10 @@ def recorded(trainer):
 @pytest.mark.parametrize(("kind", "level"), [(RewardToGo, None), (Shifted, Level.FAULT)])
 def test_advantages_of_tokens_are_held_against_no_formula_of_rows(tmp_path, kind, level):
     trace = recorded(trainer_in(tmp_path, kind=kind))
-    found = find("H53").sign(trace)
+    found = told(trace, "H53")
     assert bool(trace.run.get("advantages_of_tokens")) is (level is None)
     assert (found.level is level) if level else (found.level not in ALARMS)
-    assert find("H33").sign(trace).level not in ALARMS
+    assert told(trace, "H33").level not in ALARMS
 
 
 def test_what_stands_on_padding_is_no_advantage_of_its_own():
@@ -114,7 +113,7 @@ def reused(folder, objective):
                 (-objective(logp, old, advantage).sum() / ROWS / LIMIT).backward()
                 optimizer.step()
     trace = flatline.Trace.open(folder)
-    return {code: find(code).sign(trace) for code in ("H33", "H53", "H55")}
+    return {code: told(trace, code) for code in ("H33", "H53", "H55")}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +215,7 @@ def test_weights_that_are_chosen_by_the_loss_are_not_the_best_ones(tmp_path, giv
     for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
         setattr(trainer.args, name, getattr(args, name))
     trace = trace_of([[0.0, 1.0]], run=run_facts(best_model_by=settings(trainer)["best_model_by"]))
-    for found in (asked(trainer, "H08"), find("H08").sign(trace)):
+    for found in (asked(trainer, "H08"), told(trace, "H08")):
         assert (found.level is level) if level else (found.level not in ALARMS), found.text
 
 

@@ -41,7 +41,7 @@ torch.set_num_threads(1)
 TINY = RunConfig(
     datasets="lab,,train[:24]",
     eval_limit=0,
-    batch_size=16,
+    batch_size=8,
     num_generations=4,
     max_steps=2,
     max_new_tokens=64,
@@ -168,21 +168,19 @@ def trained(trainer):
 @pytest.fixture(scope="module")
 def unseen(tmp_path_factory):
     """What the smallest setup trains while nobody looks."""
-    return trained(built_in(tmp_path_factory.mktemp("unseen"), batch_size=8).trainer)
+    return trained(built_in(tmp_path_factory.mktemp("unseen")).trainer)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"peft": False, "kl_beta": 0.04, "sampler_weights": "copy"},
         {"lora_dropout": 0.3, "num_iterations": 2, "gradient_accumulation_steps": 2},
     ],
-    ids=["lora", "full", "dropout"],
+    ids=["full", "dropout"],
 )
-def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_path, changes, unseen):
-    changed, changes = changes, {"batch_size": 8, **changes}
-    plain = trained(built_in(tmp_path, **changes).trainer) if changed else unseen
+def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_path, changes):
+    plain = trained(built_in(tmp_path, **changes).trainer)
     subject = subject_in(tmp_path, **changes)
     before = state_of(subject.trainer)
     look_at_everything(subject)
@@ -195,7 +193,7 @@ def test_one_snapshot_serves_every_measurement_while_nobody_trains(tmp_path, mon
     made = []
     snapshot = TrlTrainer.snapshot
     monkeypatch.setattr(TrlTrainer, "snapshot", lambda live: made.append(1) or snapshot(live))
-    subject = subject_in(tmp_path, batch_size=8)
+    subject = subject_in(tmp_path)
     before = state_of(subject.trainer)
     with subject.standing_still():
         look_at_everything(subject)
@@ -205,7 +203,7 @@ def test_one_snapshot_serves_every_measurement_while_nobody_trains(tmp_path, mon
 
 
 def test_a_measurement_inside_another_goes_back_to_where_it_began(tmp_path):
-    subject = subject_in(tmp_path, batch_size=8)
+    subject = subject_in(tmp_path)
     weight = next(p for p in subject.trainer.model.parameters() if p.requires_grad)
     first = weight.detach().clone()
     with subject.standing_still(), subject.untouched():
@@ -230,7 +228,7 @@ def test_a_look_in_the_middle_of_training_leaves_no_mark_either(tmp_path, unseen
             if state.global_step == 1:
                 look_at_everything(subject)
 
-    subject = subject_in(tmp_path, batch_size=8)
+    subject = subject_in(tmp_path)
     subject.trainer.add_callback(Look())
     assert_same(unseen, trained(subject.trainer))
 
@@ -251,7 +249,7 @@ def test_a_recording_in_progress_does_not_hear_the_measurements(tmp_path):
     from flatline.live.trl.recorder.attach import attach
     from flatline.trace.writer import MemorySink
 
-    subject, sink = subject_in(tmp_path, batch_size=8), MemorySink()
+    subject, sink = subject_in(tmp_path), MemorySink()
     attachment = attach(subject.trainer, sink)
     subject.one_step(), subject.play_again()
     subject.trainer.train()
@@ -264,12 +262,13 @@ def test_a_recording_in_progress_does_not_hear_the_measurements(tmp_path):
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory):
-    return subject_in(tmp_path_factory.mktemp("healthy"), lora_targets="all-linear")
+    folder = tmp_path_factory.mktemp("healthy")
+    return subject_in(folder, lora_targets="all-linear", batch_size=16)
 
 
 def test_the_batch_is_the_one_that_training_starts_with(healthy, tmp_path):
     seen = []
-    trainer = built_in(tmp_path, max_steps=1).trainer
+    trainer = built_in(tmp_path, max_steps=1, batch_size=16).trainer
     original = trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda rows: seen.append(original(rows)) or seen[0]
     trainer.train()
@@ -377,7 +376,7 @@ def test_four_plays_serve_every_measurement(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Engine, "play", lambda self, jobs, **kw: plays.append(len(jobs)) or play(self, jobs, **kw)
     )
-    subject = subject_in(tmp_path)
+    subject = subject_in(tmp_path, batch_size=16)
     subject.delivery(), subject.play_again(), subject.heldout_path()
     # The batch, the evaluation's path, moved weights, restored weights.
     assert plays == [16, 8, 8, 8]
@@ -433,7 +432,7 @@ def test_half_of_the_rollouts_are_those_that_have_a_gradient():
 
 def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(replay, "MOVED_TURN", 3)
-    subject = subject_in(tmp_path, batch_size=8)
+    subject = subject_in(tmp_path)
     found = subject.delivery()
     assert found.visible > 0.1 and max(found.gap_moved, found.gap_restored) < 1e-3
     assert subject._built.rollouts.engine is None

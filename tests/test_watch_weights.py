@@ -5,7 +5,7 @@ import torch
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
-from flatline.hypotheses.h53_advantages_depart import AdvantagesDepart
+from tests.test_trl_breadth import told
 from tests.tiny import tiny_model
 
 PROMPTS, GROUP, STEPS = 4, 6, 5
@@ -83,7 +83,7 @@ def over_the_wrong_dimension(rewards):
 
 
 def h53(trace):
-    return AdvantagesDepart().sign(trace)
+    return told(trace, "H53")
 
 
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
