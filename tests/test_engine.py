@@ -378,12 +378,6 @@ def test_every_rollout_is_announced_once():
     assert engine_of().play([], seed=0) == []
 
 
-def test_greedy_play_needs_no_luck():
-    engine = engine_of(sampling=Sampling(temperature=0))
-    first, second = engine.play(jobs_of(1, 2), seed=0)
-    assert first.completion_ids == second.completion_ids
-
-
 def test_generation_config_may_name_more_ends_of_turn():
     model = tiny_model()
     model.generation_config.eos_token_id = [4, 5]

@@ -304,12 +304,6 @@ def recorded(trainer, run):
     return flatline.diagnose(run)
 
 
-def test_rows_in_another_order_than_their_advantages_are_the_cause_of_all_that_follows(tmp_path):
-    many = {**TWO_GROUPS, "max_steps": 2, "gradient_accumulation_steps": 2}
-    report = recorded(trainer_in(tmp_path / "out", kind=Sorts, **many), tmp_path / "run")
-    assert [one.hypothesis for one in report.causes] == ["H33"]
-
-
 def test_a_checkup_names_the_line_that_sorts_rows_without_their_advantages(tmp_path):
     first = flatline.checkup(trainer_in(tmp_path, kind=Sorts, **TWO_GROUPS)).causes[0]
     assert first.hypothesis == "H33"
