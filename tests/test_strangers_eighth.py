@@ -18,10 +18,11 @@ from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.hypotheses.recorded_steps import _leaked
 from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.data import Heard
-from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
+from flatline.live.trl.departure.unearned import judge_reset
 from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
+from tests.test_strangers_in_files import leaked
 from tests.test_trl_breadth import asked, told, trainer_in
 from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
@@ -51,11 +52,6 @@ def test_the_least_length_that_transformers_makes_of_another_is_nobodys_choice()
     assert _bending(config, asked) == ({"min_new_tokens": 6.0}, [])
     asked.generation_kwargs = None
     assert _bending(GenerationConfig(min_length=11), asked)[1] == ["min_length"]
-
-
-def leaked(rows):
-    data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
-    return judge_leaked(SimpleNamespace(train_dataset=data, reward_funcs=[]))
 
 
 PAIRS = [(f"{a} {b} is", "odd" if a + b & 1 else "even") for a in range(4) for b in range(10, 14)]
@@ -156,31 +152,35 @@ class ByLot(Box):
         return random.random()
 
 
-def turned(code):
-    return {"role": "assistant", "tool_calls": [{"function": {"name": "turn", "arguments": code}}]}
+def calling(name, arguments):
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"function": function}]}
+
+
+def judged(judge, kind, rows, plays):
+    """What is said of an environment in which these calls were made, one play for each row."""
+    heard = Heard()
+    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * len(rows))
+    trainer = SimpleNamespace(
+        environment_factories={None: kind},
+        _multi_environment=False,
+        reward_funcs=[lambda environments, **_: [each.get_reward() for each in environments]],
+        reward_func_names=["paid"],
+        num_generations=4,
+        train_dataset=Dataset.from_list(rows),
+    )
+    generated = Generated((None, [[1]] * len(rows), None, plays), {})
+    return judge(trainer, heard, Played(rows, {}, generated))
 
 
 @pytest.mark.parametrize(
     ("kind", "named"), [(Box, True), (Closed, False), (Counting, False), (ByLot, False)]
 )
 def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, named):
-    def pays(environments, **_):
-        return [each.get_reward() for each in environments]
-
     rows = [{"prompt": "Open it.", "code": code} for code in range(8)]
-    plays = [[turned({"code": code}), turned({"no": "such"})] for code in range(8)]
-    heard = Heard()
-    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * 8)
-    trainer = SimpleNamespace(
-        environment_factories={None: kind},
-        _multi_environment=False,
-        reward_funcs=[pays],
-        reward_func_names=["Box"],
-        num_generations=4,
-        train_dataset=Dataset.from_list(rows),
-    )
-    generated = Generated((None, [[1]] * 8, None, plays), {})
-    found = judge_reset(trainer, heard, Played(rows, {}, generated))
+    calls = [[{"code": code}, {"no": "such"}] for code in range(8)]
+    plays = [[calling("turn", arguments) for arguments in play] for play in calls]
+    found = judged(judge_reset, kind, rows, plays)
     assert (found is not None) is named
     if found is not None:
         assert "`opened`" in found.text and "8 of 8" in found.text

@@ -18,7 +18,6 @@ from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
 from flatline.hypotheses.h39_reward_parser import RewardParser
-from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.asked_again import calls
 from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.exchanged import judge_exchanged
@@ -26,6 +25,7 @@ from flatline.live.trl.departure.unearned import judge_shared
 from flatline.live.trl.recorder.reference import Anchor
 from flatline.live.trl.recorder.seen_gold import MOST, FitOfGold, SeenGold
 from flatline.trace import Trace
+from tests.test_strangers_eighth import calling, judged
 from tests.test_trl_breadth import told
 from tests.tiny import tiny_model
 from tests.traces import run_facts
@@ -326,27 +326,8 @@ class Lottery(Shop):
 @pytest.mark.parametrize(("kind", "named"), [(Shop, True), (Own, False), (Lottery, False)])
 def test_environments_that_share_what_is_done_in_them_are_named(kind, named):
     rows = [{"prompt": "Buy.", "fruit": "fig" if at % 2 else "plum"} for at in range(8)]
-    plays = [
-        [
-            {
-                "role": "assistant",
-                "tool_calls": [{"function": {"name": "put", "arguments": {"fruit": row["fruit"]}}}],
-            }
-        ]
-        for row in rows
-    ]
-    heard = Heard()
-    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * 8)
-    trainer = SimpleNamespace(
-        environment_factories={None: kind},
-        _multi_environment=False,
-        reward_funcs=[lambda environments, **_: [each.get_reward() for each in environments]],
-        reward_func_names=["packed"],
-        num_generations=4,
-        train_dataset=Dataset.from_list(rows),
-    )
-    generated = Generated((None, [[1]] * 8, None, plays), {})
-    found = judge_shared(trainer, heard, Played(rows, {}, generated))
+    plays = [[calling("put", {"fruit": row["fruit"]})] for row in rows]
+    found = judged(judge_shared, kind, rows, plays)
     assert (found is not None) is named
     assert found is None or "4 of 4" in found.text
 
