@@ -452,11 +452,11 @@ CHANGED = {
     ),
     "a loss of RLOO without advantages": (
         *("trl.trainer.rloo_trainer", lambda: rloo("rloo"), "loss"),
-        *("RLOOTrainer._compute_loss", "coef_1 * advantages", "coef_1"),
+        *("RLOOTrainer._compute_loss", "coef_1 * advantages", "coef_1 /"),
     ),
 }
 """What is changed in the library -> module, a trainer, the stage, function, beginning of the text
-before, and a part of what it becomes."""
+before, and what it becomes or a part of that."""
 
 
 @pytest.mark.parametrize(
@@ -467,11 +467,12 @@ before, and a part of what it becomes."""
 )
 def test_the_changed_line_of_the_library_is_among_those_shown_and_its_function_first(library, case):
     _, made, stage, function, before, after = case
-    change = next(
+    possible = [
         one
         for one in library.sites.at(range(1, 9999))
         if one.function == function and one.before.startswith(before) and after in one.after
-    )
+    ]
+    change = min(possible, key=lambda one: one.after != after)
     library.plant(change)
     subject = TrlSubject(made())
     with subject.standing_still():

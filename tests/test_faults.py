@@ -33,7 +33,7 @@ logging.disable_progress_bar()
 TINY = RunConfig(
     datasets="lab,,train[:24]",
     eval_limit=0,
-    batch_size=8,
+    batch_size=16,
     num_generations=4,
     max_steps=1,
     max_new_tokens=64,

@@ -41,7 +41,7 @@ torch.set_num_threads(1)
 TINY = RunConfig(
     datasets="lab,,train[:24]",
     eval_limit=0,
-    batch_size=8,
+    batch_size=16,
     num_generations=4,
     max_steps=2,
     max_new_tokens=64,
@@ -168,7 +168,7 @@ def trained(trainer):
 @pytest.fixture(scope="module")
 def unseen(tmp_path_factory):
     """What the smallest setup trains while nobody looks."""
-    return trained(built_in(tmp_path_factory.mktemp("unseen")).trainer)
+    return trained(built_in(tmp_path_factory.mktemp("unseen"), batch_size=8).trainer)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +180,7 @@ def unseen(tmp_path_factory):
     ids=["full", "dropout"],
 )
 def test_the_next_steps_are_the_same_bit_for_bit_after_every_measurement(tmp_path, changes):
+    changes = {"batch_size": 8, **changes}
     plain = trained(built_in(tmp_path, **changes).trainer)
     subject = subject_in(tmp_path, **changes)
     before = state_of(subject.trainer)
@@ -193,7 +194,7 @@ def test_one_snapshot_serves_every_measurement_while_nobody_trains(tmp_path, mon
     made = []
     snapshot = TrlTrainer.snapshot
     monkeypatch.setattr(TrlTrainer, "snapshot", lambda live: made.append(1) or snapshot(live))
-    subject = subject_in(tmp_path)
+    subject = subject_in(tmp_path, batch_size=8)
     before = state_of(subject.trainer)
     with subject.standing_still():
         look_at_everything(subject)
@@ -203,7 +204,7 @@ def test_one_snapshot_serves_every_measurement_while_nobody_trains(tmp_path, mon
 
 
 def test_a_measurement_inside_another_goes_back_to_where_it_began(tmp_path):
-    subject = subject_in(tmp_path)
+    subject = subject_in(tmp_path, batch_size=8)
     weight = next(p for p in subject.trainer.model.parameters() if p.requires_grad)
     first = weight.detach().clone()
     with subject.standing_still(), subject.untouched():
@@ -228,7 +229,7 @@ def test_a_look_in_the_middle_of_training_leaves_no_mark_either(tmp_path, unseen
             if state.global_step == 1:
                 look_at_everything(subject)
 
-    subject = subject_in(tmp_path)
+    subject = subject_in(tmp_path, batch_size=8)
     subject.trainer.add_callback(Look())
     assert_same(unseen, trained(subject.trainer))
 
@@ -249,7 +250,7 @@ def test_a_recording_in_progress_does_not_hear_the_measurements(tmp_path):
     from flatline.live.trl.recorder.attach import attach
     from flatline.trace.writer import MemorySink
 
-    subject, sink = subject_in(tmp_path), MemorySink()
+    subject, sink = subject_in(tmp_path, batch_size=8), MemorySink()
     attachment = attach(subject.trainer, sink)
     subject.one_step(), subject.play_again()
     subject.trainer.train()
@@ -262,13 +263,12 @@ def test_a_recording_in_progress_does_not_hear_the_measurements(tmp_path):
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("healthy")
-    return subject_in(folder, lora_targets="all-linear", batch_size=16)
+    return subject_in(tmp_path_factory.mktemp("healthy"), lora_targets="all-linear")
 
 
 def test_the_batch_is_the_one_that_training_starts_with(healthy, tmp_path):
     seen = []
-    trainer = built_in(tmp_path, max_steps=1, batch_size=16).trainer
+    trainer = built_in(tmp_path, max_steps=1).trainer
     original = trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda rows: seen.append(original(rows)) or seen[0]
     trainer.train()
@@ -376,7 +376,7 @@ def test_four_plays_serve_every_measurement(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Engine, "play", lambda self, jobs, **kw: plays.append(len(jobs)) or play(self, jobs, **kw)
     )
-    subject = subject_in(tmp_path, batch_size=16)
+    subject = subject_in(tmp_path)
     subject.delivery(), subject.play_again(), subject.heldout_path()
     # The batch, the evaluation's path, moved weights, restored weights.
     assert plays == [16, 8, 8, 8]
@@ -432,7 +432,7 @@ def test_half_of_the_rollouts_are_those_that_have_a_gradient():
 
 def test_turns_are_short_where_only_the_weights_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(replay, "MOVED_TURN", 3)
-    subject = subject_in(tmp_path)
+    subject = subject_in(tmp_path, batch_size=8)
     found = subject.delivery()
     assert found.visible > 0.1 and max(found.gap_moved, found.gap_restored) < 1e-3
     assert subject._built.rollouts.engine is None
