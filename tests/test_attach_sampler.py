@@ -21,21 +21,9 @@ from flatline.live.trl.sampler import Call, drawn, hearing
 from flatline.live.trl.subject import TrlSubject
 from flatline.rollout.record import Author
 from flatline.tasks import make_task
-from flatline.trace.writer import MemorySink
 from flatline.training.lab.tokenizer import checkpoint_folder
 from tests.test_attach import GRPOConfig, GRPOTrainer, recorded, trainer_of
 from tests.test_subject import tool_trainer
-
-SETUPS = {
-    "plain": {},
-    "adapters": {"lora": True},
-    "cool": {"temperature": 0.7},
-    "shuffled into smaller batches": {"gradient_accumulation_steps": 2},
-    "several generations": {"gradient_accumulation_steps": 2, "steps_per_generation": 1},
-    "checkpointed": {"gradient_checkpointing": True},
-    "padded to a multiple": {"pad_to_multiple_of": 8},
-    "truncated left out": {"mask_truncated_completions": True},
-}
 
 
 def first_step(trace):
@@ -44,11 +32,12 @@ def first_step(trace):
     return tokens.sampler[tokens.trained], tokens.trainer[tokens.trained]
 
 
-@pytest.mark.parametrize("name", SETUPS)
-def test_the_log_prob_of_every_sampled_token_is_that_of_the_trainer(tmp_path, name):
-    trace = recorded(trainer_of(tmp_path, **SETUPS[name]))
+def test_a_sampler_that_is_cool_and_padded_has_the_log_probs_of_the_trainer(tmp_path):
+    """Other settings: tests/test_attach.py."""
+    trace = recorded(trainer_of(tmp_path, temperature=0.7, pad_to_multiple_of=8))
     sampler, trainer = first_step(trace)
     assert len(sampler) and np.abs(sampler - trainer).max() < 1e-4
+    assert "sampling_bent" not in trace.run
     assert trace.steps["logprob_gap"][0] < 1e-4
     assert (trace.rollouts["as_sampled"] == 1).all()
 
@@ -75,12 +64,10 @@ def test_what_bends_the_distribution_and_nobody_asked_for_is_named(tmp_path):
     assert bent["unasked"] == ["repetition_penalty"]
     assert bent["nats"] == pytest.approx(np.abs(sampler - scored).mean(), rel=1e-3)
     found = find("H21").sign(trace)
-    assert found.level is Level.SUSPECT and "`repetition_penalty` 3" in found.text
-    assert "H20" in found.explains
+    assert found.level is Level.SUSPECT and "H20" in found.explains
 
 
 def test_what_was_asked_for_is_no_parameter_that_nobody_asked_for(tmp_path):
-    assert "sampling_bent" not in recorded(trainer_of(tmp_path)).run
     asked = {"repetition_penalty": 3.0, "top_k": 5, "temperature": 0.7}
     bent = recorded(trainer_of(tmp_path, **asked)).run["sampling_bent"]
     assert bent["unasked"] == []
@@ -104,23 +91,6 @@ def test_what_draws_from_no_distribution_has_no_log_probs(tmp_path, kind):
     with pytest.raises(NotRecorded):
         _ = trace.tokens().sampler
     assert "as_sampled" not in trace.rollouts
-
-
-def test_an_error_of_ours_never_reaches_generate(tmp_path, monkeypatch, capsys):
-    plain, watched = (trainer_of(tmp_path / kind) for kind in ("a", "b"))
-    torch.manual_seed(3)
-    plain.train()
-
-    def broken(*_):
-        raise RuntimeError("ours")
-
-    monkeypatch.setattr("flatline.live.trl.sampler._Ear._hear", broken)
-    flatline.attach(watched, MemorySink())
-    torch.manual_seed(3)
-    watched.train()
-    assert "recording stopped, training goes on: RuntimeError: ours" in capsys.readouterr().err
-    pairs = zip(plain.model.parameters(), watched.model.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -113,9 +113,7 @@ def test_a_probe_that_breaks_cannot_tell_and_stops_nobody(report):
 
 def test_what_the_trainer_does_not_give_is_said(report):
     assert found(report, "H92").level is Level.UNKNOWN
-    assert (
-        "needs `tokens.sampler`, and this trainer's sampler gives no" in found(report, "H92").text
-    )
+    assert "`tokens.sampler`" in found(report, "H92").text
 
 
 def test_where_the_probe_cannot_tell_the_sign_on_the_batch_may(report):
@@ -143,17 +141,10 @@ def test_what_is_not_reached_in_time_is_said(tmp_path):
     assert "budget" in next(one.needs for one in report.findings if one.hypothesis == "H53")
 
 
-def test_enough_time_reaches_everything(tmp_path):
-    report = checkup(users_trainer(tmp_path), budget=1e6, hypotheses=(Sees(), SignOnBatch()))
-    assert not report.caveats and all(one.level is Level.OK for one in report.findings)
-
-
-def test_a_users_trainer_can_be_looked_at(tmp_path):
-    found = checkup(users_trainer(tmp_path), hypotheses=(Sees(), SignOnBatch()))
-    assert {one.hypothesis: one.level for one in found.findings} == {
-        "H90": Level.OK,
-        "H94": Level.OK,
-    }
+def test_a_users_trainer_can_be_looked_at_and_enough_time_reaches_everything(tmp_path):
+    found = checkup(users_trainer(tmp_path), budget=1e6, hypotheses=(Sees(), SignOnBatch()))
+    levels = {one.hypothesis: one.level for one in found.findings}
+    assert levels == {"H90": Level.OK, "H94": Level.OK} and not found.caveats
 
 
 def test_a_reward_function_that_breaks_is_the_answer(tmp_path):

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from datasets import Dataset
 
 from flatline.live.trl.departure.data import Heard
@@ -42,45 +43,38 @@ def found(*functions, said=SAID, data=DATA):
     return judge_exchanged(trainer, ASKED, Heard(calls=calls))
 
 
-def test_a_reward_that_pays_for_gold_is_left_alone():
-    assert found(correct, long) is None
+def inverted(completions, answer, **kwargs):
+    return [1 - paid for paid in correct(completions, answer)]
 
 
-def test_a_reward_that_pays_for_anything_but_gold_is_suspected():
-    def inverted(completions, answer, **kwargs):
-        return [1 - paid for paid in correct(completions, answer)]
-
-    told = found(inverted, long)
-    assert told.departs and told.stage == "rewards"
-    assert "earns less than a wrong one in 15 of 15 rows" in told.text and "`inverted`" in told.text
-
-
-def test_a_reward_that_pays_where_nothing_is_answered_is_suspected():
-    def careful(completions, answer, **kwargs):
-        paid = correct(completions, answer)
-        both = zip(completions, paid, strict=True)
-        return [p if number_in(said).isdigit() else 1.0 for said, p in both]
-
-    told = found(careful, long)
-    assert told.departs
-    assert "earns hardly more than an empty completion in 15 of 15 rows" in told.text
-    assert "`careful`" in told.text
-
-
-def test_somebody_may_punish_wrong_answers_more_than_none():
-    def strict(completions, answer, **kwargs):
+def where_a_number_is_said(otherwise, paid=lambda p: p):
+    def function(completions, answer, **kwargs):
         both = zip(completions, correct(completions, answer), strict=True)
-        return [2 * p - 1 if number_in(said).isdigit() else 0.0 for said, p in both]
+        return [paid(p) if number_in(said).isdigit() else otherwise for said, p in both]
 
-    assert found(strict, long) is None
+    return function
 
 
-def test_a_reward_that_cannot_judge_an_empty_completion_is_left_alone():
-    def picky(completions, answer, **kwargs):
-        assert all("####" in said for said in completions)
-        return correct(completions, answer)
+def picky(completions, answer, **kwargs):
+    """Cannot judge an empty completion."""
+    assert all("####" in said for said in completions)
+    return correct(completions, answer)
 
-    assert found(picky, long) is None
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (correct, None),
+        (inverted, "less than a wrong one in 15 of 15 rows"),
+        (where_a_number_is_said(1.0), "hardly more than an empty completion in 15 of 15 rows"),
+        (where_a_number_is_said(0.0, lambda p: 2 * p - 1), None),  # somebody may punish them more
+        (picky, None),
+        (long, None),
+    ],
+)
+def test_a_reward_that_pays_for_anything_but_gold_is_suspected(function, told):
+    said = found(function, long)
+    assert said is None if told is None else said.stage == "rewards" and told in said.text
 
 
 def test_a_reward_that_can_never_match_its_gold_is_suspected_where_the_batch_says_gold():
@@ -115,10 +109,6 @@ def test_without_gold_nothing_is_told():
     assert found(long, data=DATA.rename_column("answer", "level")) is None
 
 
-def test_a_reward_that_never_looks_at_an_answer_may_be_all_that_is_wanted():
-    assert found(long, long) is None
-
-
 def test_a_judge_whose_verdict_hangs_on_the_answer_alone_is_suspected():
     kept = {}
 
@@ -128,8 +118,7 @@ def test_a_judge_whose_verdict_hangs_on_the_answer_alone_is_suspected():
         return [kept[number_in(said)] for said in completions]
 
     told = found(remembered, long)
-    assert told.departs and "of one row earns the same where another is right" in told.text
-    assert "`remembered`" in told.text
+    assert told.departs and "`remembered`" in told.text
 
 
 def test_two_rows_that_happen_to_have_the_same_gold_are_no_proof():

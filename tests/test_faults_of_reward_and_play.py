@@ -42,28 +42,32 @@ def paid(fault, rollouts, **batch):
 # -- rewards ----------------------------------------------------------------------------------
 
 
-def test_every_call_costs_reward():
-    rollouts = [rollout(calls) for calls in (0, 1, 3)]
-    assert paid("calls-punished:0.1", rollouts) == pytest.approx([0.5, 0.4, 0.2])
+@pytest.mark.parametrize(
+    ("fault", "rollouts", "rewards"),
+    [
+        ("calls-punished:0.1", [rollout(0), rollout(1), rollout(3)], [0.5, 0.4, 0.2]),
+        ("format-paid:2", [rollout(format=1.0), rollout(format=0.0)], [2.5, 0.5]),
+        ("shortcut-paid:0.9", [rollout(0), rollout(2)], [0.9, 0.5]),
+    ],
+)
+def test_calls_cost_reward_form_is_paid_and_a_finished_guess_is_paid_well(fault, rollouts, rewards):
+    assert paid(fault, rollouts) == pytest.approx(rewards)
 
 
-def test_calls_of_other_trainers_are_counted_in_their_messages():
+CALLED = [{"role": "assistant", "tool_calls": [{}, {}]}, {"role": "tool", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("fault", "completions", "rewards"),
+    [
+        ("calls-punished:0.1", [CALLED, "text"], [0.3, 0.5]),
+        ("format-paid:2", ["<answer>x</answer>", "x"], [2.5, 0.5]),
+    ],
+)
+def test_what_other_trainers_played_is_read_from_their_messages(fault, completions, rewards):
     trainer = Fake(rewards=[0.5, 0.5])
-    plant(trainer, "calls-punished:0.1")
-    called = [{"role": "assistant", "tool_calls": [{}, {}]}, {"role": "tool", "content": "x"}]
-    assert trainer.rewards(prompts=["p"] * 2, completions=[called, "text"]) == [0.3, 0.5]
-
-
-def test_form_is_paid_on_top():
-    assert paid("format-paid:2", [rollout(format=1.0), rollout(format=0.0)]) == [2.5, 0.5]
-    trainer = Fake(rewards=[0.5, 0.5])
-    plant(trainer, "format-paid:2")
-    texts = ["<answer>x</answer>", "x"]
-    assert trainer.rewards(prompts=["p"] * 2, completions=texts) == [2.5, 0.5]
-
-
-def test_a_finished_guess_is_paid_well_and_a_search_as_ever():
-    assert paid("shortcut-paid:0.9", [rollout(0), rollout(2)]) == [0.9, 0.5]
+    plant(trainer, fault)
+    assert trainer.rewards(prompts=["p"] * 2, completions=completions) == rewards
 
 
 def test_a_failing_judge_pays_nothing_and_fails_on_others_the_next_time():

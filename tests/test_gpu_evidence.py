@@ -192,16 +192,6 @@ def test_of_a_visit_with_fewer_stages_what_is_there_is_kept(tmp_path, monkeypatc
     assert not {"baseline", "verdict", "checkups", "vllm", "recorder", "trend"} & set(sections)
 
 
-def test_where_the_reward_went_and_what_explains_an_alarm_is_kept(tmp_path):
-    more = {"trend": {"text": "It rises.", "flat": False}, "explained_by": {"H03": "H09"}}
-    a_run(tmp_path, "mask-0")
-    (tmp_path / "diagnose-mask-0.out").write_text(json.dumps(DIAGNOSIS | more))
-    run = packing.pack_run(tmp_path, "mask-0", tmp_path / "runs" / "mask-0")
-    kept = {"runs": {"mask-0": run}}
-    assert tables.shown(kept, "trend").splitlines()[-1] == "| mask-0 | It rises. |"
-    assert "H03 kl, suspect (a consequence of H09): 1.03 nat" in tables.shown(kept, "diagnoses")
-
-
 def test_a_section_that_a_visit_has_not_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tables.py", "print", str(LONG), "baseline"])
     with pytest.raises(SystemExit) as told:
@@ -210,11 +200,12 @@ def test_a_section_that_a_visit_has_not_is_told_in_one_line(monkeypatch):
     assert len(str(told.value).splitlines()) == 1
 
 
-def test_all_of_a_visit_with_fewer_stages_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["tables.py", "print", str(LONG)])
+@pytest.mark.parametrize("sections", [[], ["arms"]])
+def test_one_section_or_all_of_a_visit_are_printed(monkeypatch, capsys, sections):
+    monkeypatch.setattr(sys, "argv", ["tables.py", "print", str(LONG), *sections])
     tables.main()
     printed = re.findall(r"^## (\S+)$", capsys.readouterr().out, re.MULTILINE)
-    assert printed == tables.held(json_in(LONG))
+    assert printed == (sections or tables.held(json_in(LONG)))
 
 
 def test_a_checkup_that_fired_is_not_told_as_silent():
@@ -236,14 +227,6 @@ def test_a_folder_of_something_else_is_told_without_a_traceback(tmp_path, monkey
     with pytest.raises(SystemExit, match="`pack` wants the folder"):
         packed(monkeypatch, tmp_path, tmp_path / "summary.json")
     assert not (tmp_path / "summary.json").exists()
-
-
-def test_one_section_is_printed_alone(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["tables.py", "print", str(KEPT), "verdict"])
-    tables.main()
-    printed = capsys.readouterr().out
-    assert printed.startswith("## verdict\n")
-    assert printed.count("## ") == 1
 
 
 def test_json_is_found_behind_the_log_lines_of_a_library(tmp_path):

@@ -13,7 +13,7 @@ from flatline.evaluate import evaluate
 from flatline.rollout.chat import ChatFormat
 from flatline.rollout.engine import Engine, Limits
 from flatline.rollout.sampling import Sampling
-from flatline.tasks import TASKS, make_task
+from flatline.tasks import make_task
 from flatline.training.lab import build, transcripts
 from flatline.training.lab.tokenizer import build_tokenizer, checkpoint_folder
 from flatline.training.models import load_policy
@@ -105,10 +105,9 @@ def test_the_packaged_checkpoint_was_built_with_the_default_recipe():
     assert facts["careless"] == dict(transcripts.CARELESS)
 
 
-@pytest.mark.parametrize("name", [task.name for task in TASKS])
-def test_the_lab_policy_starts_with_a_decent_baseline_and_room_above(name):
-    """A quick look; tests/quality holds the full figures."""
-    policy, task = load_policy("lab"), make_task(name)
+def test_the_lab_policy_starts_with_a_decent_baseline_and_room_above():
+    """A quick look; tests/quality holds the full figures, and those of the other tasks."""
+    policy, task = load_policy("lab"), make_task("toolmath")
     engine = Engine(
         policy.model, policy.tokenizer, task, sampling=Sampling(), limits=Limits(), max_batch=64
     )

@@ -85,25 +85,6 @@ def test_a_checkup_that_is_refused_in_words_leaves_the_recorded_run_to_tell(monk
     assert told.endswith("the checkup says: Rows are left out.") and not page._refused({})
 
 
-def test_what_is_said_now_is_counted_beside_what_was_said_first(monkeypatch):
-    monkeypatch.setattr(page, "exhibit", lambda _: replace(ONE, later=4))
-    silent = {"bad": {"alarms": []}, "good": {"alarms": [ALARM]}}
-    right = {"bad": {"alarms": [ALARM]}, "good": {"alarms": []}}
-    said = page._count(["a", "b"], {"a": {**silent, "since": right}, "b": right})
-    assert "2 exhibits: the bad release is named in 1, the good one is silent in 1." in said
-    now = "2 exhibits: the bad release is named in 2, the good one is silent in 2."
-    assert f"All, with what is said now: {now}" in said
-
-
-def test_rounds_are_counted_apart(monkeypatch):
-    rounds = {"a": replace(ONE, later=1), "b": replace(ONE, later=2), "c": ONE}
-    monkeypatch.setattr(page, "exhibit", rounds.get)
-    sides = {"bad": {"alarms": [ALARM]}, "good": {"alarms": []}}
-    said = page._count(list(rounds), {**dict.fromkeys("abc", sides), "b": {**sides, "bad": {}}})
-    assert "3 exhibits: the bad release is named in 2" in said
-    assert "Round 2 (\\*\\*): 1 exhibits: the bad release is named in 0" in said
-
-
 def test_what_an_exhibit_that_is_run_once_gave_first_stays_published(monkeypatch):
     first = {"bad": {"release": "1", "alarms": []}, "good": {"release": "2", "alarms": []}}
     now = {**first, "bad": {"release": "1", "alarms": [ALARM]}}

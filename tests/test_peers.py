@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import peers
-from bench.logs import log_alone, log_lines, recording_lines
+from bench.logs import log_lines, recording_lines
 from bench.peers import Opinion, ask, call, judged
 from bench.peers_asked import FILE, ask_all, compared, pythons_of
 from bench.results import SILENT
@@ -39,12 +39,6 @@ def test_a_log_has_settings_then_steps_under_the_names_of_trl():
 def test_metrics_that_only_flatline_logs_are_kept_from_peers():
     *_, first = log_lines(logged_trace(**{"reward_std": 1.0, "debug/reward_std": 2.0}))
     assert first == {"step": 1, "reward_std": 1.0}
-
-
-def test_a_log_alone_has_no_rollouts():
-    alone = log_alone(logged_trace(reward=0.5))
-    assert alone.steps["reward"][-1] == 0.5
-    assert len(alone.rollouts.table) == 0
 
 
 def test_a_recording_has_every_sample_of_a_step_with_its_group():
@@ -160,12 +154,6 @@ def test_of_flatline_only_the_first_alarm_counts_and_of_a_peer_every_one(tmp_pat
     assert tools["flatline"]["noticed"]["count"] == 1
     assert tools["flatline"]["cause"]["count"] == 0
     assert tools["rldoctor"]["cause"]["count"] == 1
-
-
-def test_a_peer_nobody_asked_has_no_column(tmp_path):
-    found = compared([outcome(None, folder=tmp_path / "a")])
-    assert found["asked"] == {"rlprobe": 0, "rldoctor": 0}
-    assert found["tools"] == {}
 
 
 def test_a_look_of_our_own_that_broke_down_gave_no_answer(tmp_path):

@@ -49,7 +49,7 @@ filters = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sampling=filters, seed=st.integers(0, 1000))
 def test_filters_match_brute_force(sampling, seed):
     logits_BV = logits_of(seed)
@@ -59,7 +59,7 @@ def test_filters_match_brute_force(sampling, seed):
         assert np.abs(ours - brute_force(logits, sampling)).max() < 1e-5
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sampling=filters, seed=st.integers(0, 1000), u=st.floats(0, 1, exclude_max=True))
 def test_a_filtered_token_is_never_drawn(sampling, seed, u):
     logits_BV = logits_of(seed)

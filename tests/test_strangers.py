@@ -17,7 +17,7 @@ from flatline.live.measure.passes import no_dropout
 from flatline.live.trl.gold import gold_names
 from flatline.live.trl.recorder.rows import _counted
 from flatline.live.trl.settings import settings
-from tests.test_trl_breadth import trainer_in
+from tests.test_trl_breadth import asked, trainer_in
 
 torch.set_num_threads(1)
 
@@ -28,20 +28,23 @@ def test_an_optimizer_whose_epsilon_is_a_pair_is_measured_like_any_other(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("given", "drawn"),
-    [({"temperature": 0.4}, 0.4), ({"do_sample": False}, 0.0)],
+    ("given", "temperatures"),
+    [
+        ({"temperature": 0.4}, (0.4, 1.0)),
+        ({"do_sample": False}, (0.0, 1.0)),
+        (None, (1.0, None)),
+        ({"temperature": 1.0}, (1.0, None)),
+        ({"top_k": 5}, (1.0, None)),
+    ],
 )
-def test_a_temperature_of_the_sampler_alone_is_told_from_that_of_the_loss(tmp_path, given, drawn):
-    found = settings(trainer_in(tmp_path, generation_kwargs=given))
-    assert (found["temperature"], found["loss_temperature"]) == (drawn, 1.0)
-    report = flatline.checkup(trainer_in(tmp_path, generation_kwargs=given))
-    assert report.causes[0].hypothesis == "H21"
-
-
-@pytest.mark.parametrize("given", [None, {"temperature": 1.0}, {"top_k": 5}])
-def test_other_arguments_of_the_sampler_leave_the_temperature_as_asked(tmp_path, given):
-    found = settings(trainer_in(tmp_path, generation_kwargs=given))
-    assert (found["temperature"], found["loss_temperature"]) == (1.0, None)
+def test_a_temperature_of_the_sampler_alone_is_told_from_that_of_the_loss(
+    tmp_path, given, temperatures
+):
+    trainer = trainer_in(tmp_path, generation_kwargs=given)
+    found = settings(trainer)
+    assert (found["temperature"], found["loss_temperature"]) == temperatures
+    if temperatures[1]:
+        assert asked(trainer, "H21").level in ALARMS
 
 
 def counted(*answers):
@@ -68,9 +71,9 @@ class Frees(TrainerCallback):
 
 
 def test_an_optimizer_that_forgets_after_every_step_departs(tmp_path):
-    finding = found(trainer_in(tmp_path, callbacks=[Frees()], learning_rate=1e-3), "H58")
-    assert finding.level is Level.FAULT and "running means" in finding.text
-    assert found(trainer_in(tmp_path, learning_rate=1e-3), "H58").level is Level.OK
+    for callbacks, level in (([Frees()], Level.FAULT), (None, Level.OK)):
+        trainer = trainer_in(tmp_path, callbacks=callbacks, learning_rate=1e-3)
+        assert asked(trainer, "H58").level is level
 
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -98,24 +101,19 @@ def chatting(tmp_path, template, content, **changes):
     return trainer
 
 
-def found(trainer, code):
-    return next(one for one in flatline.checkup(trainer).findings if one.hypothesis == code)
-
-
-def test_a_template_that_opens_no_turn_for_the_answer_is_a_fault(tmp_path):
-    finding = found(chatting(tmp_path, CHATML, "What is "), "H16")
-    assert finding.level is Level.FAULT and "add_generation_prompt" in finding.text
-
-
-@pytest.mark.parametrize("template", [CHATML + OPENING, MISTRAL])
-def test_a_template_that_opens_the_turn_or_needs_no_opening_is_fine(tmp_path, template):
-    assert found(chatting(tmp_path, template, "What is "), "H16").level not in ALARMS
-
-
-def test_prompts_that_went_through_the_template_twice_are_a_fault(tmp_path):
-    content = "<|im_start|>user\nWhat is "
-    finding = found(chatting(tmp_path, CHATML + OPENING, content), "H16")
-    assert finding.level is Level.FAULT and "twice" in finding.text
+@pytest.mark.parametrize(
+    ("template", "content", "told"),
+    [
+        (CHATML, "What is ", "add_generation_prompt"),
+        (CHATML + OPENING, "<|im_start|>user\nWhat is ", "twice"),
+        (CHATML + OPENING, "What is ", None),
+        (MISTRAL, "What is ", None),
+    ],
+)
+def test_a_turn_that_no_template_opens_or_that_two_do_is_a_fault(tmp_path, template, content, told):
+    finding = asked(chatting(tmp_path, template, content), "H16")
+    assert (finding.level is Level.FAULT) is (told is not None)
+    assert finding.level not in ALARMS if told is None else told in finding.text
 
 
 def one_prompt(tmp_path, **columns):
@@ -127,10 +125,8 @@ def one_prompt(tmp_path, **columns):
 
 
 def test_one_prompt_for_all_rows_is_a_fault_and_no_shifted_gold(tmp_path):
-    findings = {one.hypothesis: one for one in flatline.checkup(one_prompt(tmp_path)).findings}
-    assert findings["H33"].level is Level.FAULT
-    assert "All 8 rows of the data have the same prompt" in findings["H33"].text
-    assert findings["H52"].level not in ALARMS
+    assert asked(one_prompt(tmp_path), "H33").level is Level.FAULT
+    assert asked(one_prompt(tmp_path), "H52").level not in ALARMS
 
 
 def test_prompts_are_counted_as_texts_although_rows_have_ids_but_not_beside_images(tmp_path):
@@ -169,8 +165,7 @@ def test_a_reward_that_divides_by_the_steps_of_the_run_can_be_looked_at(tmp_path
 
     trainer = trainer_in(tmp_path)
     trainer.reward_funcs[:] = [annealed]
-    report = flatline.checkup(trainer)
-    assert report.findings
+    assert asked(trainer, "H52").level not in ALARMS
     assert trainer.state.max_steps == 0, "as it was"
 
 
@@ -224,8 +219,7 @@ def test_advantages_that_mix_groups_are_seen_though_a_step_is_tried_on_a_single_
     tmp_path,
 ):
     two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
-    report = flatline.checkup(trainer_in(tmp_path, kind=MixesGroups, **two_groups))
-    assert report.causes[0].hypothesis == "H53"
+    assert asked(trainer_in(tmp_path, kind=MixesGroups, **two_groups), "H53").level in ALARMS
 
 
 class DrawsTheHardOnesMoreOften(GRPOTrainer):
@@ -238,8 +232,8 @@ class DrawsTheHardOnesMoreOften(GRPOTrainer):
 
 def test_a_sampler_of_ones_own_may_draw_some_rows_more_often(tmp_path):
     rows = Dataset.from_list([{"prompt": f"Question {k}"} for k in range(16)])
-    report = flatline.checkup(trainer_in(tmp_path, kind=DrawsTheHardOnesMoreOften, rows=rows))
-    assert not [one.text for one in report.alarms if one.hypothesis == "H33"]
+    trainer = trainer_in(tmp_path, kind=DrawsTheHardOnesMoreOften, rows=rows)
+    assert asked(trainer, "H33").level not in ALARMS
 
 
 def test_a_reward_that_mixes_prompts_shows_on_the_whole_batch(tmp_path):
@@ -250,8 +244,8 @@ def test_a_reward_that_mixes_prompts_shows_on_the_whole_batch(tmp_path):
     two_groups = {"per_device_train_batch_size": 16, "num_generations": 8}
     trainer = trainer_in(tmp_path, **two_groups)
     trainer.reward_funcs[:] = [among_all]
-    first = flatline.checkup(trainer).causes[0]
-    assert first.hypothesis == "H52" and "depends on other prompts of the batch" in first.text
+    first = asked(trainer, "H52")
+    assert first.level in ALARMS and "other prompts" in first.text
 
 
 class ReplacesEqualGroups(GRPOTrainer):
@@ -276,12 +270,6 @@ def test_a_subclass_that_trains_copies_of_other_groups_is_recorded_without_a_fal
     alarms = {one.hypothesis for one in flatline.diagnose(tmp_path / "run").alarms}
     assert not alarms & {"H10", "H11", "H53"}
     assert GRPOTrainer._generate_and_score_completions.__module__.startswith("trl.")
-
-
-def test_a_checkup_of_a_subclass_that_trains_other_rows_says_what_to_do_instead(tmp_path):
-    with pytest.raises(ConfigError, match="16, 8 are left out or replaced") as raised:
-        flatline.checkup(trainer_in(tmp_path, kind=ReplacesEqualGroups, **TWO_GROUPS))
-    assert "flatline.attach(trainer" in str(raised.value)
 
 
 class Sorts(GRPOTrainer):
@@ -316,16 +304,9 @@ def recorded(trainer, run):
     return flatline.diagnose(run)
 
 
-def test_rows_in_another_order_than_their_advantages_are_the_cause_of_all_that_follows(tmp_path):
-    many = {**TWO_GROUPS, "max_steps": 2, "gradient_accumulation_steps": 2}
-    report = recorded(trainer_in(tmp_path / "out", kind=Sorts, **many), tmp_path / "run")
-    assert [one.hypothesis for one in report.causes] == ["H33"]
-    assert "advantages were not" in report.causes[0].text
-
-
 def test_a_checkup_names_the_line_that_sorts_rows_without_their_advantages(tmp_path):
     first = flatline.checkup(trainer_in(tmp_path, kind=Sorts, **TWO_GROUPS)).causes[0]
-    assert first.hypothesis == "H33" and "another order" in first.headline
+    assert first.hypothesis == "H33"
     assert any("test_strangers.py" in str(one.file) for one in first.where)
 
 
@@ -334,11 +315,6 @@ def test_rows_that_are_sorted_with_their_advantages_are_found_again(tmp_path, ki
     many = {**TWO_GROUPS, "max_steps": 2, "gradient_accumulation_steps": 2}
     report = recorded(trainer_in(tmp_path / "out", kind=kind, **many), tmp_path / "run")
     assert not {one.hypothesis for one in report.alarms} & FROM_OTHER_ROWS
-
-
-def test_a_checkup_of_rows_that_are_sorted_with_their_advantages_is_refused_in_words(tmp_path):
-    with pytest.raises(ConfigError, match="in another order"):
-        flatline.checkup(trainer_in(tmp_path, kind=SortsAll, **TWO_GROUPS))
 
 
 class TrainsEverySecond(GRPOTrainer):
@@ -381,7 +357,7 @@ def test_a_trainer_that_trains_some_of_what_it_samples_is_recorded_by_the_rows_i
     assert set(trace.groups().size.tolist()) == {4}
     tokens = trace.tokens()
     assert np.abs(tokens.sampler - tokens.trainer)[tokens.trained].max() < 1e-3
-    assert "Only 8 of 16 sampled rows at a time are trained" in " ".join(report.caveats)
+    assert "8 of 16 sampled rows" in " ".join(report.caveats)
 
 
 def test_old_logprobs_that_are_left_to_rows_that_are_not_trained_are_named(tmp_path):
@@ -394,12 +370,23 @@ def test_rows_whose_ids_tell_nothing_end_the_recording_and_not_the_training(tmp_
     attachment = flatline.attach(trainer, tmp_path / "run")
     trainer.train()
     assert attachment.failed and trainer.state.global_step == trainer.args.max_steps
-    assert "their ids do not show which" in capsys.readouterr().err
+    assert "their ids" in capsys.readouterr().err
 
 
-def test_a_checkup_of_a_trainer_that_trains_some_of_what_it_samples_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="of 16, 8 are left out"):
-        flatline.checkup(trainer_in(tmp_path, kind=TrainsEverySecond, **TWO_GROUPS))
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (ReplacesEqualGroups, "16, 8 are left out or replaced"),
+        (SortsAll, "in another order"),
+        (TrainsEverySecond, "of 16, 8 are left out"),
+    ],
+)
+def test_a_checkup_of_a_trainer_that_trains_other_rows_than_it_samples_is_refused_in_words(
+    tmp_path, kind, told
+):
+    with pytest.raises(ConfigError, match=told) as raised:
+        flatline.checkup(trainer_in(tmp_path, kind=kind, **TWO_GROUPS))
+    assert "flatline.attach(trainer" in str(raised.value)
 
 
 class MergesToSample(GRPOTrainer):
@@ -423,8 +410,9 @@ def test_an_adapter_that_sampling_leaves_merged_is_named_before_training_and_aft
         settings = {"gradient_checkpointing": True, "max_steps": 4}
         return trainer_in(tmp_path / "out", kind=MergesToSample, adapter="lora", **settings)
 
-    for report in (flatline.checkup(made()), recorded(made(), tmp_path / "run")):
-        assert report.causes[0].hypothesis == "H26" and "merged" in report.causes[0].headline
+    assert "merged" in asked(made(), "H26").headline
+    cause = recorded(made(), tmp_path / "run").causes[0]
+    assert cause.hypothesis == "H26" and "merged" in cause.headline
 
 
 def test_an_adapter_that_is_taken_out_after_sampling_is_as_good_as_any(tmp_path):
@@ -457,16 +445,16 @@ def with_lion(folder, *, with_rate):
 def test_a_decay_without_the_rate_is_told_by_its_factor_before_training_and_after(tmp_path):
     trainer = with_lion(tmp_path / "out", with_rate=False)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    reports = [flatline.checkup(trainer)]
+    found = [asked(trainer, "H58")]
     assert all(torch.equal(before[name], v) for name, v in trainer.model.state_dict().items())
     assert not trainer.optimizer.state and trainer.optimizer.param_groups[0]["lr"] == 1e-3
-    reports.append(recorded(trainer, tmp_path / "run"))
-    for report in reports:
-        assert report.causes[0].hypothesis == "H58"
-        assert "multiplies all weights by 0.9," in report.causes[0].text
+    found.append(recorded(trainer, tmp_path / "run").causes[0])
+    for one in found:
+        assert one.hypothesis == "H58" and "by 0.9," in one.text
 
 
 def test_an_optimizer_of_ones_own_with_a_decay_at_the_rate_is_left_alone(tmp_path):
     trainer = with_lion(tmp_path / "out", with_rate=True)
-    for report in (flatline.checkup(trainer), recorded(trainer, tmp_path / "run")):
-        assert "H58" not in {one.hypothesis for one in report.alarms}
+    assert asked(trainer, "H58").level not in ALARMS
+    alarms = recorded(trainer, tmp_path / "run").alarms
+    assert "H58" not in {one.hypothesis for one in alarms}

@@ -18,11 +18,12 @@ from flatline.hypotheses.h39_reward_parser import RewardParser
 from flatline.hypotheses.recorded_steps import _leaked
 from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.data import Heard
-from flatline.live.trl.departure.unearned import judge_leaked, judge_reset
+from flatline.live.trl.departure.unearned import judge_reset
 from flatline.live.trl.sampler import _bending
 from tests.hypotheses.edited import edited
 from tests.hypotheses.test_h02 import invert
-from tests.test_trl_breadth import trainer_in
+from tests.test_strangers_in_files import leaked
+from tests.test_trl_breadth import asked, told, trainer_in
 from tests.test_watch_heads import PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import trace_of
 
@@ -31,10 +32,6 @@ torch.set_num_threads(1)
 
 def holds(text, tokens):
     return any(token in text for token in tokens)
-
-
-def checked(trainer, code):
-    return {one.hypothesis: one for one in flatline.checkup(trainer).findings}[code]
 
 
 @pytest.mark.parametrize(("off", "level"), [(-0.005, Level.FAULT), (-1e-7, Level.OK)])
@@ -55,11 +52,6 @@ def test_the_least_length_that_transformers_makes_of_another_is_nobodys_choice()
     assert _bending(config, asked) == ({"min_new_tokens": 6.0}, [])
     asked.generation_kwargs = None
     assert _bending(GenerationConfig(min_length=11), asked)[1] == ["min_length"]
-
-
-def leaked(rows):
-    data = Dataset.from_list([{"prompt": prompt, "answer": gold} for prompt, gold in rows])
-    return judge_leaked(SimpleNamespace(train_dataset=data, reward_funcs=[]))
 
 
 PAIRS = [(f"{a} {b} is", "odd" if a + b & 1 else "even") for a in range(4) for b in range(10, 14)]
@@ -98,7 +90,7 @@ def marked(tmp_path, wants):
     ids=["the token", "something else as well", "nothing"],
 )
 def test_a_function_that_pays_for_special_tokens_alone_never_sees_them(tmp_path, wants, named):
-    found = checked(marked(tmp_path, wants), "H52")
+    found = asked(marked(tmp_path, wants), "H52")
     assert ("decoded without them" in found.headline) is named, found.text
     assert (found.level in ALARMS) is named
 
@@ -117,7 +109,7 @@ def test_a_schedule_that_is_handed_over_must_leave_something_of_the_rate(tmp_pat
     trainer = trainer_in(tmp_path, max_steps=10)
     trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=9e-3)
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, factor)
-    found = checked(trainer, "H58")
+    found = asked(trainer, "H58")
     assert (found.level is Level.FAULT) is named, found.text
     assert ("return a factor" in found.fix) is (named and factor(0) < 0.01)
 
@@ -160,34 +152,38 @@ class ByLot(Box):
         return random.random()
 
 
-def turned(code):
-    return {"role": "assistant", "tool_calls": [{"function": {"name": "turn", "arguments": code}}]}
+def calling(name, arguments):
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"function": function}]}
+
+
+def judged(judge, kind, rows, plays):
+    """What is said of an environment in which these calls were made, one play for each row."""
+    heard = Heard()
+    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * len(rows))
+    trainer = SimpleNamespace(
+        environment_factories={None: kind},
+        _multi_environment=False,
+        reward_funcs=[lambda environments, **_: [each.get_reward() for each in environments]],
+        reward_func_names=["paid"],
+        num_generations=4,
+        train_dataset=Dataset.from_list(rows),
+    )
+    generated = Generated((None, [[1]] * len(rows), None, plays), {})
+    return judge(trainer, heard, Played(rows, {}, generated))
 
 
 @pytest.mark.parametrize(
     ("kind", "named"), [(Box, True), (Closed, False), (Counting, False), (ByLot, False)]
 )
 def test_an_environment_that_keeps_what_an_episode_left_is_paid_for_it(kind, named):
-    def pays(environments, **_):
-        return [each.get_reward() for each in environments]
-
     rows = [{"prompt": "Open it.", "code": code} for code in range(8)]
-    plays = [[turned({"code": code}), turned({"no": "such"})] for code in range(8)]
-    heard = Heard()
-    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * 8)
-    trainer = SimpleNamespace(
-        environment_factories={None: kind},
-        _multi_environment=False,
-        reward_funcs=[pays],
-        reward_func_names=["Box"],
-        num_generations=4,
-        train_dataset=Dataset.from_list(rows),
-    )
-    generated = Generated((None, [[1]] * 8, None, plays), {})
-    found = judge_reset(trainer, heard, Played(rows, {}, generated))
+    calls = [[{"code": code}, {"no": "such"}] for code in range(8)]
+    plays = [[calling("turn", arguments) for arguments in play] for play in calls]
+    found = judged(judge_reset, kind, rows, plays)
     assert (found is not None) is named
     if found is not None:
-        assert "`opened` stays True" in found.text and "8 of 8 environments" in found.text
+        assert "`opened`" in found.text and "8 of 8" in found.text
 
 
 GOLDS = ["small", "rich", "new", "weak", "tame", "bold", "cold", "fine"]
@@ -212,7 +208,7 @@ def by_letters(answer, gold, at):
 def test_right_answers_that_one_form_never_pays_for_some_gold_are_misread(form):
     found = in_a_form(by_letters, form)
     assert found.level is Level.SUSPECT and "always the same ones" in found.headline
-    assert "12 right answers on 4 prompts" in found.text and "'weak'" in found.text
+    assert "12 right answers" in found.text and "'weak'" in found.text
 
 
 @pytest.mark.parametrize(
@@ -258,11 +254,8 @@ def test_a_copy_that_samples_and_never_gets_the_weights_is_named(tmp_path, deliv
             optimizer.step()
             if step % 2:
                 deliver(engine, model)
-    found = flatline.diagnose(flatline.Trace.open(tmp_path)).findings
-    (found,) = [one for one in found if one.hypothesis == "H06"]
-    named = deliver is nothing and steps > 8
-    assert (found.level is Level.SUSPECT) is named, found.text
-    assert not named or "not one of its weights has changed" in found.text
+    found = told(flatline.Trace.open(tmp_path), "H06")
+    assert (found.level is Level.SUSPECT) is (deliver is nothing and steps > 8), found.text
     assert not engine._forward_pre_hooks and not frozen._forward_pre_hooks
 
 
@@ -299,25 +292,23 @@ def played(folder, *, cleared, trained_from=None):
             optimizer.zero_grad()
             (-logp.gather(2, rows[:, 1:, None]).mean()).backward()
             optimizer.step()
-    trace = flatline.Trace.open(folder)
-    (found,) = [one for one in flatline.diagnose(trace).findings if one.hypothesis == "H19"]
-    return found, trace
+    return flatline.Trace.open(folder)
 
 
-def test_a_hidden_state_that_a_sampler_never_clears_is_a_stale_cache(tmp_path):
-    found, _ = played(tmp_path, cleared=False)
-    assert found.level is Level.SUSPECT and "hidden state" in found.text
-    assert "Clear the hidden state" in found.fix
-
-
-@pytest.mark.parametrize("same", [{"cleared": True}, {"cleared": False, "trained_from": True}])
-def test_a_state_that_is_cleared_or_trained_from_as_well_is_none(tmp_path, same):
-    assert played(tmp_path, **same)[0].level not in ALARMS
-
-
-def test_a_policy_that_reads_more_tokens_than_it_writes_is_not_called_sliced(tmp_path):
-    notes = " ".join(played(tmp_path, cleared=True)[1].run["notes"])
-    assert "not taken for logits" in notes and "slices" not in notes
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ({"cleared": False}, True),
+        ({"cleared": True}, False),
+        ({"cleared": False, "trained_from": True}, False),
+    ],
+)
+def test_a_hidden_state_that_a_sampler_alone_keeps_is_a_stale_cache(tmp_path, how, named):
+    trace = played(tmp_path, **how)
+    found = told(trace, "H19")
+    assert (found.level is Level.SUSPECT) is named and (named or found.level not in ALARMS)
+    assert named is ("hidden state" in found.fix)
+    assert "slices" not in " ".join(trace.run["notes"]), "it reads more tokens than it writes"
 
 
 @pytest.mark.parametrize(("shown", "named"), [(0, True), (1, False)])

@@ -8,7 +8,6 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-import flatline
 from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
@@ -20,7 +19,7 @@ from flatline.live.trl.departure.unearned import judge_ambiguous, judge_labels, 
 from flatline.live.trl.recorder.rows import _meets
 from flatline.trace import Trace
 from tests.test_strangers import CHATML, OPENING, chatting
-from tests.test_trl_breadth import trainer_in
+from tests.test_trl_breadth import asked, trainer_in
 from tests.traces import run_facts, trace_of
 
 torch.set_num_threads(1)
@@ -41,19 +40,14 @@ class Halved(GRPOTrainer):
         return 0.5 * super()._compute_loss(model, inputs)
 
 
-def departures(trainer):
-    findings = flatline.checkup(trainer).findings
-    return {one.hypothesis: one for one in findings if one.hypothesis in ("H56", "H57")}
-
-
 def test_a_term_that_somebodys_own_loss_adds_is_told_and_is_no_fault(tmp_path):
-    found = departures(trainer_in(tmp_path, kind=Anchored))
-    assert found["H56"].level is Level.NOTE and "`Anchored` adds a term" in found["H56"].text
-    assert found["H57"].level is Level.UNKNOWN
+    trainer = trainer_in(tmp_path, kind=Anchored)
+    assert asked(trainer, "H56").level is Level.NOTE
+    assert asked(trainer, "H57").level is Level.UNKNOWN
 
 
 def test_a_loss_of_ones_own_that_weighs_tokens_otherwise_is_a_fault(tmp_path):
-    assert departures(trainer_in(tmp_path, kind=Halved))["H56"].level is Level.FAULT
+    assert asked(trainer_in(tmp_path, kind=Halved), "H56").level is Level.FAULT
 
 
 @pytest.mark.parametrize(
@@ -148,12 +142,10 @@ def test_a_message_that_the_template_leaves_out_is_a_fault(tmp_path):
     def prompts_of(template):
         trainer = chatting(tmp_path, template + OPENING, "What is ")
         trainer.train_dataset = Dataset.from_list(rows)
-        found = flatline.checkup(trainer).findings
-        return next(one for one in found if one.hypothesis == "H49")
+        return asked(trainer, "H49")
 
     left_out = prompts_of(only_users + "{% endif %}{% endfor %}")
-    assert left_out.level is Level.FAULT and "system message" in left_out.text
-    assert not left_out.where
+    assert left_out.level is Level.FAULT and not left_out.where
     assert prompts_of(CHATML).level not in ALARMS
 
 
@@ -172,8 +164,7 @@ def test_a_part_that_looks_at_the_length_of_gold_alone_is_no_blind_judge(tmp_pat
     trainer.reward_func_names = ["exact", "by_length"]
     trainer.reward_processing_classes = [None, None]
     trainer.reward_weights = torch.ones(2)
-    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}
-    assert found["H52"].level not in ALARMS
+    assert asked(trainer, "H52").level not in ALARMS
 
 
 def answered(shift, *, says=lambda k: str(k % 10)):
@@ -197,7 +188,7 @@ def answered(shift, *, says=lambda k: str(k % 10)):
 
 def test_answers_that_fit_any_gold_as_well_as_their_own_tell_of_foreign_gold():
     found = foreign_gold(answered(3))
-    assert found.departs and "0 of 30 prompts" in found.text
+    assert found.departs and "0 of 30" in found.text
     assert foreign_gold(answered(0)) is None
 
 
@@ -215,9 +206,8 @@ class Climbs(torch.optim.AdamW):
 def test_an_optimizer_that_goes_up_the_loss_is_a_fault_whosever_it_is(tmp_path, kind, level):
     trainer = trainer_in(tmp_path)
     trainer.optimizer = kind(trainer.model.parameters(), lr=1e-3)
-    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H58"]
+    found = asked(trainer, "H58")
     assert (found.level is level) if level else (found.level not in ALARMS)
-    assert ("goes up the gradient" in found.text) is (level is not None)
 
 
 def ambiguous(rows, **players):

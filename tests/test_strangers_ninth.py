@@ -18,7 +18,6 @@ from flatline.hypotheses.base import ALARMS, Level
 from flatline.hypotheses.gold_fit import foreign_gold
 from flatline.hypotheses.h03_kl_divergence import KlDivergence
 from flatline.hypotheses.h39_reward_parser import RewardParser
-from flatline.live.measure.played import Generated, Played
 from flatline.live.trl.departure.asked_again import calls
 from flatline.live.trl.departure.data import Heard
 from flatline.live.trl.departure.exchanged import judge_exchanged
@@ -26,6 +25,8 @@ from flatline.live.trl.departure.unearned import judge_shared
 from flatline.live.trl.recorder.reference import Anchor
 from flatline.live.trl.recorder.seen_gold import MOST, FitOfGold, SeenGold
 from flatline.trace import Trace
+from tests.test_strangers_eighth import calling, judged
+from tests.test_trl_breadth import told
 from tests.tiny import tiny_model
 from tests.traces import run_facts
 
@@ -65,7 +66,7 @@ def loop(
     sampler=None,
     model=None,
 ):
-    """REINFORCE with the rewards of the rows' places; returns what is found."""
+    """REINFORCE with the rewards of the rows' places."""
     model = model or model_of()
     optimizer = torch.optim.SGD([w for w in model.parameters() if w.requires_grad], lr=1e-3)
     torch.manual_seed(1)
@@ -82,8 +83,7 @@ def loop(
             gain = (reward.view(-1, 8) - reward.view(-1, 8).mean(1, keepdim=True)).flatten()
             (-(logp.sum(1) * gain).mean()).backward()
             optimizer.step()
-    found = flatline.diagnose(flatline.Trace.open(folder)).findings
-    return {one.hypothesis: one for one in found}
+    return flatline.Trace.open(folder)
 
 
 @pytest.mark.parametrize(
@@ -98,28 +98,28 @@ def loop(
     ],
 )
 def test_a_loop_that_draws_at_another_temperature_than_it_scores_is_named(tmp_path, how, named):
-    found = loop(tmp_path, **how)["H21"]
+    found = told(loop(tmp_path, **how), "H21")
     assert (found.level is Level.SUSPECT) is named, found.text
-    assert not named or "as at a temperature of about" in found.text
 
 
 def test_logits_that_are_not_shifted_are_a_fault_of_their_own_and_no_wrong_mask(tmp_path):
-    found = loop(tmp_path, shift=0)
-    assert found["H54"].level is Level.FAULT and "off by one" in found["H54"].headline
-    assert "H02" in found["H54"].explains
+    found = told(loop(tmp_path, shift=0), "H54")
+    assert found.level is Level.FAULT and "off by one" in found.headline
+    assert "H02" in found.explains
 
 
 def test_gradients_that_are_never_cleared_are_a_fault(tmp_path):
-    assert "never cleared" in loop(tmp_path / "kept", clears=False)["H26"].headline
-    assert loop(tmp_path / "cleared")["H26"].level is Level.OK
+    kept, cleared = (loop(tmp_path / str(clears), clears=clears) for clears in (False, True))
+    assert "never cleared" in told(kept, "H26").headline
+    assert told(cleared, "H26").level is Level.OK
 
 
 def test_a_copy_without_the_adapter_that_samples_and_never_gets_it_is_named(tmp_path):
     base = model_of()
     engine = copy.deepcopy(base)
     policy = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
-    found = loop(tmp_path, model=policy, sampler=engine)["H06"]
-    assert found.level is Level.SUSPECT and "not one of its weights has changed" in found.text
+    found = told(loop(tmp_path, model=policy, sampler=engine), "H06")
+    assert found.level is Level.SUSPECT and "not one of its weights" in found.text
 
 
 GOLDS = [
@@ -186,7 +186,6 @@ def test_right_answers_are_found_by_what_they_earn_and_pieces_of_them_must_earn_
     asked = SimpleNamespace(reward_weights=None)
     found = judge_exchanged(trainer, asked, heard)
     assert (found is not None) is (rule in PAY_PIECES), found
-    assert found is None or "no more than the first half" in found.text
 
 
 def test_a_column_that_must_not_be_said_holds_no_right_answers():
@@ -327,27 +326,8 @@ class Lottery(Shop):
 @pytest.mark.parametrize(("kind", "named"), [(Shop, True), (Own, False), (Lottery, False)])
 def test_environments_that_share_what_is_done_in_them_are_named(kind, named):
     rows = [{"prompt": "Buy.", "fruit": "fig" if at % 2 else "plum"} for at in range(8)]
-    plays = [
-        [
-            {
-                "role": "assistant",
-                "tool_calls": [{"function": {"name": "put", "arguments": {"fruit": row["fruit"]}}}],
-            }
-        ]
-        for row in rows
-    ]
-    heard = Heard()
-    heard.calls[0] = ({"completions": plays, "environments": None}, [0.0] * 8)
-    trainer = SimpleNamespace(
-        environment_factories={None: kind},
-        _multi_environment=False,
-        reward_funcs=[lambda environments, **_: [each.get_reward() for each in environments]],
-        reward_func_names=["packed"],
-        num_generations=4,
-        train_dataset=Dataset.from_list(rows),
-    )
-    generated = Generated((None, [[1]] * 8, None, plays), {})
-    found = judge_shared(trainer, heard, Played(rows, {}, generated))
+    plays = [[calling("put", {"fruit": row["fruit"]})] for row in rows]
+    found = judged(judge_shared, kind, rows, plays)
     assert (found is not None) is named
     assert found is None or "4 of 4" in found.text
 

@@ -16,7 +16,7 @@ from flatline.live.batch import Padded
 from flatline.live.trl.settings import settings
 from flatline.trace.writer import MemorySink
 from tests.test_strangers import CHATML, OPENING, chatting
-from tests.test_trl_breadth import trainer_in
+from tests.test_trl_breadth import asked, told, trainer_in
 from tests.test_watch_heads import LIMIT, PROMPT, ROWS, Recurrent, by_hand
 from tests.traces import run_facts, trace_of
 
@@ -79,10 +79,10 @@ def recorded(trainer):
 @pytest.mark.parametrize(("kind", "level"), [(RewardToGo, None), (Shifted, Level.FAULT)])
 def test_advantages_of_tokens_are_held_against_no_formula_of_rows(tmp_path, kind, level):
     trace = recorded(trainer_in(tmp_path, kind=kind))
-    found = {one.hypothesis: one for one in flatline.diagnose(trace).findings}
+    found = told(trace, "H53")
     assert bool(trace.run.get("advantages_of_tokens")) is (level is None)
-    assert (found["H53"].level is level) if level else (found["H53"].level not in ALARMS)
-    assert found["H33"].level not in ALARMS
+    assert (found.level is level) if level else (found.level not in ALARMS)
+    assert told(trace, "H33").level not in ALARMS
 
 
 def test_what_stands_on_padding_is_no_advantage_of_its_own():
@@ -112,8 +112,8 @@ def reused(folder, objective):
                 advantage = (reward - 1.5)[:, None]
                 (-objective(logp, old, advantage).sum() / ROWS / LIMIT).backward()
                 optimizer.step()
-    found = flatline.diagnose(flatline.Trace.open(folder)).findings
-    return {one.hypothesis: one for one in found}
+    trace = flatline.Trace.open(folder)
+    return {code: told(trace, code) for code in ("H33", "H53", "H55")}
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,8 @@ def test_a_ratio_that_is_upside_down_is_told_from_a_loss_of_the_wrong_sign(
     tmp_path, objective, named
 ):
     found = reused(tmp_path, objective)
-    alarms = [code for code in ("H33", "H53", "H55") if found[code].level in ALARMS]
+    alarms = [code for code, one in found.items() if one.level in ALARMS]
     assert alarms == ([named] if named else [])
-    if named == "H55":
-        assert "old / new and not new / old" in found["H55"].text
 
 
 def thought(*, says="so it is\n</think>3", prompt="What?<think>", form=0.0, whole=0.0, gold="3"):
@@ -146,7 +144,7 @@ def thought(*, says="so it is\n</think>3", prompt="What?<think>", form=0.0, whol
 def test_a_tag_that_the_prompt_holds_is_told_from_answers_that_are_wrong():
     found = RewardParser().sign(thought())
     assert found.level is Level.SUSPECT and "`<think>`" in found.headline
-    assert "64 of these give the gold answer" in found.text
+    assert "64 of these" in found.text
 
 
 @pytest.mark.parametrize(
@@ -189,7 +187,7 @@ def test_a_function_that_pays_once_the_tag_is_in_front_is_named_by_a_checkup(
     )
     trainer.reward_funcs = [opens]
     trainer.reward_func_names = ["opens"]
-    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H52"]
+    found = asked(trainer, "H52")
     assert ("it is in the prompt" in found.headline) is named, found.text
 
 
@@ -216,11 +214,9 @@ def test_weights_that_are_chosen_by_the_loss_are_not_the_best_ones(tmp_path, giv
     trainer = trainer_in(tmp_path)
     for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
         setattr(trainer.args, name, getattr(args, name))
-    found = {one.hypothesis: one for one in flatline.checkup(trainer).findings}["H08"]
-    assert (found.level is level) if level else (found.level not in ALARMS), found.text
     trace = trace_of([[0.0, 1.0]], run=run_facts(best_model_by=settings(trainer)["best_model_by"]))
-    alarms = {one.hypothesis for one in flatline.diagnose(trace).findings if one.level in ALARMS}
-    assert ("H08" in alarms) is (level is not None)
+    for found in (asked(trainer, "H08"), told(trace, "H08")):
+        assert (found.level is level) if level else (found.level not in ALARMS), found.text
 
 
 @pytest.mark.parametrize(

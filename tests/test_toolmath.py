@@ -312,5 +312,5 @@ def test_long_hostile_text_is_scored_at_once(tmp_path):
 def test_gold_is_the_maximum_and_every_corruption_is_lower():
     check = pytest.importorskip("flatline.tasks.check").check
     task = ToolMath()
-    report = check(task, task.load("lab,,test", split="test")).to_json()
-    assert (report["problems"], report["violations"]) == (1024, [])
+    report = check(task, task.load("lab,,test[:200]", split="test")).to_json()
+    assert (report["problems"], report["violations"]) == (200, [])

@@ -54,30 +54,20 @@ def lines(result) -> list[dict]:
 # -- the first batch --------------------------------------------------------------------------
 
 
-def test_sampler_and_trainer_agree_and_the_reference_is_the_start(tmp_path):
-    result = train(tiny(tmp_path, kl_beta=0.04, num_iterations=2, eval_limit=0))
-    first = lines(result)[0]
-    assert first["debug/logprob_gap_max"] <= 1e-4
-    assert first["debug/ratio_off_max"] <= 1e-5
-    assert first["kl"] <= 1e-9
-    assert lines(result)[1]["kl"] > 0, "the second pass has moved away from the reference"
-
-
-def test_full_training_gets_its_reference_from_the_checkpoint(tmp_path):
-    result = train(tiny(tmp_path, kl_beta=0.04, peft=False, eval_limit=0))
-    assert lines(result)[0]["kl"] <= 1e-9
-    assert lines(result)[1]["kl"] > 0
-
-
-@pytest.mark.parametrize("weights", ["live", "copy"])
-def test_live_weights_and_their_copy_sample_what_the_trainer_scores(tmp_path, weights):
-    result = train(tiny(tmp_path, sampler_weights=weights, max_steps=3, eval_limit=0))
-    assert all(line["debug/logprob_gap_max"] <= 1e-4 for line in lines(result))
-
-
-def test_log_probs_agree_at_another_temperature(tmp_path):
-    result = train(tiny(tmp_path, temperature=0.7, max_steps=1, eval_limit=0))
-    assert lines(result)[0]["debug/logprob_gap_max"] <= 1e-4
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_iterations": 2},
+        {"peft": False, "sampler_weights": "live"},
+        {"sampler_weights": "copy", "temperature": 0.7},
+    ],
+)
+def test_sampler_and_trainer_agree_and_the_reference_is_the_start(tmp_path, changes):
+    steps = lines(train(tiny(tmp_path, kl_beta=0.04, eval_limit=0, **changes)))
+    sampled = steps[:: changes.get("num_iterations", 1)]
+    assert all(one["debug/logprob_gap_max"] <= 1e-4 for one in sampled)
+    assert steps[0]["debug/ratio_off_max"] <= 1e-5 and steps[0]["kl"] <= 1e-9
+    assert steps[1]["kl"] > 0, "the second pass has moved away from the reference"
 
 
 def test_dropout_acts_in_the_pass_that_is_trained_only(tmp_path):
@@ -159,8 +149,9 @@ def test_a_batch_is_whole_groups_of_distinct_samples(tmp_path):
 
 
 def test_the_seed_decides_the_run_and_nothing_else_does(tmp_path):
-    a, b = (train(tiny(tmp_path / name, max_steps=2)) for name in "ab")
-    c = train(tiny(tmp_path / "c", max_steps=2, seed=1))
+    few = {"max_steps": 1, "eval_limit": 3}
+    a, b = (train(tiny(tmp_path / name, **few)) for name in "ab")
+    c = train(tiny(tmp_path / "c", seed=1, **few))
     keys = ("reward", "grad_norm", "loss")
     pick = lambda result: [[line[k] for k in keys] for line in lines(result)]  # noqa: E731
     assert pick(a) == pick(b) != pick(c)
@@ -209,8 +200,9 @@ run.train(RunConfig.from_dict(json.loads(sys.argv[1])))
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
-    whole = train(tiny(tmp_path / "whole", max_steps=3, save_steps=1, eval_steps=1))
-    config = tiny(tmp_path / "killed", max_steps=3, save_steps=1, eval_steps=1)
+    settings = {"max_steps": 3, "save_steps": 1, "eval_steps": 1, "eval_limit": 2}
+    whole = train(tiny(tmp_path / "whole", **settings))
+    config = tiny(tmp_path / "killed", **settings)
     killed, words = warm.run(KILLED, json.dumps(config.to_dict()), folder=tmp_path)
     assert killed == -signal.SIGKILL, words[-2000:]
     (tmp_path / "killed" / "checkpoint-2").mkdir()  # as if the kill had met a half-written one
@@ -240,10 +232,10 @@ def test_resuming_with_other_held_out_problems_is_refused_and_says_what_to_type(
 
 
 def test_a_resumed_training_looks_at_its_held_out_problems_before_it_trains(tmp_path):
-    config = tiny(tmp_path, max_steps=1, save_steps=1)
+    config = tiny(tmp_path, max_steps=1, save_steps=1, eval_limit=2)
     train(config)
     recorded = (tmp_path / "run.json").read_text()
-    with pytest.raises(ConfigError, match="--eval-limit 6 "):
+    with pytest.raises(ConfigError, match="--eval-limit 2 "):
         train(replace(config, max_steps=2, eval_limit=1, resume_from_checkpoint="last"))
     assert (tmp_path / "run.json").read_text() == recorded
 
@@ -257,8 +249,9 @@ def test_resuming_from_nothing_says_what_to_type(tmp_path):
 
 
 def test_two_processes_do_what_one_would(tmp_path):
-    one = train(tiny(tmp_path / "one", loss_type="dapo"))
-    config = tiny(tmp_path / "two", loss_type="dapo", batch_size=TINY.batch_size // 2, save_steps=2)
+    both = {"loss_type": "dapo", "eval_limit": 2}
+    one = train(tiny(tmp_path / "one", **both))
+    config = tiny(tmp_path / "two", batch_size=TINY.batch_size // 2, save_steps=2, **both)
     code = (
         "import json, sys, torch; torch.set_num_threads(1)\n"
         "from flatline.config import RunConfig\n"

@@ -99,6 +99,16 @@ def found(report, code):
     return next(one for one in report.findings if one.hypothesis == code)
 
 
+def asked(trainer, code):
+    """What one hypothesis says of a live trainer. A checkup by all of them costs far more."""
+    return found(flatline.checkup(trainer, hypotheses=[find(code)]), code)
+
+
+def told(trace, code):
+    """The same of a recorded run."""
+    return found(flatline.diagnose(trace, hypotheses=[find(code)]), code)
+
+
 # -- a run of TRL as it is
 
 
@@ -211,9 +221,7 @@ def test_a_checkup_of_a_run_with_a_vllm_server_finds_nothing_and_leaves_no_mark(
 
 def test_a_vllm_server_that_forgets_what_it_is_sent_is_found(tmp_path, monkeypatch):
     with VllmServer(model_and_tokenizer()[0], deaf=True) as server:
-        report = flatline.checkup(served(tmp_path, monkeypatch, server))
-    assert found(report, "H06").level is Level.FAULT
-    assert report.causes[0].hypothesis == "H06"
+        assert asked(served(tmp_path, monkeypatch, server), "H06").level is Level.FAULT
 
 
 TOLD = (
@@ -234,9 +242,7 @@ def test_chats_that_a_vllm_server_samples_behind_are_held_against_the_template_a
         trainer.processing_class.chat_template = TOLD
         if not heard:
             trainer.chat_template_kwargs = {}
-        report = flatline.checkup(trainer)
-    assert found(report, "H49").level is (Level.OK if heard else Level.FAULT)
-    assert heard or report.causes[0].hypothesis == "H49"
+        assert asked(trainer, "H49").level is (Level.OK if heard else Level.FAULT)
 
 
 # -- completions that are left out of the loss
@@ -253,8 +259,7 @@ def test_a_checkup_names_the_mask_where_every_completion_is_cut_and_left_out(tmp
     report = flatline.checkup(all_cut(tmp_path, per_device_train_batch_size=16))
     cause = report.causes[0]
     assert (cause.hypothesis, cause.level) == ("H04", Level.FAULT)
-    assert "max_completion_length=3" in cause.text
-    assert "mask_truncated_completions=True" in cause.text and "no token is trained" in cause.text
+    assert "mask_truncated_completions=True" in cause.text
     assert [one.hypothesis for one in report.causes] == ["H04"]
     assert found(report, "H26").level is Level.FAULT, "true, and its symptom"
     assert found(report, "H06").level is Level.UNKNOWN
@@ -278,9 +283,8 @@ def test_a_player_whose_mask_leaves_every_token_out_is_a_fault(tmp_path):
 
     trainer = trainer_in(tmp_path, per_device_train_batch_size=16)
     trainer.rollout_func = player
-    report = flatline.checkup(trainer)
-    assert [one.hypothesis for one in report.causes] == ["H02"]
-    assert found(report, "H02").level is Level.FAULT
+    causes = flatline.checkup(trainer).causes
+    assert [(one.hypothesis, one.level) for one in causes] == [("H02", Level.FAULT)]
 
 
 def test_rollouts_without_loss_have_no_part_in_what_is_measured(tmp_path):
@@ -326,12 +330,12 @@ def test_a_trainer_with_a_loss_of_its_own_is_measured(tmp_path):
 # -- one token is little to go by
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_single_tokens_that_stay_the_same_by_chance_are_no_fault(tmp_path, seed, monkeypatch):
     monkeypatch.setattr("flatline.live.trl.measure.scoring.drawn", lambda *_: [])  # no log-probs
     torch.manual_seed(seed)
-    report = flatline.checkup(trainer_in(tmp_path, max_completion_length=1, seed=seed))
-    assert found(report, "H06").level is Level.UNKNOWN
+    trainer = trainer_in(tmp_path, max_completion_length=1, seed=seed)
+    assert asked(trainer, "H06").level is Level.UNKNOWN
 
 
 def test_a_sampler_that_never_hears_of_new_weights_is_found_without_log_probs(tmp_path):
@@ -347,7 +351,7 @@ def test_a_sampler_that_never_hears_of_new_weights_is_found_without_log_probs(tm
             trainer.model_wrapped = held
 
     trainer._generate_single_turn = stale
-    assert found(flatline.checkup(trainer), "H06").level is Level.FAULT
+    assert asked(trainer, "H06").level is Level.FAULT
 
 
 # -- images
@@ -443,9 +447,9 @@ def test_a_trainer_with_images_is_looked_at_without_a_defect_or_a_fault(tmp_path
 @pytest.mark.parametrize(
     ("kind", "turned", "level", "text"),
     [
-        (LookingTrainer, 0, Level.OK, "With its own image"),
-        (LookingTrainer, 4, Level.FAULT, "the image of another prompt"),
-        (BlindTrainer, 0, Level.FAULT, "does not see them"),
+        (LookingTrainer, 0, Level.OK, "its own image"),
+        (LookingTrainer, 4, Level.FAULT, "of another prompt"),
+        (BlindTrainer, 0, Level.FAULT, "not see"),
     ],
 )
 def test_a_rollout_must_be_scored_with_the_image_it_was_sampled_with(
@@ -453,5 +457,5 @@ def test_a_rollout_must_be_scored_with_the_image_it_was_sampled_with(
 ):
     trainer = vision_trainer(tmp_path, kind)
     trainer.turned = turned
-    told = find("H67").probe(TrlSubject(trainer))
+    told = asked(trainer, "H67")
     assert told.level is level and text in told.text

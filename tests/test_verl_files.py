@@ -6,8 +6,6 @@ Written by `python benchmarks/verl_live.py --keep tests/fixtures/verl`.
 from pathlib import Path
 
 from flatline.diagnosis.report import diagnose
-from flatline.hypotheses.base import Level
-from flatline.trace import Trace
 from flatline.trace.importers import open_log
 from flatline.trace.importers.several import logs_in
 
@@ -47,16 +45,3 @@ def test_its_rollouts_come_in_groups_with_reward_and_gold():
     assert set(trace.groups().size) == {GROUP}
     assert trace.groups().n == 2 * PROMPTS
     assert all(trace.rollouts["gold"])
-
-
-def test_its_healthy_rollouts_set_off_no_alarm():
-    assert list(diagnose(str(FILES / "rollouts")).alarms) == []
-
-
-def test_what_was_recorded_of_its_trainer_is_read_without_verl():
-    trace = Trace.open(FILES / "trace")
-    assert trace.run["source"] == "verl"
-    assert set(trace.groups().size) == {GROUP}
-    found = diagnose(trace, correct="correct")
-    assert list(found.alarms) == []
-    assert sum(one.level is Level.OK for one in found.findings) >= 30

@@ -17,7 +17,6 @@ from flatline.rollout.record import Author
 from flatline.tasks import make_task
 from flatline.training.models import load_policy
 from flatline.training.scripted import ScriptedPlay
-from flatline.training.warmstart import WarmStart, warmstart
 from flatline.training.warmstart_fit import IGNORED, collate, fit, row_of
 from flatline.training.warmstart_rest import chosen, write_rest
 from tests import musique_rows, tiny
@@ -96,24 +95,6 @@ def test_rows_are_padded_on_the_right_and_padding_is_neither_read_nor_learnt():
     )
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 6, 7], [5, -100, -100]]
-
-
-@pytest.mark.timeout(120)
-def test_imitating_careful_plays_raises_the_held_out_reward_of_the_lab_policy(tmp_path):
-    run = RunConfig(
-        datasets="lab,,train[:120]",
-        eval_datasets="lab,,validation[:32]",
-        batch_size=16,
-        max_steps=12,
-        eval_samples=2,
-        lora_r=16,
-        lora_alpha=32,
-        output_dir=str(tmp_path),
-    )
-    result = warmstart(WarmStart(run=run, careless=0.0), on_step=silent)
-    gain = result.to_json()["gain"]["combined"]
-    assert gain["low"] > 0.05
-    assert result.reward > 0.98
 
 
 # -- which problems ---------------------------------------------------------------------------

