@@ -3,14 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint golden chromium quality museum verl family audit bench investigation lab docs schemas clean
+.PHONY: demo test lint installed golden chromium quality museum verl family audit bench investigation lab docs schemas clean
 
 demo: $(READY)
 	$(BIN)/flatline demo
 
-# Work stealing: the tests of a file stay together, so what they share is made once.
-test: $(READY) lint
+# Side by side what keeps one core busy each; then work stealing: the tests of a file stay together,
+# so what they share is made once.
+test: $(READY)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint installed
 	$(BIN)/pytest -n 2 --dist worksteal
+
+installed: $(READY)
 	$(BIN)/pytest tests/quality/test_package_install.py
 
 lint: $(READY)

@@ -43,12 +43,6 @@ def with_pages(built, tmp_path_factory):
     return environment(tmp_path_factory.mktemp("pages"), f"{built[0]}[pages]")
 
 
-@pytest.fixture(scope="module")
-def with_trl(built, tmp_path_factory):
-    """What somebody has who trains with TRL, and the wheel without extras."""
-    return environment(tmp_path_factory.mktemp("trl"), str(built[0]), "torch", "trl", "peft")
-
-
 def environment(folder, *wanted):
     run(sys.executable, "-m", "venv", str(folder))
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
@@ -85,20 +79,6 @@ def test_the_readmes_first_lines_work_in_a_clean_environment(clean):
     assert "flatline.diagnose" in code
     told = run(str(clean / "python"), "-c", code, cwd=ROOT, env={"PATH": os.environ["PATH"]})
     assert "Your trainer cannot see the question" in told
-
-
-def test_beside_ones_own_trl_no_extra_is_needed(with_trl, tmp_path):
-    script, plain = ROOT / "tests" / "beside_trl.py", {"PATH": os.environ["PATH"]}
-    told = run(str(with_trl / "python"), str(script), cwd=tmp_path, env=plain)
-    assert told.splitlines()[-1] == "loaded: []"
-    assert (
-        run(
-            str(with_trl / "python"),
-            "-c",
-            "import importlib.util as u; print(u.find_spec('scipy'))",
-        ).strip()
-        == "None"
-    )
 
 
 def test_a_report_finds_its_templates(with_pages, tmp_path):
