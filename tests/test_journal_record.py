@@ -15,6 +15,7 @@ from flatline.journal import Status, board, record, update_status
 from flatline.journal.check import check
 from flatline.journal.results import portable
 from flatline.report import page_of
+from flatline.report.journal_answer import answer_of
 from tests.journals import (
     curves_of,
     everything,
@@ -78,7 +79,8 @@ def test_a_positive_control_says_what_was_found_wherever_it_is_shown(tmp_path, r
         "log": (tmp_path / "01-experiments-log.md").read_text().partition(": H00")[2],
         "page": (tmp_path / "experimental-results/h00-ladder.md").read_text(),
         "console": CliRunner().invoke(app, ["journal", "status", str(tmp_path)]).stdout,
-        "report": Page(page_of(tmp_path)).text.partition("The files")[0],
+        "report": Page(page_of(tmp_path)).text.partition("The files")[0].partition("The board")[2],
+        "answer": dict(answer_of(journal, journal.read()).lines)["Control"][0].said,
     }
     for place, text in shown.items():
         assert found.lower() in " ".join(text.split()).lower(), place

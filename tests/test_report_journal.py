@@ -118,7 +118,7 @@ def test_a_failed_positive_control_is_no_cause(journal):
     set_status(journal, "H00", "validated")
     found = answer(journal)
     assert "Validated" not in codes(found) and found.level == "unknown"
-    assert [one.said for one in dict(found.lines)["Control"]] == ["failed"]
+    assert [one.said for one in dict(found.lines)["Control"]] == ["a rung failed"]
 
 
 def test_a_status_that_was_set_by_hand_has_no_effect_made_up_for_it(journal):

@@ -243,13 +243,14 @@ ON = "4<|end|><|user|>what is 2+2?<|end|><|assistant|>4"
     [
         (ON, "length", Level.SUSPECT),
         (ON, "eos", Level.OK),
-        ("4 and 4 and 4 and 4 and", "length", Level.OK),
-        ("4<|end|><|end|><|end|>", "length", Level.OK),
+        ("4 and 4 and 4 and 4 and", "length", Level.UNKNOWN),
+        ("4<|end|><|end|><|end|>", "length", Level.UNKNOWN),
     ],
 )
 def test_completions_that_go_on_with_the_next_turn_have_another_end_token(says, finish, level):
     rewards, prompt = [[0.0, 1.0] * 4] * 8, "<|user|>what is 1+3?<|end|><|assistant|>"
-    trace = trace_of(rewards, completion=says, prompt=prompt, finish=finish, completion_tokens=64)
+    counts = {"completion_tokens": 64, "trained_tokens": 64}
+    trace = trace_of(rewards, completion=says, prompt=prompt, finish=finish, **counts)
     found = EndOfSequence().sign(trace)
     assert found.level is level, found.text
     assert ("H04" in found.explains) is (level is Level.SUSPECT)

@@ -61,7 +61,7 @@ COURSES = {
     "stands for a few steps": (
         lambda: noise(lambda step: 0.5, steps=9, prompts=2), None, "more steps would settle it"),
     "steps alone": (lambda: logged(0.1 * np.arange(12)), False, "rises"),
-    "missing rewards": (lambda: run([[[np.nan, 0.5], [0.5, 0.5]]] * 6), True, "flat"),
+    "missing rewards": (lambda: run([[[np.nan, 0.5], [0.5, 0.5]]] * 6), True, "the same, 0.5"),
     "constant thirds of few groups": (
         lambda: run([[[0.0, 0.0]]] * 3 + [[[1.0, 1.0]]] * 3), None, "too few"),
     "smoothed beyond recognition": (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatline.journal.entry import CONTROL, OPEN, Entry, Status
+from flatline.journal.entry import CONTROL, OPEN, Entry, Status, standing
 from flatline.journal.folder import RESULTS, Journal, Reading, load_json, part
 from flatline.journal.roadmap import plan
 from flatline.report.experiment_page import LEVELS
@@ -49,7 +49,7 @@ def answer_of(journal: Journal, reading: Reading) -> Answer:
     causes.sort(key=lambda one: -abs((one.effect or {}).get("value") or 0.0))
     lines = [
         ("Validated", causes),
-        ("Control", [_control(entry) for entry in control if entry.status not in OPEN]),
+        ("Control", [_control(one) for one in control if one.status not in OPEN]),
         ("Partial", [_item(journal, one) for one in others if one.status is Status.PARTIAL]),
         ("Ruled out", [Item(entry=one) for one in others if one.status is Status.INVALIDATED]),
         ("Open", [_open(one) for one in reading.entries if one.status in OPEN]),
@@ -97,9 +97,7 @@ def _item(journal: Journal, entry: Entry) -> Item:
 
 
 def _control(entry: Entry) -> Item:
-    """Validated means that the stack failed it."""
-    failed = entry.status is Status.VALIDATED
-    return Item(entry=entry, said="failed" if failed else "passed")
+    return Item(entry=entry, said=standing(entry.code, entry.status).lower())
 
 
 def _open(entry: Entry) -> Item:
