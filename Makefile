@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Tests start hundreds of processes: each would compile 700 modules where this is set to anything.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint installed golden chromium quality museum verl family audit bench investigation lab docs schemas clean
 
