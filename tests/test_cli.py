@@ -76,10 +76,8 @@ def test_the_version_is_the_package_s_own(run):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["--help"], 0),
         (["explain"], 0),
         (["diagnose", "{log}"], 1),
-        (["diagnose", "{log}", "--fail-on", "never", "--json"], 0),
     ],
 )
 def test_a_reader_that_goes_away_changes_no_exit_code(words, code, tmp_path):

@@ -64,27 +64,35 @@ def test_a_difference_elsewhere_than_in_the_factor_is_refused():
         config_plan(factor="lora_r")
 
 
-def test_one_fault_of_a_preset_may_be_taken_out():
-    rest = "generation-prompt-missing+tool-schema-missing+sorted-with-hop-factor"
-    assert fault_plan("verifiers-0.1.3", rest)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "verifiers-0.1.3",
+            "generation-prompt-missing+tool-schema-missing+sorted-with-hop-factor",
+        ),
+        ("kl-sign+kl-heavy", None),  # of one hypothesis
+        ("mask-as-attention", "mask-as-attention:0.5"),
+    ],
+)
+def test_the_faults_of_one_hypothesis_or_their_strength_may_differ(before, after):
+    assert fault_plan(before, after)
 
 
-def test_two_faults_of_different_hypotheses_may_not_be_taken_out_together():
-    with pytest.raises(ConfigError, match="several faults: groups-mixed, mask-as-attention"):
-        fault_plan("mask-as-attention+groups-mixed", None)
-
-
-def test_two_faults_of_one_hypothesis_may_be_taken_out_together():
-    assert fault_plan("kl-sign+kl-heavy", None)
-
-
-def test_a_strength_alone_may_differ():
-    assert fault_plan("mask-as-attention", "mask-as-attention:0.5")
-
-
-def test_the_same_faults_written_differently_are_refused():
-    with pytest.raises(ConfigError, match="written differently"):
-        fault_plan("kl-sign+groups-mixed", "groups-mixed+kl-sign")
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            "mask-as-attention+groups-mixed",
+            None,
+            "several faults: groups-mixed, mask-as-attention",
+        ),
+        ("kl-sign+groups-mixed", "groups-mixed+kl-sign", "written differently"),
+    ],
+)
+def test_faults_of_several_hypotheses_or_none_may_not_differ(before, after, message):
+    with pytest.raises(ConfigError, match=message):
+        fault_plan(before, after)
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,6 @@ def test_an_invalidated_one_whose_mechanism_was_never_looked_at_is_found(tmp_pat
     assert kinds(journal) == [("mechanism-not-exercised", H09)]
 
 
-def test_an_invalidated_one_whose_mechanism_was_seen_is_not(tmp_path):
-    assert kinds(judged(tmp_path)) == []
-
-
 def test_an_invalidated_one_that_was_tested_on_another_task_is_found(tmp_path):
     plan = plan_of()
     for arm in plan["arms"]:

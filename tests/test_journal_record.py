@@ -254,7 +254,7 @@ def test_two_writers_do_not_lose_each_others_entry(tmp_path):
     assert len(headings(tmp_path)) == 12 and check(journal) == []
 
 
-@pytest.mark.parametrize("files", range(6))
+@pytest.mark.parametrize("files", range(0, 6, 2))
 def test_killed_anywhere_every_file_is_whole_and_doing_it_again_completes_it(tmp_path, files):
     journal = journal_at(tmp_path)
     record(journal, plan_of("earlier"), result_of(), verdict_of("partial"), curves_of())

@@ -17,7 +17,7 @@ from flatline.trace import Recorder, Trace, backlog, writer
 from flatline.trace.files import StreamFile
 from flatline.trace.rows import to_batch
 from flatline.trace.writer import MemorySink, Writer
-from tests.traces import healthy_rows, rollout_rows
+from tests.traces import rollout_rows
 
 
 def token_rows(step, *, n=1000, rollouts=4):
@@ -224,7 +224,7 @@ for step in range(1, 200):
 """
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "1 / 0"])
+@pytest.mark.parametrize("ending", ["", "1 / 0"])
 def test_a_process_that_ends_without_closing_keeps_everything_and_does_not_hang(tmp_path, ending):
     code = [sys.executable, "-c", FORGETFUL + ending, str(tmp_path)]
     subprocess.run(code, check=False, timeout=60, stderr=subprocess.DEVNULL)
@@ -294,20 +294,6 @@ def test_a_forked_child_writes_nothing_and_closes_nothing(tmp_path):
     sink.write("steps", [{"step": 1}])
     sink.close()
     assert Trace.open(tmp_path).steps["step"].tolist() == [1]
-
-
-def test_the_end_of_a_step_takes_milliseconds(tmp_path):
-    rows = healthy_rows(steps=20, prompts=8)
-    sink = Writer(tmp_path)
-    seconds = []
-    for step in range(1, 21):
-        start = time.perf_counter()
-        for table in ("rollouts", "tokens", "steps", "weights"):
-            sink.write(table, [row for row in rows[table] if row["step"] == step])
-        sink.end_step()
-        seconds.append(time.perf_counter() - start)
-    sink.close()
-    assert np.median(seconds) < 0.1
 
 
 def test_rows_in_memory_become_a_trace():
