@@ -365,8 +365,8 @@ def at_most(count, n, rate):
 
 def test_noise_is_validated_in_at_most_half_of_alpha_of_all_investigations():
     rule = Rule(smallest_effect=0.001)
-    falsely = rulings(0.0, 0.05, rule, 3000).count(Ruling.VALIDATED)
-    assert at_most(falsely, 3000, 0.025)
+    falsely = rulings(0.0, 0.05, rule, 1500).count(Ruling.VALIDATED)
+    assert at_most(falsely, 1500, 0.025)
     assert falsely > 0
 
 
@@ -378,19 +378,19 @@ def test_the_bound_would_notice_looks_that_nobody_accounted_for():
             is Ruling.VALIDATED
             for look in (3, 4, 5, 6)
         )
-        for row in rng.normal(0, 0.05, (3000, 6)).tolist()
+        for row in rng.normal(0, 0.05, (1500, 6)).tolist()
     )
-    assert not at_most(falsely, 3000, 0.025)
+    assert not at_most(falsely, 1500, 0.025)
 
 
 def test_eight_hypotheses_on_one_control_arm_keep_the_error_rate_together():
     rule = Rule(smallest_effect=0.001, family=8)
-    runs = np.random.default_rng(6).normal(0, 0.05, (400, 9, 6))
+    runs = np.random.default_rng(6).normal(0, 0.05, (200, 9, 6))
     falsely = sum(
         any(conclude(row, rule).ruling is Ruling.VALIDATED for row in (arms[1:] - arms[0]).tolist())
         for arms in runs
     )
-    assert at_most(falsely, 400, 0.05)
+    assert at_most(falsely, 200, 0.05)
 
 
 def test_float32_rounding_of_two_outcomes_is_not_taken_for_knowledge_of_noise():
@@ -411,8 +411,8 @@ def test_runs_that_learn_or_not_by_chance_are_not_taken_for_an_effect(family):
 
 
 def test_an_effect_that_matters_is_rarely_excluded():
-    wrongly = rulings(0.05, 0.02, Rule(), 3000).count(Ruling.PARTIAL)
-    assert at_most(wrongly, 3000, 0.025)
+    wrongly = rulings(0.05, 0.02, Rule(), 1500).count(Ruling.PARTIAL)
+    assert at_most(wrongly, 1500, 0.025)
 
 
 def test_a_clear_effect_is_found_as_often_as_the_power_says_and_early():
