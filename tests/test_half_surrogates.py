@@ -58,12 +58,6 @@ def test_a_metric_whose_name_utf8_cannot_write_is_read_under_a_name_that_shows_i
     assert trace.steps["kl"].tolist() == [0.01 * at for at in range(1, 9)]
 
 
-def test_a_whole_pair_is_the_sign_that_it_stands_for(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step":1,"reward":0.5,"my \\ud83d\\ude00":1}\n')
-    assert open_log(path).metric("my \N{GRINNING FACE}").tolist() == [1.0]
-
-
 def test_every_output_of_such_a_log_can_be_written(log, tmp_path):
     page, table = tmp_path / "page.html", ["diagnose", log, "--json"]
     for arguments in (["diagnose", log], table, ["report", log, "-o", page], ["show", log]):

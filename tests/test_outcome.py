@@ -117,12 +117,6 @@ def test_an_attached_run_that_played_and_never_stepped_has_made_no_step():
     assert not diagnose(whole, hypotheses=()).made_no_step
 
 
-def test_a_short_log_is_not_enough_to_tell_and_says_what_to_do(tmp_path):
-    code, told = asked(log(tmp_path, [0.5, 0.5, 0.5]))
-    assert (code, told["outcome"]) == (0, "not enough to tell")
-    assert "Next: Record the run" in told["summary"]
-
-
 def test_a_checkup_is_healthy_only_where_every_common_cause_was_tested():
     assert looked_at({}).outcome is Outcome.HEALTHY
     for code in COMMON:
@@ -151,12 +145,6 @@ def test_a_note_that_names_the_bug_leads_instead_of_an_all_clear():
     rising = replace(report, trend=trend_of(healthy_trace(steps=20)))
     assert rising.outcome is Outcome.HEALTHY
     assert rising.summary.startswith("Your run learns, with one reservation: H39 reward-parser.")
-
-
-def test_the_strongest_of_several_notes_leads():
-    stronger = replace(NOTE, hypothesis="H32", name="zero-variance-groups", severity=5.0)
-    report = Report(subject="x", findings=(NOTE, stronger), trend=None)
-    assert report.summary.startswith("Possible, but not certain: H32")
 
 
 # -- what every surface makes of it

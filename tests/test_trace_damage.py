@@ -5,7 +5,6 @@ import io
 import json
 import sys
 import threading
-import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -118,9 +117,16 @@ def test_a_batch_that_was_not_written_whole_is_said(tmp_path):
     assert "What follows them is lost" in said[0]
 
 
-def test_a_stream_that_is_gone_is_missed_because_of_its_checksums(tmp_path):
-    (run_of(tmp_path) / "steps.r0.0.arrow").unlink()
-    assert told(tmp_path) == ([], ["The file that steps.r0.0.crc is about is missing."])
+@pytest.mark.parametrize(
+    ("clean", "gone", "sums"),
+    [
+        (False, "steps.r0.0.arrow", "steps.r0.0.crc"),
+        (True, "steps.r0.0.parquet", "steps.r0.0.parquet.crc"),
+    ],
+)
+def test_a_file_that_is_gone_is_missed_because_of_its_checksums(tmp_path, clean, gone, sums):
+    (run_of(tmp_path, clean=clean) / gone).unlink()
+    assert told(tmp_path) == ([], [f"The file that {sums} is about is missing."])
 
 
 def test_checksums_of_an_older_flatline_are_believed_as_they_are(tmp_path):
@@ -143,11 +149,6 @@ def test_a_reader_waits_for_the_line_of_what_it_saw(tmp_path, monkeypatch):
 
 
 # -- parquet ----------------------------------------------------------------------------------
-
-
-def test_a_parquet_file_that_is_gone_is_missed(tmp_path):
-    (run_of(tmp_path, clean=True) / "steps.r0.0.parquet").unlink()
-    assert told(tmp_path) == ([], ["The file that steps.r0.0.parquet.crc is about is missing."])
 
 
 @pytest.mark.parametrize("emptied", [True, False])
@@ -334,12 +335,6 @@ def test_what_was_left_out_or_dropped_is_known_from_the_trace(tmp_path, clean):
     assert (tmp_path / "recording.r0.0.json").exists() != clean
 
 
-def test_a_damaged_account_of_the_recording_is_said(tmp_path):
-    path = run_of(tmp_path) / "recording.r0.0.json"
-    path.write_bytes(path.read_bytes()[:-2])
-    assert "so what the recording left out is not known" in Trace.open(tmp_path).warnings[0]
-
-
 def test_the_trace_until_a_step_keeps_what_was_said(tmp_path):
     (run_of(tmp_path) / "steps.r0.0.crc").unlink()
     assert Trace.open(tmp_path).until(3).warnings
@@ -384,9 +379,3 @@ def test_a_message_and_its_line_reach_the_files_together(tmp_path):
         *_, last = lines_in(sums)
         assert int(last.split()[1]) == stream.path.stat().st_size
     stream.close()
-
-
-def test_every_line_has_a_checksum_of_its_own(tmp_path):
-    for line in lines_in(run_of(tmp_path) / "steps.r0.0.crc"):
-        body, check = line.rstrip("\n").rsplit(" ", 1)
-        assert f"{zlib.crc32(body.encode()):08x}" == check

@@ -152,18 +152,6 @@ def test_a_disk_that_fills_up_when_the_run_ends_keeps_the_streams(tmp_path, monk
     assert len(Trace.open(tmp_path).steps) == 1
 
 
-def test_a_value_that_fits_no_column_costs_that_column_alone(tmp_path, capsys):
-    sink = Writer(tmp_path)
-    for step in (1, 2):
-        sink.write("rollouts", [{"step": step, "rollout": 0, "hops": "two", "gold": 5}])
-    sink.close()
-    trace = Trace.open(tmp_path)
-    assert trace.rollouts["step"].tolist() == [1, 2]
-    assert "hops" not in trace.rollouts
-    assert trace.rollouts["gold"].tolist() == ["5", "5"]
-    assert capsys.readouterr().err.count("rollouts.hops") == 1
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -323,14 +311,6 @@ def test_a_recorder_serves_any_loop(tmp_path):
     assert trace.settings["num_generations"] == 2
     assert trace.settings["beta"] is None
     assert (trace.run["source"], trace.run["seed"]) == ("recorder", 7)
-
-
-def test_a_recorder_leaves_a_failed_run_as_a_crash_would(tmp_path):
-    with pytest.raises(ZeroDivisionError), Recorder(tmp_path) as recorder:
-        recorder.log_step(step=1, reward=0.5)
-        raise ZeroDivisionError
-    assert list(tmp_path.glob("*.arrow"))
-    assert len(Trace.open(tmp_path).steps) == 1
 
 
 @pytest.mark.parametrize(

@@ -148,13 +148,6 @@ def test_new_steps_are_seen_while_a_run_records(tmp_path):
     assert "still training" not in client.get("/run/live").text
 
 
-def test_a_crashed_run_is_shown_as_one(tmp_path):
-    record(tmp_path / "crashed", steps=2, clean=False)
-    client = asking(tmp_path)
-    assert "not closed" in client.get("/").text
-    assert "was not closed" in client.get("/run/crashed").text
-
-
 def test_a_diagnosed_run_is_listed_with_its_answer_and_found_by_its_code(tmp_path):
     run = record(tmp_path / "a", steps=2)
     record(tmp_path / "b", steps=2)
