@@ -4,7 +4,6 @@ nothing is cut off, nothing touches, nothing fades into the page. `measured.js` 
 import json
 import shutil
 import threading
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,20 +82,6 @@ def measured(window, what):
     return window.execute_script(f"return measured.{what}")
 
 
-@cache
-def axe() -> str:
-    found = pytest.importorskip("axe_core_python")
-    return (Path(found.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-
-
-def barriers(window) -> list[tuple[str, str]]:
-    """What axe finds serious on the page, with an example of each."""
-    window.execute_script(axe())
-    found = window.execute_async_script("axe.run().then(arguments[0])")["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    return [(one["id"], one["nodes"][0]["html"][:200]) for one in serious]
-
-
 def assert_sound(browser, address, width):
     """A page in the light and, without being loaded again, in the dark."""
     window = opened(browser(width=width), address)
@@ -107,7 +92,6 @@ def assert_sound(browser, address, width):
     for dark in (False, True):
         browser(width=width, dark=dark)
         assert not measured(window, "wrongs()"), dark
-        assert width == PHONE or not barriers(window), dark
 
 
 WIDTHS = pytest.mark.parametrize("width", [DESK, PHONE], ids=["desk", "phone"])
@@ -115,7 +99,7 @@ WIDTHS = pytest.mark.parametrize("width", [DESK, PHONE], ids=["desk", "phone"])
 
 @WIDTHS
 @pytest.mark.parametrize("address", PAGES)
-def test_nothing_is_cut_off_or_touches_or_fades_or_is_a_barrier(site, browser, address, width):
+def test_nothing_is_cut_off_or_touches_or_fades(site, browser, address, width):
     assert_sound(browser, site + address, width)
 
 
@@ -125,7 +109,6 @@ def test_nothing_is_wrong_with_a_report_of_two_runs(runs, tmp_path, browser, wid
     assert_sound(browser, (tmp_path / "report.html").as_uri(), width)
     window = browser(width=width)
     assert css(window, ".plot > svg")
-    assert len([one for one in css(window, ".tokens") if one.is_displayed()]) > 1
 
 
 def test_the_list_of_runs_shows_its_last_column_on_a_desk(site, browser):

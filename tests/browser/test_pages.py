@@ -1,5 +1,7 @@
 """The live pages in a real Chromium: clicked, typed at, looked at in the dark and on a phone."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -166,6 +168,50 @@ def test_two_runs_are_laid_over_each_other(site, browser):
     assert len(css(window, ".tokens")) == 2
     assert "They part at token" in css(window, ".verdict")[0].text
     assert not complaints(window)
+
+
+def assert_no_barriers(browser, window):
+    """What axe finds serious on an open page, in the light and in the dark."""
+    axe = pytest.importorskip("axe_core_python")
+    window.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    for dark in (False, True):
+        browser(dark=dark)
+        found = window.execute_async_script("axe.run().then(arguments[0])")["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in serious], dark
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/",
+        "/run/broken",
+        "/rollouts/broken",
+        "/rollout/broken?step=1&rollout=0",
+        "/compare?a=healthy&b=broken",
+        "/compare?a=healthy&b=broken&step_a=1&rollout_a=0&step_b=1&rollout_b=1",
+        "/journal/investigation",
+        "/experiment/investigation/experiments/kl",
+    ],
+)
+def test_no_serious_barrier_to_access(site, browser, address):
+    window = browser()
+    window.get(site + address)
+    if "/run/" in address or address.endswith("healthy&b=broken"):
+        drawn(window)
+    assert_no_barriers(browser, window)
+
+
+def test_a_report_with_everything_unfolded_has_no_serious_barrier(runs, tmp_path, browser):
+    page = tmp_path / "report.html"
+    write_report(runs / "broken", page, other=runs / "healthy")
+    window = browser()
+    window.get(page.as_uri())
+    drawn(window)
+    assert not complaints(window)
+    window.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert len([one for one in css(window, ".tokens") if one.is_displayed()]) > 1
+    assert_no_barriers(browser, window)
 
 
 def test_a_report_draws_what_comes_near_and_all_of_it_for_paper(runs, tmp_path, browser):
