@@ -63,6 +63,7 @@ def test_a_result_reaches_every_file_and_the_journal_holds_together(tmp_path):
     assert check(journal) == []
 
 
+OF_CAUSES = "No cause is validated yet."
 MISREAD = ("alidated", "VALIDATED")
 """Of a positive control it would say the opposite of what was found."""
 
@@ -84,7 +85,7 @@ def test_a_positive_control_says_what_was_found_wherever_it_is_shown(
         "log": (tmp_path / "01-experiments-log.md").read_text().partition(": H00")[2],
         "page": (tmp_path / "experimental-results/h00-ladder.md").read_text(),
         "console": CliRunner().invoke(app, ["journal", "status", str(tmp_path)]).stdout,
-        "report": Page(page_of(tmp_path)).text.partition("The files")[0],
+        "report": Page(page_of(tmp_path)).text.partition("The files")[0].replace(OF_CAUSES, ""),
     }
     for place, text in shown.items():
         assert found.lower() in " ".join(text.split()).lower(), place
